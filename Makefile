@@ -1,5 +1,8 @@
-# make quickstart: the main job, end to end.   make test: everything CI checks.
-# Both are complete on a machine with Python 3.11+ and make.
+# make quickstart   the main job, end to end
+# make quick        under a minute, while editing
+# make test         before a commit: lint, types, tests, documentation
+# make slow         the tests marked slow; CI runs `make test` and `make slow`
+# Each is complete on a machine with Python 3.11+ and make.
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := .venv/.installed
@@ -10,7 +13,15 @@ OPTIONS := --quiet --constraint constraints.txt
 INSTALL = $(BIN)/uv pip install --python $(BIN)/python $(OPTIONS) $(1) || \
 	$(BIN)/python -m pip install $(OPTIONS) $(1)
 
-.PHONY: quickstart test lint types unit docs clean
+# One process a core, one thread a process. The tests of a file share its fixtures, so a file stays
+# with one process.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+# Laws and pure functions: what most edits break.
+QUICK := tests/test_architecture.py tests/test_language.py tests/test_rooms.py tests/test_types.py \
+	tests/test_config.py tests/metrics tests/objectives tests/pairs tests/data/test_sample_order.py \
+	tests/contracts/test_objectives.py tests/contracts/test_pairs.py vlmtune/metrics vlmtune/objectives
+
+.PHONY: quickstart quick test slow lint types unit docs clean
 
 $(RUN): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -27,7 +38,14 @@ $(DEV): $(RUN)
 quickstart: $(RUN)
 	$(BIN)/vlmtune quickstart
 
+quick: $(DEV)
+	$(BIN)/ruff check .
+	$(PYTEST) -q -m 'not slow' $(QUICK)
+
 test: lint types unit docs
+
+slow: $(DEV)
+	$(PYTEST) -m slow
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -38,7 +56,7 @@ types: $(DEV)
 	$(BIN)/pyright
 
 unit: $(DEV)
-	$(BIN)/python -m pytest
+	$(PYTEST) -m 'not slow'
 
 docs: $(DEV)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build

@@ -32,7 +32,7 @@ def sources(*packages: str) -> dict[str, str]:
 
 @cache
 def offered() -> dict[str, str]:
-    """The module behind each name that a room of vlmtune offers, such as `vlmtune.export.load`."""
+    """The module behind each name that a room of vlmtune offers, such as `vlmtune.model.load`."""
     modules = {}
     for stub in sorted((ROOT / "vlmtune").glob("*/__init__.pyi")):
         room = name_of(stub.relative_to(ROOT))

@@ -29,19 +29,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from data_builders.scenes.captions import (
-    both,
+from data_builders.phrases import both, with_article
+from data_builders.worlds.scenes.captions import (
     prompt_caption,
     query,
     sentences,
     vocabulary,
     web_caption,
-    with_article,
 )
-from data_builders.scenes.sampling import Composition, WorldSpec
-from data_builders.scenes.scene import Scene
-from data_builders.scenes.series import Canvas, SceneSeries
-from vlmtune.backbones.open_clip import OpenClip
+from data_builders.worlds.scenes.sampling import Composition, WorldSpec
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.series import Canvas, SceneSeries
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.types import Features, FeatureSpec, Pooled
 

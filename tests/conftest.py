@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.tiny import halves, write_model, write_shards
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 
 # PyTorch gives some warnings once a process: which test gets one would depend on their order.
 torch.set_warn_always(True)

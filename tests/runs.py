@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.trained_state import trained_state
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.fit import NOISE
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet

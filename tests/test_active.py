@@ -78,7 +78,7 @@ def test_a_pool_shows_each_group_once_before_any_twice():
 
 def test_a_round_costs_both_arms_the_same(tmp_path, monkeypatch, capsys):
     """A whole round from the shipped adapter, measured on items of the world that are rendered."""
-    from data_builders.scenes.world import ScenesBuilder
+    from data_builders.worlds.scenes.world import ScenesBuilder
 
     counts = {name: 0 for name in ("val", "cogent", "ar4t_train")}
     world = ScenesBuilder(train=1, test=1, multi=4, ar4t_test=8, benchmarks=4, **counts)

@@ -24,33 +24,34 @@ UPSTREAM = {
     | {"backbones.base", "backbones.evaluation_mode"},
     "adapters": BASICS | {"backbones.base", "backbones.evaluation_mode", "storage.files"},
     "objectives": BASICS | {"distributed"},
-    "metrics": BASICS,
-    "report": {"types", "errors", "metrics", "storage", "data.rgb"},
+    "results": {"types"},
+    "metrics": BASICS | {"results"},
+    "report": {"types", "errors", "metrics", "results", "storage", "data.rgb"},
     "benchmarks": BASICS
     | {"metrics", "language", "data.schema", "data.table_rows", "data.distinct_images"}
-    | {"report.result", "storage.files"},
-    "mining": {"types", "errors", "storage", "data", "features", "export.model"},
+    | {"results", "storage.files"},
+    "mining": {"types", "errors", "storage", "data", "features", "model.model"},
     "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
-    | {"report.result", "report.item_row", "metrics.value", "adapters.base"}
+    | {"results", "adapters.base"}
     | {"benchmarks.base", "benchmarks.pair_scorer", "benchmarks.rules.classification"}
     | {"backbones.base", "backbones.evaluation_mode"},
-    "export": BASICS
-    | {"backbones", "adapters", "evaluation", "storage", "report.result", "report.table"},
-    "probing": {"types", "errors", "config", "storage", "features", "metrics", "export"}
+    "model": BASICS | {"backbones", "adapters", "evaluation", "storage"},
+    "export": BASICS | {"backbones", "adapters", "model", "results", "storage", "report.table"},
+    "probing": {"types", "errors", "config", "storage", "features", "metrics", "model", "results"}
     | {"data.images", "data.tables", "data.table_rows"}
     | {"data.schema", "data.shards", "data.tar_records"}
     | {"adapters.base", "backbones.base", "backbones.evaluation_mode", "report"},
-    "search": {"types", "errors", "storage", "features", "data.images", "export"}
+    "search": {"types", "errors", "storage", "features", "data.images", "model"}
     | {"backbones.evaluation_mode", "adapters.base", "adapters.zero_shot"},
     "training": BASICS
     | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
     | {"adapters.trained_state"}
-    | {"benchmarks.base", "report", "export", "evaluation", "storage.secrets"},
+    | {"benchmarks.base", "report", "results", "model", "evaluation", "storage.secrets"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},
     "cli": BASICS
-    | {"benchmarks", "data", "report", "evaluation", "training", "export", "mining", "storage"}
-    | {"search", "probing"},
+    | {"benchmarks", "data", "report", "evaluation", "training", "model", "export", "mining"}
+    | {"search", "probing", "results", "storage"},
     "__init__": set(),  # lazy: names of rooms, imported on use
     "__main__": {"cli"},
 }
@@ -161,7 +162,7 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 @pytest.mark.parametrize(
-    "entry", ["vlmtune.export.resolving", "vlmtune.evaluation.suite", "vlmtune.benchmarks.base"]
+    "entry", ["vlmtune.model.resolving", "vlmtune.evaluation.suite", "vlmtune.benchmarks.base"]
 )
 def test_inference_needs_no_lightning(entry):
     modules = reached(entry, SOURCES)
@@ -179,7 +180,11 @@ def test_help_needs_no_torch():
     ("module", "source", "fault"),
     [
         ("vlmtune.adapters.toy", "from vlmtune.objectives.base import Objective", "may import"),
-        ("vlmtune.adapters.toy", "from vlmtune.backbones.open_clip import OpenClip", "may import"),
+        (
+            "vlmtune.adapters.toy",
+            "from vlmtune.backbones.open_clip.open_clip import OpenClip",
+            "may import",
+        ),
         ("vlmtune.adapters.toy", "from vlmtune.backbones import open_clip", "may import"),
         ("vlmtune.adapters.toy", "import vlmtune.training.module", "may import"),
         ("vlmtune.adapters.toy", "def f():\n    from vlmtune.data.loader import x", "may import"),
@@ -201,7 +206,7 @@ def test_help_needs_no_torch():
         ("vlmtune.types", "from vlmtune.errors import UserError", "may import"),
         ("vlmtune.new", "import torch", "say in UPSTREAM"),
         ("vlmtune.cli.build", "from data_builders.shard_builder import Builder", "only functions"),
-        ("vlmtune.export", "def f():\n    import data_builders.cola", "only functions"),
+        ("vlmtune.export", "def f():\n    import data_builders.corpora.cola", "only functions"),
         ("data_builders.toy", "from vlmtune.data.shards import ShardSet", "may import"),
         ("data_builders.toy", "import lightning", "Lightning"),
     ],

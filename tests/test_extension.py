@@ -9,7 +9,7 @@ from tests.tiny import halves
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.export import read_checkpoint
+from vlmtune.model import read_checkpoint
 from vlmtune.types import ImageRef
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
@@ -53,7 +53,7 @@ init_args: {ratio: 0.5}
 RUN = """\
 model:
   backbone:
-    class_path: vlmtune.backbones.open_clip.OpenClip
+    class_path: vlmtune.backbones.open_clip.open_clip.OpenClip
     init_args: {model: MODEL}
   adapter: my_adapter.yaml
   objectives:

@@ -16,6 +16,7 @@ from tests.test_configs import (
     ROOT,
     RUNS,
     STATED,
+    all_values,
     header,
     parsed_run,
     relative,
@@ -27,7 +28,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.plugins import make
 from vlmtune.config import instantiate
-from vlmtune.export import resolve
+from vlmtune.model import resolve
 from vlmtune.objectives.base import Objective
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.module import AdaptationModule
@@ -114,9 +115,16 @@ def test_a_backbone_without_embeddings_is_evaluated_by_its_matching_head_alone()
 
 
 @pytest.mark.parametrize("path", RUNS, ids=relative)
-def test_what_an_experiment_trains_fits_its_backbone(path, tiny, monkeypatch):
+def test_an_experiment_runs_by_the_command_it_starts_with(path, tiny, monkeypatch):
+    """The command parses, names data and objectives, and its adapter fits its backbone."""
     monkeypatch.chdir(ROOT)
-    model = parsed_run(path, ROOT)["model"].as_dict()
+    assert len(header(path)) > 1, "say below the command how long it takes and what it reaches"
+    values = all_values(yaml.safe_load(path.read_text()))
+    assert not [value for value in values if str(value).startswith("/")]
+    config = parsed_run(path, ROOT)
+    assert config["data"]["train"]
+    model = config["model"].as_dict()
+    assert model["objectives"]
 
     def plugin(base, spec):
         kept = {key: spec[key] for key in ("class_path", "init_args") if key in spec}

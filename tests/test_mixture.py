@@ -11,7 +11,7 @@ import yaml
 from tests.ranks import run_ranks
 from tests.runs import QUIET, Batches, quiet_trainer
 from vlmtune.adapters.grounded_words import GroundedWords
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.cli.quickstart import SHARDS
 from vlmtune.data.collate import collate

@@ -14,12 +14,12 @@ import torch
 import yaml
 from PIL import Image
 
-from data_builders.scenes.requests import render
 from data_builders.shard_builder import Builder
+from data_builders.worlds.scenes.requests import render
 from tests.test_configs import Parsed
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.table_files import SUFFIXES
 from vlmtune.cli import build, compare, quickstart
@@ -27,7 +27,8 @@ from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import find, make, make_list
-from vlmtune.export import load, save_export
+from vlmtune.export import save_export
+from vlmtune.model import load
 from vlmtune.search import build_index
 from vlmtune.types import Pooled
 
@@ -112,8 +113,11 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines_of(text)]
 
 
-def documented() -> list[tuple[str, str]]:
-    """Every command of the documents and of the comments configs start with, with its file."""
+def documented() -> dict[str, str]:
+    """Every command of the documents and of the plug-ins' headers, with the last file it is in.
+
+    `tests/test_configs.py` parses the commands in the headers of experiments.
+    """
     listed = [
         (name, line)
         for name, text in TEXTS.items()
@@ -122,11 +126,13 @@ def documented() -> list[tuple[str, str]]:
     ]
     examples = [line for line in EPILOG.splitlines() if line.startswith("  vlmtune ")]
     listed += [("vlmtune --help", line) for line in examples]
-    for path in sorted(ROOT.glob("configs/**/*.yaml")):
+    plugins_and_sweeps = set(ROOT.glob("configs/**/*.yaml"))
+    plugins_and_sweeps -= set(ROOT.glob("configs/experiments/**/*.yaml"))
+    for path in sorted(plugins_and_sweeps):
         lines = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
         name = path.relative_to(ROOT).as_posix()
         listed += [(name, x) for x in lines if re.match(r"(vlmtune|wandb) \w+ .*--", x)]
-    return listed
+    return {line: place for place, line in listed}
 
 
 class Command(Parsed):
@@ -177,8 +183,15 @@ def check(line: str) -> None:
         assert (ROOT / words[-1]).is_file()
 
 
-@pytest.mark.parametrize(("place", "line"), documented(), ids=lambda text: text[:60])
-def test_a_documented_command_is_one(place, line, monkeypatch):
+def test_a_shell_expands_no_command_of_a_header():
+    for path in sorted(ROOT.glob("configs/**/*.yaml")):
+        lines = [line.removeprefix("#").strip() for line in path.read_text().splitlines()]
+        commands_ = [line for line in lines if re.match(r"(vlmtune|wandb) \w+ .*--", line)]
+        assert not [line for line in commands_ if EXPANDED.search(QUOTED.sub("", line))], path
+
+
+@pytest.mark.parametrize(("line", "place"), documented().items(), ids=lambda text: text[:60])
+def test_a_documented_command_is_one(line, place, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
     check(line)
@@ -192,7 +205,7 @@ def test_a_documented_command_is_one(place, line, monkeypatch):
         "vlmtune build coco --splits [train] --out x",
         "vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml --model.optimiser lr",
         "vlmtune evaluat --model x",
-        "make quick",
+        "make qick",
         "python train.py",
     ],
 )
@@ -203,6 +216,7 @@ def test_a_wrong_command_is_found(line, monkeypatch):
         check(line)
 
 
+@pytest.mark.slow
 def test_the_readme_trains_in_an_empty_folder_and_after_the_quickstart(
     tmp_path, monkeypatch, capsys
 ):
@@ -356,6 +370,18 @@ def test_the_scene_requests_render(capsys):
     assert [len(list(render(request, size=16))) for request in requests] == [1, 60]
 
 
+def test_the_words_of_a_benchmark_file_are_counted_as_documented(tmp_path, monkeypatch):
+    file = tmp_path / "data/cola-attributes/COLA_singleobjects_benchmark.json"
+    file.parent.mkdir(parents=True)
+    labels = [[["old", "white"], "plate"], [["old"], "car"], [["red"], "car"]]
+    file.write_text(json.dumps({"labels": labels, "data": []}))
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(TEXTS["docs/corpora.md"], "python", "words")
+    names = execute(code)
+    assert names["attributes"] == {"old": 2, "white": 1, "red": 1}
+    assert names["objects"] == {"car": 2, "plate": 1}
+
+
 def test_no_python_is_left_unchecked():
     marks = [
         mark
@@ -382,6 +408,7 @@ def test_no_python_is_left_unchecked():
         "scenes",
         "sentence_transformers",
         "transformers",
+        "words",
     ]
 
 

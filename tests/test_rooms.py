@@ -51,7 +51,7 @@ def test_each_name_of_a_room_is_there(room):
 
 
 def test_help_documents_the_package():
-    assert vlmtune.load is vlmtune.export.load
+    assert vlmtune.load is vlmtune.model.load
     assert "shards to batches" in str(vlmtune.__doc__)
     rooms = {f"vlmtune.{name}" for name in dir(vlmtune)}
     assert set(ROOMS) <= rooms

@@ -12,7 +12,9 @@ their public names, such as `vlmtune.adapters.LoRA`:
     benchmarks    annotation files to results
     training      modules and callbacks for Lightning
     evaluation    many benchmarks on one model, each input encoded once
-    export        trained weights in a folder, and back
+    results       what a benchmark reports
+    model         a model from a name, a folder, a checkpoint or an export
+    export        a trained model as a folder for others
     report        results as tables and a page
     search        images found by captions
     probing       what embeddings know of transformations

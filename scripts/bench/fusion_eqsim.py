@@ -25,7 +25,7 @@ from transformers.utils import logging
 
 from scripts.bench.harness import DEVICE, WORDS, captions, medians, options
 from vlmtune.adapters.matching import Matching
-from vlmtune.backbones.blip import Blip
+from vlmtune.backbones.hf.blip import Blip
 from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.eqsim import EqSim
 from vlmtune.objectives.itm import ITM

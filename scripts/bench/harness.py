@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 ResultT = TypeVar("ResultT")

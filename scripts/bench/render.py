@@ -1,4 +1,4 @@
-"""Measures how fast `data_builders.scenes` samples and renders scenes, in images per second.
+"""Measures how fast `data_builders.worlds.scenes` samples and renders scenes, in images per second.
 
 Required: at least 40 images/s at 128 x 128 pixels with 2 x 2 rays per pixel on two CPU cores.
 
@@ -11,8 +11,8 @@ from multiprocessing.pool import Pool
 
 import torch
 
-from data_builders.scenes.sampling import WorldSpec
-from data_builders.scenes.series import Canvas, SceneSeries
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.series import Canvas, SceneSeries
 from scripts.bench.harness import medians, options
 
 REQUIRED = 40  # images/s at 128 pixels on two CPU cores

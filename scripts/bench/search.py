@@ -22,14 +22,15 @@ from typing import NamedTuple
 import torch
 from PIL import Image
 
-from data_builders.scenes.captions import PHRASES, clear_relation, query
-from data_builders.scenes.sampling import WorldSpec
-from data_builders.scenes.scene import Scene
-from data_builders.scenes.series import Canvas, SceneSeries
+from data_builders.phrases import PHRASES
+from data_builders.worlds.scenes.captions import clear_relation, query
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.series import Canvas, SceneSeries
 from scripts.bench.harness import DEVICE, options, timed
 from vlmtune.config import ROOT
-from vlmtune.export import load
-from vlmtune.export.model import Model
+from vlmtune.model import load
+from vlmtune.model.model import Model
 from vlmtune.search import Index, build_index
 from vlmtune.search.index import ENCODED
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from scripts.bench.fine_tuning import TimedAdamW
 from scripts.bench.harness import DEVICE, captions, options
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.fit import NOISE
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.module import AdaptationModule

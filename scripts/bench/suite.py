@@ -35,7 +35,7 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.types import ImageRef
 

@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
-from data_builders.scenes.rendered import Kind, RenderedScenes
+from data_builders.worlds.scenes.rendered import Kind, RenderedScenes
 from scripts.experiments.rounds import Row, plot, table
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import trained_state
@@ -47,7 +47,7 @@ from vlmtune.data.rendered import RenderedSet
 from vlmtune.data.shards import ShardSet
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
-from vlmtune.export.loading import read_checkpoint
+from vlmtune.model.loading import read_checkpoint
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.module import AdaptationModule

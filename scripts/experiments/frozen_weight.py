@@ -18,7 +18,7 @@ from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import make_list
 from vlmtune.evaluation.suite import run_suite
-from vlmtune.export.model import Model
+from vlmtune.model.model import Model
 
 EXPORT = "runs/quickstart/export"
 FROZEN = "checkpoints/scenes-clip"

@@ -21,14 +21,14 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.backbones.llava import Llava
+from vlmtune.backbones.hf.llava import Llava
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem, PairedItems
 from vlmtune.cli.plugins import find_device, make_list
 from vlmtune.data.images import read
 from vlmtune.errors import UserError
 from vlmtune.metrics.intervals import wilson_proportion
-from vlmtune.metrics.value import MetricValue
+from vlmtune.results.metric_value import MetricValue
 from vlmtune.storage.files import write_text
 
 QUESTION = (

@@ -8,7 +8,8 @@ from vlmtune.adapters.fusion_tuning import FusionTuning
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.export import load, save_export
+from vlmtune.export import save_export
+from vlmtune.model import load
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.itm import ITM
 from vlmtune.objectives.on_embeddings import OnEmbeddings

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import cosine_similarity, gelu, layer_norm
 
 from vlmtune.adapters.grounded_words import GroundedWords, coordinates
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 

@@ -9,8 +9,8 @@ from tests.backbones import hf_models
 from tests.refusals import refused
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.mm_pred import MMPred
-from vlmtune.backbones.flava import Flava
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 BLOCKS, REPLACED = 3, 2

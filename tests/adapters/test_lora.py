@@ -13,7 +13,7 @@ from tests.adapters.families import (
 )
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.trained_state import trained_state
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
 

@@ -7,14 +7,15 @@ from transformers.utils import logging
 from tests.backbones import hf_models
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.trained_state import trained_state
-from vlmtune.backbones.blip import Blip
-from vlmtune.backbones.bridgetower import BridgeTower
-from vlmtune.backbones.flava import Flava
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.vilt import Vilt
+from vlmtune.backbones.hf.blip import Blip
+from vlmtune.backbones.hf.bridgetower import BridgeTower
+from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones.hf.vilt import Vilt
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.export import load, save_export
+from vlmtune.export import save_export
+from vlmtune.model import load
 from vlmtune.objectives.itm import ITM
 from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.pairs.ranking_pairs import RankingPairs

@@ -8,7 +8,7 @@ import torch
 
 from tests.tiny import Widths
 from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 

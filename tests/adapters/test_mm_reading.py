@@ -8,7 +8,7 @@ from vlmtune.adapters.fusion_styles.fiber_mm import FiberMM
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.mm_pred import MMPred
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.evaluation.reading import read_words
 
 CAPTIONS = ["a red cube", "the dog"]

@@ -14,9 +14,10 @@ from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.towers import layer_scales, params_with_grad, unfreeze
 from vlmtune.adapters.word_prompts import WordPrompts
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
-from vlmtune.export import load, save_export
+from vlmtune.export import save_export
+from vlmtune.model import load
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.module import AdaptationModule
 

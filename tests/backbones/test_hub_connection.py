@@ -6,13 +6,13 @@ from PIL import Image
 
 from tests.refusals import refused
 from vlmtune.backbones import hub_connection
-from vlmtune.backbones.hf_clip import HFCLIP
+from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.backbones.hub_connection import hub_or_cache
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.backbones.timm_image import TimmImage
 from vlmtune.cli.main import main
-from vlmtune.export import load
-from vlmtune.export.loading import load_export
+from vlmtune.model import load
+from vlmtune.model.loading import load_export
 
 
 class Session:

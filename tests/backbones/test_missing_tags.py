@@ -2,7 +2,7 @@
 
 import pytest
 
-from vlmtune.backbones.open_clip_loading import _weights
+from vlmtune.backbones.open_clip.loading import _weights
 from vlmtune.cli.explain import LONGEST
 from vlmtune.errors import UserError
 

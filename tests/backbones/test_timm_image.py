@@ -8,7 +8,7 @@ from tests.refusals import refused
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
 from vlmtune.backbones.timm_image import TimmImage
-from vlmtune.export import load
+from vlmtune.model import load
 from vlmtune.types import FeatureSpec
 
 POOLED = FeatureSpec("pooled")

@@ -2,7 +2,7 @@ import random
 from pathlib import Path
 
 from vlmtune.benchmarks.items import LISTED, Comparison, find_repeats, sample
-from vlmtune.report.result import Occurrence, Repeat
+from vlmtune.results.result import Occurrence, Repeat
 from vlmtune.types import ImageRef
 
 A, B, C = (ImageRef(Path(f"root/folder/{name}.png")) for name in "abc")

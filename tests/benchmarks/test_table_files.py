@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_builders.table import TableBuilder
+from data_builders.corpora.table import TableBuilder
 from tests.refusals import refused
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.files import write_image

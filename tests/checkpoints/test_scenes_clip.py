@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_builders.scenes.scene import COLORS, SHAPES
-from vlmtune.backbones.open_clip import OpenClip
+from data_builders.worlds.scenes.scene import COLORS, SHAPES
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def test_other_scenes_say_the_same(script):
 
 
 def test_vocabulary_is_the_worlds():
-    from data_builders.scenes.captions import vocabulary
+    from data_builders.worlds.scenes.captions import vocabulary
 
     assert (FOLDER / "vocabulary.txt").read_text().split() == list(vocabulary())
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from data_builders.scenes.world import ScenesBuilder
+from data_builders.worlds.scenes.world import ScenesBuilder
 from vlmtune.cli.main import main
 from vlmtune.report.run_report import RunReport
 

@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
+from data_builders.corpora.table import TableBuilder
+from data_builders.corpora.videos.frame_pairs import FramePairs
 from data_builders.shard_builder import Builder
-from data_builders.table import TableBuilder
-from data_builders.videos.frame_pairs import FramePairs
 from tests.data_builders.pictures import encoded
 from tests.refusals import refused
 from vlmtune.cli.build import arguments, run
@@ -90,7 +90,7 @@ def test_the_compositions_of_the_rendered_world_are_excluded_of_no_other_corpus(
     Path("graphs.json").write_text(json.dumps({"5": {"objects": objects}}))
     Path("5.jpg").write_bytes(encoded())
     reader = [
-        "--annotations=data_builders.gqa.GQAGraphs", "--annotations.path=graphs.json",
+        "--annotations=data_builders.corpora.gqa.GQAGraphs", "--annotations.path=graphs.json",
         "--annotations.images=.", "--multi=0",
     ]  # fmt: skip
     assert main(["build", "cola", *reader, "--out", "without"]) == 0, capsys.readouterr().err
@@ -128,7 +128,7 @@ def test_queries_are_counted_beside_the_papers(tmp_path, monkeypatch, capsys):
     Path("graphs.json").write_text(json.dumps(graphs))
     for number in graphs:
         Path(f"{number}.jpg").write_bytes(encoded())
-    words = ["--annotations=data_builders.gqa.GQAGraphs", "--annotations.path=graphs.json",
+    words = ["--annotations=data_builders.corpora.gqa.GQAGraphs", "--annotations.path=graphs.json",
              "--annotations.images=.", "--multi=0", "--single=9"]  # fmt: skip
     assert main(["build", "cola", *words, "--out", "out"]) == 0
     line, paper = capsys.readouterr().out.splitlines()

@@ -20,9 +20,9 @@ from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.cli import compare
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
 
 ROOT = Path(__file__).parents[2]

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from pytorch_lightning import LightningModule, Trainer
 
-from data_builders.annotations import ClevrScenes
-from data_builders.coco import CocoBuilder
-from data_builders.cola import ColaBuilder
-from data_builders.cola_pairs import BENCHMARK, ColaPairsBuilder
-from data_builders.flickr30k import Flickr30kBuilder
-from data_builders.karpathy import KarpathyBuilder
-from data_builders.scenes.world import ScenesBuilder
-from data_builders.table import TableBuilder
+from data_builders.corpora.annotations import ClevrScenes
+from data_builders.corpora.coco import CocoBuilder
+from data_builders.corpora.cola import ColaBuilder
+from data_builders.corpora.cola_pairs import BENCHMARK, ColaPairsBuilder
+from data_builders.corpora.flickr30k import Flickr30kBuilder
+from data_builders.corpora.karpathy import KarpathyBuilder
+from data_builders.corpora.table import TableBuilder
+from data_builders.worlds.scenes.world import ScenesBuilder
 from tests.data_builders.pictures import encoded
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.cola_multi import ColaMulti

@@ -18,7 +18,7 @@ from pytorch_lightning.loggers import CSVLogger
 import vlmtune
 from tests.tiny import cola_plugin, fit_config, plugin, write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.commands import command_parser
 from vlmtune.cli.fit import AtomicCheckpoints, VlmtuneCLI
 from vlmtune.cli.main import main

@@ -11,15 +11,15 @@ from torch.nn.functional import normalize
 from tests.backbones import hf_models
 from tests.tiny import plugin
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.data.catalogue import corpus, decode_image
 from vlmtune.data.shards import ShardSet
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.export import resolve
 from vlmtune.mining import mine as mining
 from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.mining.neighbours import MinedNeighbours
+from vlmtune.model import resolve
 
 
 def mine(model_folder, shards, out, *more):

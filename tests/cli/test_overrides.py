@@ -18,7 +18,7 @@ trainer:
       init_args: {name: mine, benchmarks: BENCHMARKS, every_n_steps: 500}
     - class_path: vlmtune.training.ema.EMA
 model:
-  backbone: {class_path: vlmtune.backbones.open_clip.OpenClip, init_args: {model: some}}
+  backbone: {class_path: vlmtune.backbones.open_clip.open_clip.OpenClip, init_args: {model: some}}
   adapter: {class_path: vlmtune.adapters.linear_probe.LinearProbe}
   objectives:
     - {class_path: vlmtune.objectives.pair_bce.PairBCE}

@@ -16,8 +16,8 @@ from vlmtune.cli import plugins, quickstart
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
-from vlmtune.export import load
 from vlmtune.export.files import save_export
+from vlmtune.model import load
 from vlmtune.probing.categories import STYLES, categories
 from vlmtune.report.run_report import RunReport
 

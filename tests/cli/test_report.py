@@ -4,9 +4,9 @@ import pytest
 
 from tests.refusals import refused
 from vlmtune.cli import report
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 
 
 @pytest.fixture

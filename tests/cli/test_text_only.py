@@ -7,7 +7,7 @@ import pytest
 from tests.refusals import refused
 from tests.tiny import cola_plugin, write_cola
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.pug_animals import PugAnimals
 from vlmtune.cli.main import main

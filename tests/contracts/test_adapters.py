@@ -17,16 +17,16 @@ from vlmtune.adapters.base import Adapter, JointAdapter
 from vlmtune.adapters.trained_state import load_trained_state, trained_state
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.blip import Blip
-from vlmtune.backbones.blip2 import Blip2
-from vlmtune.backbones.bridgetower import BridgeTower
-from vlmtune.backbones.flava import Flava
-from vlmtune.backbones.hf_clip import HFCLIP
-from vlmtune.backbones.metaclip2 import MetaCLIP2
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.siglip import SigLIP
-from vlmtune.backbones.siglip2_naflex import SigLIP2NaFlex, to_strip
-from vlmtune.backbones.vilt import OUTSIDE, Vilt
+from vlmtune.backbones.hf.blip import Blip
+from vlmtune.backbones.hf.blip2 import Blip2
+from vlmtune.backbones.hf.bridgetower import BridgeTower
+from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones.hf.hf_clip import HFCLIP
+from vlmtune.backbones.hf.metaclip2 import MetaCLIP2
+from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex, to_strip
+from vlmtune.backbones.hf.vilt import OUTSIDE, Vilt
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Pooled, Scores, Tokens

@@ -15,7 +15,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.config import instantiate
 from vlmtune.evaluation.suite import load_all
 from vlmtune.metrics.item_groups import ItemGroups
-from vlmtune.report.result import Result
+from vlmtune.results.result import Result
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/benchmarks").glob("*.yaml"))
 

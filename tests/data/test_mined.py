@@ -14,7 +14,7 @@ from tests.data.test_datamodule import Toy, fit, preprocess
 from tests.refusals import refused
 from tests.runs import QUIET, Killed
 from vlmtune.adapters.matching import Matching
-from vlmtune.backbones.vilt import Vilt
+from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.data.catalogue import corpus, corpus_digest
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.loader import GroupChanges

@@ -94,6 +94,7 @@ def test_names_start_from_the_table_or_the_images(tmp_path, monkeypatch):
             r"inside .* in line 2 of .*jsonl, column 'image', got '../a.jpg'",
         ),
         ({"image": "/etc/a.jpg"}, "name the folder of the images by `images`"),
+        ({"image": "C:\\photos\\a.jpg"}, "'C:.*a.jpg', a path of another computer"),
         ({"image": "https://x.org/a.jpg"}, "line 2 .* the address .*download the images first"),
         ({"image": ""}, "expected an image in line 2 of .*, got no image"),
         ({"image": 3}, "line 2 .*'image', got 3"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data_builders.scenes.world import ScenesBuilder
+from data_builders.worlds.scenes.world import ScenesBuilder
 
 SMALL: dict[str, Any] = {
     "train": 12,

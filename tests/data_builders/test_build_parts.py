@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from data_builders.corpora.table import TableBuilder
 from data_builders.parts import PART, Part, merge
 from data_builders.shard_builder import ShardBuilder
-from data_builders.table import TableBuilder
 from tests.data_builders.conftest import hashes, load
 from tests.data_builders.pictures import encoded
 from tests.refusals import refused

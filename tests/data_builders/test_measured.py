@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from data_builders.ar4t import AR4TBuilder
-from data_builders.coco import CocoBuilder
-from data_builders.cola import ColaBuilder
-from data_builders.flickr30k import Flickr30kBuilder
-from data_builders.gqa import GQAGraphs
+from data_builders.corpora.ar4t import AR4TBuilder
+from data_builders.corpora.coco import CocoBuilder
+from data_builders.corpora.cola import ColaBuilder
+from data_builders.corpora.flickr30k import Flickr30kBuilder
+from data_builders.corpora.gqa import GQAGraphs
+from data_builders.corpora.paco import PacoObjects
+from data_builders.corpora.regions import RegionsBuilder
 from data_builders.measured import COCO, FLICKR30K, VISUAL_GENOME, Measured, measured_sources
-from data_builders.paco import PacoObjects
-from data_builders.regions import RegionsBuilder
 from tests.data_builders.conftest import rows_of
 from tests.data_builders.pictures import JPEG
 from vlmtune.config import instantiate

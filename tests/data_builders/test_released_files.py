@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from data_builders.paco import PacoObjects
-from data_builders.programs.functions import CATALOGUE
-from data_builders.programs.scene_graph import RELATIONS
-from data_builders.scenes.sampling import cogent
-from data_builders.scenes.scene import COLORS, GROUND_RELATIONS, MATERIALS, SHAPES, SIZES
+from data_builders.corpora.paco import PacoObjects
+from data_builders.worlds.programs.functions import CATALOGUE
+from data_builders.worlds.programs.scene_graph import RELATIONS
+from data_builders.worlds.scenes.sampling import cogent
+from data_builders.worlds.scenes.scene import COLORS, GROUND_RELATIONS, MATERIALS, SHAPES, SIZES
 
 SHARED = Path(__file__).parents[2] / "../shared/data"
 

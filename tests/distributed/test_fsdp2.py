@@ -20,7 +20,7 @@ from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.lora import LoRA
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.main import main
-from vlmtune.export import load
+from vlmtune.model import load
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.ema import EMA

@@ -18,7 +18,7 @@ from tests.backbones import hf_models
 from tests.ranks import run_ranks
 from tests.runs import QUIET, Batches, quiet_trainer
 from vlmtune.adapters.base import Adapter
-from vlmtune.backbones.blip import Blip
+from vlmtune.backbones.hf.blip import Blip
 from vlmtune.config import instantiate
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches

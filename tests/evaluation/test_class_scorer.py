@@ -17,7 +17,7 @@ from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 from vlmtune.cli.main import main
 from vlmtune.evaluation.class_scorer import ClassScorer
 from vlmtune.evaluation.suite import run_suite
-from vlmtune.export import load
+from vlmtune.model import load
 from vlmtune.report.run_report import RunReport
 
 

@@ -18,7 +18,7 @@ from vlmtune.benchmarks.valse import Valse
 from vlmtune.benchmarks.winoground import Winoground
 from vlmtune.config import instantiate
 from vlmtune.evaluation.suite import run_suite
-from vlmtune.export import resolve
+from vlmtune.model import resolve
 from vlmtune.types import FeatureSpec
 
 CONFIG = CONFIGS / "experiments/eqsim/benchmarks_families.yaml"

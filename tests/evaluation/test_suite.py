@@ -11,7 +11,7 @@ from tests.tiny import write_cola
 from vlmtune.adapters.fusion_styles.albef import Albef
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from tests.export.checkpoints import checkpoint
+from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import plugin
 from vlmtune.adapters.linear_probe import LinearProbe
@@ -19,14 +19,15 @@ from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.run_folder import AtomicCheckpoints
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.export import check_checkpoint, load, read_checkpoint, resolve, save_export
-from vlmtune.export.model import Model
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Result
+from vlmtune.export import save_export
+from vlmtune.model import check_checkpoint, load, read_checkpoint, resolve
+from vlmtune.model.model import Model
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 
 TEXTS = ["a red cube left of the blue sphere", "a blue cube", "green sphere", "a blue cube"]
 METRICS = {
@@ -473,7 +474,7 @@ def test_rank_is_best_first_and_ties_keep_their_order(exported, pictures):
 
 
 def test_the_cache_is_dropped_in_time(exported, pictures, monkeypatch):
-    monkeypatch.setattr("vlmtune.export.model.CACHED", 3)
+    monkeypatch.setattr("vlmtune.model.model.CACHED", 3)
     model = load(exported)
     first = model._scorer
     model.score(pictures, TEXTS)

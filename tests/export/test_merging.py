@@ -10,7 +10,7 @@ from PIL import Image
 
 import vlmtune
 from tests.backbones.hf_models import write_blip, write_clip, write_siglip
-from tests.export.checkpoints import checkpoint
+from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS, write_model
 from vlmtune.adapters.context_prompts import ContextPrompts
@@ -20,13 +20,13 @@ from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.text_map import TextMap
-from vlmtune.backbones.blip import Blip
-from vlmtune.backbones.hf_clip import HFCLIP
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.siglip import SigLIP
+from vlmtune.backbones.hf.blip import Blip
+from vlmtune.backbones.hf.hf_clip import HFCLIP
+from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.export.merging import save_merged
-from vlmtune.export.model import Model
+from vlmtune.model.model import Model
 
 TEXTS = [f"a {WORDS[1]} {WORDS[4]}", "the dog"]
 ADAPTERS = {

@@ -9,10 +9,10 @@ import pytest
 import vlmtune
 from tests.backbones.hf_models import write_clip
 from tests.conftest import REVISION
-from tests.export.checkpoints import checkpoint
+from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import run_command
 from vlmtune.export import save_export
 

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from tests.backbones.hf_models import write_blip, write_bridgetower, write_flava, write_siglip
-from tests.export.checkpoints import checkpoint
 from tests.export.test_merging import trained
+from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS, write_model
 from vlmtune.adapters.bottleneck import Bottleneck
@@ -28,11 +28,11 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.text_map import TextMap
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.blip import Blip
-from vlmtune.backbones.bridgetower import BridgeTower
-from vlmtune.backbones.flava import Flava
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.siglip import SigLIP
+from vlmtune.backbones.hf.blip import Blip
+from vlmtune.backbones.hf.bridgetower import BridgeTower
+from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.export.merging import save_merged
 
 TEXTS = [f"A {WORDS[1]} {WORDS[4]}", "the dog", "a red cube " * 30]

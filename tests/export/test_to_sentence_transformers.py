@@ -8,17 +8,17 @@ import torch
 from PIL import Image
 
 from tests.backbones.hf_models import write_blip, write_clip, write_siglip
-from tests.export.checkpoints import checkpoint
 from tests.export.test_merging import trained
+from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS, write_model
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
-from vlmtune.backbones.blip import Blip
-from vlmtune.backbones.hf_clip import HFCLIP
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.siglip import SigLIP
+from vlmtune.backbones.hf.blip import Blip
+from vlmtune.backbones.hf.hf_clip import HFCLIP
+from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.export.clip_twin import clip_twin
 from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer

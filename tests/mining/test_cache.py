@@ -201,6 +201,12 @@ def test_another_key_is_another_cache(tmp_path, change):
     assert len(list(tmp_path.glob("neighbours-*/meta.json"))) == 2
 
 
+def test_other_pixels_of_the_same_images_are_another_cache(monkeypatch):
+    before = key().folder
+    monkeypatch.setattr("vlmtune.mining.cache.DECODING", 99)
+    assert key().folder != before
+
+
 @pytest.mark.parametrize("name", ["false.bin", "true.bin", "captions.json", "meta.json"])
 @pytest.mark.parametrize("damage", ["gone", "truncated", "changed"])
 def test_a_damaged_cache_is_found_and_built_again(tmp_path, name, damage, caplog):

@@ -12,12 +12,12 @@ from vlmtune.adapters.fusion_tuning import FusionTuning
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.mm_pred import MMPred
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.blip import Blip
-from vlmtune.backbones.bridgetower import BridgeTower
-from vlmtune.backbones.flava import Flava
-from vlmtune.backbones.vilt import Vilt
-from vlmtune.export import load
-from vlmtune.export.model import Model
+from vlmtune.backbones.hf.blip import Blip
+from vlmtune.backbones.hf.bridgetower import BridgeTower
+from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones.hf.vilt import Vilt
+from vlmtune.model import load
+from vlmtune.model.model import Model
 from vlmtune.probing.embeddings import Embedder
 from vlmtune.types import FeatureSpec, Tokens
 

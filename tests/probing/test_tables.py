@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.probing import measures
 from vlmtune.probing.experiment import ACCURACY, Measured, changes
 from vlmtune.probing.parameters import transformation
 from vlmtune.probing.probe import TRANSFORMATION, ProbeSpec
 from vlmtune.probing.tables import Probed, to_tables
 from vlmtune.probing.tasks import Member, Task, TransformationClass
+from vlmtune.results.metric_value import MetricValue
 
 PLAIN = transformation(lambda image: image)
 TASK = Task(

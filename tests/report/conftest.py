@@ -1,9 +1,9 @@
 import pytest
 from PIL import Image
 
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Example, Result
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
 
 

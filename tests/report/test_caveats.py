@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.caveats import beats_chance, caveats
-from vlmtune.report.result import Occurrence, Repeat, Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Occurrence, Repeat, Result
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 import pytest
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.charts import chart, charts
 from vlmtune.report.table import Row
+from vlmtune.results.metric_value import MetricValue
 
 
 def row(*cells, **more):

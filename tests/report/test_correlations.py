@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from tests.refusals import refused
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.correlations import correlation_table, correlations
-from vlmtune.report.result import Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import torch
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.seed_significance import seeded_difference
 from vlmtune.metrics.significance import mcnemar, paired_difference
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.differences import compare_with_first
-from vlmtune.report.result import Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 
 
 def result(values, **changes):

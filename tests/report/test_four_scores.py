@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from vlmtune.report.four_scores import square
-from vlmtune.report.item_row import ItemRow
 from vlmtune.report.item_view import item_view
 from vlmtune.report.media import Thumbnails
+from vlmtune.results.item_row import ItemRow
 from vlmtune.types import ImageRef
 
 STRAIGHT, CROSSED = ((True, False), (False, True)), ((False, True), (True, False))

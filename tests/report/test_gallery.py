@@ -5,7 +5,7 @@ from PIL import Image
 
 from vlmtune.report import gallery, media
 from vlmtune.report.gallery import BEST, Gallery
-from vlmtune.report.result import Example
+from vlmtune.results.result import Example
 from vlmtune.types import ImageRef
 
 

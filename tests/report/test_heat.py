@@ -6,8 +6,8 @@ from PIL import Image
 
 from vlmtune.report.heat import DARK, heat, heat_views
 from vlmtune.report.html import to_html
-from vlmtune.report.result import WordMaps
 from vlmtune.report.run_report import RunReport
+from vlmtune.results.result import WordMaps
 from vlmtune.types import ImageRef
 
 

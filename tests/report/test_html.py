@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.refusals import refused
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report import html
 from vlmtune.report.html import to_html, write_report
-from vlmtune.report.item_row import ItemRow
-from vlmtune.report.result import Example, Occurrence, Repeat
+from vlmtune.results.item_row import ItemRow
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Example, Occurrence, Repeat
 from vlmtune.types import ImageRef
 
 VOID = {"meta", "img", "br", "link", "hr", "input", "wbr"}

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from tests.refusals import refused
-from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import check_format, items_beside, read_items, write_items
+from vlmtune.results.item_row import ItemRow
 from vlmtune.types import ImageRef
 
 

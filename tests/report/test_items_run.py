@@ -6,11 +6,11 @@ import pytest
 
 from tests.refusals import refused
 from vlmtune.cli import report
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import write_items
 from vlmtune.report.items_run import run_of_items
-from vlmtune.report.result import Result
+from vlmtune.results.item_row import ItemRow
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 from vlmtune.types import ImageRef
 
 

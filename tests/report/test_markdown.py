@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from vlmtune.report.markdown import to_markdown
-from vlmtune.report.result import Occurrence, Repeat
+from vlmtune.results.result import Occurrence, Repeat
 
 
 def test_tables(make_run):

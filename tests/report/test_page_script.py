@@ -13,10 +13,10 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.html import write_report
-from vlmtune.report.item_row import ItemRow
-from vlmtune.report.result import Result
+from vlmtune.results.item_row import ItemRow
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 from vlmtune.types import ImageRef
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

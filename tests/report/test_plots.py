@@ -4,9 +4,9 @@ import re
 import numpy as np
 import pytest
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.plots import density, density_plot, line_plot
 from vlmtune.report.table import Row
+from vlmtune.results.metric_value import MetricValue
 
 
 def row(*values, unit="fraction", chance=0.25):

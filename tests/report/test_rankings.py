@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from vlmtune.report.html import to_html
-from vlmtune.report.item_row import ItemRow
 from vlmtune.report.item_view import item_view
 from vlmtune.report.media import Thumbnails
 from vlmtune.report.rankings import rankings
+from vlmtune.results.item_row import ItemRow
 from vlmtune.types import ImageRef
 
 IMAGES = tuple(ImageRef(Path(f"{i}.png")) for i in range(5))

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.refusals import refused
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Example, Occurrence, Repeat, Result
 from vlmtune.report.run_report import SCHEMA, Provenance, RunReport
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Example, Occurrence, Repeat, Result
 
 
 def test_what_is_saved_is_loaded(tmp_path, make_run):

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.four_scores import matrix
 from vlmtune.report.table import Row, sections
 from vlmtune.report.views import Views, families
+from vlmtune.results.metric_value import MetricValue
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.vilt import Vilt
+from vlmtune.backbones.hf.vilt import Vilt
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.export import save_export
-from vlmtune.export.model import Model
+from vlmtune.model.model import Model
 from vlmtune.search import Hit, Index, build, build_index
 from vlmtune.search import index as opening
 from vlmtune.search.encoder import Encoder

@@ -10,7 +10,8 @@ import torch
 from tests.search.test_index import model_of
 from tests.tiny import halves
 from vlmtune.adapters.grounded_words import GroundedWords
-from vlmtune.export import load, save_export
+from vlmtune.export import save_export
+from vlmtune.model import load
 from vlmtune.search import Index, build, build_index
 
 KILLS = 10
@@ -25,7 +26,7 @@ from pathlib import Path
 
 warnings.simplefilter("ignore")
 import vlmtune.search.build as build
-from vlmtune.export import load
+from vlmtune.model import load
 
 export, photos, folder, kills = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
 build.PART_ROWS = 2
@@ -84,6 +85,7 @@ def photos(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_killed_runs_do_not_damage_an_index(model_folder, photos, tmp_path):
     trained = model_of(model_folder, GroundedWords(heads=2))
     save_export(tmp_path / "export", trained.backbone, trained.adapter, provenance={})

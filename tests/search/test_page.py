@@ -14,8 +14,8 @@ from PIL import Image
 from tests.refusals import refused
 from tests.tiny import halves
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.export.model import Model
+from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.model.model import Model
 from vlmtune.search import Index, build_index, page
 from vlmtune.search.page import PageServer
 

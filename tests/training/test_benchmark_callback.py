@@ -23,7 +23,7 @@ from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.export import read_checkpoint
+from vlmtune.model import read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.report.markdown import to_markdown
 from vlmtune.report.run_report import RunReport

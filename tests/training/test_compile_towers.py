@@ -4,7 +4,7 @@ import torch
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module, weights
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training import compile_towers
 from vlmtune.training.compile_towers import CompileTowers

@@ -15,7 +15,7 @@ from vlmtune.cli.main import main
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.export import load, read_checkpoint
+from vlmtune.model import load, read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.ema import EMA

@@ -19,7 +19,7 @@ from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.trained_state import trained_state
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
 from vlmtune.config import instantiate
 from vlmtune.data.datamodule import ShardDataModule
@@ -150,7 +150,7 @@ CONFIG = {
 def test_five_lines_of_python_do_what_the_config_does(model_folder, shards, tmp_path):
     config = {**copy.deepcopy(CONFIG), "data": {"train": [{"path": str(shards)}], "batch_size": 4}}
     config["model"]["backbone"] = {
-        "class_path": "vlmtune.backbones.open_clip.OpenClip",
+        "class_path": "vlmtune.backbones.open_clip.open_clip.OpenClip",
         "init_args": {"model": str(model_folder)},
     }
     config["trainer"]["default_root_dir"] = str(tmp_path / "run")
@@ -197,7 +197,7 @@ def named(path):
 def plain(folder, model_folder, shards, **model):
     """A config that sets backbone, data and trainer, and says nothing of a method."""
     config = copy.deepcopy({**CONFIG, "data": {"train": [{"path": str(shards)}], "batch_size": 4}})
-    backbone = {"class_path": "vlmtune.backbones.open_clip.OpenClip"}
+    backbone = {"class_path": "vlmtune.backbones.open_clip.open_clip.OpenClip"}
     backbone["init_args"] = {"model": str(model_folder)}
     config["model"] = {"backbone": backbone, "store": str(folder / "store"), **model}
     config["trainer"] |= {"default_root_dir": str(folder / "run"), "max_steps": 2}

@@ -9,7 +9,7 @@ from tests.runs import QUIET, fit, module, quiet_trainer, weights
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Objective
 from vlmtune.objectives.info_nce import InfoNCE

@@ -13,11 +13,11 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
-from vlmtune.export.resolving import attached
-from vlmtune.export.wise_ft import WiseFT
-from vlmtune.metrics.value import MetricValue, Unit
+from vlmtune.model.resolving import attached
+from vlmtune.model.wise_ft import WiseFT
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.report.result import Result
+from vlmtune.results.metric_value import MetricValue, Unit
+from vlmtune.results.result import Result
 from vlmtune.training.ema import EMA
 from vlmtune.training.retention_budget import WITHIN, Action, RetentionBudget
 

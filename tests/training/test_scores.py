@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from tests.toy import Together, Toy, Tune, batch, groups
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.scores import TrainingScores

@@ -11,8 +11,8 @@ from tests.backbones.hf_models import write_flava
 from tests.runs import QUIET, fit
 from tests.tiny import halves
 from vlmtune.adapters.base import Adapter
-from vlmtune.backbones.flava import Flava
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.config import instantiate
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.objectives.pair_bce import PairBCE

@@ -31,8 +31,9 @@ class MMAdapter(FusedAdapter):
     Source: Cola (Ray et al. 2023), section 4 and, for the five fusion styles, section 10.1 and
     Table 5. Its names are ours: I are the image's patch tokens (t x v), Q the text's tokens
     (t x w), $q_i$ its $N_q$ words (start and end tokens take part in attention, not in the mean),
-    [CLS] `query`. Both are read at the layer before the last, as section 11.1 says; `project` maps
-    v to w. $\tau$ and $b$ are ours: the paper's cosine in [-1, 1] cannot fit a sigmoid loss.
+    [CLS] `query`. Both are read at the layer before the last, as in the released snippet; section
+    11.1 says so of FT-Late alone. `project` maps v to w. $\tau$ and $b$ are ours: the paper's
+    cosine in [-1, 1] cannot fit a sigmoid loss.
 
     The snippet that the authors released differs from the paper in two ways. `cosine=False`
     averages dot products (without $\tau$, $b$), and `masked=False` attends to padding, up to the

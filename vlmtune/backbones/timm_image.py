@@ -25,9 +25,9 @@ from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.config_sizes import MODEL, PROCESSOR, check_sizes, check_weights_fill
-from vlmtune.backbones.hf_loading import HUB_ID
+from vlmtune.backbones.hf.loading import HUB_ID
 from vlmtune.backbones.hub_connection import hub_or_cache
-from vlmtune.backbones.open_clip_towers import EvaImageTower, TimmImageTower, plain_eva
+from vlmtune.backbones.open_clip.towers import EvaImageTower, TimmImageTower, plain_eva
 from vlmtune.backbones.staging import no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier

@@ -34,8 +34,8 @@ from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer,
 from vlmtune.benchmarks.queries import Query
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Example, Repeat, Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Example, Repeat, Result
 from vlmtune.types import ImageRef
 
 Convention = Literal["strict", "reference"]

@@ -28,7 +28,7 @@ from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
-from vlmtune.report.result import Example, Result
+from vlmtune.results.result import Example, Result
 
 THRESHOLDS = (0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 ROUNDING = 1e-6  # seconds: 0.7 - 0.6 is not less than 0.1

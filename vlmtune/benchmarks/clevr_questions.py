@@ -21,7 +21,7 @@ from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, wr
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, ChoiceItems, MultipleChoice
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
-from vlmtune.report.result import Result
+from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 

@@ -22,8 +22,8 @@ from vlmtune.benchmarks.blind_baselines import mode_credit, n_gram_credit
 from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, ChoiceItems, MultipleChoice
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 

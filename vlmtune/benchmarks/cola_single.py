@@ -24,8 +24,8 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.average_precision import ClassPrecision, class_average_precision
 from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.metrics.ranking import f1_at_positives, mean_ranks, true_ranks
-from vlmtune.metrics.value import MetricValue, count
-from vlmtune.report.result import Example, Result
+from vlmtune.results.metric_value import MetricValue, count
+from vlmtune.results.result import Example, Result
 
 
 class QueryImage(NamedTuple):

@@ -22,7 +22,7 @@ from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedAccuracy, Pai
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import macro_mean
 from vlmtune.metrics.item_groups import ItemGroups
-from vlmtune.metrics.value import MetricValue
+from vlmtune.results.metric_value import MetricValue
 from vlmtune.types import ImageRef
 
 KUBRIC = "eqbenkubric"

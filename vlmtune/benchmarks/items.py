@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from vlmtune.report.result import Occurrence, Repeat
+from vlmtune.results.result import Occurrence, Repeat
 from vlmtune.types import ImageRef
 
 LISTED = 20  # repeats of each kind in the report

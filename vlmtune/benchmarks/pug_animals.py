@@ -34,8 +34,8 @@ from vlmtune.benchmarks.pug_animals_samples import (
 from vlmtune.benchmarks.pug_files import SITE
 from vlmtune.errors import UserError
 from vlmtune.metrics.equivariance import agreement, alignment, mean_cosine, paired_alignment
-from vlmtune.metrics.value import MetricValue, count
-from vlmtune.report.result import Result
+from vlmtune.results.metric_value import MetricValue, count
+from vlmtune.results.result import Result
 from vlmtune.types import ImageRef
 
 

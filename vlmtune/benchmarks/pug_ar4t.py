@@ -22,7 +22,7 @@ from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.pug_files import SITE, spoken
 from vlmtune.benchmarks.rules.paired import Paired, PairedAccuracy, PairedItem
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue, count
+from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.types import ImageRef
 
 COLUMNS = ("Relation", "caption", "alt_caption", "filename_neg", "filepath")

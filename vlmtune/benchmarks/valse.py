@@ -33,7 +33,7 @@ from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
 from vlmtune.metrics.auroc import auroc
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
-from vlmtune.metrics.value import MetricValue
+from vlmtune.results.metric_value import MetricValue
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from vlmtune.benchmarks.files import Text, file_error, get_file
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue, count
-from vlmtune.report.result import Result
+from vlmtune.results.metric_value import MetricValue, count
+from vlmtune.results.result import Result
 from vlmtune.storage.files import check_shape, read_json
 
 VOTES = "how many agree, or a list of true and false"

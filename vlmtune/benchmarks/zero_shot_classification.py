@@ -31,7 +31,7 @@ from vlmtune.benchmarks.rules.classification import (
     ImageClassifier,
 )
 from vlmtune.errors import UserError
-from vlmtune.report.result import Result
+from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 

@@ -132,7 +132,8 @@ def arguments(source: str, config: str | None, words: list[str]) -> list[str]:
     """The overrides of a YAML and of the command line, whose first word may be the builder's file.
 
     Example:
-        >>> arguments("data_builders.table.TableBuilder", None, ["mine.csv", "--held_out", "0.1"])
+        >>> builder = "data_builders.corpora.table.TableBuilder"
+        >>> arguments(builder, None, ["mine.csv", "--held_out", "0.1"])
         ['--path=mine.csv', '--held_out', '0.1']
     """
     given = [] if config is None else changes(Path(config))

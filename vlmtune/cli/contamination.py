@@ -21,8 +21,11 @@ from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
-_RENDERED = ("data_builders.scenes.world.ScenesBuilder", "data_builders.requests.RequestsBuilder",
-             "data_builders.ar4t.AR4TBuilder")  # fmt: skip
+_RENDERED = (
+    "data_builders.worlds.scenes.world.ScenesBuilder",
+    "data_builders.worlds.requests.RequestsBuilder",
+    "data_builders.corpora.ar4t.AR4TBuilder",
+)
 
 
 def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) -> list[str]:

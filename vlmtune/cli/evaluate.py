@@ -15,12 +15,12 @@ from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
 from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
-from vlmtune.export.model import Model
+from vlmtune.model.model import Model
 from vlmtune.report.html import write_report
-from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import by_benchmark, check_format, write_items
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
+from vlmtune.results.item_row import ItemRow
 from vlmtune.storage.files import all_or_none, check_outputs
 
 

@@ -16,12 +16,14 @@ from vlmtune.cli.plugins import find_device, make_list, model_of
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
-from vlmtune.export import FILES, read_checkpoint, save_export
+from vlmtune.export import save_export
 from vlmtune.export.files import check_target
 from vlmtune.export.merging import loading_line, save_merged
-from vlmtune.export.model import Model
 from vlmtune.export.publishing import check_repository, push
-from vlmtune.export.wise_ft import WiseFT, check_alpha
+from vlmtune.model import read_checkpoint
+from vlmtune.model.layout import FILES
+from vlmtune.model.model import Model
+from vlmtune.model.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run

@@ -39,7 +39,7 @@ from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in, default_logger, 
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.cli.saved_config import SaveConfig
 from vlmtune.data.datamodule import ShardDataModule
-from vlmtune.export import check_checkpoint
+from vlmtune.model import check_checkpoint
 from vlmtune.report.screen import show
 from vlmtune.report.table import count
 from vlmtune.training.benchmark_callback import BenchmarkCallback

@@ -17,7 +17,7 @@ from typing import Any, cast
 from vlmtune.cli.plugins import find
 from vlmtune.cli.yaml_files import read_value, read_yaml
 from vlmtune.errors import UserError
-from vlmtune.export.resolving import FILES, backbone_spec
+from vlmtune.model.resolving import FILES, backbone_spec
 
 # Last part of a key -> folder of configs/plugins.
 KINDS = {

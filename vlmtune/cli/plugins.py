@@ -25,9 +25,9 @@ from vlmtune.cli.yaml_files import check_yaml, read_yaml
 from vlmtune.config import Configured, find_path, stems
 from vlmtune.data.tables import is_dataset
 from vlmtune.errors import UserError
-from vlmtune.export import resolve
-from vlmtune.export.model import Model
-from vlmtune.export.resolving import device_of_this_machine
+from vlmtune.model import resolve
+from vlmtune.model.model import Model
+from vlmtune.model.resolving import device_of_this_machine
 
 T = TypeVar("T", bound=Configured)
 NAME = "plugin"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.plugins import model_of
 from vlmtune.errors import UserError
-from vlmtune.export.model import Model
+from vlmtune.model.model import Model
 from vlmtune.probing.embeddings import Embedder
 
 POOLED = "pooled"

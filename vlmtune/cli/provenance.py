@@ -5,7 +5,7 @@ In: a model and what was measured. Out: a `Provenance`. Never: a number.
 
 from typing import Any
 
-from vlmtune.export.model import Model
+from vlmtune.model.model import Model
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import Provenance
 

@@ -24,7 +24,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from typing_extensions import override
 
 from vlmtune.errors import UserError
-from vlmtune.export import check_checkpoint
+from vlmtune.model import check_checkpoint
 from vlmtune.storage.files import write_atomically
 from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from vlmtune.data.tables import Cells, column_names, numbered_rows
@@ -206,15 +206,21 @@ class Table:
                 f"expected an image file in {where}, column {column!r}, got the address "
                 f"{cell[:60]!r}: {_DOWNLOAD}"
             )
+        cell = cell.strip()
+        if PureWindowsPath(cell).is_absolute() and not Path(cell).is_absolute():
+            raise UserError(
+                f"expected an image file inside {self.folder} in {where}, column {column!r}, got "
+                f"{cell!r}, a path of another computer: write paths relative to that folder"
+            )
         # Shards copy every file that a table names; a downloaded table must not name others.
-        named = self.folder / _as_path(cell.strip(), self.folder)
+        named = self.folder / _as_path(cell, self.folder)
         folder, path = (os.path.abspath(x) for x in (self.folder, named))
         if os.path.commonpath((folder, path)) != folder:
             raise UserError(
                 f"expected an image file inside {self.folder} in {where}, column {column!r}, got "
                 f"{cell!r}: name the folder of the images by `images`"
             )
-        return self.folder / os.path.relpath(path, folder), cell.strip()
+        return self.folder / os.path.relpath(path, folder), cell
 
     def _name(self, cells: Cells, role: str, where: str) -> str:
         cell = next((cells.get(column) for column in self.columns[role]), None)

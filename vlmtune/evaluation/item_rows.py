@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vlmtune.benchmarks.base import Benchmark, Query
 from vlmtune.benchmarks.pair_scorer import PairScorer
-from vlmtune.report.item_row import ItemRow
-from vlmtune.report.result import Result
+from vlmtune.results.item_row import ItemRow
+from vlmtune.results.result import Result
 from vlmtune.types import ImageRef
 
 

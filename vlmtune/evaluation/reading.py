@@ -24,7 +24,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.features.pictures import Picture, as_pictures, read_picture
-from vlmtune.report.result import Result, WordMaps
+from vlmtune.results.result import Result, WordMaps
 
 MOST_WORDS = 16  # of a caption in the report
 

@@ -21,9 +21,9 @@ from vlmtune.evaluation.class_scorer import ClassScorer
 from vlmtune.evaluation.item_rows import EmbeddingRecorder, Recorder, item_rows
 from vlmtune.evaluation.reading import readings
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.metrics.value import TRUNCATED, MetricValue, count
-from vlmtune.report.item_row import ItemRow
-from vlmtune.report.result import Result
+from vlmtune.results.item_row import ItemRow
+from vlmtune.results.metric_value import TRUNCATED, MetricValue, count
+from vlmtune.results.result import Result
 from vlmtune.storage.progress import work_of
 from vlmtune.types import ImageRef
 

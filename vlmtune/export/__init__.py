@@ -1,4 +1,4 @@
-"""Takes a trained model, gives a folder of a few MB; takes such a folder, gives the model.
+"""Writes a trained model for others to load: a folder of a few MB, merged weights, or ONNX.
 
 An export is a folder (or a Hugging Face hub repository) with
 
@@ -6,7 +6,8 @@ An export is a folder (or a Hugging Face hub repository) with
     adapter_config.json   how to rebuild backbone and adapter, and the weights' provenance
     README.md             the model card
 
-It never holds frozen weights or a pickle, and loading is strict both ways.
+In: a backbone and its trained adapter. Out: the folder.
+Never: frozen weights or a pickle; `vlmtune.model` reads the folder back.
 """
 
 import lazy_loader

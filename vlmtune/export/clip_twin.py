@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from transformers import CLIPConfig, CLIPModel
 
 from vlmtune.backbones.base import ImageTower, TextTower, Tower
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
 
 # Names of open_clip's vision transformer and, without "visual." or "text.", of its text tower.

@@ -3,57 +3,24 @@
 In: a backbone and its trained adapter. Out: the folder. Never: another folder overwritten.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, cast
+from typing import Any, cast
 
 from safetensors.torch import save_file
-from typing_extensions import TypedDict
 
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import check_finite
-from vlmtune.errors import UserError, without_advice
+from vlmtune.errors import UserError
 from vlmtune.export.model_card import model_card
-from vlmtune.report.result import Result
-from vlmtune.storage.files import check_shape, read_json, write_atomically
+from vlmtune.model.layout import CARD, CONFIG, FILES, VERSION, WEIGHTS, sha256
+from vlmtune.results.result import Result
+from vlmtune.storage.files import write_atomically
 from vlmtune.storage.secrets import without_secrets
-
-VERSION = 1
-WEIGHTS, CONFIG, CARD = "adapter.safetensors", "adapter_config.json", "README.md"
-FILES = (WEIGHTS, CONFIG, CARD)
-
-
-class PluginSpec(TypedDict):
-    """A plug-in as files name it."""
-
-    class_path: str
-    init_args: dict[str, Any]
-
-
-class BackboneSpec(PluginSpec):
-    """The backbone of an export, with the digest of its weights and preprocessing."""
-
-    fingerprint: str
-
-
-class ExportConfig(TypedDict):
-    """The content of `adapter_config.json` that loading reads.
-
-    `weights_sha256` is the checksum of the weights; older exports have none.
-    """
-
-    version: int
-    backbone: BackboneSpec
-    adapter: PluginSpec
-    alpha: NotRequired[float]
-    provenance: NotRequired[Any]  # a file may hold anything here
-    weights_sha256: NotRequired[str]
-
 
 SIZES = ("embed_dim", "image_width", "text_width", "image_tokens", "logit_scale")
 
@@ -118,12 +85,6 @@ def save_export(
         (new / CARD).write_text(model_card(folder.name, json.loads(text), results), "utf-8")
 
 
-def sha256(path: Path) -> str:
-    """Returns the checksum of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def check_target(folder: Path, overwrite: bool) -> None:
     """Raises `UserError` if an export must not be written to `folder`."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -139,25 +100,6 @@ def check_target(folder: Path, overwrite: bool) -> None:
         )
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Reads and checks `adapter_config.json`."""
-    expected = "the configuration of an export"
-    config = read_json(path, expected, "export again")
-    if isinstance(config, dict) and "peft_type" in config:
-        raise UserError(
-            f"expected {expected} of vlmtune in {path}, got a PEFT adapter: merge it into its "
-            "model first (merge_and_unload) and save that"
-        )
-    version = config.get("version", VERSION) if isinstance(config, dict) else VERSION
-    if version != VERSION or isinstance(version, bool):
-        raise UserError(
-            f"expected an export of format version {VERSION} in {path}, got version {version!r}: "
-            "use the version of vlmtune that wrote it, or export again"
-        )
-    check_shape(config, ExportConfig, path, expected, "export again")
-    return config
-
-
 def _scores(result: Result) -> dict[str, Any]:
     """The numbers of a benchmark as JSON values, without the gallery."""
     return {
@@ -167,14 +109,3 @@ def _scores(result: Result) -> dict[str, Any]:
         "metrics": {name: vars(metric) for name, metric in result.metrics.items()},
         "citation": result.citation,
     }
-
-
-def one_line(error: BaseException) -> str:
-    """The error of a library as part of a line.
-
-    Example:
-        >>> one_line(ValueError("not   a number"))
-        'ValueError: not a number'
-    """
-    text = without_advice(error)[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

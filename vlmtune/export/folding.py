@@ -13,9 +13,9 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.text_map import TextMap
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf_clip import HFCLIP
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.siglip import SigLIP
+from vlmtune.backbones.hf.hf_clip import HFCLIP
+from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 
 Projection = nn.Linear | nn.Parameter  # a parameter is w x d, as open_clip multiplies
 

@@ -11,8 +11,8 @@ from open_clip.tokenizer import get_clean_fn
 from transformers import CLIPImageProcessorPil, CLIPTokenizer
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf_backbone import HFBackbone
-from vlmtune.backbones.open_clip import OpenClip
+from vlmtune.backbones.hf.backbone import HFBackbone
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.errors import UserError
 

@@ -12,12 +12,12 @@ from torch.nn.utils import parametrize
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf_backbone import HFBackbone
+from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.errors import UserError
 from vlmtune.export.folding import fold
-from vlmtune.export.model import Model
 from vlmtune.export.to_onnx import IMAGE, TEXT, save_onnx
 from vlmtune.export.to_sentence_transformers import save_sentence_transformers
+from vlmtune.model.model import Model
 from vlmtune.storage.files import write_atomically
 
 MERGES = "FullFineTuning, LastBlocks, LoRA, TextMap, Matching or FusionTuning"

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vlmtune.export.hub_id import is_hub_id
-from vlmtune.report.result import Result
+from vlmtune.model.hub_id import is_hub_id
 from vlmtune.report.table import chance, interval, number, size
+from vlmtune.results.result import Result
 
 CARD = """\
 ---

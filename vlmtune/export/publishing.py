@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from vlmtune.errors import UserError
-from vlmtune.export.files import FILES, one_line
+from vlmtune.model.layout import FILES, one_line
 
 REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 

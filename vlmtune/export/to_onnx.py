@@ -23,9 +23,9 @@ from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import TextTower
 from vlmtune.backbones.staging import embed_words, encode_words
 from vlmtune.errors import UserError
-from vlmtune.export.files import one_line
 from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer
-from vlmtune.export.model import Model
+from vlmtune.model.layout import one_line
+from vlmtune.model.model import Model
 
 IMAGE, TEXT, SCORES = "image.onnx", "text.onnx", "scores.json"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf_backbone import HFBackbone
-from vlmtune.backbones.hf_clip import HFCLIP
-from vlmtune.backbones.hf_loading import quiet
-from vlmtune.backbones.open_clip import OpenClip
-from vlmtune.backbones.siglip import SigLIP
+from vlmtune.backbones.hf.backbone import HFBackbone
+from vlmtune.backbones.hf.hf_clip import HFCLIP
+from vlmtune.backbones.hf.loading import quiet
+from vlmtune.backbones.hf.siglip import SigLIP
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.export.clip_twin import clip_twin
 from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer

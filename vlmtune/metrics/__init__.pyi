@@ -24,4 +24,3 @@ from .torchmetrics import ColaMeanAveragePrecision as ColaMeanAveragePrecision
 from .torchmetrics import MultipleChoiceAccuracy as MultipleChoiceAccuracy
 from .torchmetrics import PairedAccuracy as PairedAccuracy
 from .torchmetrics import RetrievalRecallAtK as RetrievalRecallAtK
-from .value import MetricValue as MetricValue

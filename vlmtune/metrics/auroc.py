@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_variance import cluster_variance
-from vlmtune.metrics.value import MetricValue
+from vlmtune.results.metric_value import MetricValue
 
 
 def auroc(

@@ -24,7 +24,7 @@ from vlmtune.metrics.cluster_variance import Variance, cluster_variance
 from vlmtune.metrics.intervals import wilson_interval
 from vlmtune.metrics.item_groups import group_means
 from vlmtune.metrics.student import t_quantile
-from vlmtune.metrics.value import MetricValue
+from vlmtune.results.metric_value import MetricValue
 
 ROUNDING = 1e-20  # a smaller variance is that of sums in floating point
 

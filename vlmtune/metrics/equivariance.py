@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_variance import cluster_variance
-from vlmtune.metrics.value import MetricValue
+from vlmtune.results.metric_value import MetricValue
 
 
 def alignment(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue, Unit
+from vlmtune.results.metric_value import MetricValue, Unit
 
 Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution
 ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)  # quantiles of a 95 % interval

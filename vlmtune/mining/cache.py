@@ -21,6 +21,7 @@ import numpy as np
 from pydantic import StrictBool
 from typing_extensions import TypedDict
 
+from vlmtune.data.rgb import DECODING
 from vlmtune.errors import UserError
 from vlmtune.storage import folder as folders
 from vlmtune.storage.files import Count
@@ -59,7 +60,7 @@ class CacheKey:
 
     Example:
         >>> CacheKey("f00d", "", "cafe").folder
-        'neighbours-128-0bc53a0e63e8f971'
+        'neighbours-128-82d94f46f0636d4b'
     """
 
     backbone: str
@@ -76,8 +77,8 @@ class CacheKey:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the key as JSON values."""
-        return {**asdict(self), "version": folders.VERSION}
+        """Returns the key as JSON values, with how images become pixels."""
+        return {**asdict(self), "decoding": DECODING, "version": folders.VERSION}
 
     @property
     def digest(self) -> str:

@@ -19,10 +19,10 @@ from torch import Tensor
 from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
-from vlmtune.export.model import Model
 from vlmtune.features.pictures import WORKERS
 from vlmtune.features.store import copy_or_encode, open_or_build_store
 from vlmtune.features.store_key import StoreKey, source_digest
+from vlmtune.model.model import Model
 from vlmtune.probing.sheet import square
 from vlmtune.probing.sources import LabelledImage
 from vlmtune.probing.tasks import Task, Version

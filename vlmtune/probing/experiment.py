@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.probing import measures
 from vlmtune.probing.embeddings import TaskEmbeddings
 from vlmtune.probing.probe import SEMANTIC, TRANSFORMATION, ProbeSpec, Training, run_probes
 from vlmtune.probing.tasks import IDENTITY, Task
+from vlmtune.results.metric_value import MetricValue
 from vlmtune.storage.progress import work_of
 
 WIDTHS = (0, 128, 1024, 2048, 16384)

@@ -14,7 +14,7 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import proportion_interval
 from vlmtune.metrics.cluster_variance import add_variances, cluster_variance
 from vlmtune.metrics.seed_significance import seeded_difference, variance_over_seeds
-from vlmtune.metrics.value import MetricValue
+from vlmtune.results.metric_value import MetricValue
 
 
 def accuracy(

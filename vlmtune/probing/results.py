@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from vlmtune.probing.experiment import ACCURACY, Measured
 from vlmtune.probing.tasks import VERSION
-from vlmtune.report.result import Result
+from vlmtune.results.result import Result
 from vlmtune.storage.files import write_atomically
 
 CITATION = "Rashtchian et al. 2023, Substance or Style: What Does Your Image Embedding Know?"

@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.probing.experiment import ACCURACY, CLEAN, OBFUSCATED, Measured, changes
 from vlmtune.probing.probe import SEMANTIC, TRANSFORMATION
 from vlmtune.probing.tasks import Task, TransformationClass
 from vlmtune.report.table import change, interval, number, signed_interval
+from vlmtune.results.metric_value import MetricValue
 
 FINE, CATEGORIES = "fine", "categories"
 MAIN_WIDTH = 2048

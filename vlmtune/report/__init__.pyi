@@ -9,12 +9,9 @@ from .formats import to_latex as to_latex
 from .heat import heat as heat
 from .html import to_html as to_html
 from .html import write_report as write_report
-from .item_row import ItemRow as ItemRow
 from .items_file import read_items as read_items
 from .items_file import write_items as write_items
 from .markdown import to_markdown as to_markdown
-from .result import Example as Example
-from .result import Result as Result
 from .run_report import Provenance as Provenance
 from .run_report import RunReport as RunReport
 from .screen import show as show

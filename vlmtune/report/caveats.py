@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Repeat
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, chance, interval, number, sections
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Repeat
 
 REPEATED = {
     "item": "items that repeat an earlier one",

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.table import Row, chance, interval, number, size
+from vlmtune.results.metric_value import MetricValue
 
 TICKS = 4
 Change = tuple[Literal["less", "more"], float]  # a bar: its side of zero and its length

@@ -13,11 +13,11 @@ from torch import Tensor
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.seed_significance import seeded_difference
 from vlmtune.metrics.significance import PairedDifference, paired_difference
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
 from vlmtune.report.table import baseline, titled
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 
 LEVEL = 0.05  # a p value below it counts as a difference
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from vlmtune.report.differences import Comparison
 from vlmtune.report.gallery import quota
-from vlmtune.report.item_row import ItemRow
 from vlmtune.report.item_view import item_view
 from vlmtune.report.items_file import Items, part_names
 from vlmtune.report.media import Thumbnails
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import baseline, colours, titled
+from vlmtune.results.item_row import ItemRow
 
 SHOWN = 24  # most items of a group on the page
 PICTURES = 480  # on the page; about 3 MB

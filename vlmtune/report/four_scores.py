@@ -6,7 +6,7 @@ In: four scores, or the rows of an item. Out: cells and changes for the page. Ne
 from collections.abc import Sequence
 from typing import Any
 
-from vlmtune.report.item_row import ItemRow
+from vlmtune.results.item_row import ItemRow
 
 
 def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:

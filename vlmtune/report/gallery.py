@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from vlmtune.report.media import Thumbnails
-from vlmtune.report.result import Example, Result
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import colours
+from vlmtune.results.result import Example, Result
 
 PICTURES = 600  # on a page; about 7 MB of photographs
 BEST = 6  # pictures of one retrieval

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vlmtune.report.media import encoded, thumbnail
-from vlmtune.report.result import WordMaps
+from vlmtune.results.result import WordMaps
 
 SIDE = 112  # pixels of the longer side of a picture in the report
 DARK, WARM, TINT = 0.4, (255, 110, 0), 0.25  # of what is not read; the tint of what is read most

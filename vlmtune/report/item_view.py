@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any
 
 from vlmtune.report.four_scores import square
-from vlmtune.report.item_row import ItemRow
 from vlmtune.report.media import Thumbnails
 from vlmtune.report.rankings import rankings
+from vlmtune.results.item_row import ItemRow
 
 
 def item_view(

@@ -16,7 +16,7 @@ from pydantic import Field, PositiveInt, StrictInt, TypeAdapter
 from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError, reason
-from vlmtune.report.item_row import ItemRow
+from vlmtune.results.item_row import ItemRow
 from vlmtune.storage.files import check_shape, regular, write_atomically
 from vlmtune.types import ImageRef
 

@@ -14,11 +14,11 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components, macro_mean
 from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.metrics.item_groups import ItemGroups
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.item_row import ItemRow
 from vlmtune.report.items_file import STEM, Items, part_names
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.results.item_row import ItemRow
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 from vlmtune.types import ImageRef
 
 VERSION = "items"  # of a benchmark that no run of vlmtune has

@@ -10,7 +10,7 @@ from io import BytesIO
 from PIL import Image, ImageOps
 
 from vlmtune.data.rgb import to_rgb
-from vlmtune.report.result import Example, Result
+from vlmtune.results.result import Example, Result
 from vlmtune.storage.files import regular
 from vlmtune.types import ImageRef
 
@@ -77,7 +77,7 @@ def metric_table(results: Sequence[Result]) -> list[list[Cell]]:
     """One row of `COLUMNS` for each metric of each benchmark.
 
     Example:
-        >>> from vlmtune.metrics.value import MetricValue
+        >>> from vlmtune.results.metric_value import MetricValue
         >>> metric_table([Result("cola", "1", "accuracy", {"accuracy": MetricValue(0.5, 4, 0.25)})])
         [['cola', 'accuracy', 0.5, None, None, 0.25, 4, 'fraction', 'strict']]
     """

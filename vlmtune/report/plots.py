@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 from numpy import ndarray
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.run_report import Curve
 from vlmtune.report.table import COLOURS, Row
+from vlmtune.results.metric_value import MetricValue
 
 WIDTH = 3.7  # inches; about the width of a card, so that text is as large as on the page
 FEW = 8  # with fewer numbers, a distribution is drawn as strokes

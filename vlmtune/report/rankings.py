@@ -7,7 +7,7 @@ candidates that the rows do not have.
 from collections.abc import Sequence
 from typing import Any
 
-from vlmtune.report.item_row import ItemRow
+from vlmtune.results.item_row import ItemRow
 
 SHORTEST = 3  # candidates; the rank of one of two is clear from its score
 

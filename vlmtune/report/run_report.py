@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json, write_text
 from vlmtune.storage.secrets import without_secrets
 

@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from vlmtune.metrics.value import TRUNCATED, MetricValue
 from vlmtune.report.caveats import RANDOM
 from vlmtune.report.printable import printable
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import KINDS, Row, chance, interval, number, rows, size
+from vlmtune.results.metric_value import TRUNCATED, MetricValue
+from vlmtune.results.result import Result
 
 WIDE = 10_000  # columns if the output is not a screen
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import Curve, RunReport
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 
 
 @dataclass(frozen=True)

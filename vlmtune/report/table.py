@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report.run_report import RunReport
+from vlmtune.results.metric_value import MetricValue
 
 COLOURS = 8  # of the page; further runs repeat them
 Kind = Literal["compositional", "retained", "sensitivity"]

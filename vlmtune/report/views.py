@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from vlmtune.metrics.value import MetricValue
 from vlmtune.report import table
 from vlmtune.report.charts import chart
 from vlmtune.report.four_scores import matrix
 from vlmtune.report.gallery import MATRIX, Gallery
 from vlmtune.report.heat import heat_views
 from vlmtune.report.plots import density_plot, line_plot
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, Section, baseline, colours
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 
 SMALLEST = 3  # members of a family that is drawn
 NUMBER = re.compile(r"(?:[^=]*=)?\s*(-?\d+(?:\.\d+)?)")

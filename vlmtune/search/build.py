@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from vlmtune.data.images import SUFFIXES, open_image
 from vlmtune.errors import UserError
-from vlmtune.export.model import Model
 from vlmtune.features.pictures import Failures, PictureReader
+from vlmtune.model.model import Model
 from vlmtune.search.encoder import Encoder
 from vlmtune.search.files import (
     LIST,

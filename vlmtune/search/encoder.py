@@ -19,7 +19,7 @@ from vlmtune.adapters.base import CPU_CHUNK, DualAdapter, JointAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
-from vlmtune.export.model import Model
+from vlmtune.model.model import Model
 from vlmtune.storage.folder import digest
 from vlmtune.types import Pixels, Pooled, Rows
 

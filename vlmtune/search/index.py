@@ -14,8 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.export import load
-from vlmtune.export.model import Model
+from vlmtune.model import load
+from vlmtune.model.model import Model
 from vlmtune.search.encoder import Encoder
 from vlmtune.search.files import (
     AGAIN,

@@ -18,9 +18,9 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, check_names, load_all, run_suite
-from vlmtune.report.result import Result
 from vlmtune.report.run_report import Curve, Provenance, RunReport
 from vlmtune.report.screen import primary_line
+from vlmtune.results.result import Result
 from vlmtune.training.ema import averaged_weights
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import check_checkpoints, check_monitored

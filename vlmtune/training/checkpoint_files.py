@@ -24,6 +24,6 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def _step(path: Path) -> int:
-    from vlmtune.export import check_checkpoint  # it imports torch, and two checkpoints are rare
+    from vlmtune.model import check_checkpoint  # it imports torch, and two checkpoints are rare
 
     return check_checkpoint(path).get("global_step", 0)

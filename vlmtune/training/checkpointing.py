@@ -19,7 +19,7 @@ from vlmtune.adapters.trained_state import load_trained_state, trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import differences
 from vlmtune.errors import UserError
-from vlmtune.export.loading import LIVE
+from vlmtune.model.loading import LIVE
 
 CHECKPOINT_VERSION = 1
 AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights

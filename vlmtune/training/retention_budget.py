@@ -18,9 +18,9 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import load_all, run_suite
-from vlmtune.export.model import Model
-from vlmtune.export.resolving import attached
-from vlmtune.export.wise_ft import WiseFT
+from vlmtune.model.model import Model
+from vlmtune.model.resolving import attached
+from vlmtune.model.wise_ft import WiseFT
 from vlmtune.training.ema import EMA, averaged_weights
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.types import Batch

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.media import COLUMNS, metric_table, retrievals
-from vlmtune.report.result import Result
+from vlmtune.results.result import Result
 from vlmtune.storage.secrets import without_secrets
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import benchmark_of

@@ -11,7 +11,7 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.trainer.states import TrainerFn
 from typing_extensions import override
 
-from vlmtune.export import check_checkpoint
+from vlmtune.model import check_checkpoint
 
 RUNS = "wandb_runs"  # in a checkpoint: an id for each W&B logger, in their order
 

@@ -20,8 +20,8 @@ from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, pair_scor
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Example, Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
 
 COMPARED = 4_000_000  # scores that are compared at a time

@@ -27,8 +27,8 @@ from vlmtune.metrics.multiple_choice import (
     recall_chance,
     text_to_text_correct,
 )
-from vlmtune.metrics.value import MetricValue, count
-from vlmtune.report.result import Example, Result
+from vlmtune.results.metric_value import MetricValue, count
+from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
 
 
@@ -116,7 +116,10 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     - "reference": ties as `reference_ties` says, identical candidates stay, groups as
       `reference_groups` says.
 
-    Intervals count images: items of one image file do not vary independently.
+    Intervals count images: items of one image file do not vary independently. They do not count
+    captions, as intervals of `Paired` do: most benchmarks of this rule have captions of their own
+    for each image, and such captions change no cluster. Where templates give many images the same
+    captions (PUG: SPAR, ARO), an interval is about other images with these captions.
     """
 
     # Names of accuracy and macro accuracy

@@ -27,8 +27,8 @@ from vlmtune.metrics.paired_accuracy import (
     image_correct,
     text_correct,
 )
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Example, Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
 
 CHANCES = (TEXT_CHANCE, IMAGE_CHANCE, GROUP_CHANCE)

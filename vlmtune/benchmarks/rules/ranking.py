@@ -21,8 +21,8 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import recall_at
 from vlmtune.metrics.retrieval import bank_ranks, hit_chance
-from vlmtune.metrics.value import MetricValue
-from vlmtune.report.result import Example, Result
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
 
 CUTS = (1, 5, 10)
@@ -80,7 +80,8 @@ class Ranking(Benchmark[RankingItems]):
     - `image_to_text_median_rank`, `text_to_image_median_rank`: of the best true partner.
     - With `folds`, each recall again as `.../<folds> folds`.
 
-    Intervals count images, with their captions.
+    Intervals count images, with their captions. They do not count captions apart: a caption of one
+    image lies in that image's cluster, so only captions that several images have could add to it.
 
     Conventions:
 

@@ -1,0 +1,220 @@
+"""One annotated image goes in, its queries come out: true ones and checked hard negatives.
+
+In: objects, relations and a random generator. Out: queries. Never: a negative that is true.
+"""
+
+import itertools
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from data_builders.corpora.annotations import AnnotatedImage, AnnotatedObject, SceneReader
+from data_builders.corpora.queries import Pair, Query, Side, Words, denied, holds, sides, statements
+from data_builders.corpora.relations import Relations
+
+_ATTEMPTS = 20  # for a half-wrong query
+T = TypeVar("T")
+Excluded = Mapping[str, Collection[frozenset[str]]]  # object -> attributes it may not have together
+
+
+class ImageQueries:
+    """The queries of one image, true and false; all random choices use `rng`.
+
+    Args:
+        image: The image.
+        excluded: No query states one of these compositions, all of its attributes on its object.
+        words: Words of the corpus, for half-wrong queries.
+        reader: Spells the attributes of a query.
+        rng: The random generator.
+        related: Whether two-object queries state an annotated relation.
+        subsets: Whether single-object queries state any attributes of an object.
+        sentences: Whether half of the queries with a relation or a side are sentences.
+    """
+
+    def __init__(self, image: AnnotatedImage, excluded: Excluded, words: Words,
+                 reader: SceneReader, rng: random.Random, related: bool = False,
+                 subsets: bool = False, sentences: bool = False) -> None:  # fmt: skip
+        self.objects, self.excluded, self.words = image.objects, excluded, words
+        self.reader, self.rng, self.related, self.subsets = reader, rng, related, subsets
+        self.sentences = sentences
+        self.relations = Relations(image.relations, reader.exhaustive)
+        self.clear = self.relations.annotated if image.clear is None else image.clear
+        self.present = {word for obj in self.objects for word in (obj.name, *obj.attributes)}
+
+    def _allowed(self, query: Query) -> bool:
+        if not self.reader.sensible(query.attributes):
+            return False
+        stated = frozenset(query.attributes)
+        return not any(words <= stated for words in self.excluded.get(query.name, ()))
+
+    def allowed(self, pair: Pair) -> bool:
+        """Tells whether a pair states no excluded composition and no nonsense."""
+        return self._allowed(pair.first) and self._allowed(pair.second)
+
+    def _false(self, query: Query) -> bool:
+        return self._allowed(query) and not holds(query, self.objects)
+
+    def _spelled(self, query: Query) -> Query:
+        return Query(self.reader.spelled(query.attributes), query.name)  # replace() is slow
+
+    def _sample(self, queries: Iterable[T], count: int) -> list[T]:
+        candidates = list(queries)
+        return self.rng.sample(candidates, min(count, len(candidates)))
+
+    def singles(self, count: int) -> list[Query]:
+        """Returns true single-object queries."""
+        return self._sample(self._allowed_singles(), count)
+
+    def _allowed_singles(self) -> list[Query]:
+        queries = dict.fromkeys(
+            Query(stated, obj.name) for obj in self.objects for stated in self._singles(obj)
+        )
+        return list(filter(self._allowed, queries))
+
+    def _singles(self, obj: AnnotatedObject) -> tuple[tuple[str, ...], ...]:
+        return statements(obj) if self.subsets else (obj.single,)
+
+    def _misbound(self, query: Query, single: bool = True) -> list[Query]:
+        """Every false query that replaces a word of the given one by another object's."""
+        near: dict[Query, None] = {}  # once each, as checking them takes longer
+        stated_by = self._singles if single else lambda obj: (obj.multi,)
+        before = query.attributes
+        for obj in self.objects:
+            for stated in stated_by(obj):
+                near |= {Query(before, obj.name): None, Query(stated, query.name): None}
+                if len(stated) == len(before):
+                    for k, word in enumerate(stated):
+                        changed = (*before[:k], word, *before[k + 1 :])
+                        near[Query(changed, query.name)] = None
+        return list(dict.fromkeys(filter(self._false, map(self._spelled, near))))
+
+    def misbound(self, query: Query, count: int) -> list[Query]:
+        """Returns false queries of the image's words, near the given one."""
+        return self._sample(self._misbound(query), count) if count else []
+
+    def misbound_pairs(self, pair: Pair, count: int) -> list[Pair]:
+        """Returns pairs of the image's words with one false side."""
+        if not count:
+            return []
+        near = [replace(pair, first=q) for q in self._misbound(pair.first, single=False)]
+        near += [replace(pair, second=q) for q in self._misbound(pair.second, single=False)]
+        return self._sample(near, count)
+
+    def _half_wrong(self, query: Query) -> Query | None:
+        for _ in range(_ATTEMPTS):
+            altered = self.words.altered(query, self.rng)
+            new = {altered.name, *altered.attributes} - {query.name, *query.attributes}
+            altered = self._spelled(altered)
+            if new and new.isdisjoint(self.present) and self._false(altered):
+                return altered
+        return None
+
+    def half_wrong(self, query: Query, count: int) -> list[Query]:
+        """Returns false queries that differ from the given one by a word not in the image."""
+        sampled = (self._half_wrong(query) for _ in range(count))
+        return [q for q in sampled if q is not None]
+
+    def half_wrong_pairs(self, pair: Pair, count: int) -> list[Pair]:
+        """Returns pairs that differ from the given one by a word not in the image."""
+        pairs = []
+        for _ in range(count):
+            side = self.rng.choice(("first", "second"))
+            if altered := self._half_wrong(getattr(pair, side)):
+                pairs.append(replace(pair, **{side: altered}))
+        return pairs
+
+    def multis(self, count: int) -> list[tuple[Pair, Pair | None]]:
+        """Returns true pairs with their false twins, attributes exchanged; those with a twin first.
+
+        Without relations both objects and all of their attributes differ. With relations the
+        objects may have one name, and the twin states the same relation.
+        """
+        with_twin: dict[Pair, Pair | None] = {}
+        without: dict[Pair, Pair | None] = {}
+        for pair in self._related() if self.related else self._joined():
+            if pair.first == pair.second or not self.allowed(pair):
+                continue
+            twin = Pair(
+                replace(pair.first, attributes=pair.second.attributes),
+                replace(pair.second, attributes=pair.first.attributes),
+                pair.relation,
+                pair.sentence,
+            )
+            if twin != pair and self.denied(twin):
+                with_twin[pair] = twin
+            else:
+                without[pair] = None
+        return [*with_twin.items(), *without.items()][:count]
+
+    def _joined(self) -> Iterator[Pair]:
+        order = self.rng.sample(self.objects, len(self.objects))
+        for a, b in itertools.combinations(order, 2):
+            if a.name != b.name and not set(a.multi) & set(b.multi):
+                yield Pair(Query(a.multi, a.name), Query(b.multi, b.name))
+
+    def _related(self) -> Iterator[Pair]:
+        for i, phrase, j in self.rng.sample(self.clear, len(self.clear)):
+            a, b = self.objects[i], self.objects[j]
+            yield Pair(Query(a.multi, a.name), Query(b.multi, b.name), phrase, self._sentence())
+
+    def _sentence(self) -> bool:
+        return self.sentences and self.rng.random() < 0.5
+
+    def denied(self, pair: Pair) -> bool:
+        """Tells whether a pair is allowed, and false by the annotations."""
+        return self.allowed(pair) and denied(pair, self.objects, self.relations)
+
+    def reversal(self, pair: Pair) -> Pair | None:
+        """Returns the pair with its objects exchanged, if that is false: "o_2 relation o_1"."""
+        reversed_pair = replace(pair, first=pair.second, second=pair.first)
+        return reversed_pair if self.denied(reversed_pair) else None
+
+    def sides(self, count: int) -> list[tuple[Side, Side]]:
+        """Returns true queries of sides, each with its false opposite.
+
+        An opposite is false if every object that the query may mean clearly lies on this side.
+        """
+        stated = [
+            Side(query, side)
+            for query in self._allowed_singles()
+            for side in ("left", "right", "top", "bottom")
+            if all(side in sides(obj) for obj in self.objects if query.true_of(obj))
+        ]
+        sampled = (replace(side, sentence=self._sentence()) for side in self._sample(stated, count))
+        return [(side, side.opposite()) for side in sampled]
+
+    def true_texts(self, placed: bool = False) -> frozenset[str]:
+        """Returns every allowed query that is true of the image, of sides too if `placed`."""
+        pairs = filter(self.allowed, self._true_pairs())
+        singles = list(self._true_singles())
+        stated: list[Pair | Side] = list(pairs)
+        if placed:
+            stated += [Side(query, side) for query, obj in singles for side in sides(obj)]
+        if self.sentences:
+            stated += [replace(statement, sentence=True) for statement in stated]
+        return frozenset(q.text for q, _ in singles) | frozenset(s.text for s in stated)
+
+    def _true_singles(self) -> Iterator[tuple[Query, AnnotatedObject]]:
+        for obj in self.objects:
+            for stated in statements(obj) if self.subsets else obj.readings:
+                if self._allowed(query := Query(stated, obj.name)):
+                    yield query, obj
+
+    def _true_pairs(self) -> Iterator[Pair]:
+        if not self.related:
+            stated = [Query(obj.multi, obj.name) for obj in self.objects]
+            yield from (Pair(a, b) for a, b in itertools.permutations(stated, 2))
+            return
+        sides = [[Query(stated, obj.name) for stated in self._multis(obj)] for obj in self.objects]
+        for i, phrase, j in self.relations.true:
+            for first, second in itertools.product(sides[i], sides[j]):
+                yield Pair(first, second, phrase)
+
+    def _multis(self, obj: AnnotatedObject) -> tuple[tuple[str, ...], ...]:
+        """What two-object queries of the corpus may state of an object."""
+        # Scenes of an exhaustive corpus state the same kinds of all objects.
+        short = (stated for stated in obj.readings if len(stated) <= len(obj.multi))
+        return (
+            (obj.multi,) if self.reader.exhaustive else tuple({obj.multi: 0} | dict.fromkeys(short))
+        )

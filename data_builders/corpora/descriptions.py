@@ -1,0 +1,135 @@
+"""Annotated images go in, captions as complete, dense and biased as asked come out.
+
+Natural captions name few objects, the salient ones, and few of their attributes. This builder sets
+each of these apart, to see which of them keeps a model from binding attributes to objects.
+Never: an attribute of an object that lacks it, or an excluded composition.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from data_builders.corpora.annotations import AnnotatedObject, SceneReader
+from data_builders.corpora.cola_images import kept_images, kept_sources
+from data_builders.corpora.cola_queries import Excluded
+from data_builders.corpora.queries import Query
+from data_builders.phrases import with_article
+from data_builders.shard_builder import Record, ShardBuilder, image_group
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+
+
+class DescriptionsBuilder(ShardBuilder):
+    """One image with descriptions such as "a red cube, a sphere and a blue cone" a record.
+
+    Source: the three properties of data that "CLIP Won't Learn Object-Attribute Binding from
+    Natural Data and Here is Why" (arXiv 2507.07985) finds to decide.
+
+    Args:
+        annotations: The reader of the scene annotations, or its spec; it says which attributes a
+            two-object query states (`multi`), and these are the ones described.
+        exclude: JSON file of compositions that no description states, see
+            `data_builders.corpora.cola_images`. Such an object is named without its attributes.
+        measured: Files of benchmarks, or folders of them; the images they name are left out.
+        captions: Number of descriptions of an image, drawn independently; equal ones count once.
+        density: Probability that a named object comes with its attributes.
+        completeness: Fraction of an image's objects that a description names, at least one object.
+        salient: Whether it names the nearest objects, those lowest in the picture; else random
+            ones.
+        twins: Whether a description has a swapped negative as its hard negative: two objects swap
+            their attributes, where that is false.
+        seed: Seed of the descriptions.
+    """
+
+    def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
+                 measured: Sequence[Path] = (), captions: int = 5, density: float = 1.0,
+                 completeness: float = 1.0, salient: bool = False, twins: bool = False,
+                 seed: int = 0,
+                 records_per_shard: int = 1000) -> None:  # fmt: skip
+        super().__init__(records_per_shard)
+        if captions < 1 or not 0 <= density <= 1 or not 0 < completeness <= 1:
+            raise UserError(
+                "expected at least 1 caption, a density from 0 to 1 and a completeness above 0 and "
+                f"at most 1, got {captions=}, {density=}, {completeness=}: correct them"
+            )
+        if isinstance(annotations, dict):
+            annotations = instantiate(annotations, SceneReader)
+        self.annotations = self.init_args["annotations"] = annotations
+        self.exclude = None if exclude is None else Path(exclude)
+        self.measured = tuple(map(Path, measured))
+        self.captions, self.density, self.completeness = captions, density, completeness
+        self.salient, self.twins, self.seed = salient, twins, seed
+
+    @override
+    def sources(self) -> Mapping[str, Path]:
+        return kept_sources(self.annotations, self.exclude, self.measured)
+
+    @override
+    def records(self) -> Iterator[Record]:
+        images, excluded = kept_images(self.annotations, self.exclude, self.measured, self.counts)
+        for image in images:
+            if not self.exists(image.file):
+                continue
+            if not image.objects:
+                self.counts["skipped: no object"] += 1
+                continue
+            rng = random.Random(f"{self.seed}:{image.id}")
+            texts: dict[str, bool] = {}
+            for _ in range(self.captions):
+                named = self._named(image.objects, rng)
+                nouns = [self._noun(obj, excluded, rng) for obj in named]
+                texts[described(nouns)] = True
+                if self.twins and (twin := exchanged(nouns, image.objects)):
+                    texts.setdefault(described(twin), False)
+            self.counts["descriptions"] += sum(texts.values())
+            self.counts["hard negatives"] += len(texts) - sum(texts.values())
+            yield image_group(image.id, texts), [image.file]
+
+    def _named(
+        self, objects: Sequence[AnnotatedObject], rng: random.Random
+    ) -> Sequence[AnnotatedObject]:
+        """The objects that a description names, in random order."""
+        count = max(1, round(self.completeness * len(objects)))
+        if not self.salient:
+            return rng.sample(objects, count)
+        if any(obj.center is None for obj in objects):
+            raise UserError(
+                f"expected positions of objects in {self.annotations.path}, as `salient` asks for "
+                "the lowest in the picture, got none: leave salient out"
+            )
+        nearest = sorted(objects, key=lambda obj: -obj.center[1] if obj.center else 0.0)[:count]
+        return rng.sample(nearest, count)
+
+    def _noun(self, obj: AnnotatedObject, excluded: Excluded, rng: random.Random) -> Query:
+        dense = rng.random() < self.density
+        forbidden = any(words <= obj.attributes for words in excluded.get(obj.name, ()))
+        return Query(obj.multi if dense and not forbidden else (), obj.name)
+
+
+def described(nouns: Sequence[Query]) -> str:
+    """Returns a description that names each noun.
+
+    Example:
+        >>> described([Query(("red",), "cube"), Query((), "sphere"), Query(("blue",), "cone")])
+        'a red cube, a sphere and a blue cone'
+    """
+    *rest, last = [with_article(noun.text) for noun in nouns]
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def exchanged(nouns: Sequence[Query], objects: Sequence[AnnotatedObject]) -> list[Query] | None:
+    """Returns the nouns with the attributes of two exchanged, so that one noun is false.
+
+    The first two nouns for which this is so; None if there are none.
+    """
+    for i, first in enumerate(nouns):
+        for j, second in enumerate(nouns[:i]):
+            pair = Query(second.attributes, first.name), Query(first.attributes, second.name)
+            if any(not any(noun.true_of(obj) for obj in objects) for noun in pair):
+                twin = list(nouns)
+                twin[i], twin[j] = pair
+                return twin
+    return None

@@ -1,0 +1,37 @@
+"""GQA's scene graphs go in, images with named objects come out. Never opens an image."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from typing_extensions import override
+
+from data_builders.corpora.annotations import AnnotatedImage, GraphReader, box_center, inside
+from data_builders.measured import VISUAL_GENOME
+
+
+class GQAGraphs(GraphReader):
+    """`train_sceneGraphs.json` (Hudson et al. 2019); image files are `<image id>.jpg`."""
+
+    content = "GQA scene graphs"
+    corpus = VISUAL_GENOME
+
+    @override
+    def parse(self, content: Any) -> Iterable[AnnotatedImage]:
+        for number, graph in content.items():
+            file = inside(self.folder, f"{number}.jpg", self.path, f"image {number!r}")
+            size = (graph.get("width"), graph.get("height"))
+            objects = {
+                key: (o["name"], o["attributes"], box_center([o.get(k) for k in "xywh"], size))
+                for key, o in graph["objects"].items()
+            }
+            relations = (
+                (key, relation["name"], relation["object"])
+                for key, obj in graph["objects"].items()
+                for relation in _listed(obj.get("relations"))
+            )
+            yield self._image(number, objects, file, relations)
+
+
+def _listed(relations: Any) -> list[Any]:
+    """The relations of an object as a list; GQA's site shows a list and, in its example, one."""
+    return [relations] if isinstance(relations, dict) else list(relations or ())

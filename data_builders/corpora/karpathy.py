@@ -1,0 +1,129 @@
+"""Karpathy's caption JSON goes in, one record an image comes out. Never resamples captions."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NotRequired
+
+from typing_extensions import TypedDict, override
+
+from data_builders.corpora.annotations import inside, parse_json
+from data_builders.measured_images import (
+    ContentReader,
+    MeasuredImages,
+    measured_checksums,
+    measured_files,
+)
+from data_builders.shard_builder import Record, ShardBuilder, image_group
+from vlmtune.errors import UserError
+from vlmtune.storage.files import check_shape
+
+Row = tuple[str | None, str, list[str]]
+"""Split, file and captions of an image; None as split is always written."""
+
+
+class Sentence(TypedDict):
+    """A caption."""
+
+    raw: str
+
+
+class Image(TypedDict):
+    """An image with its captions."""
+
+    filename: str
+    filepath: NotRequired[str | None]
+    split: str
+    sentences: list[Sentence]
+
+
+class Listed(TypedDict):
+    """The content of the JSON."""
+
+    images: list[Image]
+
+
+class KarpathyBuilder(ShardBuilder):
+    """One image with all its different captions a record.
+
+    Args:
+        path: The JSON, `{"images": [{"filename", "filepath"?, "split", "sentences": [{"raw"}]}]}`.
+        images: Folder that holds the files, in the subfolders that `filepath` names if any.
+        splits: Splits to write, together.
+        measured: Files of benchmarks, or folders of them; the images they name are left out, see
+            `data_builders.measured`. Folders of images, which are compared by content, see
+            `data_builders.measured_images`.
+    """
+
+    corpus: ClassVar[str | None] = None
+    layout: ClassVar[str] = "Karpathy's caption JSON"
+
+    idle: ClassVar[Mapping[str, Any]] = {"measured": []}
+
+    def __init__(self, path: Path, images: Path, splits: Sequence[str] = ("train",),
+                 records_per_shard: int = 1000,
+                 measured: Sequence[Path] = ()) -> None:  # fmt: skip
+        super().__init__(records_per_shard)
+        self.path, self.images, self.splits = Path(path), Path(images), tuple(splits)
+        self.measured = tuple(map(Path, measured))
+
+    @override
+    def sources(self) -> Mapping[str, Path]:
+        return {self.path.name: self.path, **measured_files(self.measured, every_name=True)}
+
+    @override
+    def checksums(self) -> dict[str, str]:
+        return {**super().checksums(), **measured_checksums(self.measured)}
+
+    def rows(self) -> list[Row]:
+        """Reads split, file and captions of each image."""
+        return parse_json(self.path, self.layout, self.parse)
+
+    def parse(self, content: Any) -> list[Row]:
+        """Returns the rows of the content of the file."""
+        if "annotations" in content:
+            raise UserError(
+                f"expected {self.layout} at {self.path}, got COCO's own: use `vlmtune build coco`"
+            )
+        listed: Listed = check_shape(content, Listed, self.path, self.layout)
+        rows: list[Row] = []
+        for image in listed["images"]:
+            folder, name = image.get("filepath"), image["filename"]
+            file = f"{folder}/{name}" if folder else name
+            captions = distinct_captions(sentence["raw"] for sentence in image["sentences"])
+            rows.append((image["split"], file, captions))
+        return rows
+
+    @override
+    def records(self) -> Iterator[Record]:
+        rows = self.rows()
+        measured = MeasuredImages(self.measured, self.corpus, every_name=True)
+        contents = ContentReader(measured, self.exists)
+        splits = sorted({split for split, _, _ in rows if split is not None})
+        if splits and not (self.splits and set(self.splits) <= set(splits)):
+            raise UserError(
+                f"expected splits out of {splits} of {self.path}, got {list(self.splits)}: "
+                "correct `splits`"
+            )
+        for number, (split, file, captions) in enumerate(rows):
+            if split is not None and split not in self.splits:
+                continue
+            path = inside(self.images, file, self.path, f"images[{number}]")
+            # Nothing is read where nothing is compared by content.
+            digest = contents.digest(path, file) if measured.files else None
+            if measured.has(file, digest):
+                self.counts["skipped: measured"] += 1
+                continue
+            if digest is None and (measured.files or not self.exists(path)):
+                continue
+            if not captions:
+                self.counts["skipped: no caption"] += 1
+                continue
+            self.counts["captions"] += len(captions)
+            key = str(Path(file).with_suffix(""))
+            yield image_group(file, dict.fromkeys(captions, True), key=key), [path]
+        contents.report(self.counts)
+
+
+def distinct_captions(raws: Iterable[str]) -> list[str]:
+    """Returns captions with single blanks, each once, without empty ones."""
+    return list(dict.fromkeys(filter(None, (" ".join(raw.split()) for raw in raws))))

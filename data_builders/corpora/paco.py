@@ -1,0 +1,74 @@
+"""PACO's annotations go in, images with named objects come out. Never opens an image."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from typing_extensions import override
+
+from data_builders.corpora.annotations import (
+    AnnotatedImage,
+    Center,
+    GraphReader,
+    box_center,
+    inside,
+)
+from data_builders.measured import COCO
+
+_NO_BOX = (None,) * 4
+
+
+class PacoObjects(GraphReader):
+    """PACO-LVIS's `paco_lvis_v1_train.json` (Ramanathan et al. 2023), whole objects only.
+
+    The images folder is COCO 2017's. Drops parts, and objects with no attribute but "other(...)".
+    """
+
+    content = "PACO's annotations"
+    corpus = COCO
+
+    @override
+    def parse(self, content: Any) -> Iterable[AnnotatedImage]:
+        categories = {row["id"]: row["name"] for row in content["categories"]}
+        attributes = {row["id"]: row["name"] for row in content["attributes"]}
+        whole = {row["id"] for row in content["categories"] if row["supercategory"] == "OBJECT"}
+        nouns = words([categories[id_] for id_ in sorted(whole)])
+        adjectives = words([n for n in attributes.values() if not n.startswith("other(")])
+        sizes = {row["id"]: (row.get("width"), row.get("height")) for row in content["images"]}
+        objects: dict[int, list[tuple[str, list[str], Center]]] = defaultdict(list)
+        for row in content["annotations"]:
+            if row["category_id"] in whole:
+                names = [attributes[id_] for id_ in row.get("attribute_ids") or ()]
+                stated = [adjectives[name] for name in names if name in adjectives]
+                name = nouns[categories[row["category_id"]]]
+                center = box_center(
+                    row.get("bbox", _NO_BOX), sizes.get(row["image_id"], (None, None))
+                )
+                objects[row["image_id"]].append((name, stated, center))
+        for row in content["images"]:
+            if row["id"] in objects:
+                number = str(row["id"])
+                name = PurePath(row["file_name"])
+                nested = inside(self.folder, name, self.path, f"image {number!r}")
+                file = nested if nested.is_file() else self.folder / nested.name
+                yield self._image(number, dict(enumerate(objects[row["id"]])), file)
+
+
+def words(names: Sequence[str]) -> dict[str, str]:
+    """Returns names with spaces for underscores and, unless ambiguous, without qualifiers.
+
+    Example:
+        >>> words(["light_blue", "mouse_(animal)"])["light_blue"]
+        'light blue'
+        >>> sorted(words(["mouse_(animal)", "mouse_(computer)", "car_(automobile)"]).values())
+        ['car', 'mouse (animal)', 'mouse (computer)']
+    """
+    short = {name: _plain(re.sub(r"\([^()]*\)", " ", name)) for name in names}
+    times = Counter(short.values())
+    return {name: text if times[text] == 1 else _plain(name) for name, text in short.items()}
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.replace("_", " ").split())

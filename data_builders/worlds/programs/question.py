@@ -1,0 +1,154 @@
+"""A question about a scene, its program, and the statements that its answer makes true or false.
+
+In: an instance of a family, a scene, a random generator. Out: sentences. Never: a false statement
+that is true of the scene.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from data_builders.worlds.programs.absolute import answered_by_halves
+from data_builders.worlds.programs.effective import effective_question
+from data_builders.worlds.programs.program import Program, answer_word, encode
+from data_builders.worlds.programs.scene_graph import SceneGraph
+from data_builders.worlds.programs.search import Instance
+from data_builders.worlds.programs.wording import (
+    Wording,
+    capitalised,
+    fields,
+    number_word,
+    with_article,
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its answer, and the same as statements.
+
+    Args:
+        scene: The scene that it is asked of.
+        instance: The family and its parameters.
+        text: The question.
+        false_answer: Another answer, at the smallest distance: the other of yes and no, a number
+            one more or one less, a value that another object of the scene has if there is one.
+        statement: A sentence that is true of the scene: it states the answer.
+        false_statement: The same sentence with the false answer.
+    """
+
+    scene: SceneGraph
+    instance: Instance
+    text: str
+    false_answer: str
+    statement: str
+    false_statement: str
+
+    @property
+    def answer(self) -> str:
+        """The answer as CLEVR's files state it: "yes", "3", "red"."""
+        return answer_word(self.instance.answer)
+
+    @cached_property
+    def program(self) -> Program:
+        """The program that gives the answer."""
+        return self.instance.program
+
+    @cached_property
+    def effective_size(self) -> int:
+        """Number of functions of the effective question."""
+        return len(effective_question(self.program, self.scene))
+
+    @property
+    def absolute(self) -> str:
+        """Whether absolute positions answer it, "yes" or "no"; "none" without spatial relations."""
+        if not any(step.function == "relate" for step in self.program):
+            return "none"
+        return answer_word(answered_by_halves(self.program, self.scene))
+
+    def row(self, number: int, family_number: int) -> dict[str, Any]:
+        """The question as a row of a questions JSON: CLEVR's keys, then ours."""
+        family = self.instance.family
+        row = {
+            "image_index": self.scene.index,
+            "program": encode(self.program),
+            "question_index": number,
+            "image_filename": self.scene.image,
+            "question_family_index": family_number,
+            "split": self.scene.split,
+            "answer": self.answer,
+            "question": self.text,
+            "family": family.name,
+            "structure": family.structure,
+            "type": family.function,
+            "size": len(self.program),
+            "effective_size": self.effective_size,
+            "topology": family.topology,
+            "relation": family.relation,
+            "false_answer": self.false_answer,
+            "statement": self.statement,
+            "false_statement": self.false_statement,
+        }
+        if self.scene.halves:
+            row["absolute"] = self.absolute
+        return row
+
+
+def worded(
+    instance: Instance,
+    scene: SceneGraph,
+    words: Mapping[str, Sequence[str]],
+    rng: random.Random,
+    wording: Wording,
+) -> Question | None:
+    """Puts an instance into words: one of its family's templates each, and synonyms.
+
+    None where the wording does not allow the statements that were drawn.
+
+    Args:
+        instance: What is asked.
+        scene: The scene.
+        words: The values that each attribute may have.
+        rng: Chooses templates, synonyms and the false answer.
+        wording: Which words there are. The question takes its templates from all.
+    """
+    texts = instance.family.texts
+    blanks = fields(instance.descriptions, instance.relations, rng, wording)
+    question = rng.choice(texts.questions).format_map(blanks)
+    false = _false_answer(instance, scene, words, rng)
+    row = rng.choice(wording.rows(texts))
+    true, untrue = (
+        _frame(row, answer).format_map(blanks | _answer_fields(answer))
+        for answer in (instance.answer, false)
+    )
+    if not (wording.allows(true) and wording.allows(untrue)):
+        return None
+    return Question(scene, instance, capitalised(question), answer_word(false), true, untrue)
+
+
+def _frame(row: Mapping[str, str], answer: Any) -> str:
+    """The template of a row for an answer."""
+    keys = {True: "yes", False: "no"} if isinstance(answer, bool) else {0: "zero", 1: "one"}
+    return row.get(keys.get(answer, ""), row.get("", ""))
+
+
+def _answer_fields(answer: Any) -> dict[str, str]:
+    word = number_word(answer) if type(answer) is int else str(answer)
+    return {"v": word, "av": with_article(word)}
+
+
+def _false_answer(
+    instance: Instance,
+    scene: SceneGraph,
+    words: Mapping[str, Sequence[str]],
+    rng: random.Random,
+) -> Any:
+    answer = instance.answer
+    if isinstance(answer, bool):
+        return not answer
+    if isinstance(answer, int):
+        return answer + rng.choice((-1, 1)) if answer else 1
+    attribute = instance.family.function.removeprefix("query_")
+    here = sorted({obj[attribute] for obj in scene.objects} - {answer})
+    return rng.choice(here or sorted(set(words[attribute]) - {answer}))

@@ -1,0 +1,246 @@
+"""Depth-first search of parameters: a family and a scene go in, a sound program comes out.
+
+Never: an ill-posed program, a degenerate one, or a search without end.
+
+Rejected as soon as the steps so far show it (Johnson et al. 2017, section 3, question generation):
+
+- ill-posed: a reference that fits no object or several;
+- degenerate: a relation without which the description fits the same objects ("the cube right of
+  the sphere" where there is one cube), or at most the reference itself; for a same-attribute
+  relation also the same objects but the reference;
+- degenerate, too: a branch of "and" or "or" without which the description fits the same objects;
+- two references to one object ("the cube left of the ball right of the cube");
+- comparisons of numbers where one description includes the other ("fewer red cubes than cubes"), or
+  both sets are empty.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any, TypeVar
+
+from data_builders.worlds.programs.families import Family, Slot
+from data_builders.worlds.programs.functions import CATALOGUE
+from data_builders.worlds.programs.program import Program, Step
+from data_builders.worlds.programs.scene_graph import ATTRIBUTES, RELATIONS, Objects, SceneGraph
+from data_builders.worlds.programs.wording import Description, refines
+
+T = TypeVar("T")
+VISITS = 2000  # largest number of steps that a search tries
+_INTEGERS = ("equal_integer", "less_than", "greater_than")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A family with the values of its parameters, and the answer on the scene."""
+
+    family: Family
+    descriptions: Mapping[str, Description]
+    relations: Mapping[str, str]
+    answer: Any
+
+    @property
+    def program(self) -> Program:
+        """The program, with one filter for each attribute of a description."""
+        steps: list[Step] = []
+        last: list[int] = []  # of each step of the family, the number of its last step
+        for slot in self.family.steps:
+            inputs = tuple(last[i] for i in slot.inputs)
+            if slot.function == "filter":
+                for attribute, value in self.descriptions[slot.parameter]:
+                    steps.append(Step(f"filter_{attribute}", inputs, value))
+                    inputs = (len(steps) - 1,)
+                last.append(inputs[0])
+            else:
+                value = self.relations[slot.parameter] if slot.parameter else ""
+                steps.append(Step(slot.function, inputs, value))
+                last.append(len(steps) - 1)
+        return tuple(steps)
+
+
+@dataclass
+class SceneSearch:
+    """Searches one scene, and remembers which descriptions fit which of its objects.
+
+    Args:
+        scene: The scene.
+        words: The values that each attribute may have.
+    """
+
+    scene: SceneGraph
+    words: Mapping[str, Sequence[str]]
+    _fitting: dict[Objects, dict[Description, Objects]] = field(default_factory=dict)
+    _options: dict[Any, list[list[tuple[Description, Objects]]]] = field(default_factory=dict)
+    _absent: list[Description] | None = None
+
+    def search(self, family: Family, rng: random.Random) -> Instance | None:
+        """Returns the first sound instance in a random order, None where none is found.
+
+        None, too, where `VISITS` steps were tried.
+        """
+        return next(_Search(self, family, rng).instances(), None)
+
+    def fitting(self, objects: Objects) -> dict[Description, Objects]:
+        """All descriptions that fit some objects of a set, with those objects."""
+        known = self._fitting.get(objects)
+        if known is None:
+            fits: dict[Description, set[int]] = {}
+            for number in sorted(objects):
+                stated = [(kind, self.scene.objects[number][kind]) for kind in ATTRIBUTES]
+                for size in range(len(stated) + 1):
+                    for description in combinations(stated, size):
+                        fits.setdefault(description, set()).add(number)
+            known = {description: frozenset(numbers) for description, numbers in fits.items()}
+            self._fitting[objects] = known
+        return known
+
+    def options(
+        self, objects: Objects, unstated: tuple[str, ...], single: bool
+    ) -> list[list[tuple[Description, Objects]]]:
+        """Descriptions and what they fit of a set, grouped by that object or by its size.
+
+        Args:
+            objects: The set.
+            unstated: Attributes that no description may state.
+            single: Whether a description must fit one object, else also those that fit none.
+        """
+        key = (objects, unstated, single)
+        if key not in self._options:
+            groups: dict[Any, list[tuple[Description, Objects]]] = {}
+            every = [*self.fitting(objects).items()]
+            if not single:
+                every += [(description, frozenset[int]()) for description in self.empty(objects)]
+            for description, fits in every:
+                stated = {kind for kind, _ in description}
+                if stated.isdisjoint(unstated) and (len(fits) == 1 or not single):
+                    group = fits if single else len(fits)
+                    groups.setdefault(group, []).append((description, fits))
+            self._options[key] = list(groups.values())
+        return self._options[key]
+
+    def empty(self, objects: Objects) -> list[Description]:
+        """Descriptions that fit none of the objects, and miss by the relation or by one word.
+
+        Of all objects of the scene: those that change one word of a description that fits.
+        """
+        everything = self.fitting(self.scene.all)
+        if objects != self.scene.all:
+            here = self.fitting(objects)
+            return [description for description in everything if description not in here]
+        if self._absent is None:
+            changed = (
+                (*description[:i], (kind, word), *description[i + 1 :])
+                for description in everything
+                for i, (kind, _) in enumerate(description)
+                for word in self.words[kind]
+            )
+            self._absent = [one for one in dict.fromkeys(changed) if one not in everything]
+        return self._absent
+
+
+class _Search:
+    """One search of one family."""
+
+    def __init__(self, searched: SceneSearch, family: Family, rng: random.Random) -> None:
+        self.searched, self.scene = searched, searched.scene
+        self.family, self.rng = family, rng
+        self.values: list[Any] = []
+        self.descriptions: dict[str, Description] = {}
+        self.relations: dict[str, str] = {}
+        self.visits = 0
+        readers = {i: slot.function for slot in family.steps for i in slot.inputs}
+        self.readers = [readers.get(i, "") for i in range(len(family.steps))]
+
+    def instances(self) -> Iterator[Instance]:
+        """All sound instances, in a random order."""
+        number = len(self.values)
+        if number == len(self.family.steps):
+            yield Instance(
+                self.family, dict(self.descriptions), dict(self.relations), self.values[-1]
+            )
+            return
+        slot = self.family.steps[number]
+        for value in self._options(number, slot):
+            self.visits += 1
+            if self.visits > VISITS:
+                return
+            self.values.append(value)
+            yield from self.instances()
+            self.values.pop()
+
+    def _options(self, number: int, slot: Slot) -> Iterator[Any]:
+        """The values that a step may have, in a random order; sets its parameter."""
+        inputs = [self.values[i] for i in slot.inputs]
+        if slot.function == "filter":
+            for description, objects in self._described(number, slot, inputs[0]):
+                self.descriptions[slot.parameter] = description
+                yield objects
+        elif slot.function == "relate":
+            for relation in self.rng.sample(RELATIONS, len(RELATIONS)):
+                self.relations[slot.parameter] = relation
+                yield self.scene.related[relation][inputs[0]]
+        elif self._sound(slot, inputs):
+            yield CATALOGUE[slot.function].compute(self.scene, *inputs)
+
+    def _sound(self, slot: Slot, inputs: Sequence[Any]) -> bool:
+        if slot.function == "unique":
+            references = [
+                value
+                for other, value in zip(self.family.steps, self.values, strict=False)
+                if other.function == "unique"
+            ]
+            return min(inputs[0]) not in references
+        if slot.function in _INTEGERS:
+            first, second = (self.descriptions[name] for name in ("A", "A2"))
+            return any(inputs) and not (refines(first, second) or refines(second, first))
+        described = all(self.family.steps[i].function == "filter" for i in slot.inputs)
+        return slot.function != "union" or not described or self._both_needed(inputs)
+
+    def _both_needed(self, inputs: Sequence[Any]) -> bool:
+        """Whether neither of two sets, nor of two descriptions, holds the other."""
+        first, second = (self.descriptions[name] for name in ("A", "B"))
+        if refines(first, second) or refines(second, first):
+            return False
+        a, b = inputs
+        return not (a | b) or not (a <= b or b <= a)
+
+    def _described(
+        self, number: int, slot: Slot, among: Objects
+    ) -> Iterator[tuple[Description, Objects]]:
+        """Descriptions with what they fit; each object or size of a set is equally likely first."""
+        unstated = self.family.unstated.get(slot.parameter, ())
+        single = self.readers[number] == "unique"
+        options = self.searched.options(among, unstated, single)
+        for group in self.rng.sample(options, len(options)):
+            for description, objects in _shuffled(group, self.rng):
+                if self._needs_relation(slot, description, objects):
+                    yield description, objects
+                    if single:
+                        break  # what fails with a reference fails with each description of it
+
+    def _needs_relation(self, slot: Slot, description: Description, objects: Objects) -> bool:
+        """Whether the description fits other objects without the relation before it."""
+        before = self.family.steps[slot.inputs[0]]
+        if before.function == "scene":
+            return True
+        fits = self.searched.fitting
+        everywhere = fits(self.scene.all).get(description, frozenset())
+        branches = before.inputs if before.function in ("intersect", "union") else ()
+        near = [self.family.steps[i] for i in branches] or [before]
+        references = {self.values[step.inputs[0]] for step in near}
+        if objects == everywhere or everywhere <= references:
+            return False
+        if branches:
+            alone = [fits(self.values[i]).get(description, frozenset()) for i in branches]
+            return objects not in alone or (before.function == "union" and not objects)
+        return before.function == "relate" or objects != everywhere - references
+
+
+def _shuffled(items: Sequence[T], rng: random.Random) -> Iterator[T]:
+    """The items in a random order, of which often only the first are needed."""
+    left = list(items)
+    while left:
+        chosen = rng.randrange(len(left))
+        left[chosen], left[-1] = left[-1], left[chosen]
+        yield left.pop()

@@ -1,0 +1,187 @@
+"""Words for descriptions, relations and answers, with synonyms.
+
+In: values of parameters and a random generator. Out: words for the fields of templates. Never: a
+change of what the values mean.
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_builders.worlds.programs.scene_graph import ATTRIBUTES
+from data_builders.worlds.programs.sentences import Texts
+from vlmtune.config import find_path
+from vlmtune.errors import UserError, reason
+from vlmtune.storage.files import regular
+
+Description = tuple[tuple[str, str], ...]  # (attribute, value), in the order of `ATTRIBUTES`
+
+SYNONYMS = {
+    "thing": ("thing", "object"),
+    "cube": ("cube", "block"),
+    "sphere": ("sphere", "ball"),
+    "torus": ("torus", "ring"),
+    "large": ("large", "big"),
+    "small": ("small", "tiny"),
+    "metal": ("metal", "metallic", "shiny"),
+    "rubber": ("rubber", "matte"),
+    "left": ("left of", "to the left of", "on the left side of"),
+    "right": ("right of", "to the right of", "on the right side of"),
+    "front": ("in front of",),
+    "behind": ("behind",),
+}
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_PLURALS = {"torus": "tori"}
+_FIELD = re.compile(r"\{.*?\}")  # of a template
+
+
+@dataclass(frozen=True)
+class Wording:
+    """Which words statements may have.
+
+    Args:
+        synonyms: Whether values and relations have synonyms, else one word each.
+        vocabulary: The words of statements; None for any.
+        max_words: Largest number of words of a statement; None for any.
+
+    Example:
+        >>> wording = Wording(vocabulary=frozenset(["there", "is", "a", "sphere"]), max_words=4)
+        >>> wording.allows("there is a sphere"), wording.allows("there is a ball")
+        (True, False)
+        >>> wording.spellings("sphere"), wording.knows("there is {aA}")
+        (('sphere',), True)
+    """
+
+    synonyms: bool = True
+    vocabulary: frozenset[str] | None = None
+    max_words: int | None = None
+
+    def knows(self, text: str) -> bool:
+        """Whether the vocabulary has all words of a text, the fields of a template aside."""
+        return self.vocabulary is None or self.vocabulary.issuperset(_FIELD.sub("", text).split())
+
+    def allows(self, statement: str) -> bool:
+        """Whether a statement has known words alone, and not too many."""
+        short = self.max_words is None or len(statement.split()) <= self.max_words
+        return short and self.knows(statement)
+
+    def spellings(self, word: str) -> Sequence[str]:
+        """The known synonyms of a value or relation; the first of all where none is known."""
+        every = SYNONYMS.get(word, (word,))
+        known = tuple(one for one in every if self.knows(one)) or every[:1]
+        return known if self.synonyms else known[:1]
+
+    def rows(self, texts: Texts) -> Sequence[Mapping[str, str]]:
+        """The templates of statements, of which those for all answers have known words."""
+        if self.vocabulary is None:
+            return texts.statements
+        every = (*texts.statements, *texts.plain)
+        return [row for row in every if all(map(self.knows, row.values()))]
+
+
+def read_vocabulary(path: Path | None) -> frozenset[str] | None:
+    """Returns the words of a file, one a line; None without a file.
+
+    Raises:
+        UserError: The file cannot be read, or a line is not one word.
+    """
+    if path is None:
+        return None
+    file = find_path(path) or path
+    try:
+        lines = regular(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"expected a vocabulary in {path}, got {reason(error)}: correct the path"
+        ) from error
+    bad = [line for line in lines if len(line.split()) > 1]
+    words = frozenset(line.strip() for line in lines) - {""}
+    if bad or not words:
+        came = repr(bad[0]) if bad else "none"
+        raise UserError(f"expected one word a line in {path}, got {came}: correct the file")
+    return words
+
+
+def fields(
+    descriptions: Mapping[str, Description],
+    relations: Mapping[str, str],
+    rng: random.Random,
+    wording: Wording,
+) -> dict[str, str]:
+    """Returns the words for the fields of a template.
+
+    Args:
+        descriptions: What each object or set is described by, by parameter.
+        relations: The relations, by parameter.
+        rng: Chooses among synonyms.
+        wording: Which words there are.
+
+    Example:
+        >>> words = fields({"A": (("size", "small"), ("color", "red"))}, {"r": "left"},
+        ...                random.Random(0), Wording(synonyms=False))
+        >>> words["As"], words["aA"], words["r"]
+        ('small red things', 'a small red thing', 'left of')
+    """
+
+    def chosen(word: str) -> str:
+        known = wording.spellings(word)
+        return rng.choice(known) if wording.synonyms else known[0]
+
+    out = {name: chosen(relation) for name, relation in relations.items()}
+    for name, description in {**descriptions, "T": ()}.items():
+        stated = dict(description)
+        adjectives = [chosen(stated[kind]) for kind in ATTRIBUTES[:-1] if kind in stated]
+        noun = chosen(stated.get("shape", "thing"))
+        out[name] = " ".join([*adjectives, noun])
+        # "A" has the plural "As", "A2" has "As2".
+        letter, mark = name[0], name[1:]
+        out[f"{letter}s{mark}"] = " ".join([*adjectives, plural(noun)])
+        out[f"a{name}"] = with_article(out[name])
+    return out
+
+
+def plural(noun: str) -> str:
+    """The plural of a noun.
+
+    Example:
+        >>> plural("torus"), plural("cube")
+        ('tori', 'cubes')
+    """
+    return _PLURALS.get(noun, f"{noun}s")
+
+
+def with_article(words: str) -> str:
+    """The words after "a" or "an".
+
+    Example:
+        >>> with_article("object"), with_article("big object")
+        ('an object', 'a big object')
+    """
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def number_word(number: int) -> str:
+    """The number in words up to ten.
+
+    Example:
+        >>> number_word(3), number_word(12)
+        ('three', '12')
+    """
+    return NUMBERS[number] if number < len(NUMBERS) else str(number)
+
+
+def capitalised(sentence: str) -> str:
+    """The sentence with a capital first letter."""
+    return sentence[:1].upper() + sentence[1:]
+
+
+def refines(first: Sequence[tuple[str, str]], second: Sequence[tuple[str, str]]) -> bool:
+    """Whether all that the first description fits fits the second one, too.
+
+    Example:
+        >>> refines((("color", "red"), ("shape", "cube")), (("shape", "cube"),))
+        True
+    """
+    return set(second) <= set(first)

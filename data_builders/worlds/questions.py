@@ -1,0 +1,121 @@
+"""Scenes go in, questions with programs and answers come out, as CLEVR's questions JSON.
+
+Never: an image, or another file for the same scenes and seed.
+"""
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from data_builders.shard_builder import Builder
+from data_builders.worlds.programs.families import FAMILIES
+from data_builders.worlds.programs.generate import Generator
+from data_builders.worlds.programs.program import answer_word
+from data_builders.worlds.programs.scene_graph import read_scenes, vocabulary
+from data_builders.worlds.programs.wording import Wording, read_vocabulary
+from vlmtune.config import find_path
+from vlmtune.data.schema import ShardInfo
+from vlmtune.errors import UserError
+
+
+class QuestionsBuilder(Builder):
+    """Asks CLEVR's question families of scenes (Johnson et al. 2017, section 3).
+
+    Writes `questions_<split>.json`, `{"info": {...}, "questions": [...]}`. A question has CLEVR's
+    keys: `image_index`, `image_filename`, `split`, `question`, `answer`, `program` (a list of
+    `{"function", "inputs", "value_inputs"}`), `question_family_index` and `question_index`. Beside
+    them are `family`, `structure`, `type` (the outermost function), `size` and `effective_size`
+    (numbers of functions), `topology`, `relation`, `absolute` (whether halves of the image in the
+    place of spatial relations give the same answer), and a `statement` that the answer makes true,
+    with the same for a `false_answer`: the benchmark `clevr_statements` reads them.
+
+    Prints the number of questions and of each answer by family.
+
+    Args:
+        path: `CLEVR_<split>_scenes.json`, or `scenes_<split>.json` of the embedded world.
+        per_image: Largest number of questions of an image; CLEVR asks 10.
+        seed: Seed of the questions; equal seeds give equal bytes.
+        synonyms: Whether to use synonyms such as "block" for cube, as CLEVR does.
+        vocabulary: File with the words that statements may have, one a line, such as
+            `checkpoints/scenes-clip/vocabulary.txt`; families that they cannot state are left out.
+        max_words: Largest number of words of a statement; the small CLIP reads 22.
+    """
+
+    def __init__(
+        self, path: Path, per_image: int = 10, seed: int = 0, synonyms: bool = True,
+        vocabulary: Path | None = None, max_words: int | None = None,
+    ) -> None:  # fmt: skip
+        check_per_image(per_image)
+        self.path, self.per_image = Path(path), per_image
+        self.seed, self.vocabulary = seed, vocabulary
+        self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)
+
+    @override
+    def sources(self) -> Mapping[str, Path]:
+        return source_files(self.path, self.vocabulary)
+
+    @override
+    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+        scenes = read_scenes(self.path)
+        generator = Generator(vocabulary(scenes), self.per_image, self.seed, self.wording)
+        numbers = {family.name: number for number, family in enumerate(FAMILIES)}
+        split = scenes[0].split
+
+        def rows() -> Iterator[str]:
+            for number, question in enumerate(generator.questions(scenes)):
+                family = question.instance.family
+                for count in (f"{family.structure} questions", f"answers {question.answer}"):
+                    self.counts[count] += 1
+                self.counts["questions"] += 1
+                tick()
+                row = question.row(number, numbers[family.name])
+                yield json.dumps(row, separators=(",", ":"))
+
+        info = {"split": split, "version": "1.0", "date": "", "generator": "vlmtune"}
+        with (folder / f"questions_{split}.json").open("w", encoding="utf-8") as file:
+            file.write(f'{{"info":{json.dumps(info)},"questions":[\n')
+            for number, row in enumerate(rows()):
+                file.write(f",\n{row}" if number else row)
+            file.write("\n]}\n")
+        if not self.counts["questions"]:
+            raise UserError(
+                f"expected scenes to ask questions of in {self.path}, got none with objects: "
+                "use other scenes"
+            )
+        print(answer_table(generator.answers), file=sys.stderr)
+        return ()
+
+
+def answer_table(answers: Mapping[str, Counter[Any]]) -> str:
+    """A line for each family: its number of questions and of each answer.
+
+    Example:
+        >>> print(answer_table({"zero_hop-exist": Counter({True: 2, False: 1})}))
+        zero_hop-exist  3: no 1, yes 2
+    """
+    width = max(map(len, answers))
+    return "\n".join(
+        f"{name:<{width}}  {counts.total()}: "
+        + ", ".join(f"{answer_word(x)} {counts[x]}" for x in sorted(counts))
+        for name, counts in answers.items()
+    )
+
+
+def source_files(path: Path, vocabulary: Path | None) -> dict[str, Path]:
+    """The files that questions depend on, by name."""
+    words = vocabulary and (find_path(vocabulary) or Path(vocabulary))
+    return {file.name: file for file in (path, words) if file}
+
+
+def check_per_image(per_image: int) -> None:
+    """Raises `UserError` unless there is one question for each image or more."""
+    if not 1 <= per_image <= len(FAMILIES):
+        raise UserError(
+            f"expected per_image from 1 to {len(FAMILIES)}, a question of a family each, got "
+            f"{per_image}: correct it"
+        )

@@ -1,0 +1,91 @@
+"""A file of scene requests goes in, their images and scene graphs come out. Never writes shards."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from data_builders.shard_builder import Builder
+from data_builders.text_files import write_json
+from data_builders.worlds.scenes.formats import clevr
+from data_builders.worlds.scenes.image_files import (
+    Split,
+    check_device,
+    chunks,
+    render_chunks,
+    useful_processes,
+)
+from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED
+from data_builders.worlds.scenes.requests.files import LIMIT, families, read_requests
+from data_builders.worlds.scenes.requests.layout import scene_of
+from data_builders.worlds.scenes.requests.rendering import (
+    ANY,
+    SPLIT,
+    FixedScenes,
+    described,
+    settled,
+)
+from data_builders.worlds.scenes.series import Canvas
+from vlmtune.data.schema import ShardInfo
+from vlmtune.errors import UserError
+from vlmtune.storage.files import write_text
+
+
+class RequestsBuilder(Builder):
+    """Renders the scenes that a file of requests describes, with their scene graphs.
+
+    `scenes.json` is CLEVR's scenes JSON, which `vlmtune build cola` and others read; the images are
+    in `images`; `complete.jsonl` has a request for each image that leaves nothing out.
+    docs/corpora.md describes requests.
+
+    Args:
+        path: The requests: a `.json` with one or a list of them, or a `.jsonl` with one a line.
+        image_size: Side of the images in pixels.
+        samples: Rays per pixel and axis.
+        seed: Seed of what requests leave out; equal arguments give equal bytes.
+        limit: Largest number of images, as sweeps multiply.
+        min_exposed: Least fraction of each object that must not be hidden by others.
+        processes: Rendering processes, by default as many as useful; the result is the same.
+        device: Where to render, "cpu" or "cuda"; on a GPU one process is enough.
+    """
+
+    idle: ClassVar[Mapping[str, Any]] = {"processes": ...}
+
+    def __init__(
+        self, path: Path, image_size: int = 64, samples: int = 2, seed: int = 0, limit: int = LIMIT,
+        min_exposed: float = MIN_EXPOSED, processes: int | None = None, device: str = "cpu",
+    ) -> None:  # fmt: skip
+        if not 0.0 <= min_exposed <= 1.0:
+            raise UserError(f"expected min_exposed from 0 to 1, got {min_exposed}: correct it")
+        if processes is not None and processes < 1:
+            raise UserError(f"expected processes >= 1, got {processes}: raise it or leave it out")
+        self.path, self.canvas = Path(path), Canvas(image_size, samples, device)
+        self.seed, self.limit, self.min_exposed = seed, limit, min_exposed
+        self.processes = processes
+
+    @override
+    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+        expanded = families(read_requests(self.path), self.limit)
+        total = sum(family.images for family in expanded)
+        side = self.canvas.size
+        print(f"{self.path}: {total:,} images of {len(expanded):,} requests, {side} x {side} "
+              "pixels", file=sys.stderr)  # fmt: skip
+        scenes = list(settled(expanded, self.seed, self.min_exposed))
+        check_device(self.canvas.device)
+        known = tuple(scene_of(scene.request) for scene in scenes)
+        names = tuple(f"{k:06d}.png" for k in range(total))
+        splits = {SPLIT: Split(FixedScenes(ANY, 0, known), names)}
+        processes = self.processes or useful_processes(splits, self.canvas)
+        work = chunks(splits, self.canvas, folder / "images")
+        images = render_chunks(work, processes, tick)[SPLIT]
+        content = clevr.scenes(SPLIT, images)
+        pairs = zip(images, scenes, strict=True)
+        content["scenes"] = [described(image, scene) for image, scene in pairs]
+        write_json(folder / "scenes.json", content)
+        lines = (json.dumps(scene.request.to_json()) for scene in scenes)
+        write_text(folder / "complete.jsonl", "".join(f"{line}\n" for line in lines))
+        self.counts.update({"images": total, "requests": len(expanded)})
+        return ()

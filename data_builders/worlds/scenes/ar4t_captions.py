@@ -1,0 +1,71 @@
+"""A scene of PUG:AR4T and what is stated of it go in, its captions come out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data_builders.phrases import INVERSE, PHRASES
+from data_builders.worlds.scenes.captions import FLOOR_PHRASES, clear_relation
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.statements import describe
+
+UNARY = ("at", "in", "inside")  # table 7
+CONTACT = ("on", "on top of")  # words that are false of an object in the air
+OVER, UNDER = ("above", "on top of", "on"), ("below", "beneath", "under")
+# Table 7: the words of the relations, each with those of its negatives.
+NEGATIVES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(OVER, UNDER),
+    **dict.fromkeys(UNDER, OVER),
+    "behind": ("in front of",),
+    "in front of": ("behind",),
+    "to the left of": ("to the right of",),
+    "to the right of": ("to the left of",),
+}
+
+
+@dataclass(frozen=True)
+class SceneCaptions:
+    """What the csv states of a scene.
+
+    `alternative` names the objects in reverse order; it is "" of one object. `kinds` holds the kind
+    of attribute that the captions state of each object, if they do.
+    """
+
+    relation: str
+    caption: str
+    alternative: str = ""
+    kinds: tuple[str, ...] = ()
+
+
+def attributed(scene: Scene, kinds: Sequence[str], tail: str) -> SceneCaptions:
+    """Returns captions that state an attribute of each of two objects."""
+    nouns = [f"{getattr(o, k)} {o.shape}" for o, k in zip(scene.objects, kinds, strict=True)]
+    first, second = nouns
+    caption, alternative = f"{first} and {second} {tail}", f"{second} and {first} {tail}"
+    return SceneCaptions("and", caption, alternative, tuple(kinds))
+
+
+def related(scene: Scene, word: str, inverse: str, tail: str) -> SceneCaptions:
+    """Returns captions that state a relation of two objects, and the inverse of it."""
+    first, second = (obj.shape for obj in scene.objects)
+    caption = f"{first} {word} {second} {tail}"
+    return SceneCaptions(word, caption, f"{second} {inverse} {first} {tail}")
+
+
+def alone(scene: Scene, kind: str | None, relation: str, tail: str) -> SceneCaptions:
+    """Returns the caption of a scene of one object; `relation` is that to the floor."""
+    kinds = (kind,) if kind else ()
+    return SceneCaptions(relation, f"{describe(scene.objects[0], kinds)} {tail}", kinds=kinds)
+
+
+def on_its_floor(scene: Scene, kind: str | None) -> SceneCaptions:
+    """Returns captions with one word for a relation and one phrase for a floor.
+
+    They state the relation of two objects or, where `kind` is given, that kind of attribute.
+    """
+    tail = FLOOR_PHRASES[scene.floor]
+    if len(scene.objects) == 1:
+        return alone(scene, kind, tail.split()[0], tail)
+    if kind is not None:
+        return attributed(scene, (kind, kind), tail)
+    relation = clear_relation(scene, 0, 1) or ""
+    return related(scene, PHRASES[relation], PHRASES[INVERSE[relation]], tail)

@@ -1,0 +1,232 @@
+"""A spec and a seed go in, PUG:AR4T's scenes (Bordes et al. 2023, appendix B.5) come out."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from typing_extensions import override
+
+from data_builders.worlds.scenes.ar4t_captions import SceneCaptions, on_its_floor
+from data_builders.worlds.scenes.captions import clear_relation
+from data_builders.worlds.scenes.pairs import Pair, PairSeries, reversed_on_floor
+from data_builders.worlds.scenes.sampling import WorldSpec, on_floor, sample_scene, sample_twin
+from data_builders.worlds.scenes.scene import (
+    GROUND_RELATIONS,
+    SUPPORTS,
+    Scene,
+    SceneObject,
+    camera,
+    ground_radius,
+    half_height,
+    in_view,
+)
+from data_builders.worlds.scenes.series import Series
+from data_builders.worlds.scenes.statements import stated_attributes
+
+_FLAT = (*SUPPORTS, "torus")  # shapes that can carry and be carried; a torus lies flat
+# Distance of a floating object from the one below, in units of their summed radii on the ground.
+# From 0.58 on the camera, 30 degrees above the horizon, sees floor between two cylinders.
+_GAP = (0.6, 0.9)
+_ASIDE = 0.05  # maximum distance of two objects, one over the other, along each ground axis
+_POSITIONS = 20  # positions to try before another scene is sampled
+# Of the scenes with two objects and a relation, PUG renders 3,100 a background; of those with one
+# object and a relation, 930.
+_UNARY = 0.3
+
+
+@dataclass(frozen=True)
+class AR4TPairs(PairSeries):
+    """Scenes of two objects with their hard negatives.
+
+    Even items exchange the objects' positions, which reverses their relation, odd items an
+    attribute. Relations, kinds of attributes and the values of each kind take turns.
+    """
+
+    @cached_property
+    def relations(self) -> tuple[str, ...]:
+        """The relations of object 0 to object 1; a stack needs two shapes that can carry."""
+        stacked = len(self._flat) > 1
+        first, inverse = ("left", "above", "front", "on"), ("right", "below", "behind", "under")
+        return first[: 3 + stacked] + inverse[: 3 + stacked]
+
+    @cached_property
+    def _flat(self) -> tuple[str, ...]:
+        allowed = {shape for _, shape in self.spec.compositions()}
+        return tuple(shape for shape in self.spec.shapes if shape in _FLAT and shape in allowed)
+
+    @cached_property
+    def _exchanges(self) -> dict[str, list[tuple[str, str]]]:
+        """The values that objects 0 and 1 can have, by kind, in an order that spreads them."""
+        exchanges = {}
+        for kind, values in self.spec.attributes().items():
+            count = len(values)
+            turns = ((k, (k + d) % count) for d in range(1, count) for k in range(count))
+            pairs = [(values[i], values[j]) for i, j in turns]
+            exchanges[kind] = [pair for pair in pairs if kind != "color" or self._allowed(pair)]
+        return {kind: pairs for kind, pairs in exchanges.items() if pairs}
+
+    def _allowed(self, colors: tuple[str, str]) -> bool:
+        """Tells whether two shapes or more may have either colour."""
+        shapes = (
+            all((color, shape) not in self.spec.forbidden for color in colors)
+            for shape in self.spec.shapes
+        )
+        return sum(shapes) > 1
+
+    def relation(self, index: int) -> str | None:
+        """Returns the relation that item `index` reverses, None where it exchanges an attribute."""
+        return None if index % 2 else self.relations[index // 2 % len(self.relations)]
+
+    def attribute(self, index: int) -> str | None:
+        """Returns the attribute that item `index` exchanges, None where it reverses a relation."""
+        kinds = list(self._exchanges) or ["color"]
+        return kinds[index // 2 % len(kinds)] if index % 2 else None
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> Pair | None:
+        relation = self.relation(index)
+        spec = replace(self.spec, stack_probability=0.0)
+        if relation in ("on", "under"):
+            spec = replace(spec, shapes=self._flat, sizes=(rng.choice(spec.sizes),))
+        scene = sample_scene(spec, rng)
+        a, b = scene.objects
+        if a.shape == b.shape:
+            return None
+        if relation is None:
+            values = self.exchange(index, rng)
+            return self._exchanged(scene, values, rng) if values else None
+        if relation in GROUND_RELATIONS:
+            clear = clear_relation(scene, 0, 1) == relation
+            return reversed_on_floor(scene) if clear else None
+        return _upright(scene, relation, rng)
+
+    def exchange(self, index: int, rng: random.Random) -> Mapping[str, tuple[str, str]]:
+        """Returns the values of objects 0 and 1 that item `index` exchanges, by kind.
+
+        They are empty where no two values can be exchanged in this world.
+        """
+        kind = self.attribute(index) or "color"
+        pairs = self._exchanges.get(kind)
+        if not pairs:
+            return {}
+        turn = index // 2 // len(self._exchanges)
+        return {kind: pairs[turn % len(pairs)]}
+
+    def captions(self, index: int, pair: Sequence[Scene]) -> tuple[SceneCaptions, ...]:
+        """Returns the captions of both scenes of item `index`."""
+        return tuple(on_its_floor(scene, self.attribute(index)) for scene in pair)
+
+    def _exchanged(
+        self, scene: Scene, values: Mapping[str, tuple[str, str]], rng: random.Random
+    ) -> Pair | None:
+        first, second = scene.objects
+        a = replace(first, **{kind: pair[1] for kind, pair in values.items()})
+        b = replace(second, **{kind: pair[0] for kind, pair in values.items()})
+        shown = {(color, o.shape) for color in (a.color, b.color) for o in (a, b)}
+        if "color" in values and shown & self.spec.forbidden:
+            return None
+        # The positions belong to the former sizes; exchanging the values lays the objects out.
+        shown_first = _twin(replace(scene, objects=(a, b)), values, rng)
+        return shown_first, _twin(shown_first, values, rng)
+
+
+def _twin(scene: Scene, kinds: Iterable[str], rng: random.Random) -> Scene:
+    """The scene with these attributes of its objects exchanged."""
+    for kind in kinds:
+        scene = sample_twin(scene, kind, rng)
+    return scene
+
+
+def _upright(scene: Scene, relation: str, rng: random.Random) -> Pair | None:
+    """The scene with one object on or over the other, and the scene with the two exchanged."""
+    stacked = relation in ("on", "under")
+    a, b = (replace(obj, standing=obj.standing and not stacked) for obj in scene.objects)
+    gap = 0.0 if stacked else rng.uniform(*_GAP) * (ground_radius(a) + ground_radius(b))
+    view = camera(scene.jitter)
+    for _ in range(_POSITIONS):
+        spot = rng.uniform(-2.4, 2.4), rng.uniform(-2.6, 1.0)
+        aside = rng.uniform(-_ASIDE, _ASIDE), rng.uniform(-_ASIDE, _ASIDE)
+        low_b, low_a = (on_floor(obj, *spot) for obj in (b, a))
+        high_a, high_b = (_over(*pair, gap, aside) for pair in ((a, low_b), (b, low_a)))
+        if all(in_view(obj, view) for obj in (low_a, low_b, high_a, high_b)):
+            up = high_a if not stacked else replace(high_a, on=1), low_b
+            down = low_a, high_b if not stacked else replace(high_b, on=0)
+            first, second = (replace(scene, objects=objects) for objects in (up, down))
+            return (first, second) if relation in ("on", "above") else (second, first)
+    return None
+
+
+def _over(
+    obj: SceneObject, base: SceneObject, gap: float, aside: tuple[float, float]
+) -> SceneObject:
+    x, y = (base.center[k] + aside[k] for k in (0, 1))
+    return replace(obj, center=(x, y, 2.0 * half_height(base) + gap + half_height(obj)))
+
+
+@dataclass(frozen=True)
+class AR4TSingles(Series):
+    """Scenes of one object without a hard negative.
+
+    The first `unary` state where the object is, and shapes take turns; the others state one of its
+    attributes, and values take turns.
+    """
+
+    unary: int
+
+    @cached_property
+    def _values(self) -> list[tuple[str, str]]:
+        return stated_values(self.spec)
+
+    def attribute(self, index: int) -> str | None:
+        """Returns the attribute that the caption of scene `index` states."""
+        return self._value(index)[0] if index >= self.unary else None
+
+    def _value(self, index: int) -> tuple[str, str]:
+        return self._values[(index - self.unary) % len(self._values)]
+
+    def captions(self, index: int, scene: Scene) -> SceneCaptions:
+        """Returns the caption of scene `index`."""
+        return on_its_floor(scene, self.attribute(index))
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
+        shown: dict[str, tuple[str, ...]] = {}
+        if index < self.unary:
+            shown["shapes"] = (self.spec.shapes[index % len(self.spec.shapes)],)
+        else:
+            kind, value = self._value(index)
+            shown[f"{kind}s"] = (value,)
+        return (sample_scene(replace(self.spec, **shown), rng),)
+
+
+def stated_values(spec: WorldSpec) -> list[tuple[str, str]]:
+    """Returns the kinds and values of attributes that a scene of one object can state."""
+    colors = {color for color, _ in spec.compositions()}
+    return [
+        (kind, value)
+        for kind, values in stated_attributes(spec).items()
+        for value in values
+        if kind != "color" or value in colors
+    ]
+
+
+def singles_beside(pairs: int, spec: WorldSpec, repeats: int = 1) -> tuple[int, int]:
+    """Returns how many scenes of one object PUG renders beside so many items of two scenes.
+
+    Unary ones are 3/10 of the scenes with a relation. PUG shows an attribute alone as often as with
+    each of the n attributes: one scene for n with exchanged attributes, and five in the test split
+    (20 scenes of an attribute alone, 4 with each other one).
+
+    Args:
+        pairs: The items of two scenes.
+        spec: The world.
+        repeats: Scenes of an attribute alone for n with exchanged attributes.
+
+    Example:
+        >>> singles_beside(500, WorldSpec(max_objects=2))  # 14 values of attributes are stated
+        (150, 35)
+    """
+    relations, attributes = pairs - pairs // 2, pairs // 2
+    values = len(stated_values(spec))
+    return round(_UNARY * 2 * relations), repeats * 2 * attributes // values if values else 0

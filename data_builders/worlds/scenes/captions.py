@@ -1,0 +1,237 @@
+"""A scene goes in; queries, true sentences and unbound captions for pre-training come out."""
+
+import random
+from collections.abc import Callable, Sequence
+
+from data_builders.phrases import (
+    ATTRIBUTE_ORDER,
+    PHRASES,
+    clear_direction,
+    related,
+    with_article,
+)
+from data_builders.worlds.scenes.scene import (
+    BACKGROUNDS,
+    COLORS,
+    FLOORS,
+    MATERIALS,
+    SHAPES,
+    SIZES,
+    TEXTURES,
+    Scene,
+    SceneObject,
+    camera,
+    directions,
+    floats_over,
+    subtract,
+)
+
+FLOOR_PHRASES = {name: f"on a {name} floor" for name in FLOORS}
+FLOOR_PHRASES |= {name: f"on {name}" for name in ("grass", "sand", "tiles")}
+BACKGROUND_PHRASES = {"studio": "in a studio", "sky": "under the sky", "dusk": "at dusk",
+                      "wall": "in front of a wall"}  # fmt: skip
+NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
+PLURALS = {shape: f"{shape}s" for shape in SHAPES} | {"torus": "tori"}
+PREFIXES = ("a photo of", "an image of", "a picture of", "a scene with", "")
+# Words of annotation files that vary the captions: negation, swaps, comparisons.
+EXTRA_WORDS = (
+    *("above", "an", "below", "beside", "between", "inside", "next", "no", "not", "object"),
+    *("shape", "shapes", "some", "thing", "things", "top", "with", "without"),
+)
+# Words of PUG's prompts. SPAR calls an absent animal "blank".
+PROMPT_WORDS = (
+    *("background", "big", "blank", "bottom", "environment", "medium", "sized", "textured"),
+    "this",
+)
+
+_CLEAR_OFFSET = 0.1  # minimum distance from the middle, in picture widths, to state a side
+
+
+def query(obj: SceneObject, attributes: Sequence[str] = ("color",)) -> str:
+    """Returns Cola's single-object query, `a_1 a_2 o` (Cola, section 3).
+
+    Example:
+        >>> cube = SceneObject("cube", "red", "metal", "plain", "large", (0.0, 0.0, 0.5), 0.75)
+        >>> query(cube, ["material", "color", "size"])
+        'large red metal cube'
+    """
+    words = [getattr(obj, kind) for kind in ATTRIBUTE_ORDER if kind in attributes]
+    return " ".join([*words, obj.shape])
+
+
+def clear_relation(scene: Scene, i: int, j: int) -> str | None:
+    """Returns the relation of object i to object j, or None if none stands out.
+
+    Along the camera's ground axes the larger difference of the centres must reach 0.6 world units
+    and 1.3 times the smaller one; CLEVR's bound is 0.2. An object on another one stands on it; one
+    above floats over it.
+    """
+    a, b = scene.objects[i], scene.objects[j]
+    if a.on == j or b.on == i:
+        return "on" if a.on == j else "under"
+    if floats_over(a, b) or floats_over(b, a):
+        return "above" if floats_over(a, b) else "below"
+    return clear_direction(subtract(a.center, b.center), directions(scene.jitter))
+
+
+def web_caption(scene: Scene, rng: random.Random) -> str:
+    """Returns a web-like caption that binds no two objects: "cube red blue metal sphere".
+
+    Shapes and attributes are sampled independently, so captions do not tell two scenes of the same
+    words apart. Of a scene of one object the caption can only state what is true of it. Half of the
+    captions are phrases, with attributes assigned to shapes at random.
+    """
+    objects = scene.objects
+    shapes = [o.shape for o in rng.sample(objects, rng.randint(1, min(4, len(objects))))]
+    attributes = []
+    for kind, probability in (("color", 0.7), ("material", 0.25), ("size", 0.25), ("texture", 0.3)):
+        shuffled = rng.sample(objects, len(objects))
+        attributes += [getattr(o, kind) for o in shuffled if rng.random() < probability]
+    attributes = [word for word in attributes if word != "plain" or rng.random() < 0.3]
+    rng.shuffle(attributes)
+    prefix = rng.choice(PREFIXES).split()
+    if rng.random() < 0.5:
+        count = len(shapes)
+        nouns = (" ".join([*attributes[i::count], shape]) for i, shape in enumerate(shapes))
+        return " ".join([*prefix, " and ".join(map(with_article, nouns))])
+    words = shapes + attributes
+    words += [scene.floor] * (rng.random() < 0.12) + [scene.background] * (rng.random() < 0.08)
+    rng.shuffle(words)
+    return " ".join([*prefix, *words])
+
+
+def prompt_caption(scene: Scene, rng: random.Random) -> str:
+    """Returns a caption in the wording of PUG's prompts that binds no two objects.
+
+    "a photo of a big sized cube textured with blue on a grass background" (PUG: Animals) or "this
+    is a photo of a cube on the left ... in a grass environment" (PUG: SPAR).
+    """
+    objects = scene.objects
+    sampled = rng.sample(objects, min(len(objects), rng.randint(1, 2)))
+    shapes = ["blank" if rng.random() < 0.05 else o.shape for o in sampled]
+    colors = [o.color for o in rng.sample(objects, len(shapes))]
+    if rng.random() < 0.4:
+        size = "big" if rng.choice(objects).size == "large" else "small"
+        size = "medium" if rng.random() < 0.2 else size
+        textured = f" textured with {colors[0]}" if rng.random() < 0.6 else ""
+        return f"a photo of a {size} sized {shapes[0]}{textured} on a {scene.floor} background"
+    form = rng.choice(("plain", "colors", "sides"))
+    sides = rng.sample(rng.choice((("left", "right"), ("bottom", "top"))), len(shapes))
+    ends = {
+        "plain": [""] * len(shapes),
+        "colors": [f" textured with {color}" for color in colors],
+        "sides": [f" on the {side}" for side in sides],
+    }[form]
+    named = " and ".join(f"a {shape}{end}" for shape, end in zip(shapes, ends, strict=True))
+    where = " of the picture" * (form == "sides")
+    return f"this is a photo of {named}{where}" + rng.choice(
+        ("", f" in a {scene.floor} environment")
+    )
+
+
+def _random_query(obj: SceneObject, rng: random.Random) -> str:
+    kinds = [kind for kind in ("size", "texture", "material") if rng.random() < 0.35]
+    return query(obj, ["color", *(kind for kind in kinds if getattr(obj, kind) != "plain")])
+
+
+def _conjunction(scene: Scene, rng: random.Random) -> str:
+    sampled = rng.sample(scene.objects, min(3, len(scene.objects)))
+    return " and ".join(f"a {_random_query(o, rng)}" for o in sampled)
+
+
+def _relation(scene: Scene, rng: random.Random) -> str | None:
+    if len(scene.objects) < 2:
+        return None
+    i, j = rng.sample(range(len(scene.objects)), 2)
+    relation = clear_relation(scene, i, j)
+    if relation is None:
+        return None
+    first, second = (_random_query(scene.objects[k], rng) for k in (i, j))
+    return related(first, relation, second)
+
+
+def placement(scene: Scene, rng: random.Random) -> str | None:
+    """Returns a sentence that states the side of the picture of one or two objects.
+
+    "a red cube on the left of the picture", "this is a photo of a red cube on the left and a torus
+    on the right of the picture in a grass environment" (the wording of PUG: SPAR's prompts). The
+    centres of the objects are at least a tenth of the picture's width from its middle. None if no
+    sampled object is.
+    """
+    view = camera(scene.jitter)
+    sampled = rng.sample(scene.objects, min(2, len(scene.objects)))
+    axis, low, high = rng.choice(((0, "left", "right"), (1, "bottom", "top")))
+    stated = []
+    for obj in sampled:
+        offset = view.project(obj.center)[axis]
+        if abs(offset) >= _CLEAR_OFFSET:
+            words = obj.shape if rng.random() < 0.5 else _random_query(obj, rng)
+            stated.append((words, low if offset < 0 else high))
+    if not stated:
+        return None
+    texts = [f"{with_article(words)} on the {side}" for words, side in stated]
+    if len(stated) == 2 and stated[0][1] == stated[1][1]:
+        texts = texts[:1]
+    prefix = rng.choice(("", "a photo of ", "this is a photo of "))
+    where = rng.choice(("", f" in a {scene.floor} environment"))
+    return f"{prefix}{' and '.join(texts)} of the picture{where}"
+
+
+def _photo(scene: Scene, rng: random.Random) -> str:
+    return f"a photo of a {_random_query(rng.choice(scene.objects), rng)}"
+
+
+def _location(scene: Scene, rng: random.Random) -> str:
+    where = rng.choice((FLOOR_PHRASES[scene.floor], BACKGROUND_PHRASES[scene.background]))
+    return f"a {_random_query(rng.choice(scene.objects), rng)} {where}"
+
+
+def _count(scene: Scene, rng: random.Random) -> str | None:
+    if len(scene.objects) >= len(NUMBERS):
+        return None  # no word for their number
+    if rng.random() < 0.5:
+        return counting(len(scene.objects), None)
+    shape = rng.choice(scene.objects).shape
+    count = sum(o.shape == shape for o in scene.objects)
+    return f"{_number_of(count, shape)} {FLOOR_PHRASES[scene.floor]}"
+
+
+def _number_of(number: int, shape: str | None) -> str:
+    singular, plural = (shape, PLURALS[shape]) if shape else ("object", "objects")
+    return f"{NUMBERS[number]} {singular if number == 1 else plural}"
+
+
+def counting(number: int, shape: str | None) -> str:
+    """Returns the sentence that states how many objects of a shape, or in all, there are.
+
+    Example:
+        >>> counting(1, "cube"), counting(0, "torus"), counting(3, None)
+        ('there is one cube', 'there are zero tori', 'there are three objects')
+    """
+    return f"there {'is' if number == 1 else 'are'} {_number_of(number, shape)}"
+
+
+_WRITERS: tuple[Callable[[Scene, random.Random], str | None], ...] = (
+    _relation, _conjunction, _location, _relation, _photo, _count,
+)  # fmt: skip
+
+
+def sentences(scene: Scene, rng: random.Random, count: int = 5) -> list[str]:
+    """Returns `count` different full sentences that are true of the scene."""
+    texts: dict[str, None] = {}
+    for attempt in range(40 * count):
+        if len(texts) == count:
+            break
+        sentence = _WRITERS[attempt % len(_WRITERS)](scene, rng)
+        if sentence is not None:
+            texts[sentence] = None
+    return list(texts)
+
+
+def vocabulary() -> tuple[str, ...]:
+    """Returns, sorted, every word that a caption of the embedded world can contain."""
+    phrases = (*PHRASES.values(), *FLOOR_PHRASES.values(), *BACKGROUND_PHRASES.values(), *PREFIXES,
+               "a photo of there is are object objects and")  # fmt: skip
+    names = (*SHAPES, *PLURALS.values(), *COLORS, *MATERIALS, *TEXTURES, *SIZES)
+    words = {*names, *FLOORS, *BACKGROUNDS, *NUMBERS, *EXTRA_WORDS, *PROMPT_WORDS}
+    return tuple(sorted(words.union(*(phrase.split() for phrase in phrases))))

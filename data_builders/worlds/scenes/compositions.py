@@ -1,0 +1,78 @@
+"""Rectangles of colours and shapes go in, unseen compositions and their swaps come out."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from data_builders.worlds.scenes.sampling import Composition, cogent
+from data_builders.worlds.scenes.scene import COLORS, SHAPES
+from vlmtune.errors import UserError
+
+Rectangle = tuple[Sequence[str], Sequence[str]]
+Condition = Literal["A", "B"]  # of CLEVR-CoGenT
+
+# Whole rectangles, so that exchanging the colours of two unseen compositions gives two unseen ones.
+# Eight of 40: with 16 of 40 held out, an adapter memorises the other 24 compositions.
+RECTANGLES: tuple[Rectangle, ...] = (
+    (("red", "blue"), ("cube", "sphere")),
+    (("green", "purple"), ("cylinder", "cone")),
+)
+
+
+@dataclass(frozen=True)
+class Swap:
+    """Two colours and two shapes; their four compositions are all seen or all unseen."""
+
+    colors: tuple[str, str]
+    shapes: tuple[str, str]
+
+    def compositions(self) -> frozenset[Composition]:
+        """Returns the four (color, shape) pairs."""
+        return frozenset(itertools.product(self.colors, self.shapes))
+
+
+def unseen_compositions(
+    rectangles: Iterable[Rectangle] | Condition, colors: Sequence[str], shapes: Sequence[str]
+) -> frozenset[Composition]:
+    """Returns the held-out (color, shape) pairs of a world of these colours and shapes.
+
+    Drops a rectangle that is only partly in the world: the rest is not closed under exchange.
+    "A" or "B" stands for what that condition of CLEVR-CoGenT forbids.
+
+    Example:
+        >>> sorted(unseen_compositions(RECTANGLES, ["red", "blue", "green"], ["cube", "sphere"]))
+        [('blue', 'cube'), ('blue', 'sphere'), ('red', 'cube'), ('red', 'sphere')]
+        >>> unseen_compositions("A", ["red", "blue"], ["cube", "cone"])
+        frozenset({('red', 'cube')})
+    """
+    if isinstance(rectangles, str):
+        return cogent(rectangles) & frozenset(itertools.product(colors, shapes))
+    unseen: set[Composition] = set()
+    for columns, rows in rectangles:
+        known = set(columns) <= set(COLORS) and set(rows) <= set(SHAPES)
+        if not known or len(set(columns)) < 2 or len(set(rows)) < 2:
+            raise UserError(
+                f"expected unseen rectangles of two or more of {list(COLORS)} by two or more of "
+                f"{list(SHAPES)}, got {list(columns)} by {list(rows)}: correct it"
+            )
+        if set(columns) <= set(colors) and set(rows) <= set(shapes):
+            unseen.update(itertools.product(columns, rows))
+    return frozenset(unseen)
+
+
+def swaps(allowed: frozenset[Composition]) -> list[Swap]:
+    """Returns, in a fixed order, every swap whose four compositions are all allowed.
+
+    Example:
+        >>> square = frozenset(itertools.product(("red", "blue"), ("cube", "cone")))
+        >>> swaps(square)
+        [Swap(colors=('blue', 'red'), shapes=('cone', 'cube'))]
+    """
+    colors, shapes = (sorted({c[k] for c in allowed}) for k in (0, 1))
+    candidates = (
+        Swap(c, s)
+        for c in itertools.combinations(colors, 2)
+        for s in itertools.combinations(shapes, 2)
+    )
+    return [swap for swap in candidates if swap.compositions() <= allowed]

@@ -1,0 +1,140 @@
+"""Scenes go in, ARO's COCO-Order (Yuksekgonul et al. 2023, section 2) comes out."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_builders.phrases import ATTRIBUTE_ORDER, both, related
+from data_builders.worlds.scenes.formats.context import SceneContext, SuiteScenes
+from data_builders.worlds.scenes.scene import COLORS, MATERIALS, SHAPES, SIZES, TEXTURES, Scene
+from data_builders.worlds.scenes.statements import (
+    Noun,
+    clear_relations,
+    describe,
+    exists,
+    relation_holds,
+    stated_kinds,
+)
+
+_ATTEMPTS = 60  # for one shuffle, before the caption is left out
+_KIND = {
+    word: kind
+    for kind, words in zip(ATTRIBUTE_ORDER, (SIZES, TEXTURES, COLORS, MATERIALS), strict=True)
+    for word in words
+}
+
+
+@dataclass(frozen=True)
+class _Caption:
+    """Two nouns, with a relation between them or "and"."""
+
+    first: Noun
+    relation: str | None
+    second: Noun
+
+    def words(self) -> list[str]:
+        if self.relation is None:
+            return both(self.first, self.second).split()
+        return related(self.first, self.relation, self.second).split()
+
+    def holds(self, scene: Scene) -> bool | None:
+        if self.relation is None:
+            return exists(scene, self.first, self.second)
+        return relation_holds(scene, self.first, self.relation, self.second)
+
+    def reworded(self, words: Sequence[str]) -> "_Caption":
+        """The same caption with the shapes and attributes of `words`, in their order."""
+        nouns: list[Noun] = []
+        attributes: list[tuple[str, str]] = []
+        for word in words:
+            if word in SHAPES:
+                nouns.append(Noun(word, tuple(attributes)))
+                attributes = []
+            elif word in _KIND:
+                attributes.append((_KIND[word], word))
+        return _Caption(nouns[0], self.relation, nouns[1])
+
+
+def files(scenes: SuiteScenes) -> tuple[str, str]:
+    """Returns the texts of `coco_karpathy_test.json` and of the file with its shuffles.
+
+    In ARO's order the shuffles move nouns and adjectives, all other words, the words within each
+    trigram, and the trigrams. A shuffle that is still a sentence is false of the image.
+    """
+    rows = scenes.rows("aro order", _row)
+    captions = json.dumps([{"image": image.file, "caption": [text]} for image, (text, _) in rows])
+    shuffles = [texts for _, (_, texts) in rows]
+    compact = json.dumps(shuffles, ensure_ascii=False, separators=(",", ":"))
+    content: dict[str, Any] = {
+        "version": 1,
+        "annotations": hashlib.sha256(captions.encode()).hexdigest(),
+        "tagger": "scene grammar",
+        "seed": scenes.seed,
+        "sha256": hashlib.sha256(compact.encode()).hexdigest(),
+        "shuffles": shuffles,
+    }
+    return captions, json.dumps(content)
+
+
+def _row(context: SceneContext) -> tuple[str, list[str]] | None:
+    caption = _caption(context)
+    shuffles = _shuffles(caption, context) if caption else None
+    return (" ".join(caption.words()), shuffles) if caption and shuffles else None
+
+
+def _caption(context: SceneContext) -> _Caption | None:
+    edges, rng = clear_relations(context.scene), context.rng
+    if not edges:
+        return None
+    i, name, j = rng.choice(edges)
+
+    def noun(k: int) -> Noun:
+        obj = context.scene.objects[k]
+        kinds = [x for x in stated_kinds(obj, context.kinds) if x != "color"]
+        return describe(obj, ["color", *(x for x in kinds if rng.random() < 0.35)])
+
+    return _Caption(noun(i), None if rng.random() < 0.4 else name, noun(j))
+
+
+def _shuffles(caption: _Caption, context: SceneContext) -> list[str] | None:
+    words, rng = caption.words(), context.rng
+    nouns = [k for k, word in enumerate(words) if word in SHAPES]
+    adjectives = [k for k, word in enumerate(words) if word in _KIND]
+    others = [k for k in range(len(words)) if k not in {*nouns, *adjectives}]
+    trigrams = [words[k : k + 3] for k in range(0, len(words), 3)]
+
+    def among(source: Sequence[str], positions: Sequence[int]) -> list[str]:
+        order, shuffled = context.shuffled(positions), list(source)
+        for position, other in zip(positions, order, strict=True):
+            shuffled[position] = source[other]
+        return shuffled
+
+    shufflers: tuple[Callable[[], list[str]], ...] = (
+        lambda: among(among(words, nouns), adjectives),
+        lambda: among(words, others),
+        lambda: [w for trigram in trigrams for w in rng.sample(trigram, len(trigram))],
+        lambda: [w for trigram in context.shuffled(trigrams) for w in trigram],
+    )
+    texts: list[str] = []
+    for shuffle in shufflers:
+        for _ in range(_ATTEMPTS):
+            shuffled = shuffle()
+            is_sentence = _skeleton(shuffled) == _skeleton(words)
+            if not is_sentence or caption.reworded(shuffled).holds(context.scene) is False:
+                texts.append(" ".join(shuffled))
+                break
+        else:
+            return None
+    return texts
+
+
+def _skeleton(words: Sequence[str]) -> list[str]:
+    """The words with each noun and its attributes as one; equal skeletons have the same grammar."""
+    skeleton: list[str] = []
+    for word in words:
+        while word in SHAPES and skeleton and skeleton[-1] in _KIND:
+            skeleton.pop()
+        skeleton.append("noun" if word in SHAPES else word)
+    return skeleton

@@ -1,0 +1,59 @@
+"""Scenes go in, Cola's multi-object and single-object files (Ray et al. 2023) come out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from data_builders.phrases import both, related
+from data_builders.worlds.scenes.captions import clear_relation, query
+from data_builders.worlds.scenes.image_files import SceneImage, pairs_of
+from data_builders.worlds.scenes.pairs import ColaPairs
+from data_builders.worlds.scenes.sampling import Composition
+from data_builders.worlds.scenes.scene import Scene
+
+
+def caption(scene: Scene, relation: str | None) -> str:
+    """Returns the caption of one scene of an item: its two objects, or their relation."""
+    first, second = (query(obj) for obj in scene.objects[:2])
+    return both(first, second) if relation is None else related(first, relation, second)
+
+
+def multi(images: Sequence[SceneImage], series: ColaPairs) -> list[list[str]]:
+    """Returns `[image_1, caption_1, image_2, caption_2]` for each item; images without a folder."""
+    items = []
+    for k, pair in pairs_of(images):
+        relation = clear_relation(pair[0].scene, 0, 1) if series.is_relational(k) else None
+        item: list[str] = []
+        for image in pair:
+            item += [image.name, caption(image.scene, relation)]
+        items.append(item)
+    return items
+
+
+def single(images: Sequence[SceneImage], attributes: Sequence[str]) -> dict[str, Any]:
+    """Returns `{"labels": queries, "data": [[image, objects, label, hard_list], ...]}`.
+
+    label[c] is 1 where an object has all words of query c; hard_list[c] is 1 where the image has
+    any word of it, on any object (Cola, section 3).
+    """
+    # One spelling per composition: words in the order of `query`, the shape last.
+    queries = [[query(o, attributes) for o in image.scene.objects] for image in images]
+    labels = sorted({text for row in queries for text in row})
+    label_words = [set(label.split()) for label in labels]
+    data = []
+    for image, row in zip(images, queries, strict=True):
+        words = {word for text in row for word in text.split()}
+        annotation = [[text.split()[:-1], text.split()[-1]] for text in row]
+        label = [int(text in row) for text in labels]
+        data.append([image.file, annotation, label, [int(bool(words & w)) for w in label_words]])
+    return {"labels": labels, "data": data}
+
+
+def single_split(
+    images: Sequence[SceneImage], attributes: Sequence[str], unseen: frozenset[Composition]
+) -> dict[str, list[str]]:
+    """Returns which labels of `single` state a composition that training never showed."""
+    labels: dict[str, set[str]] = {"seen": set(), "unseen": set()}
+    for obj in (obj for image in images for obj in image.scene.objects):
+        side = "unseen" if (obj.color, obj.shape) in unseen else "seen"
+        labels[side].add(query(obj, attributes))
+    return {side: sorted(texts) for side, texts in labels.items()}

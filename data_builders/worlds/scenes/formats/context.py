@@ -1,0 +1,104 @@
+"""Rendered scenes and a caption writer go in, rows of a file come out, each with its own seed."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from data_builders.phrases import PHRASES, related
+from data_builders.worlds.scenes.image_files import SceneImage
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, Scene
+from data_builders.worlds.scenes.statements import (
+    Noun,
+    absent,
+    clear_relations,
+    describe,
+    relation_holds,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SceneContext:
+    """A scene, the attributes and shapes its captions may use, and a random generator."""
+
+    scene: Scene
+    kinds: Mapping[str, Sequence[str]]
+    shapes: Sequence[str]
+    rng: random.Random
+
+    def shuffled(self, values: Sequence[T]) -> list[T]:
+        """Returns the values in random order."""
+        return self.rng.sample(values, len(values))
+
+    def relations(self) -> list[tuple[Noun, str, Noun]]:
+        """Returns the relations that stand out, in random order, between nouns with colours."""
+        nouns = [describe(obj) for obj in self.scene.objects]
+        edges = self.shuffled(clear_relations(self.scene))
+        return [(nouns[i], name, nouns[j]) for i, name, j in edges]
+
+
+@dataclass(frozen=True)
+class SuiteScenes:
+    """The scenes of a suite, the words of captions, the maximum rows of a file, and the seed."""
+
+    images: Sequence[SceneImage]
+    kinds: Mapping[str, Sequence[str]]
+    shapes: Sequence[str]
+    count: int
+    seed: int
+
+    def context(self, image: SceneImage, name: str) -> SceneContext:
+        """Returns the context of an image; `name` seeds its random generator."""
+        rng = random.Random(f"{self.seed}:{name}:{image.file}")
+        return SceneContext(image.scene, self.kinds, self.shapes, rng)
+
+    def rows(
+        self, name: str, write: Callable[[SceneContext], T | None]
+    ) -> list[tuple[SceneImage, T]]:
+        """Returns the first `count` images for which `write` returns a row, with that row."""
+        rows: list[tuple[SceneImage, T]] = []
+        for image in self.images:
+            if len(rows) < self.count and (row := write(self.context(image, name))) is not None:
+                rows.append((image, row))
+        return rows
+
+
+class Foil(NamedTuple):
+    """A true caption and a false one, and the words that differ."""
+
+    caption: str
+    foil: str
+    word: str
+    foil_word: str
+
+
+def replaced_object(context: SceneContext) -> Foil | None:
+    """Returns a relation whose first object is replaced by an absent one."""
+    for first, name, second in context.relations():
+        for shape in context.shuffled(context.shapes):
+            other = first.replaced("shape", shape)
+            if absent(context.scene, other):
+                texts = related(first, name, second), related(other, name, second)
+                return Foil(*texts, first.shape, shape)
+    return None
+
+
+def replaced_relation(context: SceneContext) -> Foil | None:
+    """Returns a relation that is replaced by a false one."""
+    for first, name, second in context.relations():
+        for other in context.shuffled(GROUND_RELATIONS):
+            if relation_holds(context.scene, first, other, second) is False:
+                texts = related(first, name, second), related(first, other, second)
+                return Foil(*texts, PHRASES[name], PHRASES[other])
+    return None
+
+
+def swapped_objects(context: SceneContext) -> Foil | None:
+    """Returns a relation whose objects change positions."""
+    for first, name, second in context.relations():
+        if relation_holds(context.scene, second, name, first) is False:
+            texts = related(first, name, second), related(second, name, first)
+            return Foil(*texts, str(first), str(second))
+    return None

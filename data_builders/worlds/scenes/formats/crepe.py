@@ -1,0 +1,122 @@
+"""Scenes go in, rows of CREPE's csv files (Ma et al. 2023, sections 3 and 4) come out."""
+
+import itertools
+import random
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+from data_builders.phrases import both, with_article
+from data_builders.worlds.scenes.formats.context import SceneContext, SuiteScenes
+from data_builders.worlds.scenes.formats.crepe_captions import NEGATIVES, Caption, sample_caption
+from data_builders.worlds.scenes.image_files import SceneImage
+from data_builders.worlds.scenes.sampling import Composition
+from data_builders.worlds.scenes.statements import absent, describe
+
+TYPES = tuple(NEGATIVES)
+COMPLEXITIES = tuple(range(4, 13))
+CORPUS = "laion"  # the pre-training corpus that stands for the world's training scenes
+BOX = ("x", "y", "width", "height")
+PRODUCTIVITY = ("image_id", "caption", "n", "n_objects", "n_relations", "n_attributes",
+                "n_connected_components", "hard_negs", *BOX)  # fmt: skip
+SYSTEMATICITY = ("region_id", "caption", *BOX, "image_id", "valid_hard_negs_atom",
+                 "valid_hard_negs_comp", "valid_hard_negs_combined")  # fmt: skip
+_HARD_NEGATIVES = 5  # a row
+Row = dict[str, Any]
+
+
+def image_id(image: SceneImage) -> int:
+    """Returns the number of an image: `VG_100K/<number>.jpg`."""
+    return image.index + 1
+
+
+def productivity(scenes: SuiteScenes, kind: str) -> dict[int, list[Row]]:
+    """Returns rows of a type by number of atoms, at most `scenes.count` in all.
+
+    Numbers of atoms take turns until no scene is left that can hold one more row of a number. A row
+    has five negatives, all false of the image; its box is the whole image.
+    """
+    rows: dict[int, list[Row]] = {atoms: [] for atoms in COMPLEXITIES}
+    possible = list(COMPLEXITIES)
+    for k in itertools.count():
+        if not possible or sum(map(len, rows.values())) == scenes.count:
+            break
+        atoms = possible[k % len(possible)]
+        for step in range(len(scenes.images)):
+            image = scenes.images[(k + step) % len(scenes.images)]
+            context = scenes.context(image, f"crepe {kind}:{atoms}")
+            row = _productivity_row(image, kind, atoms, context)
+            if row is not None and row not in rows[atoms]:
+                rows[atoms].append(row)
+                break
+        else:
+            possible.remove(atoms)
+    return rows
+
+
+def _productivity_row(
+    image: SceneImage, kind: str, atoms: int, context: SceneContext
+) -> Row | None:
+    caption = sample_caption(context, atoms)
+    if caption is None:
+        return None
+    candidates = NEGATIVES[kind](caption, context.kinds, context.shapes)
+    false = (str(other) for other in candidates if other.holds(context.scene) is False)
+    negatives = list(dict.fromkeys(false))
+    if len(negatives) < _HARD_NEGATIVES:
+        return None
+    return {
+        "image_id": image_id(image), "caption": str(caption), "n": atoms,
+        "n_objects": len(caption.nouns), "n_relations": len(caption.edges),
+        "n_attributes": sum(len(noun.attributes) for noun in caption.nouns),
+        "n_connected_components": _components(caption),
+        "hard_negs": repr(context.rng.sample(negatives, _HARD_NEGATIVES)), **_whole(image),
+    }  # fmt: skip
+
+
+def _components(caption: Caption) -> int:
+    labels = list(range(len(caption.nouns)))
+    for i, _, j in caption.edges:
+        labels = [labels[i] if label == labels[j] else label for label in labels]
+    return len(set(labels))
+
+
+def systematicity(
+    scenes: SuiteScenes, compounds: frozenset[Composition], colors: Sequence[str]
+) -> list[Row]:
+    """Returns rows about objects of the given (color, shape) compounds: "a red cube".
+
+    Atom negatives replace one word, compound negatives spread both words over two absent objects.
+    """
+
+    def write(context: SceneContext) -> tuple[str, list[str], list[str]] | None:
+        scene, rng = context.scene, context.rng
+        objects = [o for o in scene.objects if (o.color, o.shape) in compounds]
+        if not objects:
+            return None
+        noun = describe(rng.choice(objects))
+        recolored = [noun.replaced("color", c) for c in colors if c != noun.get("color")]
+        reshaped = [noun.replaced("shape", s) for s in context.shapes if s != noun.shape]
+        atom = [with_article(n) for n in (*recolored, *reshaped) if absent(scene, n)]
+        pairs = (_shuffled_pair(p, rng) for p in context.shuffled([*product(reshaped, recolored)]))
+        comp = [both(*pair) for pair in list(pairs) if all(absent(scene, n) for n in pair)]
+        if not atom or not comp:
+            return None
+        atom, comp = (rng.sample(x, min(_HARD_NEGATIVES, len(x))) for x in (atom, comp))
+        return with_article(noun), atom, comp
+
+    rows = scenes.rows("crepe systematicity", write)
+    return [
+        {"region_id": k, "caption": caption, **_whole(image), "image_id": image_id(image),
+         "valid_hard_negs_atom": repr(atom), "valid_hard_negs_comp": repr(comp),
+         "valid_hard_negs_combined": repr([*atom, *comp])}
+        for k, (image, (caption, atom, comp)) in enumerate(rows)
+    ]  # fmt: skip
+
+
+def _shuffled_pair(pair: tuple[Any, Any], rng: random.Random) -> tuple[Any, Any]:
+    return pair if rng.random() < 0.5 else (pair[1], pair[0])
+
+
+def _whole(image: SceneImage) -> Row:
+    return dict(zip(BOX, (0, 0, image.size, image.size), strict=True))

@@ -1,0 +1,109 @@
+"""Pairs and videos go in, EqBen's files (Wang et al. 2023, section 4, appendix B) come out."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from data_builders.phrases import INVERSE, PHRASES, both, related, with_article
+from data_builders.text_files import csv_table
+from data_builders.worlds.scenes.captions import FLOOR_PHRASES, clear_relation, counting
+from data_builders.worlds.scenes.image_files import SceneImage, pairs_of
+from data_builders.worlds.scenes.pairs import (
+    ChangedPairs,
+    CountedPairs,
+    EditedPairs,
+    MovedPairs,
+    PairSeries,
+    first_two,
+)
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.statements import describe, object_count
+from data_builders.worlds.scenes.videos import Videos, subject, video_name
+
+FOLDER = "eqben"  # holds the folders of the parts; names of images in the files leave it out
+GEBC = "eqbengebc"
+TRAINING = ("image", "caption", "negative", "negative_image")  # columns of a table to train on
+Item = dict[str, str]
+
+
+def items(images: Sequence[SceneImage], series: PairSeries) -> list[Item]:
+    """Returns `{"image0", "image1", "caption0", "caption1"}` of each item."""
+    rows = []
+    for k, pair in pairs_of(images):
+        first, second = (image.scene for image in pair)
+        texts = [caption(scene, (first, second), series, k) for scene in (first, second)]
+        rows.append(_images(pair) | {f"caption{i}": text for i, text in enumerate(texts)})
+    return rows
+
+
+def training_table(parts: Iterable[tuple[Sequence[SceneImage], PairSeries]]) -> str:
+    """Returns the csv that `vlmtune build table` reads: a row an item, with both its images."""
+    rows = []
+    for images, series in parts:
+        pairs = (pair for _, pair in pairs_of(images))
+        for (first, second), item in zip(pairs, items(images, series), strict=True):
+            cells = first.file, item["caption0"], item["caption1"], second.file
+            rows.append(dict(zip(TRAINING, cells, strict=True)))
+    return csv_table(TRAINING, rows)
+
+
+def _images(pair: Sequence[SceneImage]) -> Item:
+    return {f"image{i}": image.file.removeprefix(f"{FOLDER}/") for i, image in enumerate(pair)}
+
+
+def caption(scene: Scene, pair: tuple[Scene, Scene], series: PairSeries, index: int) -> str:
+    """Returns the caption that tells one scene of an item from the other."""
+    if isinstance(series, MovedPairs):
+        first, second = first_two(scene)
+        return related(first, clear_relation(scene, 0, 1) or "", second)
+    if isinstance(series, CountedPairs):
+        shape = series.shape(index, *pair)
+        return counting(object_count(scene, shape), shape)
+    if isinstance(series, ChangedPairs):
+        noun = describe(scene.objects[0], [series.attribute(index)])
+        return f"a photo of {with_article(noun)}"
+    assert isinstance(series, EditedPairs)
+    return f"a photo of {with_article(describe(scene.objects[0]))} {FLOOR_PHRASES[scene.floor]}"
+
+
+def action_genome(images: Sequence[SceneImage]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Returns `{video: {subject: [item]}}` of a series of `ActedPairs`; captions are lists.
+
+    "a red cube is behind a blue cone", and the reverse; EqBen uses only the first caption.
+    """
+    content = {}
+    for _, pair in pairs_of(images):
+        row: dict[str, Any] = {**_images(pair)}
+        for i, image in enumerate(pair):
+            name = clear_relation(image.scene, 0, 1) or ""
+            first, second = map(with_article, first_two(image.scene))
+            row[f"caption{i}"] = [
+                f"{first} is {PHRASES[name]} {second}",
+                f"{second} is {PHRASES[INVERSE[name]]} {first}",
+            ]
+        content[video_name(pair[0])] = {str(describe(pair[0].scene.objects[0])): [row]}
+    return content
+
+
+def youcook2(images: Sequence[SceneImage]) -> dict[str, list[Item]]:
+    """Returns `{video: [item]}` of a series of `StepPairs`: "a red cube and a blue cone"."""
+    content = {}
+    for _, pair in pairs_of(images):
+        captions = {f"caption{i}": both(*first_two(x.scene)) for i, x in enumerate(pair)}
+        content[video_name(pair[0])] = [_images(pair) | captions]
+    return content
+
+
+def gebc(images: Sequence[SceneImage], series: Videos) -> dict[str, list[Item]]:
+    """Returns `{video: [item]}`: the frames on both sides of each boundary, "the cube is red"."""
+    content = {}
+    for _, frames in series.boundaries(images):
+        row = {f"image{i}": gebc_image(frame) for i, frame in enumerate(frames)}
+        for i, frame in enumerate(frames):
+            row[f"caption{i}"] = f"the {subject(frame.scene)} is {frame.scene.objects[0].color}"
+        content[video_name(frames[0])] = [row]
+    return content
+
+
+def gebc_image(frame: SceneImage) -> str:
+    """Returns the name of a frame of GEB+ among EqBen's images."""
+    return f"{GEBC}/{frame.file.partition('/')[2]}"

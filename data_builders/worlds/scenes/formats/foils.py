@@ -1,0 +1,180 @@
+"""Training scenes go in, a table of true sentences and their foils comes out.
+
+For what Cola's queries, AR4T's pairs and captions teach nothing about: counts, absence, negation,
+an added object, exchanged materials, and attributes after their noun. `vlmtune build table` reads
+the table.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import permutations
+
+from data_builders.phrases import INVERSE, PHRASES, both, with_article
+from data_builders.text_files import csv_table
+from data_builders.worlds.scenes.captions import counting
+from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.image_files import SceneImage
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.statements import (
+    Noun,
+    absent,
+    clear_relations,
+    describe,
+    exchange,
+    object_count,
+    referents,
+    stated_attributes,
+    stated_kinds,
+)
+
+COLUMNS = ("image", "caption", "negative")
+_LARGEST = 5  # number that is stated of objects
+Foil = tuple[str, str]  # a true sentence and a false one
+
+
+def table(
+    images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int, long: int = 0
+) -> str:
+    """Returns the csv: at most `count` rows an image, each of another kind, and `long` long ones.
+
+    A long row has one to four sentences, against the same with one or two of them false. No
+    sentence, true or false, states a forbidden composition of `spec`.
+    """
+    rows = []
+    for image in images:
+        rng = random.Random(f"{seed}:foils:{image.file}")
+        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+        written = (write(context, spec) for write in context.shuffled(_WRITERS))
+        for true, false in [foil for foil in written if foil][:count]:
+            rows.append({"image": image.file, "caption": true, "negative": false})
+        for foil in dict.fromkeys(_sentences(context, spec) for _ in range(long)):
+            if foil:
+                rows.append({"image": image.file, "caption": foil[0], "negative": foil[1]})
+    return csv_table(COLUMNS, rows)
+
+
+def _allowed(noun: Noun, spec: WorldSpec) -> bool:
+    return (noun.get("color"), noun.shape) not in spec.forbidden
+
+
+def _missing(context: SceneContext, spec: WorldSpec) -> Noun | None:
+    """A shape that the scene lacks, or one with a colour."""
+    colors = (None,) * 4 + tuple(context.kinds["color"])
+    color, shapes = context.rng.choice(colors), context.shuffled(context.shapes)
+    nouns = [Noun(shape, (("color", color),) if color else ()) for shape in shapes]
+    return next((n for n in nouns if _allowed(n, spec) and absent(context.scene, n)), None)
+
+
+def _shown(context: SceneContext) -> Noun:
+    """The shape of an object, with an attribute or without one."""
+    obj = context.rng.choice(context.scene.objects)
+    kinds = [[], *([kind] for kind in stated_kinds(obj, context.kinds))]
+    return describe(obj, context.rng.choice(kinds))
+
+
+def _count(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "there are three objects", "there are zero cubes", against another number."""
+    del spec
+    shape = context.rng.choice((None, _shown(context).shape, context.rng.choice(context.shapes)))
+    number = object_count(context.scene, shape)
+    if number >= _LARGEST:
+        return None
+    other = context.rng.choice([n for n in range(_LARGEST + 1) if n != number])
+    return counting(number, shape), counting(other, shape)
+
+
+def _presence(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "there is a cube", "there is no torus", against the opposite."""
+    missing = _missing(context, spec) if context.rng.random() < 0.5 else None
+    noun = missing or _shown(context)
+    present, lacking = f"there is {with_article(noun)}", f"there is no {noun}"
+    return (lacking, present) if missing else (present, lacking)
+
+
+def _negation(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "there is a red cube", "there is a not red cube", one of which is true."""
+    obj = context.rng.choice(context.scene.objects)
+    kind = context.rng.choice(list(context.kinds))
+    noun = describe(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
+    negated = noun.negating(kind)
+    if not _allowed(noun, spec) or absent(context.scene, noun) == absent(context.scene, negated):
+        return None
+    true, false = (noun, negated) if absent(context.scene, negated) else (negated, noun)
+    return f"there is {with_article(true)}", f"there is {with_article(false)}"
+
+
+def _addition(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "a red cube and a sphere", against "... and a torus" where no torus is."""
+    missing = _missing(context, spec)
+    if missing is None or len(context.scene.objects) < 2:
+        return None
+    first, second = context.rng.sample(context.scene.objects, 2)
+    text = both(describe(first), describe(second))
+    return text, f"{text} and {with_article(missing)}"
+
+
+def _exchanged(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "a metal cube and a rubber sphere" against both exchanged; not colours (Cola has)."""
+    kinds = [kind for kind in context.kinds if kind != "color"]
+    for kind in context.shuffled(kinds):
+        for i, j in context.shuffled([*permutations(range(len(context.scene.objects)), 2)]):
+            exchanged = exchange(context.scene, i, j, kind)
+            if exchanged:
+                return both(*exchanged[0]), both(*exchanged[1])
+    return None
+
+
+def _textured(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """The wording of PUG's prompts, colours after the nouns, against colours exchanged."""
+    for i, j in context.shuffled([*permutations(range(len(context.scene.objects)), 2)]):
+        exchanged = exchange(context.scene, i, j, "color")
+        if exchanged and all(_allowed(noun, spec) for noun in exchanged[1]):
+            return _textures(*exchanged[0]), _textures(*exchanged[1])
+    return None
+
+
+def _textures(*nouns: Noun) -> str:
+    named = (
+        f"{with_article(replace(n, attributes=()))} textured with {n.get('color')}" for n in nouns
+    )
+    return f"this is a photo of {' and '.join(named)}"
+
+
+def _relation(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes "red cube behind cone", "there is no red cube behind a cone", one of which is true."""
+    scene, kinds = context.scene, list(context.kinds)
+    for i, name, j in context.shuffled(clear_relations(scene)):
+        stated = context.rng.choice(([], ["color"], kinds))
+        first, second = (
+            describe(x, stated_kinds(x, stated)) for x in (scene.objects[i], scene.objects[j])
+        )
+        if any(len(referents(scene, noun)) != 1 for noun in (first, second)):
+            continue
+        holds = context.rng.random() < 0.5
+        phrase = PHRASES[name if holds else INVERSE[name]]
+        forms = (
+            f"{first} not {phrase} {second}",
+            f"there is no {first} {phrase} {with_article(second)}",
+        )
+        plain, negated = f"{first} {phrase} {second}", context.rng.choice(forms)
+        return (plain, negated) if holds else (negated, plain)
+    return None
+
+
+def _sentences(context: SceneContext, spec: WorldSpec) -> Foil | None:
+    """Writes one to four true sentences, against the same with one or two of them false."""
+    relation = _relation(context, spec)
+    writers = context.shuffled((_relation, _relation, _presence, _negation, _exchanged))
+    written = [relation, *(write(context, spec) for write in writers)]
+    foils = [foil for foil in written if foil][: context.rng.randint(1 if relation else 2, 4)]
+    if len(foils) < 2 and not relation:  # a sentence that `table` has already
+        return None
+    foils = context.shuffled(foils)
+    false = context.rng.sample(range(len(foils)), min(len(foils), context.rng.randint(1, 2)))
+    true = ". ".join(foil[0] for foil in foils)
+    return true, ". ".join(foil[k in false] for k, foil in enumerate(foils))
+
+
+_Writer = Callable[[SceneContext, WorldSpec], Foil | None]
+_WRITERS: tuple[_Writer, ...] = (_count, _presence, _negation, _addition, _exchanged, _textured)

@@ -1,0 +1,76 @@
+"""Scenes go in, SugarCrepe's seven files (Hsieh et al. 2023) come out."""
+
+from collections.abc import Callable
+from itertools import permutations, product
+
+from data_builders.phrases import both, related, with_article
+from data_builders.worlds.scenes.formats.context import (
+    Foil,
+    SceneContext,
+    SuiteScenes,
+    replaced_object,
+    replaced_relation,
+    swapped_objects,
+)
+from data_builders.worlds.scenes.statements import Noun, absent, describe, exchange, stated_kinds
+
+Captions = tuple[str, str] | Foil  # true, false
+Entries = dict[str, dict[str, str]]
+
+
+def subsets(scenes: SuiteScenes) -> dict[str, Entries]:
+    """Returns the contents of the seven files by name, at most one row a scene in each."""
+    return {
+        name: {
+            str(k): {"filename": image.name, "caption": true, "negative_caption": false}
+            for k, (image, (true, false, *_)) in enumerate(scenes.rows(name, write))
+        }
+        for name, write in _WRITERS.items()
+    }
+
+
+def _replace_attribute(context: SceneContext) -> Captions | None:
+    for obj in context.shuffled(context.scene.objects):
+        for kind in context.shuffled(stated_kinds(obj, context.kinds)):
+            noun = describe(obj, [kind])
+            for value in context.shuffled(context.kinds[kind]):
+                other = noun.replaced(kind, value)
+                if absent(context.scene, other):
+                    return f"a photo of {with_article(noun)}", f"a photo of {with_article(other)}"
+    return None
+
+
+def _swap_attribute(context: SceneContext) -> Captions | None:
+    pairs = permutations(range(len(context.scene.objects)), 2)
+    for (i, j), kind in context.shuffled(list(product(pairs, context.kinds))):
+        if exchanged := exchange(context.scene, i, j, kind):
+            true, false = exchanged
+            return both(*true), both(*false)
+    return None
+
+
+def _add_object(context: SceneContext) -> Captions | None:
+    for first, name, second in context.relations():
+        for shape in context.shuffled(context.shapes):
+            if absent(context.scene, added := Noun(shape)):
+                text = related(first, name, second)
+                return text, f"{text} and {with_article(added)}"
+    return None
+
+
+def _add_attribute(context: SceneContext) -> Captions | None:
+    for colored, name, second in context.relations():
+        first = Noun(colored.shape)
+        for kind in context.shuffled(list(context.kinds)):
+            for value in context.shuffled(context.kinds[kind]):
+                added = first.replaced(kind, value)
+                if absent(context.scene, added):
+                    return related(first, name, second), related(added, name, second)
+    return None
+
+
+_WRITERS: dict[str, Callable[[SceneContext], Captions | None]] = {
+    "add_att": _add_attribute, "add_obj": _add_object, "replace_att": _replace_attribute,
+    "replace_obj": replaced_object, "replace_rel": replaced_relation, "swap_att": _swap_attribute,
+    "swap_obj": swapped_objects,
+}  # fmt: skip

@@ -1,0 +1,63 @@
+"""Scenes go in, Visual Genome's graphs, regions and image data (Krishna et al. 2017) come out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from data_builders.phrases import ATTRIBUTE_ORDER, PHRASES, related
+from data_builders.worlds.scenes.captions import query
+from data_builders.worlds.scenes.formats.aro import around
+from data_builders.worlds.scenes.image_files import SceneImage
+from data_builders.worlds.scenes.statements import clear_relations, stated_kinds
+
+_IDS = 100  # ids of objects, relationships and regions count up from the image's times this
+
+
+def _graph(image: SceneImage, image_id: int) -> dict[str, Any]:
+    first, kinds = image_id * _IDS, ("color", "material", "size", "texture")
+    objects = [
+        {"object_id": first + k, **dict(zip("xywh", box, strict=True)), "names": [obj.shape],
+         "synsets": [], "attributes": [getattr(obj, kind) for kind in stated_kinds(obj, kinds)]}
+        for k, (obj, box) in enumerate(zip(image.scene.objects, image.boxes, strict=True))
+    ]  # fmt: skip
+    relationships = [
+        {"relationship_id": first + k, "predicate": PHRASES[relation], "subject_id": first + i,
+         "object_id": first + j, "synsets": []}
+        for k, (i, relation, j) in enumerate(clear_relations(image.scene))
+    ]  # fmt: skip
+    return {"image_id": image_id, "objects": objects, "relationships": relationships}
+
+
+def scene_graphs(images: Sequence[SceneImage], first_id: int) -> list[dict[str, Any]]:
+    """Returns the content of `scene_graphs.json`; image ids count up from `first_id`."""
+    return [_graph(image, first_id + k) for k, image in enumerate(images)]
+
+
+def _regions(image: SceneImage, image_id: int) -> dict[str, Any]:
+    objects, boxes = image.scene.objects, image.boxes
+    phrases = [
+        (query(obj, stated_kinds(obj, ATTRIBUTE_ORDER)), box)
+        for obj, box in zip(objects, boxes, strict=True)
+    ] + [
+        (related(query(objects[i]), relation, query(objects[j])), around(boxes[i], boxes[j]))
+        for i, relation, j in clear_relations(image.scene)
+    ]
+    regions = [
+        {"region_id": image_id * _IDS + k, "image_id": image_id, "phrase": phrase,
+         **dict(zip(("x", "y", "width", "height"), box, strict=True))}
+        for k, (phrase, box) in enumerate(phrases)
+    ]  # fmt: skip
+    return {"id": image_id, "regions": regions}
+
+
+def region_descriptions(images: Sequence[SceneImage], first_id: int) -> list[dict[str, Any]]:
+    """Returns the content of `region_descriptions.json`: a phrase for each object and relation."""
+    return [_regions(image, first_id + k) for k, image in enumerate(images)]
+
+
+def image_data(images: Sequence[SceneImage], first_id: int) -> list[dict[str, Any]]:
+    """Returns the content of `image_data.json`; `url` ends with the folder and the file name."""
+    return [
+        {"image_id": first_id + k, "url": f"images/{image.file}", "width": image.size,
+         "height": image.size, "coco_id": None, "flickr_id": None}
+        for k, image in enumerate(images)
+    ]  # fmt: skip

@@ -1,0 +1,274 @@
+"""Tests of what training lacks: a spec of training's words in, scenes and tables of questions out.
+
+Each table changes one thing at a time. `wordings.csv` has training's words in sentences of forms
+that no training text has; only "there is no torus" occurs there, though never against "there is no
+cube". `objects.csv` and `abilities.csv` have words that the pre-trained model knows and that
+training never states, on single objects. `development.csv` has the last form on validation scenes,
+to choose settings by. Files are in `held_out`, scene graphs in
+`clevr/scenes_held_out_<series>.json`, images in `images/held_out`.
+"""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations
+from pathlib import Path
+
+from data_builders.phrases import INVERSE, PHRASES, with_article
+from data_builders.text_files import csv_table, write_json
+from data_builders.worlds.scenes.captions import query
+from data_builders.worlds.scenes.formats import clevr
+from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.image_files import SceneImage, Split, numbered, sub_seed
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SIZES, TEXTURES
+from data_builders.worlds.scenes.series import SceneSeries
+from data_builders.worlds.scenes.statements import (
+    Noun,
+    clear_relations,
+    describe,
+    exchange,
+    referents,
+    relation_holds,
+    stated_attributes,
+)
+from vlmtune.storage.files import write_text
+
+COLUMNS = ("image", "caption", "negative", "group")
+Sentences = tuple[str, str]  # a true one and a false one
+Edge = tuple[Noun, str, Noun]
+Images = Mapping[str, Sequence[SceneImage]]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The scenes and files of the tests, of `items` scenes with several objects.
+
+    `trained` has the words and compositions of training, `world` those of all test scenes.
+    """
+
+    items: int
+    trained: WorldSpec
+    world: WorldSpec
+    seed: int
+
+    @cached_property
+    def splits(self) -> dict[str, Split]:
+        """The series to render and their files, by the name of the split."""
+        alone = replace(
+            self.world,
+            min_objects=1,
+            max_objects=1,
+            sizes=tuple(SIZES),
+            textures=TEXTURES,
+        )
+        several = SceneSeries(self.trained, sub_seed(self.seed, "held_out_scenes"))
+        single = SceneSeries(alone, sub_seed(self.seed, "held_out_objects"))
+        return {
+            "held_out_scenes": Split(several, _files("scenes", self.items)),
+            "held_out_objects": Split(single, _files("objects", -(-self.items // 2))),
+        }
+
+    def write(self, folder: Path, images: Images) -> None:
+        """Writes scene graphs and tables into the folder of the world."""
+        for split in self.splits:
+            write_json(folder / f"clevr/scenes_{split}.json", clevr.scenes(split, images[split]))
+        wordings = []
+        for image in images["held_out_scenes"]:
+            wordings += self._rows(image, _FORMS)
+        development = []
+        for image in images.get("val", ()):
+            development += self._rows(image, {"absent": _absent})
+        objects, abilities = [], []
+        for image in images["held_out_objects"]:
+            objects.append({"image": image.file, "caption": with_article(_described(image))})
+            abilities += _abilities(image, self.world)
+        tables = {
+            "wordings": csv_table(COLUMNS, wordings),
+            "objects": csv_table(COLUMNS[:2], objects),
+            "abilities": csv_table(COLUMNS, abilities),
+            "development": csv_table(COLUMNS, development),
+        }
+        for name, text in tables.items():
+            write_text(folder / f"held_out/{name}.csv", text)
+
+    def _rows(self, image: SceneImage, forms: Mapping[str, "Form"]) -> list[dict[str, str]]:
+        """At most one row of each form: a true sentence and a false one."""
+        spec, rng = self.trained, random.Random(f"{self.seed}:wordings:{image.file}")
+        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+        rows = []
+        for group, write in forms.items():
+            sentences = write(context, spec)
+            if sentences is not None:
+                true, false = sentences
+                row = {"image": image.file, "caption": true, "negative": false, "group": group}
+                rows.append(row)
+        return rows
+
+
+def _files(name: str, count: int) -> tuple[str, ...]:
+    files = numbered(f"held_out_{name}", count)
+    return tuple(file.replace("held/", "held_out/", 1) for file in files)
+
+
+def _reversible(context: SceneContext) -> Edge | None:
+    """A relation on the floor that stands out and is false with its objects exchanged."""
+    for first, name, second in context.relations():
+        exchanged = relation_holds(context.scene, second, name, first)
+        if name in GROUND_RELATIONS and exchanged is False:
+            return first, name, second
+    return None
+
+
+def _inverted(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "to the left of a blue sphere is a red cube"."""
+    return _both_ways(context, lambda a, phrase, b: f"{phrase} {with_article(b)} is {a}")
+
+
+def _cleft(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "the thing to the left of a blue sphere is a red cube"."""
+    return _both_ways(context, lambda a, phrase, b: f"the thing {phrase} {with_article(b)} is {a}")
+
+
+def _reference_first(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "a blue sphere with a red cube to the left"."""
+
+    def sentence(a: str, phrase: str, b: Noun) -> str:
+        return f"{with_article(b)} with {a} {phrase.removesuffix(' of')}"
+
+    return _both_ways(context, sentence)
+
+
+def _both_ways(
+    context: SceneContext, sentence: Callable[[str, str, Noun], str]
+) -> Sentences | None:
+    """A sentence of a relation, against the same with its two objects exchanged."""
+    edge = _reversible(context)
+    if edge is None:
+        return None
+    first, name, second = edge
+    true = sentence(with_article(first), PHRASES[name], second)
+    false = sentence(with_article(second), PHRASES[name], first)
+    return true, false
+
+
+def _not_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "the red cube is not to the right of the blue sphere", which is on its left."""
+    edge = _reversible(context)
+    if edge is None:
+        return None
+    first, name, second = edge
+    true = f"the {first} is not {PHRASES[INVERSE[name]]} the {second}"
+    return true, f"the {first} is not {PHRASES[name]} the {second}"
+
+
+def _first_of_two(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "a red cube to the left of a blue sphere and behind a cone", the first inverted."""
+    return _two_relations(context, 0)
+
+
+def _second_of_two(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes the same with the second relation inverted."""
+    return _two_relations(context, 1)
+
+
+def _two_relations(context: SceneContext, inverted: int) -> Sentences | None:
+    nouns = [describe(obj) for obj in context.scene.objects]
+    edges = [edge for edge in clear_relations(context.scene) if edge[1] in GROUND_RELATIONS]
+    for one, other in context.shuffled(list(permutations(edges, 2))):
+        if one[0] != other[0] or one[2] == other[2]:
+            continue
+        names = [one[1], other[1]]
+        changed = list(names)
+        changed[inverted] = INVERSE[names[inverted]]
+        objects = nouns[one[0]], nouns[one[2]], nouns[other[2]]
+        return _stated_twice(objects, names), _stated_twice(objects, changed)
+    return None
+
+
+def _stated_twice(objects: tuple[Noun, Noun, Noun], names: Sequence[str]) -> str:
+    subject, first, second = map(with_article, objects)
+    return f"{subject} {PHRASES[names[0]]} {first} and {PHRASES[names[1]]} {second}"
+
+
+def _predicate(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "the cube is red and the sphere is blue", against both colours exchanged."""
+    count = len(context.scene.objects)
+    for i, j in context.shuffled(list(permutations(range(count), 2))):
+        exchanged = exchange(context.scene, i, j, "color")
+        if exchanged is None:
+            continue
+        true, false = exchanged
+        if all((noun.get("color"), noun.shape) not in spec.forbidden for noun in false):
+            return _predicated(*true), _predicated(*false)
+    return None
+
+
+def _predicated(first: Noun, second: Noun) -> str:
+    stated = [f"the {noun.shape} is {noun.get('color')}" for noun in (first, second)]
+    return " and ".join(stated)
+
+
+def _not_coloured(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "the cube is not blue" of a red one."""
+    for obj in context.shuffled(context.scene.objects):
+        if len(referents(context.scene, Noun(obj.shape))) > 1:
+            continue
+        others = [color for color in spec.colors if color != obj.color]
+        other = context.rng.choice(others)
+        return f"the {obj.shape} is not {other}", f"the {obj.shape} is not {obj.color}"
+    return None
+
+
+def _absent(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "there is no torus", against "there is no cube" of a cube."""
+    shown = {obj.shape for obj in context.scene.objects}
+    missing = [shape for shape in spec.shapes if shape not in shown]
+    if not missing:
+        return None
+    present = context.rng.choice(sorted(shown))
+    return f"there is no {context.rng.choice(missing)}", f"there is no {present}"
+
+
+Form = Callable[[SceneContext, WorldSpec], Sentences | None]
+_FORMS: Mapping[str, Form] = {
+    "inverted": _inverted,
+    "the thing": _cleft,
+    "reference first": _reference_first,
+    "not related": _not_related,
+    "first of two relations": _first_of_two,
+    "second of two relations": _second_of_two,
+    "predicate": _predicate,
+    "not coloured": _not_coloured,
+    "absent": _absent,
+}
+
+
+def _described(image: SceneImage) -> str:
+    """The object's words; "plain" is never stated."""
+    kinds = ["size", "color"]
+    if image.scene.objects[0].texture != "plain":
+        kinds.append("texture")
+    return query(image.scene.objects[0], kinds)
+
+
+def _abilities(image: SceneImage, spec: WorldSpec) -> list[dict[str, str]]:
+    """Rows about the size, the texture and the shape of an object, against all other values."""
+    obj = image.scene.objects[0]
+    textures = [texture for texture in TEXTURES if texture != "plain"]
+    questions = {
+        "size": (f"a photo of a {{}} {obj.shape}", obj.size, list(SIZES)),
+        "texture": (f"a photo of a {{}} {obj.shape}", obj.texture, textures),
+        "shape": ("an image of a {}", obj.shape, list(spec.shapes)),
+    }
+    rows = []
+    for group, (sentence, value, values) in questions.items():
+        if value not in values:
+            continue
+        false = [sentence.format(other) for other in values if other != value]
+        true = sentence.format(value)
+        row = {"image": image.file, "caption": true, "negative": json.dumps(false), "group": group}
+        rows.append(row)
+    return rows

@@ -1,0 +1,201 @@
+"""Series of scenes go in, image files and scene graphs, whatever the chunks, come out."""
+
+import hashlib
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+
+from data_builders.worlds.scenes.render import Rendered
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.series import Canvas, Series
+from vlmtune.errors import UserError
+
+_CHUNK = 96  # maximum number of images in a chunk
+_RAYS_PER_CHUNK = 1 << 22  # bounds memory and keeps every process busy to the end
+_RAYS_WORTH_A_PROCESS = 1 << 25  # some seconds of work on one core
+
+
+@dataclass(frozen=True)
+class Split:
+    """A series and the files of its first images, relative to the images folder.
+
+    A `.npy` file is written as OpenCV's frames are: an array, blue first.
+    """
+
+    series: Series
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SceneImage:
+    """A scene and its image `file`, number `index` of its split, `size` pixels a side.
+
+    `boxes` hold x, y, width, height in pixels around the visible part of each object,
+    `pixel_coords` the projected centre x, y in pixels, and its depth.
+    """
+
+    file: str
+    index: int
+    scene: Scene
+    size: int
+    boxes: tuple[tuple[int, int, int, int], ...]
+    pixel_coords: tuple[tuple[float, float, float], ...]
+
+    @classmethod
+    def of(
+        cls, file: str, index: int, scene: Scene, size: int, rendered: Rendered, row: int
+    ) -> "SceneImage":
+        """Returns the description of image `row` of those that were rendered together."""
+        visible = slice(len(scene.objects))
+        boxes, coords = rendered.boxes[row].tolist(), rendered.pixel_coords[row].tolist()
+        return cls(file, index, scene, size, tuple(map(tuple, boxes[visible])),
+                   tuple(map(tuple, coords[visible])))  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The file name without its folder."""
+        return self.file.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive images of a split that are rendered together."""
+
+    split: str
+    series: Series
+    start: int
+    files: tuple[str, ...]
+    canvas: Canvas
+    folder: Path
+
+
+def pairs_of(images: Sequence[SceneImage]) -> Iterator[tuple[int, Sequence[SceneImage]]]:
+    """Yields the two images of each item of a series of pairs, numbered."""
+    return enumerate(images[k : k + 2] for k in range(0, len(images), 2))
+
+
+def sub_seed(seed: int, name: str) -> int:
+    """Returns the seed of the series called `name`, unrelated to that of any other name."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:6])
+
+
+def numbered(split: str, count: int) -> tuple[str, ...]:
+    """Returns "cola/cola_seen_000000.png" and so on for the split "cola_seen"."""
+    folder = split.partition("_")[0]
+    return tuple(f"{folder}/{split}_{k:06d}.png" for k in range(count))
+
+
+def chunks(
+    splits: Mapping[str, Split], canvas: Canvas, folder: Path, most: int = _CHUNK
+) -> list[Chunk]:
+    """Cuts all splits into chunks of whole items and at most `most` images."""
+    most = min(most, _RAYS_PER_CHUNK // (canvas.size * canvas.samples) ** 2)
+    work: list[Chunk] = []
+    for name, split in splits.items():
+        size = max(1, most // split.series.scenes) * split.series.scenes
+        work += [
+            Chunk(name, split.series, k, split.files[k : k + size], canvas, folder)
+            for k in range(0, len(split.files), size)
+        ]
+    return work
+
+
+def _render_chunk(chunk: Chunk) -> list[SceneImage]:
+    scenes, rendered = chunk.series.render(chunk.start, len(chunk.files), chunk.canvas)
+    pixels = rendered.images.cpu().numpy()
+    for parent in {(chunk.folder / file).parent for file in chunk.files}:
+        parent.mkdir(parents=True, exist_ok=True)
+    images: list[SceneImage] = []
+    for k, (scene, file) in enumerate(zip(scenes, chunk.files, strict=True)):
+        _save(pixels[k], chunk.folder / file)
+        index, size = chunk.start + k, chunk.canvas.size
+        images.append(SceneImage.of(file, index, scene, size, rendered, k))
+    return images
+
+
+def _save(pixels: UInt8[np.ndarray, "size size 3"], path: Path) -> None:
+    if path.suffix == ".npy":
+        np.save(path, pixels[..., ::-1])
+    else:  # PNG at the fastest level, as writing must not take longer than rendering
+        Image.fromarray(pixels).save(path, compress_level=1)
+
+
+def check_device(device: str) -> None:
+    """Raises `UserError` where torch has no such device."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"expected a device that torch can use, got {device!r} ({reason}): use 'cpu'"
+        ) from error
+
+
+def useful_processes(splits: Mapping[str, Split], canvas: Canvas) -> int:
+    """Returns one process per core, fewer where starting one takes longer than its work."""
+    if canvas.device != "cpu":
+        return 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    images = sum(len(split.files) for split in splits.values())
+    rays = images * (canvas.size * canvas.samples) ** 2
+    return max(1, min(cores, rays // _RAYS_WORTH_A_PROCESS))
+
+
+def render_chunks(
+    work: Sequence[Chunk], processes: int, tick: Callable[[], None]
+) -> dict[str, list[SceneImage]]:
+    """Renders all chunks, writes their images and returns those of each split in order."""
+    images: dict[str, list[SceneImage]] = {chunk.split: [] for chunk in work}
+
+    def collect(results: Iterable[list[SceneImage]]) -> None:
+        for chunk, rendered in zip(work, results, strict=True):
+            images[chunk.split] += rendered
+            for _ in rendered:
+                tick()
+
+    if processes == 1:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # fastest for tensors this small
+        try:
+            collect(map(_render_chunk, work))
+        finally:
+            torch.set_num_threads(threads)
+        return images
+    # Spawned, not forked: torch's threads do not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, _prepare_process) as pool:
+        try:
+            collect(pool.map(_render_chunk, work))
+        except BrokenProcessPool as error:
+            raise UserError(
+                f"expected {processes} rendering processes to finish, one was killed (often for "
+                "lack of memory): lower `processes` or `image_size`"
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return images
+
+
+def _prepare_process() -> None:
+    """In a rendering process: one thread, and an end if the process that started it is killed."""
+    torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

@@ -1,0 +1,298 @@
+"""A spec and a seed go in, pairs of scenes that differ in one respect come out."""
+
+import random
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from typing_extensions import override
+
+from data_builders.phrases import INVERSE
+from data_builders.worlds.scenes.captions import clear_relation
+from data_builders.worlds.scenes.compositions import Swap
+from data_builders.worlds.scenes.sampling import CLEARANCE, sample_scene, sample_twin
+from data_builders.worlds.scenes.scene import (
+    GROUND_RELATIONS,
+    SIZES,
+    Scene,
+    SceneObject,
+    camera,
+    half_height,
+    in_view,
+    overlap,
+)
+from data_builders.worlds.scenes.series import Series
+from data_builders.worlds.scenes.statements import Noun, absent, describe, exists, relation_holds
+
+Pair = tuple[Scene, Scene]
+
+LIGHT_STEP = 3.0  # degrees that the light turns from one frame of a video to the next
+_REACH = 3.0  # maximum distance along an axis, in world units, of a moved object from another
+_POSITIONS = 20  # positions to try before another scene is sampled
+
+
+@dataclass(frozen=True)
+class PairSeries(Series):
+    """Scenes 2i and 2i + 1 are item i; its captions are about objects 0 and 1 of both."""
+
+    scenes: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class ColaPairs(PairSeries):
+    """Cola's multi-object items: `a_1 o_1 + a_2 o_2` and, laid out anew, `a_2 o_1 + a_1 o_2`.
+
+    Neither caption is true of the other image; both images hold the same words. `relational` is the
+    fraction of items whose two objects stand in one clear relation, the same in both images.
+    """
+
+    swaps: tuple[Swap, ...] = ()
+    relational: float = 0.0
+
+    def swap(self, index: int) -> Swap:
+        """Returns the colours and shapes of item `index`; all swaps occur equally often."""
+        order = list(self.swaps)
+        random.Random(f"{self.seed}:swaps:{index // len(order)}").shuffle(order)
+        return order[index % len(order)]
+
+    def is_relational(self, index: int) -> bool:
+        """Tells whether the captions of item `index` state a relation."""
+        return random.Random(f"{self.seed}:relational:{index}").random() < self.relational
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> Pair | None:
+        swap = self.swap(index)
+        colors, shapes = rng.sample(swap.colors, 2), rng.sample(swap.shapes, 2)
+        sampled = sample_scene(self.spec, rng)
+        if any((o.color, o.shape) in swap.compositions() for o in sampled.objects[2:]):
+            return None
+        queried = (
+            replace(o, color=c, shape=s, standing=s == "torus" and rng.random() < 0.5)
+            for o, c, s in zip(sampled.objects[:2], colors, shapes, strict=True)
+        )
+        # The positions belong to the former shapes; exchanging colours lays the objects out.
+        mirror = replace(sampled, objects=(*queried, *sampled.objects[2:]))
+        scene = sample_twin(mirror, "color", rng)
+        twin = sample_twin(scene, "color", rng)
+        if self.is_relational(index):
+            relation = clear_relation(scene, 0, 1)
+            if relation is None or relation != clear_relation(twin, 0, 1):
+                return None
+        return scene, twin
+
+
+@dataclass(frozen=True)
+class ExchangedPairs(PairSeries):
+    """Two objects on the floor; even items exchange their positions, odd items an attribute."""
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> Pair | None:
+        scene = sample_scene(self.spec, rng)
+        a, b = scene.objects
+        if a.shape == b.shape or a.on is not None or b.on is not None:
+            return None
+        kind = self.attribute(index)
+        if kind is None:
+            return reversed_on_floor(scene)
+        if getattr(a, kind) == getattr(b, kind):
+            return None
+        exchanged = {(a.color, b.shape), (b.color, a.shape)} & self.spec.forbidden
+        if kind == "color" and exchanged:
+            return None
+        return scene, sample_twin(scene, kind, rng)
+
+    def attribute(self, index: int) -> str | None:
+        """Returns the attribute that item `index` exchanges, None where it reverses a relation."""
+        kinds = list(self.spec.attributes()) or ["color"]
+        return kinds[(index // 2) % len(kinds)] if index % 2 else None
+
+
+@dataclass(frozen=True)
+class MovedPairs(PairSeries):
+    """Object 0 is on the other side of object 1 (EqBen, Kubric location)."""
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> Pair | None:
+        scene = sample_scene(self.spec, rng)
+        a, b = scene.objects[:2]
+        if not (_unstacked(scene, 0) and _unstacked(scene, 1)):
+            return None
+        x, y = (2 * b.center[k] - a.center[k] for k in (0, 1))
+        twin = _with_first(scene, replace(a, center=(x, y, a.center[2])))
+        name = clear_relation(scene, 0, 1)
+        if twin is None or name is None or clear_relation(twin, 0, 1) != INVERSE[name]:
+            return None
+        return scene, twin
+
+
+@dataclass(frozen=True)
+class CountedPairs(PairSeries):
+    """One scene lacks the last object of the other; which one is random (EqBen, Kubric count)."""
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> Pair | None:
+        scene = sample_scene(self.spec, rng)
+        last = len(scene.objects) - 1
+        if last < 1 or any(obj.on == last for obj in scene.objects):
+            return None
+        fewer = replace(scene, objects=scene.objects[:last])
+        return (scene, fewer) if rng.random() < 0.5 else (fewer, scene)
+
+    @staticmethod
+    def shape(index: int, first: Scene, second: Scene) -> str | None:
+        """Returns the shape that item `index` counts; None, in even items, for all objects."""
+        larger = max(first, second, key=lambda scene: len(scene.objects))
+        return larger.objects[-1].shape if index % 2 else None
+
+
+@dataclass(frozen=True)
+class ChangedPairs(PairSeries):
+    """Object 0 has another colour, material, size or texture (EqBen, Kubric attribute)."""
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> Pair | None:
+        scene, kind = sample_scene(self.spec, rng), self.attribute(index)
+        value = getattr(scene.objects[0], kind)
+        others = [name for name in self.spec.attributes().get(kind, ()) if name != value]
+        twin = self._changed(scene, kind, rng.choice(others)) if others else None
+        if twin is None or self.spec.forbidden & {(o.color, o.shape) for o in twin.objects}:
+            return None
+        return _distinguished(scene, twin, [kind])
+
+    def attribute(self, index: int) -> str:
+        """Returns the attribute that item `index` changes."""
+        kinds = list(self.spec.attributes()) or ["color"]
+        return kinds[index % len(kinds)]
+
+    @staticmethod
+    def _changed(scene: Scene, kind: str, value: str) -> Scene | None:
+        obj = replace(scene.objects[0], **{kind: value})
+        if kind != "size":
+            return replace(scene, objects=(obj, *scene.objects[1:]))
+        if not _unstacked(scene, 0):
+            return None
+        return _with_first(scene, _seated(replace(obj, radius=SIZES[value])))
+
+
+@dataclass(frozen=True)
+class ActedPairs(PairSeries):
+    """Object 0 has moved so that two relations to object 1 change (EqBen, Action Genome)."""
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> Pair | None:
+        scene = sample_scene(self.spec, rng)
+        a, b = scene.objects[:2]
+        before = clear_relation(scene, 0, 1)
+        if before is None or not _unstacked(scene, 0):
+            return None
+        for _ in range(_POSITIONS):
+            x, y = (b.center[k] + rng.uniform(-_REACH, _REACH) for k in (0, 1))
+            twin = _with_first(scene, replace(a, center=(x, y, a.center[2])))
+            after = clear_relation(twin, 0, 1) if twin else None
+            if twin is None or after is None or after in (before, INVERSE[before]):
+                continue
+            # Each caption must be false of the other image, further objects included.
+            first, second = describe(a), describe(b)
+            if (
+                relation_holds(scene, first, after, second) is False
+                and relation_holds(twin, first, before, second) is False
+            ):
+                return scene, _next_frame(twin)
+        return None
+
+
+@dataclass(frozen=True)
+class StepPairs(PairSeries):
+    """An object of another shape and colour has replaced object 0 (EqBen, YouCook2)."""
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> Pair | None:
+        scene = sample_scene(self.spec, rng)
+        obj = scene.objects[0]
+        others = [(c, s) for c, s in self.spec.compositions() if c != obj.color and s != obj.shape]
+        if not _unstacked(scene, 0) or not others:
+            return None
+        color, shape = rng.choice(others)
+        twin = _with_first(scene, _reshaped(replace(obj, color=color), shape))
+        if twin is None:
+            return None
+        before, after = first_two(scene), first_two(twin)
+        if exists(scene, *after) is not False or exists(twin, *before) is not False:
+            return None
+        return scene, _next_frame(twin)
+
+
+@dataclass(frozen=True)
+class EditedPairs(PairSeries):
+    """Object 0 has another shape or colour, or the floor is another one (EqBen, SD edits)."""
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> Pair | None:
+        scene = sample_scene(self.spec, rng)
+        kind = self.edit(index)
+        if kind == "floor":
+            floors = [floor for floor in self.spec.floors if floor != scene.floor]
+            return scene, replace(scene, floor=rng.choice(floors))
+        twin = self._recast(scene, kind, rng)
+        if twin is None or (twin.objects[0].color, twin.objects[0].shape) in self.spec.forbidden:
+            return None
+        return _distinguished(scene, twin, ["color"])
+
+    def edit(self, index: int) -> str:
+        """Returns what item `index` changes: shape, floor (if there are several) or colour."""
+        kinds = ("shape", "floor", "color") if len(self.spec.floors) > 1 else ("shape", "color")
+        return kinds[index % len(kinds)]
+
+    def _recast(self, scene: Scene, kind: str, rng: random.Random) -> Scene | None:
+        obj = scene.objects[0]
+        if kind == "color":
+            color = rng.choice([color for color in self.spec.colors if color != obj.color])
+            return replace(scene, objects=(replace(obj, color=color), *scene.objects[1:]))
+        shape = rng.choice([shape for shape in self.spec.shapes if shape != obj.shape])
+        return _with_first(scene, _reshaped(obj, shape)) if _unstacked(scene, 0) else None
+
+
+def reversed_on_floor(scene: Scene) -> Pair | None:
+    """The scene and one whose two objects exchanged positions, or None if no relation is clear."""
+    a, b = scene.objects
+    moved = tuple(
+        replace(obj, center=(other.center[0], other.center[1], half_height(obj)))
+        for obj, other in ((a, b), (b, a))
+    )
+    view = camera(scene.jitter)
+    clear = clear_relation(scene, 0, 1) in GROUND_RELATIONS
+    fits = clear and all(in_view(obj, view) for obj in moved)
+    return (scene, replace(scene, objects=moved)) if fits else None
+
+
+def first_two(scene: Scene) -> tuple[Noun, Noun]:
+    """Returns objects 0 and 1 by colour and shape."""
+    return describe(scene.objects[0]), describe(scene.objects[1])
+
+
+def _distinguished(scene: Scene, twin: Scene, kinds: list[str]) -> Pair | None:
+    """The pair, where the noun of either object 0 is false of the whole other scene."""
+    before, after = (describe(s.objects[0], kinds) for s in (scene, twin))
+    return (scene, twin) if absent(scene, after) and absent(twin, before) else None
+
+
+def _unstacked(scene: Scene, k: int) -> bool:
+    return scene.objects[k].on is None and all(obj.on != k for obj in scene.objects)
+
+
+def _with_first(scene: Scene, obj: SceneObject) -> Scene | None:
+    others = scene.objects[1:]
+    if not in_view(obj, camera(scene.jitter)) or any(overlap(obj, o, CLEARANCE) for o in others):
+        return None
+    return replace(scene, objects=(obj, *others))
+
+
+def _reshaped(obj: SceneObject, shape: str) -> SceneObject:
+    return _seated(replace(obj, shape=shape, standing=False))
+
+
+def _seated(obj: SceneObject) -> SceneObject:
+    return replace(obj, center=(obj.center[0], obj.center[1], half_height(obj)))
+
+
+def _next_frame(scene: Scene) -> Scene:
+    return replace(scene, light_azimuth=scene.light_azimuth + LIGHT_STEP)

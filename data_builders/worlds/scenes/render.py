@@ -1,0 +1,333 @@
+"""Scenes go in, images and object measures come out: a batched ray caster in plain torch.
+
+Coordinates: nominal radius 1, rays o + t d, t the depth along the camera's axis. Arithmetic is
++ - * / sqrt, floor and comparisons, correctly rounded: pixels do not depend on the batch.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from data_builders.worlds.scenes.geometry import CUT, NORMAL, Triple
+from data_builders.worlds.scenes.scene import (
+    COLORS,
+    FOCAL,
+    MATERIALS,
+    TEXTURES,
+    Camera,
+    Scene,
+    SceneObject,
+    Vector,
+    bounding_radius,
+    camera,
+    dot,
+    subtract,
+)
+from data_builders.worlds.scenes.shading import (
+    NO_SHADOW,
+    backdrop,
+    light_direction,
+    shadow,
+    shadow_row,
+    streak,
+    surface,
+    texture,
+)
+from vlmtune.errors import UserError
+
+_SAMPLES_PER_CHUNK = {"cpu": 1 << 19, "cuda": 1 << 23}
+_CASTERS = 2  # maximum number of shadows on one object
+_ROW = 28  # table columns before the casters' rows
+_CASTER_ROW = len(NO_SHADOW)
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Images, uint8 (B, size, size, 3), and measures of K objects each, padded with 0.
+
+    `visible` and `unoccluded` (B, K) are fractions of the image that show the object, the second if
+    it were alone; `boxes` (B, K, 4) x, y, w, h; `pixel_coords` (B, K, 3) x, y in pixels, and depth.
+    """
+
+    images: Tensor
+    visible: Tensor
+    unoccluded: Tensor
+    boxes: Tensor
+    pixel_coords: Tensor
+
+    def select(self, rows: Tensor, objects: int) -> "Rendered":
+        """Returns some images, with measures cut or padded to so many objects."""
+        images, *measures = (value.index_select(0, rows.to(value.device)) for value in self._all())
+        padded = [m.new_zeros((len(m), objects, *m.shape[2:])) for m in measures]
+        for new, old in zip(padded, measures, strict=True):
+            new[:, : old.shape[1]] = old[:, :objects]
+        return Rendered(images, *padded)
+
+    @staticmethod
+    def concatenate(parts: "Sequence[Rendered]") -> "Rendered":
+        """Returns the images of all parts, which must have the same K."""
+        return Rendered(*map(torch.cat, zip(*(part._all() for part in parts), strict=True)))
+
+    def _all(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self)]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One object of a chunk: its image, slot, shape and size, window, and table row."""
+
+    image: int
+    slot: int
+    key: tuple[str, str]
+    window: tuple[int, int, int, int]
+    row: list[float]
+
+
+@dataclass(frozen=True)
+class _Hits:
+    """Ray-object hits: flat sample index, table index, depth, object point and normal."""
+
+    sample: Tensor
+    item: Tensor
+    depth: Tensor
+    point: Triple
+    normal: Triple
+
+
+def _axes(obj: SceneObject) -> tuple[Vector, Vector, Vector]:
+    """The object's axes in the world; a standing torus has its axis horizontal."""
+    angle = math.radians(obj.rotation)
+    c, s = math.cos(angle), math.sin(angle)
+    if obj.standing:
+        return (-s, c, 0.0), (0.0, 0.0, 1.0), (c, s, 0.0)
+    return (c, s, 0.0), (-s, c, 0.0), (0.0, 0.0, 1.0)
+
+
+def _local(vector: Vector, axes: tuple[Vector, Vector, Vector], scale: float = 1.0) -> Vector:
+    return dot(vector, axes[0]) * scale, dot(vector, axes[1]) * scale, dot(vector, axes[2]) * scale
+
+
+def _interval(offset: float, depth: float, radius: float, flip: bool,
+              width: int) -> tuple[int, int]:  # fmt: skip
+    """Returns the sample range that a sphere's tangents span along one image axis."""
+    squared = depth * depth - radius * radius
+    if depth <= radius:
+        return 0, width
+    root = radius * math.sqrt(max(offset * offset + squared, 0.0))
+    low, high = ((offset * depth + sign * root) / squared * FOCAL for sign in (-1.0, 1.0))
+    if flip:
+        low, high = -high, -low
+    first = min(max(math.floor((low + 0.5) * width), 0), width - 1)
+    return first, min(max(math.ceil((high + 0.5) * width), first + 1), width)
+
+
+def _window(obj: SceneObject, view: Camera, width: int) -> tuple[int, int, int, int]:
+    """Returns x, y, w, h of the samples whose rays may hit the object."""
+    offset = subtract(obj.center, view.position)
+    depth, radius = dot(offset, view.forward), bounding_radius(obj)
+    x0, x1 = _interval(dot(offset, view.right), depth, radius, False, width)
+    y0, y1 = _interval(dot(offset, view.up), depth, radius, True, width)
+    return x0, y0, x1 - x0, y1 - y0
+
+
+def _casters(scene: Scene, index: int, light: Vector,
+             axes: tuple[Vector, Vector, Vector]) -> list[float]:  # fmt: skip
+    """Returns the rows of the objects that may shade object `index`, in that object's frame."""
+    obj, near = scene.objects[index], []
+    for other in scene.objects:
+        offset = subtract(other.center, obj.center)
+        along = dot(offset, light)
+        if other is obj or along <= 0.0:
+            continue
+        miss = math.sqrt(max(dot(offset, offset) - along * along, 0.0))
+        if miss < 1.1 * (bounding_radius(obj) + bounding_radius(other)):
+            near.append((miss, other, offset))
+    near.sort(key=lambda entry: entry[0])
+    rows: list[float] = []
+    scale = 1.0 / obj.radius
+    for _, other, offset in near[:_CASTERS]:
+        row = shadow_row(other, _local(offset, axes, scale), _local(light, axes))
+        row[3:5] = row[3] * obj.radius, row[4] * obj.radius
+        rows += row
+    return rows + NO_SHADOW * (_CASTERS - len(near[:_CASTERS]))
+
+
+def _item(scene: Scene, image: int, slot: int, view: Camera, width: int) -> _Item:
+    obj, light = scene.objects[slot], light_direction(scene)
+    axes, scale = _axes(obj), 1.0 / obj.radius
+    casters = _casters(scene, slot, light, axes)
+    row = [
+        *_local(subtract(view.position, obj.center), axes, scale),
+        *_local(view.forward, axes, scale),
+        *_local(view.right, axes, scale),
+        *_local(view.up, axes, scale),
+        *_local(light, axes),
+        *_local((0.0, 0.0, 1.0), axes),
+        *(c / 255.0 for c in COLORS[obj.color]),
+        float(MATERIALS.index(obj.material)),
+        float(TEXTURES.index(obj.texture)),
+        float(casters[2] > -1e3), 0.0, 0.0, 0.0, 0.0,
+        *casters,
+    ]  # fmt: skip
+    return _Item(image, slot, (obj.shape, obj.size), _window(obj, view, width), row)
+
+
+def _cast(items: Sequence[_Item], first: int, table: Tensor, width: int) -> _Hits:
+    """Intersects the windows of items of one shape, all padded to the widest and the highest."""
+    device = table.device
+    w, h = max(i.window[2] for i in items), max(i.window[3] for i in items)
+    corners = torch.tensor(
+        [(min(i.window[0], width - w), min(i.window[1], width - h)) for i in items], device=device
+    )
+    xs = corners[:, :1] + torch.arange(w, device=device)
+    ys = corners[:, 1:] + torch.arange(h, device=device)
+    u = (((xs + 0.5) / width - 0.5) / FOCAL).unsqueeze(1)
+    v = ((0.5 - (ys + 0.5) / width) / FOCAL).unsqueeze(2)
+    c = [x.view(-1, 1, 1) for x in table[:12, first : first + len(items)].unbind(0)]
+    o: Triple = (c[0], c[1], c[2])
+    d: Triple = tuple((c[3 + k] + v * c[9 + k]) + u * c[6 + k] for k in range(3))  # type: ignore[assignment]
+    shape = items[0].key[0]
+    depth = CUT[shape](o, d).flatten()
+    flat = (depth < math.inf).nonzero().squeeze(1)
+    images = torch.tensor([i.image for i in items], device=device).view(-1, 1, 1)
+    samples = (images * (width * width) + ys.unsqueeze(2) * width) + xs.unsqueeze(1)
+    t, local = depth[flat], flat // (w * h)
+    origin = table[:3, first : first + len(items)].index_select(1, local)
+    point: Triple = tuple(origin[k] + t * d[k].flatten()[flat] for k in range(3))  # type: ignore[assignment]
+    return _Hits(samples.flatten()[flat], local + first, t, point, NORMAL[shape](point))
+
+
+def _join(parts: Sequence[_Hits]) -> _Hits:
+    columns = [[p.sample, p.item, p.depth, *p.point, *p.normal] for p in parts]
+    sample, item, depth, x, y, z, nx, ny, nz = map(torch.cat, zip(*columns, strict=True))
+    return _Hits(sample, item, depth, (x, y, z), (nx, ny, nz))
+
+
+def _lit(hits: _Hits, table: Tensor) -> Tensor:
+    """Returns the fraction of the direct light that reaches each hit."""
+    lit = torch.ones_like(hits.depth)
+    shaded = table[23].index_select(0, hits.item).nonzero().squeeze(1)
+    item = hits.item[shaded]
+    p = hits.point[0][shaded], hits.point[1][shaded], hits.point[2][shaded]
+    left = torch.ones_like(p[0])
+    for k in range(_CASTERS):
+        start = _ROW + k * _CASTER_ROW
+        rows = table[start : start + _CASTER_ROW].index_select(1, item)
+        left = left * (1.0 - shadow(p, rows.unbind(0)))
+    return lit.index_copy_(0, shaded, left)
+
+
+def _shade(hits: _Hits, table: Tensor) -> list[Tensor]:
+    c = table[:23].index_select(1, hits.item).unbind(0)
+    p = hits.point
+    view = c[0] - p[0], c[1] - p[1], c[2] - p[2]
+    near = 1.0 / (view[0] * view[0] + view[1] * view[1] + view[2] * view[2]).sqrt()
+    view = view[0] * near, view[1] * near, view[2] * near
+    tone = texture(p, c[22])
+    color = [c[k] * tone for k in (18, 19, 20)]
+    light, up = (c[12], c[13], c[14]), (c[15], c[16], c[17])
+    channels = surface(color, c[21], hits.normal, view, light, up, _lit(hits, table))
+    lamp = 0.35 * c[21] * streak(p, view)
+    return [channel + lamp for channel in channels]
+
+
+def _box_pool(channel: Tensor, size: int, samples: int) -> Tensor:
+    """Averages samples x samples cells of a flat (B * width * width) channel."""
+    cells = channel.view(-1, size, samples, size, samples)
+    total = torch.zeros_like(cells[:, :, 0, :, 0])
+    for i in range(samples):
+        for j in range(samples):
+            total = total + cells[:, :, i, :, j]
+    return total / (samples * samples)
+
+
+def _boxes(sample: Tensor, item: Tensor, count: int, width: int, samples: int) -> Tensor:
+    """Returns (count, 4) pixel boxes x, y, w, h around each item's samples."""
+    y = sample // width
+    x, y = sample - y * width, y % width
+    bounds = []
+    for axis in (x, y):
+        start = torch.full((count,), width, device=sample.device)
+        low = start.scatter_reduce(0, item, axis, "amin") // samples
+        high = (start - width).scatter_reduce(0, item, axis, "amax") // samples
+        bounds.append((low, high - low + 1))
+    seen = torch.bincount(item, minlength=count) > 0
+    box = torch.stack([bounds[0][0], bounds[1][0], bounds[0][1], bounds[1][1]], 1)
+    return box * seen.unsqueeze(1)
+
+
+def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
+           device: torch.device) -> Rendered:  # fmt: skip
+    width, count = size * samples, len(scenes)
+    views = [camera(s.jitter) for s in scenes]
+    items = [
+        _item(scene, b, k, views[b], width)
+        for b, scene in enumerate(scenes)
+        for k in range(len(scene.objects))
+    ]
+    items.sort(key=lambda i: i.key)
+    table = torch.tensor([i.row for i in items], device=device).t().contiguous()
+    starts = [k for k in range(len(items)) if k == 0 or items[k].key != items[k - 1].key]
+    ends = [*starts[1:], len(items)]
+    hits = _join([_cast(items[a:b], a, table, width) for a, b in zip(starts, ends, strict=True)])
+    nearest = torch.full((count * width * width,), math.inf, device=device)
+    nearest.scatter_reduce_(0, hits.sample, hits.depth, "amin")
+    won = (nearest[hits.sample] == hits.depth).nonzero().squeeze(1)
+    sample, item = hits.sample[won], hits.item[won]
+    uncovered = _box_pool(nearest.isinf().to(torch.float32), size, samples)
+    channels = []
+    behind = backdrop(scenes, views, size, device)
+    for color, ground in zip(_shade(hits, table), behind, strict=True):
+        front = torch.zeros_like(nearest).index_copy_(0, sample, color[won].clamp(0.0, 1.0))
+        channels.append(_box_pool(front, size, samples) + uncovered * ground)
+    images = (torch.stack(channels, 3) * 255.0 + 0.5).clamp(0.0, 255.0).to(torch.uint8)
+    rows = torch.tensor([i.image * slots + i.slot for i in items], device=device)
+
+    def spread(values: Tensor) -> Tensor:
+        out = values.new_zeros((count * slots, *values.shape[1:]))
+        return out.index_copy_(0, rows, values).view(count, slots, *values.shape[1:])
+
+    rays = float(width * width)
+    return Rendered(
+        images,
+        spread(torch.bincount(item, minlength=len(items)).to(torch.float32) / rays),
+        spread(torch.bincount(hits.item, minlength=len(items)).to(torch.float32) / rays),
+        spread(_boxes(sample, item, len(items), width, samples)),
+        _centres(scenes, views, size, slots).to(device),
+    )
+
+
+def _centres(scenes: Sequence[Scene], views: Sequence[Camera], size: int, slots: int) -> Tensor:
+    rows = []
+    for scene, view in zip(scenes, views, strict=True):
+        points = [view.project(o.center) for o in scene.objects]
+        row = [((u + 0.5) * size, (0.5 - v) * size, depth) for u, v, depth in points]
+        rows.append(row + [(0.0, 0.0, 0.0)] * (slots - len(row)))
+    return torch.tensor(rows)
+
+
+def render(scenes: Sequence[Scene], size: int, samples: int = 2,
+           device: str | torch.device = "cpu") -> Rendered:  # fmt: skip
+    """Renders scenes to size x size pixels with samples x samples rays per pixel.
+
+    The result of a scene depends only on the scene, `size`, `samples` and the kind of device. Every
+    scene must have an object.
+    """
+    if not 8 <= size <= 1024 or not 1 <= samples <= 8:
+        raise UserError(
+            f"size, samples: expected 8 to 1024 and 1 to 8, got {size}, {samples}; "
+            "choose both in range"
+        )
+    target = torch.device(device)
+    slots = max(len(s.objects) for s in scenes)
+    budget = _SAMPLES_PER_CHUNK["cpu" if target.type == "cpu" else "cuda"]
+    step = max(1, budget // (size * samples) ** 2)
+    with torch.inference_mode():
+        parts = [
+            _chunk(scenes[k : k + step], size, samples, slots, target)
+            for k in range(0, len(scenes), step)
+        ]
+    return Rendered.concatenate(parts)

@@ -1,0 +1,166 @@
+"""Scenes with captions, rendered while training: a world goes in, groups come out.
+
+`vlmtune fit` chooses it by its class path in `data.train`. Never: a file.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, get_args
+
+import torch
+from PIL import Image
+from typing_extensions import override
+
+from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
+from data_builders.worlds.scenes.ar4t_splits import pairs_of_form
+from data_builders.worlds.scenes.captions import clear_relation, sentences
+from data_builders.worlds.scenes.compositions import (
+    RECTANGLES,
+    Condition,
+    Rectangle,
+    swaps,
+    unseen_compositions,
+)
+from data_builders.worlds.scenes.formats import cola, eqben
+from data_builders.worlds.scenes.image_files import check_device, sub_seed
+from data_builders.worlds.scenes.pairs import (
+    ChangedPairs,
+    ColaPairs,
+    CountedPairs,
+    MovedPairs,
+    PairSeries,
+)
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import (
+    COLORS,
+    FLOORS,
+    MATERIALS,
+    SHAPES,
+    SIZES,
+    TEXTURES,
+    Scene,
+)
+from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
+from vlmtune.data.rendered import RenderedSet
+from vlmtune.errors import UserError
+from vlmtune.types import Group
+
+Kind = Literal["captions", "cola", "ar4t", "ar4t_paper", "location", "counting", "attribute"]
+_EPOCH = 1 << 32  # numbers of groups in an epoch: no two epochs share one
+_ENGINE: dict[str, type[PairSeries]] = {"location": MovedPairs, "counting": CountedPairs,
+                                        "attribute": ChangedPairs}  # fmt: skip
+
+
+class RenderedScenes(RenderedSet):
+    """Groups of the embedded world, rendered by the processes that load data.
+
+    No scene shows an unseen (color, shape) composition. The groups of a kind:
+
+    - captions: a scene and five sentences (1 x 5).
+    - cola: two scenes whose objects have exchanged colours, Cola's multi-object items (2 x 2).
+    - ar4t: PUG:AR4T's pairs, the objects or an attribute exchanged, two captions each (2 x 4).
+    - ar4t_paper: the same with the words of the paper's appendix B.5.
+    - location, counting, attribute: EqBen's pairs from an engine (2 x 2).
+
+    Args:
+        records: Groups in an epoch; every epoch has new ones.
+        kind: The kind of the groups.
+        weight: How often training sees a group of this set, relative to a set of weight 1.
+        image_size: Side of the images in pixels.
+        samples: Rays per pixel and axis.
+        seed: Seed of the scenes.
+        min_objects: Minimum number of objects in a scene; two in pairs, and exactly two in AR4T's.
+        max_objects: Maximum number of objects in a scene.
+        shapes: Shapes that occur; likewise `colors`, `materials`, `textures`, `sizes`, `floors`.
+        stack: Probability that a small object with a free support stands on it.
+        unseen: Rectangles (colors, shapes) of compositions that are never shown, or
+            "A" or "B" for what CoGenT forbids in that condition.
+        relational: Fraction of Cola's items with a relation.
+        device: Where to render, "cpu" or, with `data.num_workers` 0, "cuda".
+    """
+
+    def __init__(
+        self, records: int = 12000, kind: Kind = "cola", weight: float = 1.0, image_size: int = 64,
+        samples: int = 2, seed: int = 0, min_objects: int = 1, max_objects: int = 4,
+        shapes: Sequence[str] = SHAPES, colors: Sequence[str] = tuple(COLORS),
+        materials: Sequence[str] = MATERIALS, textures: Sequence[str] = TEXTURES,
+        sizes: Sequence[str] = tuple(SIZES), floors: Sequence[str] = tuple(FLOORS),
+        stack: float = 0.0, unseen: Sequence[Rectangle] | Condition = RECTANGLES,
+        relational: float = 0.0, device: str = "cpu",
+    ) -> None:  # fmt: skip
+        super().__init__(records, weight)
+        if kind not in get_args(Kind):
+            raise UserError(f"expected a kind of {list(get_args(Kind))}, got {kind!r}: choose one")
+        check_device(device)
+        self.kind, self.seed, self.canvas = kind, seed, Canvas(image_size, samples, device)
+        held_out = unseen_compositions(unseen, colors, shapes)
+        spec = WorldSpec(
+            min_objects, max_objects, tuple(shapes), tuple(colors), tuple(materials),
+            tuple(textures), tuple(sizes), tuple(floors), forbidden=held_out,
+            stack_probability=stack,
+        )  # fmt: skip
+        self.series = self._series(spec, relational)
+
+    def _series(self, spec: WorldSpec, relational: float) -> Series:
+        seed = sub_seed(self.seed, f"rendered_{self.kind}")
+        if self.kind == "captions":
+            return SceneSeries(spec, seed)
+        if self.kind in ("ar4t", "ar4t_paper"):
+            series = pairs_of_form("paper" if self.kind == "ar4t_paper" else "world")
+            return series(replace(spec, min_objects=2, max_objects=2), seed)
+        two = replace(
+            spec, min_objects=max(2, spec.min_objects), max_objects=max(2, spec.max_objects)
+        )
+        if self.kind != "cola":
+            return _ENGINE[self.kind](two, seed)
+        chosen = swaps(frozenset(spec.compositions()))
+        if not chosen:
+            raise UserError(
+                "expected two colours and two shapes whose four compositions are all seen, got "
+                "none: change `unseen`, or add colors or shapes"
+            )
+        return ColaPairs(two, seed, tuple(chosen), relational)
+
+    @override
+    def groups(self, epoch: int, start: int, count: int) -> Sequence[Group]:
+        length, first = self.series.scenes, epoch * _EPOCH + start
+        scenes, rendered = self.series.render(first * length, count * length, self.canvas)
+        images = [Image.fromarray(pixels) for pixels in rendered.images.cpu().numpy()]
+        groups = []
+        for k in range(count):
+            rows = slice(k * length, (k + 1) * length)
+            captions = self._captions(tuple(scenes[rows]), first + k)
+            name = f"{self.kind}_{self.seed}_{epoch}_{start + k}"
+            groups.append(_group(name, captions, images[rows]))
+        return groups
+
+    def _captions(self, scenes: tuple[Scene, ...], index: int) -> list[tuple[str, ...]]:
+        """The captions of each scene of an item."""
+        series = self.series
+        if isinstance(series, ColaPairs):
+            stated = series.is_relational(index)
+            relation = clear_relation(scenes[0], 0, 1) if stated else None
+            return [(cola.caption(scene, relation),) for scene in scenes]
+        if isinstance(series, AR4TPairs):
+            both = series.captions(index, scenes)
+            return [(text.caption, text.alternative) for text in both]
+        if isinstance(series, PairSeries):
+            first, second = scenes
+            pair = first, second
+            return [(eqben.caption(scene, pair, series, index),) for scene in scenes]
+        rng = random.Random(f"{self.seed}:sentences:{index}")
+        return [tuple(sentences(scenes[0], rng))]
+
+
+def _group(name: str, captions: Sequence[tuple[str, ...]], images: Sequence[Image.Image]) -> Group:
+    texts = tuple(dict.fromkeys(text for row in captions for text in row))
+    return Group(
+        key=name,
+        image_ids=tuple(f"{name}_{k}" for k in range(len(images))),
+        text_ids=texts,
+        texts=texts,
+        truth=torch.tensor([[text in row for text in texts] for row in captions]),
+        true_ids=tuple(map(frozenset, captions)),
+        images=tuple(images),
+    )

@@ -1,0 +1,137 @@
+"""Requests go in, complete requests come out: what they left out is sampled.
+
+Every field has random numbers of its own, a function of the seed and its path. So a field that is
+given changes no other, and the combinations of a sweep differ in what it sweeps alone.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from data_builders.worlds.scenes.render import render
+from data_builders.worlds.scenes.requests.fields import ObjectRequest, SceneRequest, refusal
+from data_builders.worlds.scenes.requests.files import SceneFamily
+from data_builders.worlds.scenes.requests.layout import (
+    ImpossibleError,
+    Sampler,
+    in_request,
+    positions,
+    scene_of,
+)
+from data_builders.worlds.scenes.sampling import sample_jitter
+from data_builders.worlds.scenes.scene import (
+    BACKGROUNDS,
+    COLORS,
+    FLOORS,
+    MATERIALS,
+    SHAPES,
+    SIZES,
+    SUPPORTS,
+    TEXTURES,
+    Scene,
+)
+
+MIN_EXPOSED = 0.5
+_ATTEMPTS = 100  # for the scenes of one request, before it counts as impossible
+_OBJECTS = (1, 4)  # in a scene that leaves its objects out
+_LIGHT = 75.0  # degrees to either side of the camera
+_CHECKED_AT = 48  # pixels a side at which a scene is checked for hidden objects
+
+
+def complete(family: SceneFamily, key: str, min_exposed: float = MIN_EXPOSED) -> list[SceneRequest]:
+    """Returns a family's requests with everything that they leave out, which is the same in all.
+
+    Args:
+        family: The requests.
+        key: Seed of what is sampled.
+        min_exposed: Least fraction of an object that must not be hidden by others, 0 to 1.
+
+    Raises:
+        UserError: Objects overlap, hide each other or are out of view, or a relation does not fit.
+    """
+    failures: Counter[tuple[Any, ...]] = Counter()
+    for attempt in range(_ATTEMPTS):
+        sampler = Sampler(f"{key}:{attempt}")
+        try:
+            drafts = []
+            for number, request in enumerate(family.requests):
+                with in_request(number):
+                    drafts.append(_attributes(request, sampler))
+            settled = positions(drafts, sampler)
+            _check_exposed([scene_of(request) for request in settled], min_exposed)
+            return settled
+        except ImpossibleError as error:
+            failures[error.args] += 1
+    [((field, expected, got, advice, number), _)] = failures.most_common(1)
+    swept = ", ".join(f"{name} = {json.dumps(x)}" for name, x in family.values[number].items())
+    where = f" (with {swept})" if swept else ""
+    raise refusal(f"{family.path}.{field}", expected, f"{got}{where}", advice)
+
+
+def _attributes(request: SceneRequest, sampler: Sampler) -> SceneRequest:
+    """The request with floor, background, light, camera and the attributes of all objects."""
+    given = request.objects
+    if given is None:
+        given = [ObjectRequest()] * sampler.rng("objects").randint(*_OBJECTS)
+    objects = [_with_attributes(obj, k, given, sampler) for k, obj in enumerate(given)]
+    for k, obj in enumerate(objects):
+        for j, other in enumerate(objects[:k]):
+            stated = all(o.color and o.shape for o in (given[j], given[k]))
+            if (obj.color, obj.shape) == (other.color, other.shape) and not stated:
+                raise ImpossibleError(
+                    f"objects[{k}]", f"another color and shape than those of objects[{j}]",
+                    f"{obj.color} {obj.shape}", "leave out or change its color or shape",
+                )  # fmt: skip
+    jitter = request.camera.jitter or sample_jitter(sampler.rng("camera.jitter"))
+    return SceneRequest.model_construct(
+        floor=sampler.choice("floor", request.floor, tuple(FLOORS)),
+        background=sampler.choice("background", request.background, tuple(BACKGROUNDS)),
+        light=sampler.uniform("light", request.light, -_LIGHT, _LIGHT),
+        camera=request.camera.model_copy(update={"jitter": jitter}),
+        objects=objects,
+    )
+
+
+def _with_attributes(
+    obj: ObjectRequest, k: int, given: Sequence[ObjectRequest], sampler: Sampler
+) -> ObjectRequest:
+    name = f"objects[{k}]"
+    carries = any(o.relation == ("on", k) for o in given)
+    shapes = SUPPORTS if carries else ("torus",) if obj.standing else SHAPES
+    shape = sampler.choice(f"{name}.shape", obj.shape, shapes)
+    if carries and shape not in SUPPORTS:
+        top = next(j for j, o in enumerate(given) if o.relation == ("on", k))
+        raise ImpossibleError(
+            f"objects[{top}].relation", f"a flat support ({', '.join(SUPPORTS)})",
+            f"a {shape} in {name}", "put it on another object",
+        )  # fmt: skip
+    stands = obj.standing
+    if stands is None:
+        stands = shape == "torus" and sampler.rng(f"{name}.standing").random() < 0.5
+    return obj.model_copy(update={
+        "shape": shape,
+        "color": sampler.choice(f"{name}.color", obj.color, tuple(COLORS)),
+        "material": sampler.choice(f"{name}.material", obj.material, MATERIALS),
+        "texture": sampler.choice(f"{name}.texture", obj.texture, TEXTURES),
+        "size": sampler.choice(f"{name}.size", obj.size, tuple(SIZES)),
+        "rotation": sampler.uniform(f"{name}.rotation", obj.rotation, 0.0, 360.0),
+        "standing": stands,
+    })  # fmt: skip
+
+
+def _check_exposed(scenes: Sequence[Scene], min_exposed: float) -> None:
+    numbers = [number for number, scene in enumerate(scenes) if scene.objects]
+    if not numbers or min_exposed == 0.0:
+        return
+    rendered = render([scenes[number] for number in numbers], _CHECKED_AT, 1)
+    rows = zip(numbers, rendered.visible.tolist(), rendered.unoccluded.tolist(), strict=True)
+    for number, visible, alone in rows:
+        for k, obj in enumerate(scenes[number].objects):
+            fraction = visible[k] / alone[k] if alone[k] else 0.0
+            if fraction < min_exposed:
+                raise ImpossibleError(
+                    f"objects[{k}].position", f"{min_exposed:.0%} or more of the {obj.color} "
+                    f"{obj.shape} in sight", f"{fraction:.0%}",
+                    "move it or what hides it, or lower `min_exposed`", number,
+                )  # fmt: skip

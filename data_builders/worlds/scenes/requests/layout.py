@@ -1,0 +1,235 @@
+"""Requests with all attributes go in, the positions of their objects and their scenes come out.
+
+Positions are those given, or are sampled until nothing overlaps and all relations hold.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from data_builders.phrases import clear_direction
+from data_builders.worlds.scenes.requests.fields import RELATIONS, ObjectRequest, SceneRequest
+from data_builders.worlds.scenes.sampling import (
+    CLEARANCE,
+    DEPTH_RANGE,
+    SIDE_RANGE,
+    crowded,
+    on_floor,
+)
+from data_builders.worlds.scenes.scene import (
+    CAMERA_AZIMUTH,
+    ORIGIN,
+    SIZES,
+    Camera,
+    Scene,
+    SceneObject,
+    Vector,
+    camera,
+    directions,
+    dot,
+    floats_over,
+    half_height,
+    in_view,
+    overlap,
+    subtract,
+)
+
+T = TypeVar("T")
+Point = tuple[float, float]
+
+_POSITIONS = 60  # to try for one object
+_ABOVE = (0.4, 0.8)  # distance of an object in the air from the one below it
+_ASIDE = 0.05  # distance, along each axis, of two objects, one over the other
+
+
+class ImpossibleError(ValueError):
+    """A sample is impossible: the field, what was expected, what came, what to do."""
+
+
+@contextmanager
+def in_request(number: int) -> Iterator[None]:
+    """Adds the number of the request, in its family, to an error of the block."""
+    try:
+        yield
+    except ImpossibleError as error:
+        raise ImpossibleError(*error.args, number) from None
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Random numbers by the path of a field."""
+
+    key: str
+
+    def rng(self, path: str) -> random.Random:
+        """Returns the generator of a field."""
+        return random.Random(f"{self.key}:{path}")
+
+    def choice(self, path: str, given: T | None, values: Sequence[T]) -> T:
+        """Returns the given value, or one of `values`."""
+        return self.rng(path).choice(values) if given is None else given
+
+    def uniform(self, path: str, given: float | None, low: float, high: float) -> float:
+        """Returns the given number, or one between the two."""
+        return self.rng(path).uniform(low, high) if given is None else given
+
+
+def scene_of(request: SceneRequest) -> Scene:
+    """Returns the scene of a complete request."""
+    objects = request.objects or []
+    placed: dict[int, SceneObject] = {}
+    for k in _order([objects]):
+        placed[k] = _object(objects[k], placed)
+    return Scene(
+        tuple(placed[k] for k in range(len(objects))),
+        request.floor or "",
+        request.background or "",
+        CAMERA_AZIMUTH + (request.light or 0.0),
+        request.camera.offset(),
+    )
+
+
+def positions(drafts: Sequence[SceneRequest], sampler: Sampler) -> list[SceneRequest]:
+    """Returns the requests with the positions of all objects; sampled ones are the same in all.
+
+    Raises:
+        ImpossibleError: An object overlaps another, is out of view, or contradicts its relation.
+    """
+    cells = [list(draft.objects or ()) for draft in drafts]
+    views = [camera(draft.camera.offset()) for draft in drafts]
+    axes = [directions(draft.camera.offset()) for draft in drafts]
+    placed: list[dict[int, SceneObject]] = [{} for _ in drafts]
+    for k in _order(cells):
+        failures: Counter[tuple[Any, ...]] = Counter()
+        for attempt in range(_POSITIONS):
+            rng = sampler.rng(f"objects[{k}].position:{attempt}")
+            spot = rng.uniform(*SIDE_RANGE), rng.uniform(*DEPTH_RANGE)
+            aside = rng.uniform(-_ASIDE, _ASIDE), rng.uniform(-_ASIDE, _ASIDE)
+            gap = rng.uniform(*_ABOVE)
+            tried = [
+                _tried(objects[k], done, spot, aside, gap)
+                for objects, done in zip(cells, placed, strict=True)
+            ]
+            try:
+                for c, request in enumerate(tried):
+                    fixed = cells[c][k].position is not None
+                    with in_request(c):
+                        _check(k, request, placed[c], views[c], axes[c], fixed)
+            except ImpossibleError as error:
+                failures[error.args] += 1
+                continue
+            for objects, request, done in zip(cells, tried, placed, strict=True):
+                objects[k], done[k] = request, _object(request, done)
+            break
+        else:
+            raise ImpossibleError(*failures.most_common(1)[0][0])
+    return [
+        draft.model_copy(update={"objects": objects})
+        for draft, objects in zip(drafts, cells, strict=True)
+    ]
+
+
+def _order(cells: Sequence[Sequence[ObjectRequest]]) -> list[int]:
+    """The numbers of the objects, those that a relation names first."""
+    order: list[int] = []
+
+    def add(k: int, waiting: tuple[int, ...]) -> None:
+        if k in waiting:
+            raise ImpossibleError(
+                f"objects[{k}].relation", "one order of the objects in all combinations",
+                "a circle", "use one request for each relation", 0,
+            )  # fmt: skip
+        for objects in cells if k not in order else ():
+            link = objects[k].relation
+            if link is not None:
+                add(link[1], (*waiting, k))
+        if k not in order:
+            order.append(k)
+
+    for k in range(len(cells[0])):
+        add(k, ())
+    return order
+
+
+def _object(request: ObjectRequest, placed: dict[int, SceneObject]) -> SceneObject:
+    """The object of a complete request; those that its relation names are placed."""
+    size = request.size or ""
+    base = request.relation[1] if request.relation and request.relation[0] == "on" else None
+    obj = SceneObject(
+        request.shape or "", request.color or "", request.material or "", request.texture or "",
+        size, ORIGIN, SIZES[size], request.rotation or 0.0, base, bool(request.standing),
+    )  # fmt: skip
+    obj = on_floor(obj, *(request.position or (0.0, 0.0)))
+    x, y, z = obj.center
+    raised = request.height or 0.0
+    if base is not None:
+        raised = placed[base].center[2] + half_height(placed[base])
+    return replace(obj, center=(x, y, z + raised))
+
+
+def _tried(
+    request: ObjectRequest, placed: dict[int, SceneObject], spot: Point, aside: Point, gap: float
+) -> ObjectRequest:
+    """The object with a position, and the height of an object in the air."""
+    update: dict[str, Any] = {}
+    word, other = request.relation or ("", -1)
+    if word in ("on", "above"):
+        base = placed[other]
+        axes = directions()
+        x, y = (dot(base.center, axes[name]) for name in ("right", "behind"))
+        spot = x + aside[0], y + aside[1]
+        if word == "above" and request.height is None:
+            update["height"] = base.center[2] + half_height(base) + gap
+    return request.model_copy(update={"position": request.position or spot, **update})
+
+
+def _check(
+    k: int, request: ObjectRequest, placed: dict[int, SceneObject], view: Camera,
+    axes: Mapping[str, Vector], fixed: bool,
+) -> None:  # fmt: skip
+    obj = _object(request, placed)
+    name, x, y = f"objects[{k}].position", *(request.position or (0.0, 0.0))
+    got = f"[{x:.3g}, {y:.3g}]" if fixed else "no such position"
+    if request.relation is not None:
+        _check_relation(k, obj, request.relation, placed, axes, got)
+    if not in_view(obj, view):
+        raise ImpossibleError(name, "a position in view of the camera", got,
+                               "move it towards [0, 0], or the camera away")  # fmt: skip
+    for j, other in placed.items():
+        if j == obj.on:
+            continue
+        if overlap(obj, other, 0.0 if fixed else CLEARANCE):
+            raise ImpossibleError(
+                name, f"a position free of objects[{j}] ({other.color} {other.shape})", got,
+                "move one of the two, or use small or fewer objects",
+            )  # fmt: skip
+        over = floats_over(obj, other) or floats_over(other, obj)
+        if not fixed and not over and crowded(obj, other, view):
+            expected = f"a position apart from objects[{j}] in the picture"
+            advice = "use small or fewer objects, or give positions"
+            raise ImpossibleError(name, expected, got, advice)
+
+
+def _check_relation(
+    k: int, obj: SceneObject, relation: tuple[str, int], placed: dict[int, SceneObject],
+    axes: Mapping[str, Vector], got: str,
+) -> None:  # fmt: skip
+    word, j = relation
+    other, advice = placed[j], "correct the positions, or leave this one out"
+    if word == "on":
+        if SIZES[obj.size] > SIZES[other.size]:
+            expected = f"no larger size than that of objects[{j}]"
+            advice = "exchange the two, or make it small"
+            raise ImpossibleError(f"objects[{k}].size", expected, obj.size, advice)
+        holds = max(abs(obj.center[i] - other.center[i]) for i in (0, 1)) <= 2.0 * _ASIDE
+    elif word == "above":
+        holds = floats_over(obj, other)
+    else:
+        holds = clear_direction(subtract(obj.center, other.center), axes) == RELATIONS[word]
+        advice = "move the objects, or use small or fewer ones"
+    if not holds:
+        expected = f"a free position in view {word} objects[{j}]"
+        raise ImpossibleError(f"objects[{k}].relation", expected, got, advice)

@@ -1,0 +1,132 @@
+"""Scene requests in JSON go in, images and scene graphs come out: the world as an environment.
+
+The counterpart of TorchMultiverse, the Python interface of PUG (Bordes et al. 2023, section 3).
+Never: a shard; `vlmtune build cola` and others read the scene graphs.
+"""
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from typing_extensions import override
+
+from data_builders.worlds.scenes.formats import clevr
+from data_builders.worlds.scenes.image_files import (
+    SceneImage,
+    check_device,
+    numbered,
+)
+from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED, complete
+from data_builders.worlds.scenes.requests.fields import SceneRequest
+from data_builders.worlds.scenes.requests.files import SceneFamily, families, read_requests
+from data_builders.worlds.scenes.requests.layout import scene_of
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import MAX_OBJECTS, Scene
+from data_builders.worlds.scenes.series import Canvas, Series
+
+SPLIT = "requests"
+_BATCH = 96  # images that are rendered together
+# Requests are checked for hidden objects before they are rendered.
+ANY = WorldSpec(max_objects=MAX_OBJECTS, min_visible=0.0, min_exposed=0.0)
+
+
+@dataclass(frozen=True)
+class FixedScenes(Series):
+    """A series of scenes that are known."""
+
+    known: tuple[Scene, ...]
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
+        return (self.known[index],)
+
+
+@dataclass(frozen=True)
+class SettledScene:
+    """A complete request, what a sweep set in it, and the path of its family."""
+
+    path: str
+    request: SceneRequest
+    values: dict[str, Any]
+
+
+def settled(
+    expanded: Iterable[SceneFamily], seed: int, min_exposed: float = MIN_EXPOSED
+) -> Iterator[SettledScene]:
+    """Yields the scenes of all families, with what was left out sampled from the seed."""
+    for number, family in enumerate(expanded):
+        for copy in range(family.count):
+            key = f"{seed}:{number}:{copy}"
+            scenes = complete(family, key, min_exposed)
+            for request, values in zip(scenes, family.values, strict=True):
+                yield SettledScene(family.path, request, values)
+
+
+def render(
+    requests: Any,
+    size: int = 64,
+    seed: int = 0,
+    samples: int = 2,
+    device: str = "cpu",
+    min_exposed: float = MIN_EXPOSED,
+) -> Iterator[tuple[Image.Image, dict[str, Any]]]:
+    """Yields an image and its scene graph for each request, in batches behind the scenes.
+
+    Equal arguments give equal bytes. The scenes depend on the requests and the seed, not on the
+    size of the images.
+
+    Args:
+        requests: A request, a list of them, or the path of a file with requests.
+        size: Side of the images in pixels.
+        seed: Seed of what requests leave out.
+        samples: Rays per pixel and axis.
+        device: Where to render, "cpu" or "cuda".
+        min_exposed: Least fraction of each object that must not be hidden by others.
+
+    Yields:
+        The image, and the scene as CLEVR's scenes JSON states it, with the further keys "request"
+        (the path of the request), "sweep" (what the sweep set) and "complete" (a request of this
+        very scene, that leaves nothing out).
+
+    Raises:
+        UserError: A request is wrong or impossible; the error names the field.
+
+    Example:
+        >>> red = {"shape": "cube", "color": "red", "size": "large"}
+        >>> cone = {"shape": "cone", "size": "small", "relation": "on 0"}
+        >>> [(image, graph)] = render({"floor": "grass", "objects": [red, cone]}, size=32)
+        >>> image.size, graph["floor"], graph["objects"][1]["on"]
+        ((32, 32), 'grass', 0)
+    """
+    check_device(device)
+    if isinstance(requests, str | Path):
+        requests = read_requests(Path(requests))
+    listed = [requests] if isinstance(requests, Mapping) else list(requests)
+    scenes = settled(families(listed, limit=None), seed, min_exposed)
+    canvas = Canvas(size, samples, device)
+    start = 0
+    while batch := list(itertools.islice(scenes, _BATCH)):
+        yield from _rendered(batch, canvas, start)
+        start += len(batch)
+
+
+def _rendered(
+    batch: Sequence[SettledScene], canvas: Canvas, start: int
+) -> Iterator[tuple[Image.Image, dict[str, Any]]]:
+    series = FixedScenes(ANY, 0, tuple(scene_of(scene.request) for scene in batch))
+    known, rendered = series.render(0, len(batch), canvas)
+    names = numbered(SPLIT, start + len(batch))[start:]
+    pixels = rendered.images.cpu().numpy()
+    for k, (settled_scene, scene) in enumerate(zip(batch, known, strict=True)):
+        image = SceneImage.of(names[k], start + k, scene, canvas.size, rendered, k)
+        yield Image.fromarray(pixels[k]), described(image, settled_scene)
+
+
+def described(image: SceneImage, scene: SettledScene) -> dict[str, Any]:
+    """Returns the scene graph of an image, and the request that it comes from."""
+    origin = {"request": scene.path, "sweep": scene.values, "complete": scene.request.to_json()}
+    return {**clevr.scene_graph(SPLIT, image), **origin}

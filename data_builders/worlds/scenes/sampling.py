@@ -1,0 +1,339 @@
+"""Samples scenes: a `WorldSpec` and a random generator in, scenes with their relations out."""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from data_builders.worlds.scenes.scene import (
+    BACKGROUNDS,
+    CAMERA_AZIMUTH,
+    CAMERA_DISTANCE,
+    CAMERA_PITCH,
+    CLEVR_OBJECTS,
+    COLORS,
+    FLOORS,
+    FOCAL,
+    GROUND_RELATIONS,
+    MATERIALS,
+    MAX_OBJECTS,
+    ORIGIN,
+    RELATION_MARGIN,
+    SHAPES,
+    SIZES,
+    SUPPORTS,
+    TEXTURES,
+    Camera,
+    Scene,
+    SceneObject,
+    Vector,
+    camera,
+    camera_position,
+    directions,
+    dot,
+    floats_over,
+    half_height,
+    in_view,
+    overlap,
+    subtract,
+)
+from vlmtune.errors import UserError
+
+Composition = tuple[str, str]  # color, shape
+CLEARANCE = 0.15  # minimum distance between two bounding circles
+_SEPARATION = 0.6  # minimum projected distance of two objects, in units of their summed radii
+# Of CLEVR's generator: the minimum distance of two centres along each ground axis, the clearance,
+# the positions from the origin, and the visible fraction (200 pixels of 320 x 240).
+_AXIS_MARGIN, _CLEVR_CLEARANCE, _CLEVR_RANGE = 0.4, 0.25, (-3.0, 3.0)
+_CLEVR_VISIBLE = 200 / (320 * 240)
+_CLEVR_TRIES = 300  # of the last of ten objects one in a hundred may fit
+_CLEVR_DISTANCE = 28.0  # of the camera, which has all of these positions in view
+SIDE_RANGE, DEPTH_RANGE = (-2.4, 2.4), (-2.6, 3.2)  # of positions, from the origin
+_VOCABULARY = {"shapes": SHAPES, "colors": COLORS, "materials": MATERIALS, "textures": TEXTURES,
+               "sizes": SIZES, "floors": FLOORS, "backgrounds": BACKGROUNDS}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """Which scenes may occur; no two objects of a scene share colour and shape.
+
+    `forbidden` compositions never occur, `stack_probability` is that of a small object on a free
+    support, `min_visible` the fraction of pixels, `min_exposed` of a silhouette, that must show.
+
+    `clevr` scenes are as those of CLEVR's generator: up to ten objects that may share colour and
+    shape, of which any two are 0.4 apart both to the side and in depth, seen from farther away.
+    """
+
+    min_objects: int = 1
+    max_objects: int = 6
+    shapes: tuple[str, ...] = SHAPES
+    colors: tuple[str, ...] = tuple(COLORS)
+    materials: tuple[str, ...] = MATERIALS
+    textures: tuple[str, ...] = TEXTURES
+    sizes: tuple[str, ...] = tuple(SIZES)
+    floors: tuple[str, ...] = tuple(FLOORS)
+    backgrounds: tuple[str, ...] = tuple(BACKGROUNDS)
+    forbidden: frozenset[Composition] = frozenset()
+    stack_probability: float = 0.0
+    min_visible: float = 0.006
+    min_exposed: float = 0.5
+    clevr: bool = False
+
+    def __post_init__(self) -> None:
+        most = CLEVR_OBJECTS if self.clevr else MAX_OBJECTS
+        if not 1 <= self.min_objects <= self.max_objects <= most:
+            raise UserError(
+                f"min_objects, max_objects: expected 1 <= min <= max <= {most}, got "
+                f"{self.min_objects}, {self.max_objects}; choose counts in that range"
+            )
+        for name, allowed in _VOCABULARY.items():
+            names = getattr(self, name)
+            if not names or len(set(names)) != len(names) or not set(names) <= set(allowed):
+                raise UserError(
+                    f"{name}: expected distinct names out of {sorted(allowed)}, got {names}; "
+                    "remove repeated and unknown names and keep at least one"
+                )
+        for name in ("stack_probability", "min_visible", "min_exposed"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise UserError(f"{name}: expected 0 to 1, got {value}; pass a fraction")
+        needed = 1 if self.clevr else self.max_objects
+        if len(self.compositions()) < needed:
+            raise UserError(
+                f"forbidden: expected at least {needed} allowed (color, shape) pairs, "
+                f"got {len(self.compositions())}; forbid fewer, or lower max_objects"
+            )
+
+    def as_clevr(self) -> "WorldSpec":
+        """Returns the spec of scenes as CLEVR's: 3 to 10 objects, some of them nearly hidden."""
+        return replace(self, clevr=True, min_objects=3, max_objects=CLEVR_OBJECTS,
+                       min_visible=_CLEVR_VISIBLE, min_exposed=0.0)  # fmt: skip
+
+    def compositions(self) -> tuple[Composition, ...]:
+        """Returns the allowed (color, shape) pairs, shape by shape."""
+        return tuple(
+            (c, s) for s in self.shapes for c in self.colors if (c, s) not in self.forbidden
+        )
+
+    def attributes(self) -> dict[str, tuple[str, ...]]:
+        """Returns the values of each attribute that has more than one."""
+        values = {"color": self.colors, "material": self.materials, "size": self.sizes,
+                  "texture": self.textures}  # fmt: skip
+        return {kind: names for kind, names in values.items() if len(names) > 1}
+
+
+def cogent(condition: str) -> frozenset[Composition]:
+    """Returns the (color, shape) pairs that CLEVR-CoGenT forbids in condition "A" or "B".
+
+    In A cubes are gray, blue, brown or yellow, cylinders the other colours; B is the reverse.
+    """
+    first, second = ("gray", "blue", "brown", "yellow"), ("red", "green", "purple", "cyan")
+    cube, cylinder = {"A": (second, first), "B": (first, second)}[condition]
+    return frozenset([(c, "cube") for c in cube] + [(c, "cylinder") for c in cylinder])
+
+
+def crowded(a: SceneObject, b: SceneObject, view: Camera) -> bool:
+    """Tells whether two objects are close to each other in the picture."""
+    ua, va, da = view.project(a.center)
+    ub, vb, db = view.project(b.center)
+    return math.hypot(ua - ub, va - vb) < _SEPARATION * FOCAL * (a.radius / da + b.radius / db)
+
+
+def level(a: SceneObject, b: SceneObject, axes: Mapping[str, Vector]) -> bool:
+    """Tells whether two objects are about equally far to the side, or equally far behind."""
+    offset = subtract(a.center, b.center)
+    return any(abs(dot(offset, axes[name])) < _AXIS_MARGIN for name in ("right", "behind"))
+
+
+def _supports(base: SceneObject, top: SceneObject) -> bool:
+    return base.shape in SUPPORTS and base.size == "large" and top.size == "small"
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Where objects may stand: from the origin to the right and behind it, and how far apart."""
+
+    view: Camera
+    side: tuple[float, float]
+    depth: tuple[float, float]
+    clearance: float  # between two bounding circles
+    close: Callable[[SceneObject, SceneObject], bool]  # in another way
+    tries: int = 30  # positions of an object before all are placed again
+
+    def fits(self, obj: SceneObject, others: Sequence[SceneObject]) -> bool:
+        """Tells whether the object is in view and far enough from the others."""
+        return in_view(obj, self.view) and not any(
+            overlap(obj, other, self.clearance) or self.close(obj, other) for other in others
+        )
+
+
+def _room(jitter: Vector, clevr: bool) -> _Room:
+    view = camera(jitter)
+    if clevr:
+        close = partial(level, axes=directions(jitter))
+        return _Room(view, _CLEVR_RANGE, _CLEVR_RANGE, _CLEVR_CLEARANCE, close, _CLEVR_TRIES)
+    return _Room(view, SIDE_RANGE, DEPTH_RANGE, CLEARANCE, partial(crowded, view=view))
+
+
+def _sample_position(
+    placed: Sequence[SceneObject | None], obj: SceneObject, room: _Room, rng: random.Random
+) -> SceneObject:
+    base = None if obj.on is None else placed[obj.on]
+    if base is not None:
+        x, y = (base.center[k] + rng.uniform(-0.05, 0.05) for k in (0, 1))
+        z = base.center[2] + half_height(base) + half_height(obj)
+        return replace(obj, center=(x, y, z))
+    side, back = rng.uniform(*room.side), rng.uniform(*room.depth)
+    return on_floor(obj, side, back)
+
+
+def on_floor(obj: SceneObject, right: float, behind: float) -> SceneObject:
+    """Returns the object on the floor, so far to the right of and behind the origin."""
+    axes = directions()
+    x, y = (right * axes["right"][k] + behind * axes["behind"][k] for k in (0, 1))
+    return replace(obj, center=(x, y, half_height(obj)))
+
+
+def _try_layout(
+    objects: Sequence[SceneObject], room: _Room, rng: random.Random
+) -> tuple[SceneObject, ...] | None:
+    placed: list[SceneObject | None] = [None] * len(objects)
+    for index in sorted(range(len(objects)), key=lambda k: objects[k].on is not None):
+        for _ in range(room.tries):
+            candidate = _sample_position(placed, objects[index], room, rng)
+            others = [p for k, p in enumerate(placed) if p is not None and k != candidate.on]
+            if room.fits(candidate, others):
+                placed[index] = candidate
+                break
+        else:
+            return None
+    return tuple(p for p in placed if p is not None)
+
+
+def _layout(
+    objects: Sequence[SceneObject], jitter: Vector, rng: random.Random, clevr: bool = False
+) -> tuple[SceneObject, ...]:
+    room = _room(jitter, clevr)
+    for _ in range(500):
+        placed = _try_layout(objects, room, rng)
+        if placed is not None:
+            return placed
+    raise UserError(
+        f"objects: expected a set that fits into the view, got {len(objects)} that did not in 500 "
+        "layouts; lower max_objects or allow the size 'small'"
+    )
+
+
+def _sample_objects(spec: WorldSpec, rng: random.Random) -> list[SceneObject]:
+    free = list(spec.compositions())
+    objects: list[SceneObject] = []
+    for _ in range(rng.randint(spec.min_objects, spec.max_objects)):
+        # Shape first, so that forbidding colours of a shape does not make the shape rarer.
+        shape = rng.choice([s for s in spec.shapes if any(p[1] == s for p in free)])
+        composition = rng.choice([p for p in free if p[1] == shape])
+        if not spec.clevr:
+            free.remove(composition)
+        size = rng.choice(spec.sizes)
+        objects.append(SceneObject(
+            shape=shape, color=composition[0], material=rng.choice(spec.materials),
+            texture=rng.choice(spec.textures), size=size, center=ORIGIN,
+            radius=SIZES[size], rotation=rng.uniform(0.0, 360.0),
+            standing=rng.random() < 0.5 and shape == "torus",
+        ))  # fmt: skip
+    return objects
+
+
+def _stack(
+    objects: Sequence[SceneObject], probability: float, rng: random.Random
+) -> list[SceneObject]:
+    stacked, taken = list(objects), set[int]()
+    for index, top in enumerate(objects):
+        bases = [k for k, b in enumerate(objects) if _supports(b, top) and k not in taken]
+        if bases and rng.random() < probability:
+            base = rng.choice(bases)
+            taken.add(base)
+            stacked[index] = replace(top, on=base)
+    return stacked
+
+
+def sample_jitter(rng: random.Random) -> Vector:
+    """Returns a random offset of the camera."""
+    return rng.uniform(-0.4, 0.4), rng.uniform(-0.4, 0.4), rng.uniform(-0.4, 0.4)
+
+
+def _stepped_back(jitter: Vector) -> Vector:
+    """The offset of a camera that has all positions of CLEVR's scenes in view."""
+    usual = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
+    far = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, _CLEVR_DISTANCE)
+    x, y, z = subtract(far, usual)
+    return jitter[0] + x, jitter[1] + y, jitter[2] + z
+
+
+def sample_scene(spec: WorldSpec, rng: random.Random) -> Scene:
+    """Samples attributes, then positions by rejection until nothing intersects.
+
+    Bounds projected distances; `series.Series` samples again where too little is visible.
+    """
+    objects = _stack(_sample_objects(spec, rng), spec.stack_probability, rng)
+    jitter = sample_jitter(rng)
+    if spec.clevr:
+        jitter = _stepped_back(jitter)
+    floor, background = rng.choice(spec.floors), rng.choice(spec.backgrounds)
+    azimuth = CAMERA_AZIMUTH + rng.uniform(-75.0, 75.0)
+    placed = _layout(objects, jitter, rng, spec.clevr)
+    return Scene(placed, floor, background, azimuth, jitter)
+
+
+def _reseat(objects: Sequence[SceneObject]) -> list[SceneObject]:
+    """The objects at their new heights, off supports that can no longer carry them."""
+    seated = []
+    for obj in objects:
+        base = None if obj.on is None else objects[obj.on]
+        if base is not None and not _supports(base, obj):
+            base, obj = None, replace(obj, on=None)
+        z = half_height(obj) + (0.0 if base is None else 2.0 * half_height(base))
+        seated.append(replace(obj, center=(obj.center[0], obj.center[1], z)))
+    return seated
+
+
+def sample_twin(scene: Scene, attribute: str, rng: random.Random) -> Scene:
+    """Returns the scene with an attribute of objects 0 and 1 exchanged, all at new positions."""
+    a, b, *others = scene.objects
+    exchanged = []
+    for target, source in ((a, b), (b, a)):
+        obj = replace(target, **{attribute: getattr(source, attribute)})
+        exchanged.append(replace(
+            obj, radius=SIZES[obj.size], standing=obj.standing and obj.shape == "torus"
+        ))  # fmt: skip
+    objects = _layout(_reseat([*exchanged, *others]), scene.jitter, rng)
+    return replace(scene, objects=objects)
+
+
+def relations(scene: Scene) -> dict[str, list[list[int]]]:
+    """Returns the scene graph's edges: entry [r][i] lists the objects j that are `r` of i.
+
+    (c_j - c_i) . direction_r > RELATION_MARGIN; on: j stands on i; above: it does or floats over i;
+    under, below: the reverse.
+    """
+    axes, objects = directions(scene.jitter), scene.objects
+    table = {
+        name: [
+            [
+                j
+                for j, b in enumerate(objects)
+                if dot(subtract(b.center, a.center), axes[name]) > RELATION_MARGIN
+            ]
+            for a in objects
+        ]
+        for name in GROUND_RELATIONS
+    }
+    table["on"] = [[j for j, b in enumerate(objects) if b.on == i] for i in range(len(objects))]
+    table["above"] = [
+        [j for j, b in enumerate(objects) if b.on == i or floats_over(b, a)]
+        for i, a in enumerate(objects)
+    ]
+    for name, inverse in (("under", "on"), ("below", "above")):
+        rows = range(len(objects))
+        table[name] = [[j for j in rows if i in table[inverse][j]] for i in rows]
+    return table

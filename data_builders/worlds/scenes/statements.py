@@ -1,0 +1,156 @@
+"""A scene and nouns go in; true, false or None, undecided, comes out.
+
+A relation is true where it stands out (`captions.clear_relation`), false where it misses even
+CLEVR's bound (`grammar.relations`), and undecided in between.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import permutations
+
+from data_builders.phrases import ATTRIBUTE_ORDER
+from data_builders.worlds.scenes.captions import clear_relation
+from data_builders.worlds.scenes.sampling import WorldSpec, relations
+from data_builders.worlds.scenes.scene import Scene, SceneObject
+
+Truth = bool | None
+Edge = tuple[int, str, int]
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A shape with attributes (kind, value), those in `negated` negated: "not red cube"."""
+
+    shape: str
+    attributes: tuple[tuple[str, str], ...] = ()
+    negated: frozenset[str] = frozenset()
+
+    def matches(self, obj: SceneObject) -> bool:
+        """Tells whether the noun is true of the object."""
+        return obj.shape == self.shape and all(
+            (getattr(obj, kind) == value) != (kind in self.negated)
+            for kind, value in self.attributes
+        )
+
+    def get(self, kind: str) -> str | None:
+        """Returns the stated value of the kind, which may be "shape"."""
+        return self.shape if kind == "shape" else dict(self.attributes).get(kind)
+
+    def replaced(self, kind: str, value: str) -> "Noun":
+        """Returns the noun with this value of the kind, stated before or not."""
+        if kind == "shape":
+            return replace(self, shape=value)
+        return replace(self, attributes=tuple((dict(self.attributes) | {kind: value}).items()))
+
+    def negating(self, kind: str) -> "Noun":
+        """Returns the noun with one of its attributes negated."""
+        return replace(self, negated=self.negated | {kind})
+
+    def __str__(self) -> str:
+        """The words, in the order of `captions.ATTRIBUTE_ORDER`.
+
+        Example:
+            >>> str(Noun("cube", (("material", "metal"), ("color", "red"))).negating("color"))
+            'not red metal cube'
+        """
+        words: list[str] = []
+        for kind, value in sorted(self.attributes, key=lambda a: ATTRIBUTE_ORDER.index(a[0])):
+            words += ["not"] * (kind in self.negated) + [value]
+        return " ".join([*words, self.shape])
+
+
+def describe(obj: SceneObject, kinds: Iterable[str] = ("color",)) -> Noun:
+    """Returns the noun that states these attributes of an object."""
+    return Noun(obj.shape, tuple((kind, getattr(obj, kind)) for kind in kinds))
+
+
+def stated_attributes(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
+    """Returns the attributes that vary in a world and their values; "plain" is never stated."""
+    return {
+        kind: tuple(value for value in values if value != "plain")
+        for kind, values in spec.attributes().items()
+    }
+
+
+def stated_kinds(obj: SceneObject, kinds: Iterable[str]) -> list[str]:
+    """Returns the kinds of attributes that a caption may state of the object."""
+    return [kind for kind in kinds if getattr(obj, kind) != "plain"]
+
+
+def referents(scene: Scene, noun: Noun) -> list[int]:
+    """Returns the indices of the objects that the noun may refer to."""
+    return [k for k, obj in enumerate(scene.objects) if noun.matches(obj)]
+
+
+def exists(scene: Scene, *nouns: Noun) -> Truth:
+    """Tells whether the scene has a different object for each of the nouns.
+
+    None where each noun has a referent but two of them share a sole one.
+
+    Example:
+        >>> cube = SceneObject("cube", "red", "metal", "plain", "large", (0.0, 0.0, 0.5), 0.75)
+        >>> exists(Scene((cube,)), Noun("cube")), exists(Scene((cube,)), Noun("cone"))
+        (True, False)
+        >>> exists(Scene((cube,)), Noun("cube"), Noun("cube", (("color", "red"),))) is None
+        True
+    """
+    candidates = [referents(scene, noun) for noun in nouns]
+    if not all(candidates):
+        return False
+    assignable = any(
+        all(k in group for k, group in zip(chosen, candidates, strict=True))
+        for chosen in permutations(range(len(scene.objects)), len(nouns))
+    )
+    return True if assignable else None
+
+
+def absent(scene: Scene, noun: Noun) -> bool:
+    """Tells whether the scene certainly lacks the noun."""
+    return exists(scene, noun) is False
+
+
+def relation_holds(scene: Scene, first: Noun, relation: str, second: Noun) -> Truth:
+    """Tells whether an object of the first noun has the relation to one of the second."""
+    pairs = [(i, j) for i in referents(scene, first) for j in referents(scene, second) if i != j]
+    if any(clear_relation(scene, i, j) == relation for i, j in pairs):
+        return True
+    table = relations(scene)[relation]
+    return None if any(i in table[j] for i, j in pairs) else False
+
+
+def object_count(scene: Scene, shape: str | None) -> int:
+    """Returns the number of objects, of one shape or in all."""
+    return sum(shape in (None, obj.shape) for obj in scene.objects)
+
+
+def all_true(truths: Iterable[Truth]) -> Truth:
+    """Returns False if any is false, else None if any is undecided, else True.
+
+    Example:
+        >>> all_true([True, None]), all_true([None, False]), all_true([True, True])
+        (None, False, True)
+    """
+    truths = list(truths)
+    return False if False in truths else None if None in truths else True
+
+
+def clear_relations(scene: Scene, indices: Iterable[int] | None = None) -> list[Edge]:
+    """Returns every relation that stands out among the objects, in both directions."""
+    chosen = range(len(scene.objects)) if indices is None else indices
+    return [
+        (i, relation, j)
+        for i, j in permutations(chosen, 2)
+        if (relation := clear_relation(scene, i, j))
+    ]
+
+
+def exchange(
+    scene: Scene, i: int, j: int, kind: str
+) -> tuple[tuple[Noun, Noun], tuple[Noun, Noun]] | None:
+    """The nouns of two objects, and those with one attribute exchanged, or None if not false."""
+    a, b = scene.objects[i], scene.objects[j]
+    if a.shape == b.shape or not all(stated_kinds(obj, [kind]) for obj in (a, b)):
+        return None
+    first, second = describe(a, [kind]), describe(b, [kind])
+    swapped = first.replaced(kind, getattr(b, kind)), second.replaced(kind, getattr(a, kind))
+    return ((first, second), swapped) if exists(scene, *swapped) is False else None

@@ -1,0 +1,336 @@
+"""Options go in, rendered scenes in the formats of corpora come out. Never writes shards."""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from data_builders.phrases import ATTRIBUTE_ORDER
+from data_builders.shard_builder import Builder
+from data_builders.text_files import write_json
+from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs, AR4TSingles
+from data_builders.worlds.scenes.ar4t_splits import SINGLES, AR4TForm, ar4t_splits
+from data_builders.worlds.scenes.benchmark_files import Suite
+from data_builders.worlds.scenes.compositions import (
+    RECTANGLES,
+    Condition,
+    Rectangle,
+    swaps,
+    unseen_compositions,
+)
+from data_builders.worlds.scenes.formats import (
+    ar4t,
+    clevr,
+    cola,
+    eqben,
+    foils,
+    karpathy,
+    visual_genome,
+)
+from data_builders.worlds.scenes.grids import Singles
+from data_builders.worlds.scenes.held_out import HeldOut
+from data_builders.worlds.scenes.image_files import (
+    SceneImage,
+    Split,
+    check_device,
+    chunks,
+    numbered,
+    render_chunks,
+    sub_seed,
+    useful_processes,
+)
+from data_builders.worlds.scenes.pairs import (
+    ChangedPairs,
+    ColaPairs,
+    CountedPairs,
+    MovedPairs,
+    PairSeries,
+)
+from data_builders.worlds.scenes.sampling import Composition, WorldSpec
+from data_builders.worlds.scenes.sampling import cogent as cogent_forbidden
+from data_builders.worlds.scenes.scene import COLORS, FLOORS, MATERIALS, SHAPES, SIZES, TEXTURES
+from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
+from vlmtune.data.schema import ShardInfo
+from vlmtune.errors import UserError
+from vlmtune.storage.files import write_text
+
+_SPLITS = ("train", "val", "test")
+_COGENT = ("valA", "valB")
+_ENGINE: dict[str, type[PairSeries]] = {"loc": MovedPairs, "cnt": CountedPairs,
+                                        "attr": ChangedPairs}  # fmt: skip
+_AR4T_FILES = {"train": "PUG_AR_train", "test": "PUG_ARmerged_test"}
+Images = Mapping[str, Sequence[SceneImage]]
+
+
+class ScenesBuilder(Builder):
+    """Renders the embedded world in the formats of CLEVR, Visual Genome, COCO, Cola and PUG.
+
+    Training and validation scenes never show an unseen (color, shape) composition; test scenes
+    show all of them. docs/corpora.md lists the files in the output folder.
+
+    Args:
+        train: Training scenes.
+        val: Validation scenes, only of seen compositions.
+        test: Test scenes, of all compositions.
+        cogent: Scenes in each of the two CoGenT conditions.
+        multi: Items in each of Cola's two multi-object files.
+        ar4t_train: PUG:AR4T items (two scenes each) of seen compositions; scenes of one object are
+            added in PUG's proportions.
+        ar4t_test: PUG:AR4T items of all compositions.
+        ar4t_form: "paper" states AR4T's scenes as appendix B.5 of the paper does: attributes of
+            two kinds in a pair, several words for a relation, places after at, in or inside; scenes
+            of one object are then in both splits. "world" has one word for each.
+        image_size: Side of the images in pixels.
+        samples: Rays per pixel and axis.
+        seed: Seed of the world; the same arguments give the same bytes.
+        min_objects: Fewest objects in a scene (two in Cola's multi-object items).
+        max_objects: Most objects in a scene.
+        shapes: Shapes to use; likewise `colors`, `materials`, `textures`, `sizes`, `floors`.
+        stack: Probability that a small object is placed on top of a free one.
+        min_visible: Smallest fraction of the image that each object must cover.
+        unseen: Compositions to hold out of training, as rectangles (colors, shapes), or "A" or "B"
+            for what CoGenT forbids in that condition (which leaves no swaps for `multi`).
+        unread_colors: Colours that training neither shows nor names, two or more of them for
+            `cola/multi_unread.json`.
+        held_out: Scenes for the tables in `held_out`, of sentences in forms that training lacks and
+            of single objects in sizes and textures that it may lack.
+        single_attributes: Attributes in Cola's single-object queries, "color" among them.
+        relational: Fraction of multi-object items with a relation, "a red cube behind a torus".
+        processes: Rendering processes, by default as many as useful; the result is the same.
+        device: Where to render, "cpu" or "cuda"; one process is enough for a GPU.
+        benchmarks: Items in each further benchmark file; 40 is about 2,000 images, 0 is none.
+        placements: At most this many captions per training image about sides of the picture.
+        foils: At most this many sentences with a foil per image of `foils/train.csv` (training
+            images and AR4T scenes of one object) and `foils/val.csv`: counts, absence, negation, an
+            added object, exchanged materials, colours after their nouns.
+        long_foils: At most this many further foils per image, of one to four sentences, some with
+            relations or negation; one or two sentences of the foil are false.
+        spar_repeats: Times to render PUG: SPAR's grid, of 540 images if `benchmarks` is 40 or more;
+            8 gives 400 images or more for each set-up.
+        eqben_train: Items (two scenes each) of each of EqBen's engine parts (location, counting,
+            attribute), of seen compositions, in the table `eqben/train.csv`.
+        classes: Training images per shape, each of one object of a seen composition, in the folders
+            `images/classes/<shape>`; the classification benchmark has other images.
+        clevr: Whether scenes of train, val, test and CoGenT are as those of CLEVR's generator: 3 to
+            10 objects that may share colour and shape, apart along both ground axes.
+            `min_objects`, `max_objects` and `min_visible` then concern other images alone.
+    """
+
+    idle: ClassVar[Mapping[str, Any]] = {
+        "processes": ..., "benchmarks": 0, "placements": 0, "foils": 0, "eqben_train": 0,
+        "classes": 0, "long_foils": 0, "spar_repeats": 1, "unread_colors": (), "held_out": 0,
+        "ar4t_form": "world", "clevr": False,
+    }  # fmt: skip
+
+    def __init__(
+        self, train: int = 12000, val: int = 500, test: int = 1000, cogent: int = 200,
+        multi: int = 400, ar4t_train: int = 500, ar4t_test: int = 200, image_size: int = 64,
+        samples: int = 2, seed: int = 0, min_objects: int = 1, max_objects: int = 4,
+        shapes: Sequence[str] = SHAPES, colors: Sequence[str] = tuple(COLORS),
+        materials: Sequence[str] = MATERIALS, textures: Sequence[str] = TEXTURES,
+        sizes: Sequence[str] = tuple(SIZES), floors: Sequence[str] = tuple(FLOORS),
+        stack: float = 0.0, min_visible: float = 0.006,
+        unseen: Sequence[Rectangle] | Condition = RECTANGLES,
+        single_attributes: Sequence[str] = ("color", "material"), relational: float = 0.0,
+        processes: int | None = None, device: str = "cpu", benchmarks: int = 0,
+        placements: int = 0, spar_repeats: int = 1, foils: int = 0, eqben_train: int = 0,
+        classes: int = 0, long_foils: int = 0, unread_colors: Sequence[str] = (),
+        held_out: int = 0, ar4t_form: AR4TForm = "world", clevr: bool = False,
+    ) -> None:  # fmt: skip
+        _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
+                      ar4t_train=ar4t_train, ar4t_test=ar4t_test,
+                      benchmarks=benchmarks, placements=placements, foils=foils,
+                      eqben_train=eqben_train, classes=classes, long_foils=long_foils,
+                      held_out=held_out)  # fmt: skip
+        if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
+            raise UserError(
+                f"expected single_attributes out of {list(ATTRIBUTE_ORDER)} with 'color' among "
+                f"them, got {list(single_attributes)}: correct them"
+            )
+        if processes is not None and processes < 1:
+            raise UserError(f"expected processes >= 1, got {processes}: raise it or leave it out")
+        self.scenes = {"train": train, "val": val, "test": test, "valA": cogent, "valB": cogent}
+        self.multi, self.ar4t = multi, {"train": ar4t_train, "test": ar4t_test}
+        self.ar4t_form: AR4TForm = ar4t_form
+        self.clevr = clevr
+        self.canvas = Canvas(image_size, samples, device)
+        self.seed, self.relational = seed, relational
+        self.single_attributes, self.processes = tuple(single_attributes), processes
+        self.world = WorldSpec(
+            min_objects, max_objects, tuple(shapes), tuple(colors), tuple(materials),
+            tuple(textures), tuple(sizes), tuple(floors),
+            stack_probability=stack, min_visible=min_visible,
+        )  # fmt: skip
+        read = tuple(color for color in colors if color not in unread_colors)
+        self.unseen = unseen_compositions(unseen, read, shapes)
+        self.training = replace(self.world, colors=read, forbidden=self.unseen)
+        self.unread = frozenset(itertools.product(set(colors) - set(read), shapes))
+        if spar_repeats < 1:
+            raise UserError(f"expected spar_repeats >= 1, got {spar_repeats}: raise it")
+        self.benchmarks, self.placements = benchmarks, placements
+        self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
+        self.classes, self.long_foils, self.held_out = classes, long_foils, held_out
+
+    @override
+    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+        suites: list[Suite | HeldOut] = []
+        if self.benchmarks:
+            untrained = self.unseen | self.unread
+            options = untrained, self.seed, self.spar_repeats
+            suites.append(Suite(self.benchmarks, _at_least_two(self.world), *options))
+        if self.held_out:
+            trained = _at_least_two(self.training)
+            suites.append(HeldOut(self.held_out, trained, self.world, self.seed))
+        splits = self._splits()
+        for suite in suites:
+            splits |= suite.splits
+        check_device(self.canvas.device)
+        processes = self.processes or useful_processes(splits, self.canvas)
+        work = chunks(splits, self.canvas, folder / "images")
+        images = render_chunks(work, processes, tick)
+        self._write_scenes(folder, images)
+        self._write_pairs(folder, images, splits)
+        if self.eqben_train:
+            self._write_eqben(folder, images, splits)
+        for suite in suites:
+            suite.write(folder, images)
+        untrained = sorted(map(list, self.unseen | self.unread))
+        sides = {"unseen": untrained, "seen": sorted(map(list, self.training.compositions()))}
+        write_json(folder / "compositions.json", sides)
+        self.counts.update({f"images: {split}": len(rows) for split, rows in images.items()})
+        return ()
+
+    def _splits(self) -> dict[str, Split]:
+        """All series to render but those of the suites, and their files, by the split's name."""
+        splits = self._scene_splits() | self._pair_splits()
+        if self.classes:
+            singles = Singles(self.training, self._seed("classes"), self.classes, "classes")
+            splits["classes"] = Split(singles, singles.files())
+        return splits
+
+    def _scene_splits(self) -> dict[str, Split]:
+        specs = {"train": self.training, "val": self.training, "test": self.world}
+        for split in _COGENT:
+            specs[split] = replace(self.world, forbidden=cogent_forbidden(split[-1]))
+        splits: dict[str, Split] = {}
+        for split, count in self.scenes.items():
+            if count:
+                spec = specs[split].as_clevr() if self.clevr else specs[split]
+                series = SceneSeries(spec, self._seed(split))
+                splits[split] = Split(series, numbered(split, count))
+        return splits
+
+    def _pair_splits(self) -> dict[str, Split]:
+        splits: dict[str, Split] = {}
+
+        def add(name: str, series: Series, count: int) -> None:
+            splits[name] = Split(series, numbered(name, count))
+
+        if self.multi:
+            for side, compositions in self._cola_sides().items():
+                add(f"cola_{side}", self._cola(side, compositions), 2 * self.multi)
+        for split, count in self.ar4t.items():
+            if count:
+                spec = self.training if split == "train" else self.world
+                for part in ar4t_splits(self.ar4t_form, split, count, spec, self._seed):
+                    add(*part)
+        for part, series in _ENGINE.items() if self.eqben_train else ():
+            name = f"eqben_{part}"
+            spec = _at_least_two(self.training)
+            add(name, series(spec, self._seed(name)), 2 * self.eqben_train)
+        return splits
+
+    def _seed(self, name: str) -> int:
+        return sub_seed(self.seed, name)
+
+    def _cola_sides(self) -> Mapping[str, frozenset[Composition]]:
+        """The compositions that the items of each of Cola's files exchange, by its name."""
+        sides = {"seen": frozenset(self.training.compositions()), "unseen": self.unseen}
+        if self.unread:
+            sides["unread"] = self.unread
+        return sides
+
+    def _cola(self, name: str, compositions: frozenset[Composition]) -> ColaPairs:
+        chosen = swaps(compositions)
+        if not chosen:
+            raise UserError(
+                f"expected two colours and two shapes whose four compositions are all {name}, got "
+                f"none: change `unseen`, add colors or shapes, or set `multi` to 0"
+            )
+        spec = _at_least_two(self.training if name == "seen" else self.world)
+        return ColaPairs(spec, self._seed(f"cola_{name}"), tuple(chosen), self.relational)
+
+    def _write_scenes(self, folder: Path, images: Images) -> None:
+        for split in (*_SPLITS, *_COGENT):
+            if split in images:
+                content = clevr.scenes(split, images[split])
+                write_json(folder / f"clevr/scenes_{split}.json", content)
+        captioned = {split: images[split] for split in _SPLITS if split in images}
+        first_id = 1
+        for split, rows in captioned.items():
+            for part in (
+                visual_genome.scene_graphs,
+                visual_genome.region_descriptions,
+                visual_genome.image_data,
+            ):
+                file = folder / f"visual_genome/{split}/{part.__name__}.json"
+                write_json(file, part(rows, first_id))
+            first_id += len(rows)
+        content = karpathy.dataset(captioned, self.seed, self.placements)
+        write_json(folder / "karpathy/dataset_scenes.json", content)
+        if self.foils or self.long_foils:
+            self._write_foils(folder, images)
+
+    def _write_foils(self, folder: Path, images: Images) -> None:
+        """Writes the table to train on, and that of validation scenes to choose settings by."""
+        shown = {
+            "train": [*images.get("train", ()), *images.get("ar4t_single", ())],
+            "val": images.get("val", ()),
+        }
+        for split, rows in shown.items():
+            if rows:
+                content = foils.table(rows, self.training, self.seed, self.foils, self.long_foils)
+                write_text(folder / f"foils/{split}.csv", content)
+
+    def _write_eqben(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
+        parts = []
+        for name in (f"eqben_{part}" for part in _ENGINE):
+            series = splits[name].series
+            assert isinstance(series, PairSeries)
+            parts.append((images[name], series))
+        write_text(folder / "eqben/train.csv", eqben.training_table(parts))
+
+    def _write_pairs(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
+        if "test" in images:
+            content = cola.single(images["test"], self.single_attributes)
+            write_json(folder / "cola/single.json", content)
+            untrained = self.unseen | self.unread
+            sides = cola.single_split(images["test"], self.single_attributes, untrained)
+            write_json(folder / "cola/single_split.json", sides)
+        for split, rows in images.items():
+            kind, _, name = split.partition("_")
+            series = splits[split].series
+            if kind == "cola" and isinstance(series, ColaPairs):
+                write_json(folder / f"cola/multi_{name}.json", cola.multi(rows, series))
+            elif isinstance(series, AR4TPairs) and kind == "ar4t":
+                alone = SINGLES[name]
+                singles = splits[alone].series if alone in splits else None
+                assert isinstance(singles, AR4TSingles | None)
+                table = ar4t.table(rows, series, images.get(alone, ()), singles)
+                write_text(folder / f"ar4t/{_AR4T_FILES[name]}.csv", table)
+
+
+def _at_least_two(spec: WorldSpec) -> WorldSpec:
+    low, high = max(2, spec.min_objects), max(2, spec.max_objects)
+    return replace(spec, min_objects=low, max_objects=high)
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 0:
+            raise UserError(f"expected {name} >= 0, got {count}: pass a number of scenes or items")
+    if not counts["train"] + counts["val"] + counts["test"]:
+        raise UserError("expected scenes in train, val or test, got none: raise one of them")

@@ -1,0 +1,79 @@
+"""Scenes with their images go in, true statements about them and minimally false ones come out.
+
+Never: a question about an image, or a false statement that is true of it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from typing_extensions import override
+
+from data_builders.corpora.annotations import inside
+from data_builders.shard_builder import Record, ShardBuilder, image_group
+from data_builders.worlds.programs.generate import Generator
+from data_builders.worlds.programs.question import Question
+from data_builders.worlds.programs.scene_graph import read_scenes, vocabulary
+from data_builders.worlds.programs.wording import Wording, read_vocabulary
+from data_builders.worlds.questions import check_per_image, source_files
+
+
+class StatementsBuilder(ShardBuilder):
+    """One image with statements that the answers to CLEVR's questions make true or false a record.
+
+    Of each question the true statement is a caption, and the same with another answer its hard
+    negative: "there are exactly three small things left of the red cube" and "... exactly two ...".
+    The questions are those that `build questions` asks with the same arguments.
+
+    Args:
+        path: `CLEVR_<split>_scenes.json`, or `scenes_<split>.json` of the embedded world.
+        images: Folder with the files that `image_filename` names.
+        per_image: Largest number of questions of an image, of which each gives two statements.
+        seed: Seed of the questions.
+        synonyms: Whether to use synonyms such as "block" for cube.
+        vocabulary: File with the words that statements may have, one a line, such as
+            `checkpoints/scenes-clip/vocabulary.txt`; families that they cannot state are left out.
+        max_words: Largest number of words of a statement; the small CLIP reads 22.
+    """
+
+    def __init__(
+        self, path: Path, images: Path, per_image: int = 4, seed: int = 0, synonyms: bool = True,
+        vocabulary: Path | None = None, max_words: int | None = None,
+        records_per_shard: int = 1000,
+    ) -> None:  # fmt: skip
+        super().__init__(records_per_shard)
+        check_per_image(per_image)
+        self.path, self.images, self.per_image = Path(path), Path(images), per_image
+        self.seed, self.vocabulary = seed, vocabulary
+        self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)
+
+    @override
+    def sources(self) -> Mapping[str, Path]:
+        return source_files(self.path, self.vocabulary)
+
+    @override
+    def records(self) -> Iterator[Record]:
+        scenes = read_scenes(self.path)
+        generator = Generator(vocabulary(scenes), self.per_image, self.seed, self.wording)
+        for number, scene in enumerate(scenes):
+            file = inside(self.images, scene.image, self.path, f"scenes[{number}]")
+            questions = list(generator.questions([scene]))
+            if not self.exists(file):
+                continue
+            if not questions:
+                self.counts["skipped: no question"] += 1
+                continue
+            texts = self._texts(questions)
+            self.counts["statements: true"] += sum(texts.values())
+            self.counts["statements: false"] += len(texts) - sum(texts.values())
+            yield image_group(file.stem, texts), [file]
+
+    def _texts(self, questions: list[Question]) -> dict[str, bool]:
+        """The statements; the same one may come of two questions."""
+        truths: dict[str, set[bool]] = defaultdict(set)
+        for question in questions:
+            truths[question.statement].add(True)
+            truths[question.false_statement].add(False)
+            self.counts[f"{question.instance.family.structure} questions"] += 1
+        assert all(len(values) == 1 for values in truths.values())
+        return {text: min(values) for text, values in truths.items()}

@@ -1,0 +1,67 @@
+import pytest
+import torch
+import transformers
+
+from tests.backbones.hf_models import TEXTS, pixels, write_align
+from tests.refusals import refused
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.lora import LoRA
+from vlmtune.backbones.hf.align import Align
+from vlmtune.types import FeatureSpec
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_align(tmp_path_factory.mktemp("align") / "model")
+
+
+@pytest.fixture
+def backbone(folder):
+    return Align(str(folder))
+
+
+@pytest.fixture
+def library(folder):
+    return transformers.AlignModel.from_pretrained(folder).eval()
+
+
+def test_embeddings_are_the_librarys(backbone, library, folder):
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)(
+        TEXTS, padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        image = library.get_image_features(pixels()).pooler_output
+        text = library.get_text_features(**tokens).pooler_output
+    pooled = FeatureSpec("pooled")
+    got = backbone.encode_image(pixels(), pooled).values
+    torch.testing.assert_close(got, image, rtol=1e-5, atol=1e-5)
+    got = backbone.encode_text(TEXTS, pooled).values
+    torch.testing.assert_close(got, text, rtol=1e-5, atol=1e-5)
+    assert image.std(dim=0).mean() > 1e-3
+
+
+def test_image_tokens_are_the_places_of_the_librarys_maps(backbone, library):
+    with torch.no_grad():
+        want = library.vision_model(pixels(), output_hidden_states=True)
+    for layer in (-1, -2, -3):
+        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).values
+        block = want.hidden_states[layer]
+        assert block.shape == (3, 16, 4, 4) if layer == -1 else block.shape[1] == 16
+        torch.testing.assert_close(got, block.flatten(2).mT, rtol=1e-5, atol=1e-5)
+    assert backbone.image_tokens == 16
+
+
+def test_a_block_of_another_width_has_no_tokens(backbone):
+    assert len(backbone.model.vision_model.encoder.blocks) == 4
+    with refused("3 layers"):
+        backbone.encode_image(pixels(), FeatureSpec("tokens", -4))
+
+
+def test_the_factor_on_cosines_is_one_over_the_temperature(backbone):
+    assert backbone.logit_scale == pytest.approx(5.0)
+
+
+def test_an_adapter_of_the_embeddings_attaches_and_one_of_the_layers_says_why_not(backbone):
+    LinearProbe().attach(backbone)
+    with refused("convolutional"):
+        LoRA().attach(backbone)

@@ -1,0 +1,62 @@
+import pytest
+import torch
+from transformers import BlipForImageTextRetrieval
+
+from tests.backbones.hf_models import TEXTS, edit, pixels, write_blip
+from tests.refusals import refused
+from vlmtune.backbones.hf.blip import Blip
+from vlmtune.types import FeatureSpec
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_blip(tmp_path_factory.mktemp("models") / "blip")
+
+
+@pytest.fixture
+def backbone(path):
+    return Blip(str(path))
+
+
+def test_tokens_are_the_librarys_states(path, backbone):
+    model = BlipForImageTextRetrieval.from_pretrained(path).eval()
+    words = backbone.encode_text(TEXTS, FeatureSpec("words"))
+    with torch.no_grad():
+        vision = model.vision_model(pixels(), output_hidden_states=True)
+        given = {"input_ids": words.ids, "attention_mask": words.mask.long()}
+        text = model.text_encoder(**given, output_hidden_states=True)
+    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).values
+    torch.testing.assert_close(got, vision.last_hidden_state[:, 1:])
+    for layer in (-2, -3):
+        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).values
+        torch.testing.assert_close(got, vision.hidden_states[layer][:, 1:])
+        got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
+        torch.testing.assert_close(got.values[got.mask], text.hidden_states[layer][got.mask])
+
+
+def test_words_alone_have_no_use_for_cross_attention(backbone):
+    tower, fusion = backbone.text_tower, backbone.fusion
+    of_tower = {id(p) for block in tower.blocks for p in block.parameters()}
+    of_fusion = {id(p) for block in fusion.blocks for p in block.parameters()}
+    names = dict(backbone.model.named_parameters())
+    crossing = {id(p) for name, p in names.items() if "crossattention" in name}
+    assert crossing
+    assert of_tower | crossing == of_fusion
+    assert not of_tower & crossing
+
+
+def test_the_temperature_is_what_the_config_says(backbone):
+    assert backbone.logit_scale == pytest.approx(1 / 0.07, rel=1e-3)
+    assert backbone.logit_bias == 0
+
+
+def test_images_of_another_size_are_refused_not_cut(tmp_path):
+    size = {"height": 24, "width": 24}
+    path = edit(write_blip(tmp_path / "blip"), "preprocessor_config.json", size=size)
+    with refused("the model takes 32 x 32"):
+        Blip(str(path))
+
+
+def test_a_text_encoder_that_cannot_look_at_images_is_refused(tmp_path):
+    with refused(r"cross-attention, got .* is_decoder false"):
+        Blip(str(write_blip(tmp_path / "blip", is_decoder=False)))

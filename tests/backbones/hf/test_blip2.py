@@ -1,0 +1,146 @@
+import pytest
+import torch
+from transformers import (
+    AutoImageProcessor,
+    AutoTokenizer,
+    Blip2ForConditionalGeneration,
+    Blip2ForImageTextRetrieval,
+)
+
+from tests.backbones.hf_models import TEXTS, edit, pixels, write_blip2
+from tests.backbones.libraries import blip2_matches, blip2_scores
+from tests.contracts.test_backbones import matches, picture, pixels_for
+from tests.refusals import refused
+from vlmtune.adapters.matching import Matching
+from vlmtune.backbones.hf.blip2 import Blip2
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_blip2(tmp_path_factory.mktemp("models") / "blip2")
+
+
+@pytest.fixture
+def backbone(path):
+    return Blip2(str(path))
+
+
+@pytest.fixture
+def itc(path):
+    return Blip2(str(path), score="itc")
+
+
+def test_both_scores_are_the_librarys(path, backbone, itc):
+    shown = pixels_for(backbone)
+    with torch.no_grad():
+        itm_wanted = blip2_matches(path, shown, TEXTS)
+        itc_wanted = blip2_scores(path, shown, TEXTS)
+    torch.testing.assert_close(matches(backbone, shown), itm_wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(matches(itc, shown), itc_wanted, rtol=1e-5, atol=1e-5)
+    for scores in (itm_wanted, itc_wanted):  # images and captions both count
+        assert min(scores.std(dim=0).min(), scores.std(dim=1).min()) > 1e-3
+
+
+def test_a_picture_and_captions_of_the_processor_give_the_same(path, backbone):
+    model = Blip2ForImageTextRetrieval.from_pretrained(path).eval()
+    images = [picture(i) for i in range(3)]
+    given = AutoImageProcessor.from_pretrained(path, backend="pil")(images, return_tensors="pt")
+    texts = AutoTokenizer.from_pretrained(path)(TEXTS, padding=True, return_tensors="pt")
+    texts.pop("token_type_ids", None)
+    with torch.no_grad():
+        logits = model(**given, **texts, use_image_text_matching_head=True).logits_per_image
+    got = matches(backbone, pixels_for(backbone)).diagonal()
+    torch.testing.assert_close(got, logits[:, 1] - logits[:, 0], rtol=1e-5, atol=1e-5)
+
+
+def test_contrastive_scores_depend_on_their_pair_alone(itc):
+    shown = pixels_for(itc)
+    whole = matches(itc, shown)
+    for i in range(3):
+        for j, text in enumerate(TEXTS):
+            alone = matches(itc, shown[i : i + 1], [text])
+            torch.testing.assert_close(alone[0, 0], whole[i, j], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(matches(itc, shown, extra=2), whole, rtol=1e-5, atol=1e-5)
+    fusion = itc.fusion
+    image = fusion.prepare_image(itc.encode_image(shown[:1], fusion.image_input))
+    text = fusion.prepare_text(itc.encode_text(TEXTS, fusion.text_input))
+    torch.testing.assert_close(fusion.match(image, text), whole[0])
+
+
+def test_the_two_scores_read_the_same_features(path, backbone, itc):
+    assert backbone.fingerprint == itc.fingerprint  # one store serves both
+    assert backbone.fusion.image_input == itc.fusion.image_input
+    assert backbone.spec() != itc.spec()
+
+
+def test_contrastive_scores_in_bfloat16_are_close(path, itc):
+    low = Blip2(str(path), precision="bf16", score="itc")
+    got, want = matches(low, pixels_for(low)), matches(itc, pixels_for(itc))
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want, rtol=0.2, atol=0.2)
+
+
+def test_tokens_are_the_librarys_states(path, backbone):
+    model = Blip2ForImageTextRetrieval.from_pretrained(path).eval()
+    words = backbone.encode_text(TEXTS, FeatureSpec("words"))
+    with torch.no_grad():
+        vision = model.vision_model(pixels(), output_hidden_states=True)
+        text = model.qformer(
+            query_embeds=model.embeddings(input_ids=words.ids),
+            query_length=0,
+            attention_mask=words.mask.long(),
+            output_hidden_states=True,
+        )
+    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).values
+    torch.testing.assert_close(got, vision.last_hidden_state[:, 1:])
+    for layer in (-2, -3):
+        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).values
+        torch.testing.assert_close(got, vision.hidden_states[layer][:, 1:])
+        got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
+        torch.testing.assert_close(got.values[got.mask], text.hidden_states[layer][got.mask])
+    got = backbone.encode_text(TEXTS, FeatureSpec("tokens", -1))
+    torch.testing.assert_close(got.values[got.mask], text.last_hidden_state[got.mask])
+
+
+def test_every_block_but_the_last_reads_words(backbone):
+    names = {id(p): name for name, p in backbone.model.named_parameters()}
+    trained = {names[id(p)] for block in backbone.fusion.blocks for p in block.parameters()}
+    layers = {name for name in names.values() if name.startswith("qformer.encoder.layer.")}
+    unread = {name for name in layers - trained if ".layer.2." in name}
+    assert layers - trained == unread
+    assert {name.split(".")[4] for name in unread} == {"intermediate", "output"}
+
+
+def test_there_is_nothing_to_train_in_contrastive_scores(itc):
+    Matching(0).attach(itc)
+    with refused("at most 0 blocks to train, which is all of the fusion, got 1"):
+        Matching(1).attach(itc)
+
+
+def test_an_unknown_score(path):
+    with pytest.raises((UserError, TypeError), match="cosine"):
+        Blip2(str(path), score="cosine")
+
+
+def test_images_of_another_size_are_refused_not_cut(tmp_path):
+    size = {"height": 24, "width": 24}
+    path = edit(write_blip2(tmp_path / "blip2"), "preprocessor_config.json", size=size)
+    with refused("the model takes 32 x 32"):
+        Blip2(str(path))
+
+
+def test_a_qformer_that_reads_no_captions_is_refused(tmp_path):
+    with refused(r"reads captions, got .* use_qformer_text_input false"):
+        Blip2(str(write_blip2(tmp_path / "blip2", use_qformer_text_input=False)))
+
+
+def test_a_model_that_generates_text_is_refused(path, tmp_path):
+    config = Blip2ForImageTextRetrieval.from_pretrained(path).config
+    small = {"hidden_size": 16, "ffn_dim": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config.text_config.update({**small, "vocab_size": 32, "word_embed_proj_dim": 16})
+    edit_from = write_blip2(tmp_path / "generates")
+    Blip2ForConditionalGeneration(config).save_pretrained(edit_from)
+    with refused(r"expected all weights of .*missing keys"):
+        Blip2(str(edit_from))

@@ -1,0 +1,113 @@
+import json
+
+import open_clip
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, CLIPModel, CLIPTokenizer
+
+from tests.backbones.hf_models import TEXTS, edit, pixels, write_clip, write_siglip
+from tests.refusals import refused
+from vlmtune.backbones.hf.hf_clip import HFCLIP
+from vlmtune.types import FeatureSpec
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write_clip(tmp_path / "clip")
+
+
+@pytest.fixture
+def backbone(path):
+    return HFCLIP(str(path))
+
+
+def test_states_are_the_librarys_hidden_states(backbone):
+    want = backbone.model.vision_model(pixels(), output_hidden_states=True).hidden_states
+    assert len(want) == 4
+    for layer in (-4, -3, -2, -1):
+        got = backbone.encode_image(pixels(), FeatureSpec("state", layer)).values
+        torch.testing.assert_close(got, want[layer])
+    ids = backbone.encode_text(TEXTS, FeatureSpec("words")).ids
+    want = backbone.model.text_model(ids, output_hidden_states=True).hidden_states
+    for layer in (-4, -3, -2, -1):
+        got = backbone.encode_text(TEXTS, FeatureSpec("state", layer))
+        torch.testing.assert_close(got.values[got.mask], want[layer][got.mask])
+
+
+def test_last_tokens_have_the_final_norm(backbone):
+    with torch.no_grad():
+        output = backbone.model.vision_model(pixels())
+        want = backbone.model.vision_model.post_layernorm(output.last_hidden_state[:, 1:])
+        text = backbone.model.text_model(backbone.encode_text(TEXTS, FeatureSpec("words")).ids)
+    torch.testing.assert_close(backbone.encode_image(pixels(), FeatureSpec("tokens")).values, want)
+    got = backbone.encode_text(TEXTS, FeatureSpec("tokens"))
+    torch.testing.assert_close(got.values[got.mask], text.last_hidden_state[got.mask])
+
+
+def test_configs_from_before_the_end_id_was_right(path):
+    # Their eos_token_id is 2, and the library then pools the highest id.
+    want = HFCLIP(str(path)).encode_text(TEXTS, FeatureSpec("pooled")).values
+    got = HFCLIP(str(edit(path, text_config__eos_token_id=2)))
+    assert got.model.text_model.eos_token_id == 2
+    assert got.encode_text(TEXTS, FeatureSpec("pooled")).values.equal(want)
+
+
+def test_a_tokenizer_that_does_not_fit_is_refused(path):
+    with refused(r"end with the token the model pools \(id 5\)"):
+        HFCLIP(str(edit(path, text_config__eos_token_id=5)))
+
+
+def test_the_librarys_own_byte_pair_tokenizer(path):
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [*letters, *(f"{x}</w>" for x in letters), "do", "dog</w>"]
+    words += ["<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {word: i for i, word in enumerate(words)}
+    tokenizer = CLIPTokenizer(vocab=vocabulary, merges=[("d", "o"), ("do", "g</w>")])
+    config = CLIPModel.from_pretrained(path).config
+    config.text_config.vocab_size = len(words)
+    config.text_config.eos_token_id = len(words) - 1
+    torch.manual_seed(0)
+    CLIPModel(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    backbone = HFCLIP(str(path))
+    got = backbone.encode_text(["Dog", "a cat"], FeatureSpec("words"))
+    assert got.ids[0, :3].tolist() == [len(words) - 2, vocabulary["dog</w>"], len(words) - 1]
+    assert got.mask.sum(dim=1).tolist() == [3, 6]
+    assert backbone.text_special == (1, 1)
+
+
+def test_preprocessing_is_the_processors_and_open_clips(path):
+    backbone = HFCLIP(str(path))
+    image = Image.effect_noise((50, 40), 80).convert("RGB")
+    own = AutoImageProcessor.from_pretrained(path, backend="pil")
+    want = own(images=image, return_tensors="pt")["pixel_values"][0]
+    assert backbone.preprocess(image).equal(want)
+    transform = open_clip.image_transform(32, is_train=False)
+    torch.testing.assert_close(backbone.preprocess(image), transform(image))
+
+
+def test_old_preprocessor_configs(path):
+    image = Image.effect_noise((50, 40), 80).convert("RGB")
+    want = HFCLIP(str(path)).preprocess(image)
+    old = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 32, "crop_size": 32}
+    (path / "preprocessor_config.json").write_text(json.dumps(old))
+    assert HFCLIP(str(path)).preprocess(image).equal(want)
+
+
+def test_a_processor_of_another_size_is_refused(path):
+    edit(path, "preprocessor_config.json", crop_size={"height": 24, "width": 24})
+    with refused(r"image processor that fits .* \(3, 24, 24\)"):
+        HFCLIP(str(path))
+
+
+def test_names_of_openai_ask_for_quick_gelu(tmp_path):
+    with refused(r"expected hidden_act quick_gelu .* got gelu"):
+        HFCLIP(str(write_clip(tmp_path / "openai-clip", act="gelu")))
+    HFCLIP(str(write_clip(tmp_path / "openai-right")))
+    HFCLIP(str(write_clip(tmp_path / "other", act="gelu")))
+
+
+def test_a_model_of_another_type_is_refused(tmp_path):
+    with refused(r"type clip, got .* of type siglip"):
+        HFCLIP(str(write_siglip(tmp_path / "siglip")))

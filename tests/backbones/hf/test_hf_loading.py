@@ -1,0 +1,219 @@
+import io
+import json
+import os
+import shutil
+from contextlib import suppress
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.backbones.hf_models import edit, write_clip, write_timm
+from tests.conftest import REVISION
+from tests.refusals import refused
+from vlmtune import config
+from vlmtune.backbones.hf import loading as hf_loading
+from vlmtune.backbones.hf.hf_clip import HFCLIP
+from vlmtune.backbones.timm_image import TimmImage
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec
+
+
+@pytest.fixture
+def path(tmp_path):
+    return write_clip(tmp_path / "clip")
+
+
+def fails(model, message, **arguments):
+    with refused(message):
+        HFCLIP(str(model), **arguments)
+
+
+def test_a_revision_of_a_hub_id(hub, path):
+    hub("someone/tiny-clip", path)
+    got = HFCLIP("someone/tiny-clip", revision=REVISION)
+    assert got.fingerprint == HFCLIP(str(path)).fingerprint
+    fails("someone/tiny-clip", "revision|cached|find", revision="f" * 40)
+    fails("someone/nothing", "weights, tokenizer and image processor of someone/nothing.* network")
+
+
+@pytest.mark.parametrize("name", ["nowhere", "a/b/c", "/no/such/folder", "", "org/", "x y/z"])
+def test_what_is_no_model_is_told_in_one_line(name):
+    fails(name, r"hub id \(org/repo\) or a folder")
+
+
+def test_a_relative_folder_is_found_from_anywhere(path, monkeypatch, tmp_path):
+    monkeypatch.chdir(path.parent)
+    assert HFCLIP("clip").embed_dim == 16
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(config, "ROOT", tmp_path)
+    (tmp_path / "checkpoints").symlink_to(path.parent)
+    assert hf_loading.locate("checkpoints/clip") == str(path)
+
+
+def test_damaged_folders_are_told_in_one_line(path):
+    weights, name = (path / "model.safetensors").read_bytes(), "model.safetensors"
+    (path / name).write_bytes(weights[: len(weights) // 2])
+    fails(path, "expected weights")
+    (path / name).unlink()
+    fails(path, "model.safetensors")
+    (path / name).write_bytes(weights)
+    config = (path / "config.json").read_text()
+    (path / "config.json").write_text("{")
+    fails(path, "expected weights")
+    (path / "config.json").write_text(config)
+    (path / "preprocessor_config.json").rename(path / "elsewhere")
+    fails(path, "preprocessor|image processor")
+    (path / "elsewhere").rename(path / "preprocessor_config.json")
+    HFCLIP(str(path))
+    (path / "config.json").unlink()
+    fails(path, "has no config.json")
+
+
+def test_weights_that_are_missing_are_not_made_up(path):
+    state = load_file(path / "model.safetensors")
+    lost = "text_model.encoder.layers.1.mlp.fc1.weight"
+    del state[lost]
+    save_file(state, path / "model.safetensors", metadata={"format": "pt"})
+    fails(path, f"all weights of .* got 1 missing keys, first {lost}")
+
+
+def test_weights_of_another_shape_are_refused(path):
+    message = r"all weights of .* got 2 mismatched keys, first text_projection\.weight"
+    fails(edit(path, projection_dim=20), message)
+
+
+class Trap:
+    """Unpickling it would make a folder."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.place),)
+
+
+def test_pickles_load_as_tensors_and_never_run(path, tmp_path):
+    want = HFCLIP(str(path)).encode_text(["dog"], FeatureSpec("pooled")).values
+    state = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    torch.save(state, path / "pytorch_model.bin")
+    got = HFCLIP(str(path)).encode_text(["dog"], FeatureSpec("pooled")).values
+    torch.testing.assert_close(got, want)
+    torch.save({**state, "trap": Trap(tmp_path / "sprung")}, path / "pytorch_model.bin")
+    fails(path, "expected weights")
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_loading_is_quiet(path, capfd):
+    capfd.readouterr()
+    HFCLIP(str(path))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_tokenizers_without_padding_are_refused(path):
+    fails(edit(path, "tokenizer_config.json", pad_token=None), "tokenizer with a padding token")
+
+
+def test_the_fingerprint_knows_the_tokenizer(path):
+    own = HFCLIP(str(path)).fingerprint
+    text = (path / "tokenizer.json").read_text()
+    for old, new in (("red", "swap"), ("blue", "red"), ("swap", "blue")):
+        text = text.replace(f'"{old}":', f'"{new}":')
+    (path / "tokenizer.json").write_text(text)
+    assert HFCLIP(str(path)).fingerprint != own
+
+
+AUTO = {
+    "config.json": {"AutoConfig": "theirs.Theirs"},
+    "tokenizer_config.json": {"AutoTokenizer": ["theirs.Theirs", None]},
+    "preprocessor_config.json": {"AutoImageProcessor": "theirs.Theirs"},
+}
+
+
+@pytest.mark.parametrize("file", AUTO)
+def test_code_of_the_author_never_runs_whatever_standard_input_says(
+    file, path, tmp_path, monkeypatch
+):
+    (path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    unknown = {"model_type": "theirs"} if file == "config.json" else {}
+    unknown |= {"image_processor_type": "Theirs"} if "pre" in file else {}
+    edit(path, file, auto_map=AUTO[file], **unknown)
+    if file == "tokenizer_config.json":  # a class of the library would be used in its stead
+        edit(path, file, tokenizer_class="Theirs")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
+    with suppress(UserError):
+        HFCLIP(str(path))
+    assert not (tmp_path / "ran").exists()
+    if file != "tokenizer_config.json":
+        fails(path, "Python code of its author, which vlmtune never runs")
+
+
+SIZES = {
+    "vision_config__num_hidden_layers": 10**7,
+    "text_config__hidden_size": 10**6,
+    "vision_config__image_size": 10**6,
+    "text_config__max_position_embeddings": 10**7,
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_beyond_any_model_are_an_error_before_it_is_built(name, path):
+    fails(edit(path, **{name: SIZES[name]}), rf"{name.partition('__')[2]} of at most [\d,]+ in")
+
+
+def test_sizes_beyond_the_weights_are_an_error_before_memory_is_taken(path):
+    edit(path, text_config__max_position_embeddings=10**6, text_config__hidden_size=4096)
+    fails(path, "config that fits the weights of .* values for")
+
+
+def test_an_image_processor_of_huge_images_is_an_error(path):
+    edit(path, "preprocessor_config.json", crop_size={"height": 100_000, "width": 100_000})
+    fails(path, "height of at most 4,096 .* got 100,000")
+
+
+def test_sizes_of_timm_are_checked(tmp_path):
+    path = write_timm(tmp_path / "vit")
+    settings = json.loads((path / "config.json").read_text())
+    for name in ("depth", "embed_dim", "img_size"):
+        changed = settings | {"model_args": settings["model_args"] | {name: 10**7}}
+        (path / "config.json").write_text(json.dumps(changed))
+        with refused(f"{name} of at most"):
+            TimmImage(str(path))
+
+
+def test_weights_that_are_not_finite_are_an_error(path):
+    state = load_file(path / "model.safetensors")
+    state["visual_projection.weight"][0, 0] = float("nan")
+    save_file(state, path / "model.safetensors", metadata={"format": "pt"})
+    fails(path, "finite weights, got NaN or infinity in 'visual_projection.weight'")
+
+
+@pytest.mark.parametrize(
+    "name", ["lora.foo", "vision_model.encoder.layers.3.mlp.fc1.bias", "mlm_head.bias"]
+)
+def test_weights_that_the_config_leaves_out_are_an_error_unless_of_another_task(name, path):
+    state = load_file(path / "model.safetensors")
+    save_file(state | {name: torch.ones(2)}, path / "model.safetensors", metadata={"format": "pt"})
+    if name == "mlm_head.bias":
+        HFCLIP(str(path))
+    else:
+        fails(path, f"got 1 more, first {name}: correct the number of layers")
+
+
+def test_weights_outside_the_folder_are_an_error(path):
+    names = load_file(path / "model.safetensors")
+    shutil.move(path / "model.safetensors", path.parent / "outside.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../outside.safetensors")}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    fails(path, r"names of files beside .*, got '\.\./outside\.safetensors'")
+
+
+def test_no_advice_of_a_library_to_run_code_is_shown(path, tmp_path):
+    state = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    torch.save({**state, "trap": Trap(tmp_path / "sprung")}, path / "pytorch_model.bin")
+    with refused("expected weights") as caught:
+        HFCLIP(str(path))
+    assert "weights_only" not in str(caught.value)
+    assert "mkdir" in str(caught.value)

@@ -1,0 +1,130 @@
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoTokenizer, ViltForImageAndTextRetrieval
+
+from tests.backbones.hf_models import edit, write_vilt
+from tests.refusals import refused
+from vlmtune.backbones.hf.vilt import OUTSIDE, Vilt
+from vlmtune.types import FeatureSpec, Tokens, concatenate
+
+TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube", "the dog right"]
+SIZES = [(32, 32), (50, 36), (36, 50), (90, 30)]
+"""Width and height; of 4 x 4, 5 x 4, 4 x 5 and 6 x 2 patches."""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write_vilt(tmp_path_factory.mktemp("models") / "vilt")
+
+
+@pytest.fixture
+def backbone(path):
+    return Vilt(str(path))
+
+
+def pictures():
+    generator = torch.Generator().manual_seed(0)
+    noise = [torch.randint(0, 256, (h, w, 3), generator=generator).byte() for w, h in SIZES]
+    return [Image.fromarray(x.numpy()) for x in noise]
+
+
+def prepared(backbone):
+    image = torch.stack([backbone.preprocess(x) for x in pictures()])
+    fusion = backbone.fusion
+    return (
+        fusion.prepare_image(backbone.encode_image(image, fusion.image_input)),
+        fusion.prepare_text(backbone.encode_text(TEXTS, fusion.text_input)),
+    )
+
+
+def test_each_image_has_its_own_patches(backbone):
+    image, _ = prepared(backbone)
+    assert image.mask.sum(dim=1).tolist() == [17, 21, 21, 13]
+    assert backbone.image_tokens == 24  # 4 x 6
+    assert not image.values[~image.mask].any()
+
+
+def test_matches_are_those_of_the_librarys_own_processor(path, backbone):
+    """Images of several shapes: alone, and padded to the largest of the batch."""
+    model = ViltForImageAndTextRetrieval.from_pretrained(path).eval()
+    processor = AutoImageProcessor.from_pretrained(path, backend="pil")
+    words = AutoTokenizer.from_pretrained(path)
+    image, text = prepared(backbone)
+    got = backbone.fusion.match(image, text)
+    tokens = words(TEXTS, padding=True, return_tensors="pt")
+    tokens.pop("token_type_ids", None)
+    with torch.no_grad():
+        together = model(**tokens, **processor(pictures(), return_tensors="pt")).logits[:, 0]
+        for i, one in enumerate(pictures()):
+            own = words([TEXTS[i]], return_tensors="pt")
+            own.pop("token_type_ids", None)
+            alone = model(**own, **processor([one], return_tensors="pt")).logits[0, 0]
+            torch.testing.assert_close(got[i], alone, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got, together, rtol=1e-4, atol=1e-5)
+
+
+def test_patches_are_not_drawn_at_random(tmp_path, backbone):
+    few = Vilt(str(write_vilt(tmp_path / "few", max_image_length=5)))
+    torch.manual_seed(0)
+    one = few.fusion.match(*prepared(few))
+    torch.manual_seed(1)
+    assert few.fusion.match(*prepared(few)).equal(one)
+    torch.testing.assert_close(one, backbone.fusion.match(*prepared(backbone)))
+
+
+def test_padding_of_an_image_is_not_seen(backbone):
+    image, text = prepared(backbone)
+    want = backbone.fusion.match(image, text)
+    garbage = torch.where(image.mask[:, :, None], image.values, torch.tensor(1e3))
+    got = backbone.fusion.match(Tokens(garbage, mask=image.mask), text)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_no_pixel_of_an_image_passes_for_outside(backbone):
+    for colour in ("black", "white", (127, 128, 0)):
+        pixels = backbone.preprocess(Image.new("RGB", (50, 36), colour))
+        assert pixels.shape == (3, 48, 48)
+        assert (pixels[:, :32, :40] > -10).all()
+        assert (pixels[:, 32:] == OUTSIDE).all()
+        assert (pixels[:, :, 40:] == OUTSIDE).all()
+
+
+def test_a_very_thin_image_keeps_one_row_of_patches(backbone):
+    for size in ((500, 2), (2, 500), (1, 1)):
+        pixels = backbone.preprocess(Image.new("RGB", size))[None]
+        image = backbone.encode_image(pixels, FeatureSpec("state"))
+        assert image.mask.sum() - 1 in (6, 16)
+
+
+def test_it_has_no_layers_of_one_modality(backbone):
+    for modality in ("image", "text"):
+        assert "alone" in (backbone.fits(FeatureSpec("pooled"), modality) or "")
+        assert backbone.fits(FeatureSpec("tokens", -2), modality)
+        assert backbone.fits(FeatureSpec("state", -2), modality)
+    assert backbone.fits(FeatureSpec("state"), "image") is None
+    assert backbone.fits(FeatureSpec("state"), "text")
+    assert backbone.fits(FeatureSpec("words"), "text") is None
+    assert backbone.fits(FeatureSpec("words"), "image")
+    with refused("embeds no image and no caption alone"):
+        backbone.encode_text(TEXTS, FeatureSpec("pooled"))
+
+
+def test_a_prompt_may_not_be_longer_than_the_positions(backbone):
+    words = backbone.encode_text(["red cube " * 30], FeatureSpec("words"))
+    longer = concatenate([words])
+    tokens = torch.cat([longer.values, longer.values[:, :1]], dim=1)
+    mask = torch.ones(tokens.shape[:2], dtype=torch.bool)
+    with refused("at most 12 text tokens"):
+        backbone.fusion.prepare_text(Tokens(tokens, mask=mask))
+
+
+@pytest.mark.parametrize("name", ["do_resize", "do_pad"])
+def test_processors_of_another_kind_are_refused(tmp_path, name):
+    path = edit(write_vilt(tmp_path / "vilt"), "preprocessor_config.json", **{name: False})
+    with refused(f"{name} False"):
+        Vilt(str(path))
+    size = {"height": 32, "width": 32}
+    edit(path, "preprocessor_config.json", **{name: True, "size": size})
+    with refused("size of shortest_edge"):
+        Vilt(str(path))

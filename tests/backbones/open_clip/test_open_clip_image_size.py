@@ -1,0 +1,67 @@
+"""Images of another size than a model was trained on."""
+
+import pytest
+import torch
+from PIL import Image
+from torch.nn.functional import interpolate
+
+from tests.refusals import refused
+from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.types import FeatureSpec
+
+QUICK = "Tiny-VL-quickgelu"
+POOLED = FeatureSpec("pooled")
+POSITIONS = "visual.positional_embedding"
+
+
+def changed(one, other):
+    return {name for name in one if not torch.equal(one[name], other[name])}
+
+
+def test_positions_are_interpolated_and_nothing_else_changes(folder):
+    path = str(folder())
+    plain, large = (
+        OpenClip(path).model.state_dict(),
+        OpenClip(path, image_size=48).model.state_dict(),
+    )
+    assert changed(plain, large) == {POSITIONS}
+    grid = plain[POSITIONS][1:].T.reshape(1, -1, 4, 4)
+    larger = interpolate(grid, (6, 6), mode="bicubic", antialias=True, align_corners=False)
+    expected = torch.cat([plain[POSITIONS][:1], larger.flatten(2)[0].T])
+    torch.testing.assert_close(large[POSITIONS], expected)
+
+
+def test_images_have_that_size_and_so_many_patches(folder, tmp_path):
+    large = OpenClip(str(folder()), image_size=48)
+    pixels = large.preprocess(Image.new("RGB", (100, 60), "red"))
+    assert (pixels.shape, large.image_tokens) == ((3, 48, 48), 36)
+    features = large.encode_image(pixels[None], POOLED)
+    large.save(tmp_path / "saved")
+    again = OpenClip(str(tmp_path / "saved"))
+    assert again.fingerprint == large.fingerprint
+    assert again.encode_image(pixels[None], POOLED).values.equal(features.values)
+    assert OpenClip(str(folder("other")), image_size=32).fingerprint != large.fingerprint
+
+
+def test_the_models_own_size_changes_nothing(folder):
+    path = str(folder())
+    assert OpenClip(path, image_size=32).fingerprint == OpenClip(path).fingerprint
+
+
+def test_weights_from_a_file_are_interpolated_only_if_asked(file, tiny_vl):
+    large = OpenClip(QUICK, file(), image_size=64)
+    assert changed(tiny_vl, large.model.state_dict()) == {POSITIONS}
+    assert len(large.model.state_dict()[POSITIONS]) == large.image_tokens + 1
+    with refused("for visual.positional_embedding"):
+        OpenClip(QUICK, file(**{POSITIONS: large.model.state_dict()[POSITIONS].clone()}))
+
+
+@pytest.mark.parametrize(("size", "words"), [(50, "patches of 8 x 8, got 50"), (0, "image_size")])
+def test_a_size_that_does_not_fit_is_refused(folder, size, words):
+    with refused(words):
+        OpenClip(str(folder()), image_size=size)
+
+
+def test_other_towers_are_refused():
+    with refused("open_clip's own vision transformer for image_size 288, got RN50"):
+        OpenClip("RN50", "random", image_size=288)

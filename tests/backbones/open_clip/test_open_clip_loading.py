@@ -1,0 +1,139 @@
+import io
+import json
+
+import pytest
+import torch
+from open_clip import factory, pretrained
+
+from tests.refusals import refused
+from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.types import FeatureSpec
+
+TEXTS = ["a red cube left of the blue sphere", "dog"]
+POOLED = FeatureSpec("pooled")
+
+
+def embeddings(backbone: OpenClip) -> torch.Tensor:
+    found = backbone.encode_text(TEXTS, POOLED).values
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("vocabulary", [True, False])
+def test_a_hub_repository_is_read_with_its_own_words(folder, hub, vocabulary):
+    path = folder(vocabulary=vocabulary)
+    hub("someone/tiny", path)
+    there, here = OpenClip("hf-hub:someone/tiny"), OpenClip(str(path))
+    assert there.fingerprint == here.fingerprint
+    assert embeddings(there).equal(embeddings(here))
+    words = getattr(there.tokenizer.encode, "words", None)
+    assert bool(words) == vocabulary
+
+
+def test_words_that_are_not_there_are_asked_for(folder, hub):
+    path = folder()
+    (path / "vocabulary.txt").unlink()  # 15 token embeddings, and CLIP has 49,408 tokens
+    hub("someone/tiny", path)
+    for name in (str(path), "hf-hub:someone/tiny"):
+        with refused(r"expected vocabulary\.txt .*15 token"):
+            OpenClip(name)
+
+
+@pytest.fixture
+def tagged(folder, hub, monkeypatch):
+    """Two built-in names whose tags lead to a hub repository: plain, and with QuickGELU."""
+    path = folder(vocabulary=False, quick_gelu=True)
+    hub("someone/tagged", path)
+    model = json.loads((path / "open_clip_config.json").read_text())["model_cfg"]
+    tag = {"hf_hub": "someone/tagged/", "quick_gelu": True, "mean": (0.1, 0.2, 0.3)}
+    for name, quick in (("Tiny-VL", False), ("Tiny-VL-quickgelu", True)):
+        monkeypatch.setitem(factory._MODEL_CONFIGS, name, model | {"quick_gelu": quick})
+        monkeypatch.setitem(pretrained._PRETRAINED, name, {"openai": tag, "of_2020": tag})
+    return path
+
+
+@pytest.mark.parametrize("tag", ["openai", "of_2020", "OF-2020"])
+def test_a_tag_loads_from_the_cache_without_a_network(tagged, tag):
+    got, want = OpenClip("Tiny-VL-quickgelu", tag), OpenClip(str(tagged))
+    assert embeddings(got).equal(embeddings(want))
+    state, wanted = got.model.state_dict(), want.model.state_dict()
+    assert state.keys() == wanted.keys()
+    assert all(state[name].equal(wanted[name]) for name in wanted)
+    assert tuple(got.preprocessing["mean"]) == (0.1, 0.2, 0.3)  # that of the tag
+    assert got.spec()["init_args"]["pretrained"] == tag
+    assert not embeddings(OpenClip("Tiny-VL-quickgelu", "random")).equal(embeddings(want))
+
+
+def test_a_tag_of_quick_gelu_is_refused_with_gelu(tagged):
+    with refused("use model 'Tiny-VL-quickgelu'"):
+        OpenClip("Tiny-VL", "of_2020")
+
+
+def test_a_tag_that_is_not_in_the_cache_is_told_in_one_line(tagged, monkeypatch):
+    monkeypatch.setitem(pretrained._PRETRAINED, "Tiny-VL", {"gone": {"hf_hub": "someone/nothing/"}})
+    with refused(r"someone/nothing.* network"):
+        OpenClip("Tiny-VL", "gone")
+
+
+def test_a_tokenizer_with_code_of_its_author_is_refused(folder, hub, tmp_path):
+    path = folder(vocabulary=False)
+    config = json.loads((path / "open_clip_config.json").read_text())
+    kwargs = {"hf_tokenizer_name": "any", "tokenizer_kwargs": {"trust_remote_code": True}}
+    config["model_cfg"]["text_cfg"] |= kwargs
+    (path / "open_clip_config.json").write_text(json.dumps(config))
+    auto = {"auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}, "tokenizer_class": "Theirs"}
+    (path / "tokenizer_config.json").write_text(json.dumps(auto))
+    (path / "config.json").write_text(json.dumps({"model_type": "clip"}))
+    (path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    hub("someone/tiny", path)
+    for name in (str(path), "hf-hub:someone/tiny"):
+        with refused("expected a tokenizer without code of its author, got trust_remote_code"):
+            OpenClip(name)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_text_tower_or_tokenizer_with_code_never_runs_it(folder, tmp_path, monkeypatch):
+    path, theirs = folder(vocabulary=False), tmp_path / "theirs"
+    config = json.loads((path / "open_clip_config.json").read_text())
+    theirs.mkdir()
+    (theirs / "config.json").write_text(
+        json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Theirs"}})
+    )
+    for place in (path, theirs):
+        (place / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    auto = {"auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}, "tokenizer_class": "Theirs"}
+    (path / "tokenizer_config.json").write_text(json.dumps(auto))
+    (path / "config.json").write_text((theirs / "config.json").read_text())
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
+    text = config["model_cfg"]["text_cfg"]
+    for more in ({"hf_tokenizer_name": "any"}, {"hf_model_name": str(theirs)}):
+        config["model_cfg"]["text_cfg"] = text | more
+        (path / "open_clip_config.json").write_text(json.dumps(config))
+        with refused("Python code of its author, which vlmtune never runs"):
+            OpenClip(str(path))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "size"),
+    [
+        ("vision_cfg", "layers", 10**7),
+        ("text_cfg", "layers", 10**7),
+        ("vision_cfg", "width", 10**6),
+        ("vision_cfg", "image_size", 10**6),
+        ("text_cfg", "context_length", 10**7),
+    ],
+)
+def test_sizes_beyond_any_model_are_an_error(part, name, size, folder):
+    path = folder()
+    config = json.loads((path / "open_clip_config.json").read_text())
+    config["model_cfg"][part][name] = size
+    (path / "open_clip_config.json").write_text(json.dumps(config))
+    with refused(f"{name} of at most"):
+        OpenClip(str(path))
+    config["model_cfg"][part][name] = {"layers": 1000, "width": 65_536}.get(name, 200_000)
+    config["model_cfg"][part]["layers"] = 1000
+    if name in ("width", "context_length"):
+        (path / "open_clip_config.json").write_text(json.dumps(config))
+        with refused("config that fits the weights"):
+            OpenClip(str(path))

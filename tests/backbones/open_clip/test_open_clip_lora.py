@@ -1,0 +1,104 @@
+"""LoRA layers beside weights, in the layout that FSC-CLIP's training saves."""
+
+import pytest
+import torch
+from torch.nn.functional import conv2d, linear
+
+from tests.refusals import refused
+from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.types import FeatureSpec
+
+QUICK = "Tiny-VL-quickgelu"
+RANK = 4
+TEXTS = ["a red cube left of the blue sphere", "dog"]
+
+
+def layers(state):
+    """Random updates of every attention, linear layer and convolution of a tiny CLIP, by weight."""
+    torch.manual_seed(0)
+    made = {}
+    for name, weight in state.items():
+        packed = name.endswith("attn.in_proj_weight")
+        plain = name.endswith((".c_fc.weight", ".c_proj.weight", "out_proj.weight"))
+        if not (packed or plain or name == "visual.conv1.weight"):
+            continue
+        stem = f"{name}_" if packed else name.removesuffix("weight")
+        k = weight.shape[-1] if weight.ndim == 4 else 1
+        rows, width = weight.shape[0] * k, weight.shape[1] * k
+        pair = torch.randn(RANK * k, width), torch.randn(rows, RANK * k)
+        made[name] = (stem, 0.1 * pair[0], 0.1 * pair[1])
+    return made
+
+
+@pytest.fixture
+def updates(tiny_vl):
+    made = layers(tiny_vl)
+    # Two towers: a convolution and four matrices a block.
+    assert len(made) == 1 + 4 * len([k for k in tiny_vl if k.endswith("in_proj_weight")])
+    return made
+
+
+def saved(file, updates, name="lora.pt", **changed):
+    pairs = {}
+    for stem, down, up in updates.values():
+        pairs |= {f"{stem}lora_A": down, f"{stem}lora_B": up}
+    return file(name, **pairs | changed)
+
+
+def test_what_each_layer_computes_is_that_of_weight_and_update(file, tiny_vl, updates):
+    with pytest.warns(UserWarning, match=rf"{len(updates)} updates of rank {RANK} are merged"):
+        state = OpenClip(QUICK, saved(file, updates)).model.state_dict()
+    assert state.keys() == tiny_vl.keys()
+    for name, merged in state.items():
+        before = tiny_vl[name]
+        if name not in updates:
+            assert merged.equal(before)
+            continue
+        _, down, up = updates[name]
+        if merged.ndim == 4:
+            x = torch.randn(2, merged.shape[1], 16, 16)
+            kernel = (up @ down).reshape(merged.shape)
+            want = conv2d(x, before, stride=8) + conv2d(x, kernel, stride=8) / RANK
+            got = conv2d(x, merged, stride=8)
+        else:
+            x = torch.randn(5, merged.shape[1])
+            want = linear(x, before) + linear(linear(x, down), up) / RANK
+            got = linear(x, merged)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+        assert not torch.allclose(merged, before, atol=1e-3)
+
+
+def test_scores_change_and_updates_of_zero_change_none(file, updates):
+    def values(path):
+        with pytest.warns(UserWarning, match="LoRA"):
+            backbone = OpenClip(QUICK, path)
+        return backbone.encode_text(TEXTS, FeatureSpec("pooled")).values
+
+    plain = OpenClip(QUICK, file()).encode_text(TEXTS, FeatureSpec("pooled")).values
+    assert not torch.allclose(values(saved(file, updates)), plain, atol=1e-3)
+    zero = {k: (stem, down, 0 * up) for k, (stem, down, up) in updates.items()}
+    torch.testing.assert_close(values(saved(file, zero)), plain)
+
+
+def test_an_update_without_its_weight_or_second_matrix(file, updates):
+    first = "visual.transformer.resblocks.0.mlp.c_fc"
+    alone = {f"{first}.weight": "no weight", f"{first}.lora_B": "no second matrix"}
+    for missing, message in alone.items():
+        path = saved(file, updates)
+        content = torch.load(path)
+        del content["state_dict"][missing]
+        torch.save(content, path)
+        with refused(rf"with {first}.lora_A in .*, got {message}: save the whole"):
+            OpenClip(QUICK, path)
+
+
+def test_matrices_of_another_size(file, updates):
+    wrong = {"visual.conv1.lora_A": torch.ones(RANK, 3)}
+    with refused(r"that fit visual.conv1.weight of 24 x 3 x 8 x 8 in .*, got 4 x 3 and"):
+        OpenClip(QUICK, saved(file, updates, **wrong))
+
+
+def test_another_layout_is_refused(file):
+    peft = {"visual.transformer.resblocks.0.mlp.c_fc.lora_A.default.weight": torch.ones(4, 24)}
+    with refused("merge its LoRA layers into the weights"):
+        OpenClip(QUICK, file(**peft))

@@ -1,0 +1,120 @@
+"""Perception Encoder in open_clip: timm's vision transformer with rotary positions."""
+
+from functools import partial
+
+import open_clip
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.functional import cross_entropy
+
+from tests.refusals import refused
+from vlmtune.adapters.deep_prompts import DeepPrompts
+from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.adapters.lora import LoRA
+from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.types import FeatureSpec, Tokens
+
+POOLED = FeatureSpec("pooled")
+TEXTS = ["a red cube left of the blue sphere", "dog"]
+PE = {"timm_model_name": "vit_pe_core_tiny_patch16_384", "timm_pool": "map", "timm_proj": None}
+SMALL = {"img_size": 64, "embed_dim": 48, "depth": 3, "num_heads": 3, "attn_pool_num_heads": 2}
+
+
+@pytest.fixture
+def path(folder, monkeypatch):
+    """A random Perception Encoder of three small blocks: a class token and 4 x 4 patches."""
+    monkeypatch.setattr(timm, "create_model", partial(timm.create_model, **SMALL))
+    path = folder("pe", vision={"image_size": 64, "layers": 1, **PE}, custom_text=True)
+    # Fresh weights hardly tell images apart: larger matrices do.
+    file = path / "open_clip_model.safetensors"
+    state = load_file(file)
+    for name, value in state.items():
+        if name.startswith("visual.") and value.ndim > 1:
+            value.mul_(30.0)
+    save_file(state, file)
+    return path
+
+
+@pytest.fixture
+def backbone(path):
+    return OpenClip(str(path))
+
+
+@pytest.fixture
+def pixels():
+    return torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_published_models_are_listed():
+    names = [name for name in open_clip.list_models() if name.startswith("PE-Core-")]
+    assert {"PE-Core-B-16", "PE-Core-L-14-336", "PE-Core-bigG-14-448"} <= set(names)
+    trunks = [open_clip.get_model_config(name)["vision_cfg"]["timm_model_name"] for name in names]
+    assert all(trunk.startswith("vit_pe_core_") for trunk in trunks)
+
+
+def test_embeddings_and_tokens_are_the_librarys(path, backbone, pixels):
+    model = open_clip.create_model(f"local-dir:{path}").eval()
+    with torch.no_grad():
+        want = model.encode_image(pixels)
+        tokens = model.visual.trunk.forward_intermediates(
+            pixels, indices=[-2], intermediates_only=True, output_fmt="NLC"
+        )[0]
+    close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
+    close(backbone.encode_image(pixels, POOLED).values, want)
+    close(backbone.encode_image(pixels, FeatureSpec("tokens", -2)).values, tokens)
+    assert want.std(dim=0).mean() > 1e-2  # it tells images apart
+    tower = backbone.image_tower
+    assert (tower.special, tower.layers, backbone.image_tokens) == (1, 3, 16)
+    for layer in (-1, -2, -3, -4):
+        state = backbone.encode_image(pixels, FeatureSpec("state", layer))
+        assert state.values.shape == (2, 17, 48)
+        close(tower.finish(tower.run(state, 4 + layer, 3)), want)
+    state = backbone.encode_image(pixels, FeatureSpec("state", -2))
+    close(state.values[:, 1:], tokens)
+
+
+def test_positions_matter_and_rotate(backbone, pixels):
+    turned = backbone.encode_image(pixels.flip(3), POOLED).values
+    assert not torch.allclose(turned, backbone.encode_image(pixels, POOLED).values, atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [LoRA, LastBlocks, partial(DeepPrompts, length=2)])
+def test_adapters_that_work_inside_the_tower_train_it(make, backbone, pixels):
+    adapter = make()
+    adapter.attach(backbone)
+    modules = (adapter, backbone)
+    parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(parameters, lr=1e-2)
+    losses = []
+    for _ in range(8):
+        image = backbone.encode_image(pixels, adapter.image_input)
+        scores = adapter(image, backbone.encode_text(TEXTS, adapter.text_input)).values
+        loss = cross_entropy(scores, torch.arange(2))
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in parameters)
+        optimizer.step()
+        losses.append(loss.item())
+    assert min(losses[1:]) < losses[0]
+
+
+def test_untrained_updates_change_nothing(backbone, pixels):
+    want = backbone.encode_image(pixels, POOLED).values
+    adapter = LoRA()
+    adapter.attach(backbone)
+    torch.testing.assert_close(backbone.encode_image(pixels, POOLED).values, want)
+
+
+def test_a_prompt_is_as_little_turned_as_the_class_token(backbone, pixels):
+    state = backbone.encode_image(pixels, FeatureSpec("state", -4)).values
+    after = backbone.image_tower.run(Tokens.full(torch.cat([state, state[:, :1]], dim=1)), 0, 3)
+    torch.testing.assert_close(after.values[:, 0], after.values[:, -1])
+    twice = backbone.image_tower.run(Tokens.full(torch.cat([state, state[:, 1:2]], dim=1)), 0, 3)
+    assert not torch.allclose(twice.values[:, 1], twice.values[:, -1], atol=1e-3)
+
+
+def test_another_image_size_is_refused(path):
+    with refused("open_clip's own vision transformer for image_size 32"):
+        OpenClip(str(path), image_size=32)

@@ -1,0 +1,134 @@
+"""Class folders to shards: which images, which captions, and what they are false of."""
+
+import io
+import json
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from data_builders.corpora.class_folders import ClassFoldersBuilder
+from tests.refusals import refused
+from vlmtune.benchmarks.files import write_image
+from vlmtune.data.collate import collate
+from vlmtune.data.schema import read_manifest
+from vlmtune.types import Group
+
+SIZES = {"cat": 20, "fire_truck": 40, "frog": 5, "ship": 1}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    number = 0
+    for label, count in SIZES.items():
+        for i in range(count):
+            number += 1
+            write_image(tmp_path / "train" / label / f"{i:03d}.png", number, 90, 255 - number)
+    return tmp_path / "train"
+
+
+def groups(**options) -> list[Group]:
+    return [group for group, _ in ClassFoldersBuilder(**options).records()]
+
+
+def label(group: Group) -> str:
+    return group.image_ids[0].split("/")[0]
+
+
+def test_a_fraction_of_each_class_is_written(folder):
+    made = groups(path=folder, fraction=0.25)
+    assert Counter(map(label, made)) == {"cat": 5, "fire_truck": 10, "frog": 1, "ship": 1}
+    again = groups(path=folder, fraction=0.25)
+    assert [group.key for group in made] == [group.key for group in again]
+    half = {group.key for group in groups(path=folder, fraction=0.5)}
+    assert {group.key for group in made} < half
+    other = groups(path=folder, fraction=0.25, seed=1)
+    assert {group.key for group in made} != {group.key for group in other}
+
+
+def test_captions_are_true_of_their_class_alone(folder):
+    templates = ["a photo of a {}.", "art of the {}."]
+    made = groups(path=folder, templates=templates, negatives=2)
+    for group in made:
+        name = label(group).replace("_", " ")
+        texts = dict(zip(group.texts, group.truth[0].tolist(), strict=True))
+        true = {text for text, yes in texts.items() if yes}
+        false = set(texts) - true
+        assert true == {f"a photo of a {name}.", f"art of the {name}."} == group.true_ids[0]
+        assert len(false) == 2
+        assert not any(name in text for text in false)
+    assert groups(path=folder, negatives=99)[0].texts[:-1] != ()
+    assert len(groups(path=folder, negatives=99)[0].texts) == len(SIZES)
+
+
+def test_two_images_of_a_class_are_never_each_others_negatives(folder):
+    made = groups(path=folder, negatives=0)
+    truth = collate(made).targets.truth
+    expected = [[label(image) == label(text) for text in _first_of_each(made)] for image in made]
+    assert truth.tolist() == expected
+
+
+def _first_of_each(made: list[Group]) -> list[Group]:
+    return list({label(group): group for group in reversed(made)}.values())[::-1]
+
+
+def test_names_come_from_a_file(folder, tmp_path):
+    names = {"cat": "kitten", "fire_truck": "lorry", "frog": "toad", "ship": "boat"}
+    path = tmp_path / "names.json"
+    path.write_text(json.dumps(names))
+    made = groups(path=folder, classes=path, templates=["{}"], negatives=0)
+    assert {label(group): group.texts for group in made} == {k: (v,) for k, v in names.items()}
+    path.write_text(json.dumps({**names, "cat": "boat"}))
+    with refused("a different name for each folder.*'boat' for 'ship'"):
+        groups(path=folder, classes=path)
+    path.write_text(json.dumps({"cat": "cat"}))
+    with refused("'' for 'fire_truck'"):
+        groups(path=folder, classes=path)
+
+
+def test_measured_and_repeated_images_are_left_out(folder, tmp_path):
+    content = (folder / "cat/003.png").read_bytes()
+    test = tmp_path / "test" / "cat"
+    test.mkdir(parents=True)
+    (test / "7.png").write_bytes(content)
+    (folder / "frog/copy.png").write_bytes((folder / "cat/004.png").read_bytes())
+    builder = ClassFoldersBuilder(folder, measured=[tmp_path / "test"])
+    builder.build(tmp_path / "out", progress=False)
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.records == sum(SIZES.values()) - 1
+    assert manifest.counts["skipped: measured"] == 1
+    assert manifest.counts["skipped: repeated image"] == 1
+    written = []
+    for shard in manifest.shards:
+        with tarfile.open(tmp_path / "out" / shard.file) as tar:
+            files = [tar.extractfile(member) for member in tar if member.name.endswith(".png")]
+            written += [io.BytesIO(file.read()).getvalue() for file in files if file]
+    assert content not in written
+    assert len(set(written)) == len(written)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fraction": 0.0}, "a fraction above 0"),
+        ({"fraction": 1.5}, "a fraction above 0"),
+        ({"negatives": -1}, "negatives >= 0"),
+        ({"templates": ["a cat"]}, "each with {} once"),
+        ({"templates": []}, "each with {} once"),
+    ],
+)
+def test_wrong_options(folder, options, message):
+    with refused(message):
+        ClassFoldersBuilder(folder, **options)
+
+
+def test_a_folder_without_classes(tmp_path):
+    with refused("at least two folders of images.*No such file"):
+        groups(path=tmp_path / "nowhere")
+    (tmp_path / "a").mkdir()
+    with refused("got 1 folders"):
+        groups(path=tmp_path)
+    (tmp_path / "b").mkdir()
+    with refused("no image in 'a'"):
+        groups(path=tmp_path)

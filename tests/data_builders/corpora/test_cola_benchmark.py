@@ -1,0 +1,154 @@
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from data_builders.corpora.annotations import ClevrScenes
+from data_builders.corpora.cola_benchmark import BENCHMARK, ColaBenchmarkBuilder
+from data_builders.corpora.cola_split import ColaSplitBuilder
+from data_builders.corpora.gqa import GQAGraphs
+from tests.data_builders.conftest import load
+from vlmtune.benchmarks.cola_files import read_queries
+from vlmtune.errors import UserError
+
+IMAGES = {  # image id -> its objects, "attribute ... name"
+    "1": ["square white plate", "brown table"],
+    "2": ["white plate", "old brown table"],
+    "3": ["white square plate"],
+    "4": ["old car"],
+    "5": ["green car"],
+    "6": ["green cup"],
+}
+
+
+def gqa(folder: Path) -> GQAGraphs:
+    graphs = {
+        image: {
+            "objects": {
+                str(k): {"name": text.split()[-1], "attributes": text.split()[:-1]}
+                for k, text in enumerate(texts)
+            }
+        }
+        for image, texts in IMAGES.items()
+    }
+    path = folder / "val_sceneGraphs.json"
+    path.write_text(json.dumps(graphs))
+    return GQAGraphs(path, folder)
+
+
+def built(builder: ColaBenchmarkBuilder, out: Path) -> tuple[dict, dict]:
+    builder.build(out, progress=False)
+    return load(out / BENCHMARK), load(out / "manifest.json")["counts"]
+
+
+def test_the_most_frequent_queries_and_their_images(tmp_path):
+    builder = ColaBenchmarkBuilder(gqa(tmp_path), attributes=[2, 1], queries=2)
+    content, counts = built(builder, tmp_path / "out")
+    assert content["labels"] == [
+        [["white"], "plate"],  # three images
+        [["brown"], "table"],  # two, as "square plate" has, and first in the alphabet
+        [["square", "white"], "plate"],  # two
+        [["brown", "old"], "table"],  # one, the only other with two attributes
+    ]
+    flags = {row[0]: (row[2], row[3]) for row in content["data"]}
+    assert flags == {
+        "1.jpg": ([1, 1, 1, 0], [1, 1, 1, 1]),
+        "2.jpg": ([1, 1, 0, 1], [1, 1, 1, 1]),
+        "3.jpg": ([1, 0, 1, 0], [1, 0, 1, 0]),
+        "4.jpg": ([0, 0, 0, 0], [0, 0, 0, 1]),  # an old thing
+    }
+    assert content["data"][0][1] == [[["square", "white"], "plate"], [["brown"], "table"]]
+    assert counts == {
+        "images": 4,
+        "queries: 1 attributes": 2,
+        "queries: 2 attributes": 2,
+        "skipped: no word of a query": 2,
+    }
+
+
+def test_scenes_by_brute_force(world, clevr, tmp_path):
+    reader = ClevrScenes(
+        world / "clevr/scenes_test.json", world / "images/test", ["size", "color", "material"]
+    )
+    built(ColaBenchmarkBuilder(reader, queries=None), tmp_path / "out")
+    queries = read_queries(tmp_path / "out" / BENCHMARK, world / "images/test")
+    kinds = ("size", "color", "material")
+    objects = {
+        Path(name).name: [{o[k] for k in (*kinds, "shape")} for o in scene["objects"]]
+        for name, scene in clevr.items()
+        if name.startswith("test/")
+    }
+    texts = {
+        " ".join((*words, o["shape"]))
+        for name, scene in clevr.items()
+        if name.startswith("test/")
+        for o in scene["objects"]
+        for n in (1, 2, 3)
+        for words in itertools.combinations([o[k] for k in kinds], n)
+    }
+    assert set(queries.texts) == texts
+    assert queries.attributes.tolist() == [len(text.split()) - 1 for text in queries.texts]
+    for image, row, hard in zip(queries.images, queries.labels, queries.hard, strict=True):
+        here = objects[Path(image.path).name]
+        for text, true, near in zip(queries.texts, row.tolist(), hard.tolist(), strict=True):
+            words = set(text.split())
+            assert true == any(words <= obj for obj in here), text
+            assert near == any(words & obj for obj in here), text
+    assert torch.all(queries.labels <= queries.hard)
+
+
+def test_all_of_clevrs_three_attribute_queries(tmp_path):
+    """96 queries, as the released file of Cola has (section 9)."""
+    values = {
+        "shape": ["cube", "sphere", "cylinder"],
+        "size": ["large", "small"],
+        "color": ["gray", "red", "blue", "green", "brown", "purple", "cyan", "yellow"],
+        "material": ["rubber", "metal"],
+    }
+    scenes = [
+        {"image_filename": f"{k}.png", "objects": [dict(zip(values, kind, strict=True))]}
+        for k, kind in enumerate(itertools.product(*values.values()))
+    ]
+    path = tmp_path / "scenes.json"
+    path.write_text(json.dumps({"scenes": scenes}))
+    reader = ClevrScenes(path, tmp_path, ["size", "color", "material"])
+    _, counts = built(ColaBenchmarkBuilder(reader, queries=None), tmp_path / "out")
+    # One attribute: 3 shapes x 12 words; two: 3 x (16 + 4 + 16); three: 3 x 32.
+    assert {k: n for k, n in counts.items() if k.startswith("queries")} == {
+        "queries: 1 attributes": 36,
+        "queries: 2 attributes": 108,
+        "queries: 3 attributes": 96,
+    }
+
+
+def test_the_split_takes_the_file(tmp_path):
+    reader = gqa(tmp_path)
+    built(ColaBenchmarkBuilder(reader, attributes=[2]), tmp_path / "out")
+    builder = ColaSplitBuilder(tmp_path / "out" / BENCHMARK, reader, unseen=1)
+    builder.build(tmp_path / "split", progress=False)
+    assert load(tmp_path / "split/seen.json") == {
+        "seen": ["square white plate"],
+        "unseen": ["brown old table"],
+    }
+
+
+def test_measured_images_are_left_out(tmp_path):
+    reader, benchmark = gqa(tmp_path), tmp_path / "b.json"
+    benchmark.write_text(json.dumps([["https://a.org/vg_gqa_images/2.jpg", "a", "3.jpg", "b"]]))
+    builder = ColaBenchmarkBuilder(reader, attributes=[1], measured=[benchmark])
+    content, counts = built(builder, tmp_path / "out")
+    assert [row[0] for row in content["data"]] == ["1.jpg", "4.jpg", "5.jpg", "6.jpg"]
+    assert counts["skipped: measured"] == 2
+
+
+def test_wrong_arguments(tmp_path):
+    reader = gqa(tmp_path)
+    for wrong in ({"attributes": []}, {"attributes": [0, 1]}, {"queries": 0}):
+        with pytest.raises(UserError, match="expected numbers of attributes >= 1"):
+            ColaBenchmarkBuilder(reader, **wrong)
+    with pytest.raises(UserError, match="expected objects with 4 attributes, got none"):
+        ColaBenchmarkBuilder(reader, attributes=[4]).build(tmp_path / "out", progress=False)
+    with pytest.raises(UserError, match="expected a SceneReader"):
+        ColaBenchmarkBuilder({"class_path": "data_builders.corpora.cola.ColaBuilder"})

@@ -1,0 +1,374 @@
+"""Two-object queries with a relation, and queries of any subset of attributes."""
+
+import itertools
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_builders.corpora.annotations import ClevrScenes, VisualGenomeGraphs
+from data_builders.corpora.cola import ColaBuilder
+from data_builders.corpora.gqa import GQAGraphs
+from tests.data_builders.conftest import load
+from tests.data_builders.pictures import JPEG
+from vlmtune.errors import UserError
+
+PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
+           "behind": "behind"}  # fmt: skip
+FORM = re.compile(rf"(.+?) ({'|'.join(PHRASES.values())}) (.+)")
+EVERY: dict[str, Any] = {
+    "single": 9,
+    "misbound": 0,
+    "half_wrong": 0,
+    "multi": 99,
+    "multi_misbound": 0,
+}
+
+
+def texts_of(builder: ColaBuilder) -> dict[str, dict[str, bool]]:
+    return {
+        group.image_ids[0]: dict(zip(group.texts, group.truth[0].tolist(), strict=True))
+        for group, _ in builder.records()
+    }
+
+
+def clevr_reader(world: Path, split: str = "train", **arguments) -> ClevrScenes:
+    return ClevrScenes(world / f"clevr/scenes_{split}.json", world / f"images/{split}", **arguments)
+
+
+def naively_true(text: str, scene: dict) -> bool:
+    objects = [{o[k] for k in ("size", "color", "material", "shape")} for o in scene["objects"]]
+    match = FORM.fullmatch(text)
+    if not match:
+        return any(set(text.split()) <= words for words in objects)
+    first, phrase, second = match.groups()
+    (name,) = (name for name, words in PHRASES.items() if words == phrase)
+    return any(
+        set(first.split()) <= objects[i] and set(second.split()) <= objects[j]
+        for j, subjects in enumerate(scene["relationships"][name])
+        for i in subjects
+    )
+
+
+def test_truth_by_brute_force(world, clevr):
+    reader = clevr_reader(world, single=["color"], multi=["color", "material"])
+    built = [
+        group
+        for group, _ in ColaBuilder(
+            reader, form="relation", reversals=True, multi=9, multi_half_wrong=1
+        ).records()
+    ]
+    corpus = {text for group in built for text in group.texts}
+    related = [text for text in corpus if FORM.fullmatch(text)]
+    assert len(related) > 100
+    assert not any(re.search(r"\b(a|an|and)\b", text) for text in corpus)
+    for group in built:
+        scene = clevr[f"train/{group.image_ids[0]}.png"]
+        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+            assert true == naively_true(text, scene), text
+        for text in corpus:  # exhaustive: of every query of the corpus
+            assert (text in group.true_ids[0]) == naively_true(text, scene), text
+
+
+def test_counts_of_pairs_twins_and_reversals(world, clevr):
+    """All relations of all scenes, by plain Python."""
+    reader = clevr_reader(world, multi=["color"])
+    built = texts_of(ColaBuilder(reader, form="relation", reversals=True, **EVERY))
+    negatives = 0
+    for image, texts in built.items():
+        scene = clevr[f"train/{image}.png"]
+        names = [(o["color"], o["shape"]) for o in scene["objects"]]
+        true, false = set(), set()
+        for name, lists in scene["relationships"].items():
+            for j, subjects in enumerate(lists):
+                for i in subjects:
+                    (a, s), (b, t) = names[i], names[j]
+                    if (a, s) != (b, t):
+                        true.add(f"{a} {s} {PHRASES[name]} {b} {t}")
+                        false |= {f"{b} {s} {PHRASES[name]} {a} {t}",
+                                  f"{b} {t} {PHRASES[name]} {a} {s}"}  # fmt: skip
+        false = {text for text in false if not naively_true(text, scene)}
+        pairs = {text: yes for text, yes in texts.items() if FORM.fullmatch(text)}
+        assert {text for text, yes in pairs.items() if yes} == true
+        assert {text for text, yes in pairs.items() if not yes} == false
+        negatives += len(false)
+    assert negatives > 100
+
+
+def gqa(folder: Path, objects: dict[str, str], relations: list[tuple[str, str, str]]) -> GQAGraphs:
+    """GQA's graph of one image; an object is "attribute ... name"."""
+    graph = {
+        key: {
+            "name": text.split()[-1],
+            "attributes": text.split()[:-1],
+            "relations": [{"name": r, "object": j} for i, r, j in relations if i == key],
+        }
+        for key, text in objects.items()
+    }
+    path = folder / "graphs.json"
+    path.write_text(json.dumps({"1": {"objects": graph}}))
+    (folder / "1.jpg").write_bytes(JPEG)
+    return GQAGraphs(path, folder, single=2, multi=2)
+
+
+def test_the_form_of_the_paper(tmp_path):
+    objects = {
+        "p": "square white plate",
+        "t": "brown wooden table",
+        "r": "red car",
+        "b": "blue car",
+    }
+    relations = [("p", "on top of", "t"), ("r", "to the left of", "b"), ("p", "near", "r")]
+    reader = gqa(tmp_path, objects, relations)
+    (texts,) = texts_of(ColaBuilder(reader, form="relation", reversals=True, **EVERY)).values()
+    assert {text: yes for text, yes in texts.items() if len(text.split()) > 3} == {
+        "square white plate on top of brown wooden table": True,
+        "brown wooden plate on top of square white table": False,
+        "brown wooden table on top of square white plate": False,
+        # One noun on both sides: the twin is the reversal.
+        "red car to the left of blue car": True,
+        "blue car to the left of red car": False,
+        # "near" holds in both directions, so that only the twin is false: no red plate is there.
+        "square white plate near red car": True,
+        "red plate near square white car": False,
+    }
+    (group,) = (group for group, _ in ColaBuilder(reader, form="relation").records())
+    assert not group.exhaustive
+    pairs = {text for text in group.true_ids[0] if len(text.split()) > 3}
+    assert {"white plate on top of wooden table", "blue car to the right of red car"} <= pairs
+    assert "red car near square white plate" not in pairs
+
+
+@pytest.mark.parametrize(
+    ("relation", "false"),
+    [("to the left of", True), ("on", True), ("next to", False), ("looking at", False)],
+)
+def test_a_twin_that_may_be_true_is_no_negative(tmp_path, relation, false):
+    """Both cars are there, so the relation alone makes the twin false or not."""
+    reader = gqa(tmp_path, {"r": "red car", "b": "blue car"}, [("r", relation, "b")])
+    (texts,) = texts_of(ColaBuilder(reader, form="relation", reversals=True, **EVERY)).values()
+    assert texts[f"red car {relation} blue car"]
+    assert (f"blue car {relation} red car" in texts) == false
+
+
+def test_a_twin_under_another_pair_of_objects(tmp_path):
+    """The twin is true of other objects, or not known to be false of them."""
+    objects = {"a": "red cup", "b": "blue box", "c": "blue cup", "d": "red box"}
+    everything: dict[str, Any] = {"form": "relation", **EVERY}
+    for relations in ([("a", "on", "b"), ("c", "on", "d")], [("a", "on", "b")]):
+        reader = gqa(tmp_path, objects, relations)
+        (texts,) = texts_of(ColaBuilder(reader, **everything)).values()
+        assert "blue cup on red box" not in [text for text, yes in texts.items() if not yes]
+    # The other way round it is false.
+    reader = gqa(tmp_path, objects, [("a", "on", "b"), ("d", "on", "c")])
+    (texts,) = texts_of(ColaBuilder(reader, **everything)).values()
+    assert texts["blue cup on red box"] is False
+
+
+def test_two_queries_may_read_alike(tmp_path):
+    """A blue "light car" makes "blue light car" true, though no car is blue and light."""
+    path = tmp_path / "graphs.json"
+    objects = {"a": ("light car", ["blue"]), "b": ("car", ["old"]), "c": ("bus", ["blue", "light"])}
+    graph = {key: {"name": name, "attributes": words} for key, (name, words) in objects.items()}
+    path.write_text(json.dumps({"1": {"objects": graph}}))
+    (tmp_path / "1.jpg").touch()
+    everything: dict[str, Any] = {"single": 9, "misbound": 99, "half_wrong": 0, "multi": 0}
+    (texts,) = texts_of(ColaBuilder(GQAGraphs(path, tmp_path), **everything)).values()
+    assert texts["blue light car"]
+    assert texts["blue light bus"]
+    assert texts["old bus"] is False
+
+
+def test_visual_genome_states_its_relationships(world):
+    folder = world / "visual_genome/train"
+    reader = VisualGenomeGraphs(
+        folder / "scene_graphs.json", world / "images", folder / "image_data.json", multi=2
+    )
+    built = texts_of(ColaBuilder(reader, form="relation", **EVERY))
+    for graph in load(folder / "scene_graphs.json"):
+        noun = {
+            o["object_id"]: (" ".join(sorted(o["attributes"])[:2]), o["names"][0])
+            for o in graph["objects"]
+        }
+        sides = [
+            (noun[r["subject_id"]], r["predicate"], noun[r["object_id"]])
+            for r in graph["relationships"]
+        ]
+        expected = {f"{' '.join(a)} {relation} {' '.join(b)}" for a, relation, b in sides if a != b}
+        texts = built[str(graph["image_id"])]
+        assert {text for text, yes in texts.items() if yes and len(text.split()) > 4} == expected
+
+
+def test_all_subsets_of_clevrs_attributes(tmp_path):
+    """168 queries under condition A of CoGenT: 144 with a colour and 24 without (section 9)."""
+    spheres = ["gray", "red", "blue", "green", "brown", "purple", "cyan", "yellow"]
+    colors = {"cube": ["gray", "blue", "brown", "yellow"],
+              "cylinder": ["red", "green", "purple", "cyan"], "sphere": spheres}  # fmt: skip
+    scenes = [
+        {"image_filename": f"{number}.png", "objects": [
+            {"shape": shape, "color": color, "material": material, "size": size}]}
+        for number, (shape, color, material, size) in enumerate(
+            (shape, color, material, size)
+            for shape in colors for color in colors[shape]
+            for material in ("rubber", "metal") for size in ("large", "small"))
+    ]  # fmt: skip
+    for scene in scenes:
+        (tmp_path / scene["image_filename"]).touch()
+    path = tmp_path / "scenes.json"
+    path.write_text(json.dumps({"scenes": scenes}))
+    reader = ClevrScenes(path, tmp_path, ["size", "color", "material"])
+    builder = ColaBuilder(reader, single=99, misbound=0, half_wrong=0, multi=0, subsets=True)
+    built = texts_of(builder)
+    queries = {text for texts in built.values() for text in texts}
+    assert len(queries) == 168
+    assert sum(bool(set(spheres) & set(text.split())) for text in queries) == 144
+    assert all(len(texts) == 7 and all(texts.values()) for texts in built.values())
+    few = texts_of(ColaBuilder(reader, single=3, misbound=0, half_wrong=0, multi=0, subsets=True))
+    assert {len(texts) for texts in few.values()} == {3}
+
+
+def test_negatives_of_subsets(world, clevr):
+    reader = clevr_reader(world, single=["size", "color", "material"])
+    builder = ColaBuilder(reader, single=9, misbound=9, half_wrong=3, multi=0, subsets=True)
+    kinds = ("size", "color", "material")
+    words = {o[k]: k for scene in clevr.values() for o in scene["objects"] for k in kinds}
+    groups = [group for group, _ in builder.records()]
+    corpus = {text for group in groups for text in group.texts}
+    assert {len(text.split()) for text in corpus} == {2, 3, 4}
+    for text in corpus:  # one word a kind, in the order of kinds
+        order = [kinds.index(words[word]) for word in text.split()[:-1]]
+        assert order == sorted(set(order)), text
+    for group in groups:
+        scene = clevr[f"train/{group.image_ids[0]}.png"]
+        assert set(group.true_ids[0]) & corpus == {t for t in corpus if naively_true(t, scene)}
+        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+            assert true == naively_true(text, scene), text
+
+
+def test_idle_options_are_not_recorded(world):
+    reader = clevr_reader(world)
+    assert (
+        not {"form", "reversals", "subsets", "sides"}
+        & ColaBuilder(reader).spec()["init_args"].keys()
+    )
+    given = ColaBuilder(reader, form="relation", reversals=True, subsets=True).spec()["init_args"]
+    assert (given["form"], given["reversals"], given["subsets"]) == ("relation", True, True)
+    mistakes: tuple[dict[str, Any], ...] = ({"form": "with"}, {"reversals": True})
+    for wrong in mistakes:
+        with pytest.raises(UserError, match="and reversals only with relations"):
+            ColaBuilder(reader, **wrong)
+
+
+RELEASED = (
+    Path(__file__).parents[2] / "../shared/data/cola/COLA_multiobjects_matching_benchmark.json"
+)
+
+
+def test_released_queries_have_this_form():
+    """The most frequent relations of Cola's own 420 queries are the ones that are read here."""
+    if not RELEASED.is_file():
+        pytest.skip("needs Cola's released file in ../shared/data")
+    queries = list(itertools.chain(*(row[1::2] for row in json.loads(RELEASED.read_text()))))
+    assert len(queries) == 420
+    assert not any(re.search(r"\b(a|an|and) ", query) for query in queries)
+    counts = {phrase: sum(f" {phrase} " in q for q in queries) for phrase in PHRASES.values()}
+    assert counts == {
+        "to the left of": 122,
+        "to the right of": 122,
+        "in front of": 15,
+        "behind": 16,
+    }
+
+
+def test_sides_and_clear_relations_by_brute_force(world, clevr):
+    reader = clevr_reader(world, clear=True, size=[32, 32], single=["color"], multi=["color"])
+    builder = ColaBuilder(reader, form="relation", sides=99, multi=99, multi_misbound=0)
+    corpus: dict[bool, int] = {True: 0, False: 0}
+    for group, _ in builder.records():
+        scene = clevr[f"train/{group.image_ids[0]}.png"]
+        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+            if side := re.fullmatch(r"(\w+) (\w+) on the (left|right|top|bottom)", text):
+                color, shape, name = side.groups()
+                axis, low = {"left": (0, True), "right": (0, False), "top": (1, True),
+                             "bottom": (1, False)}[name]  # fmt: skip
+                named = [
+                    o["pixel_coords"][axis] / 32 - 0.5
+                    for o in scene["objects"]
+                    if (o["color"], o["shape"]) == (color, shape)
+                ]
+                toward = [-offset if low else offset for offset in named]
+                assert all(value >= 0.1 for value in toward) if true else max(toward) <= -0.1
+                corpus[true] += 1
+            elif true and (stated := FORM.fullmatch(text)):
+                assert any(
+                    clearly(scene, i, j) == stated[2]
+                    for i, j in itertools.permutations(range(len(scene["objects"])), 2)
+                    if f"{scene['objects'][i]['color']} {scene['objects'][i]['shape']}" == stated[1]
+                ), text
+    assert corpus[True] == corpus[False] > 20
+
+
+def test_sentences_say_the_same(world, clevr):
+    reader = clevr_reader(world, size=[32, 32], single=["color"], multi=["color"])
+    options: dict[str, Any] = {"form": "relation", "reversals": True, "sides": 4, "multi": 9}
+    built = list(ColaBuilder(reader, sentences=True, **options).records())
+    short = {g.image_ids[0]: g for g, _ in ColaBuilder(reader, **options).records()}
+    worded = Counter[bool]()
+    for group, _ in built:
+        scene = clevr[f"train/{group.image_ids[0]}.png"]
+        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+            first = re.sub("^the ", "", text)
+            plain = re.sub(r" is (.+) the (\w+ \w+)$", r" \1 \2", first)
+            plain = re.sub(r"^a photo of an? (.+) of the picture$", r"\1", plain)
+            worded[plain != text] += bool(FORM.fullmatch(plain))
+            if "on the" not in plain:
+                assert true == naively_true(plain, scene), text
+            assert (plain in group.true_ids[0]) == true == (text in group.true_ids[0]), text
+        assert group.true_ids[0] >= short[group.image_ids[0]].true_ids[0]
+    assert 0.6 < worded[True] / worded[False] < 1.6
+    assert "sentences" not in ColaBuilder(reader).spec()["init_args"]
+
+
+def clearly(scene: dict, i: int, j: int) -> str | None:
+    """The phrase of the ground direction in which i is farther from j, if 1.3 times as far."""
+    a, b = (scene["objects"][k]["3d_coords"] for k in (i, j))
+    far = {
+        phrase: sum((p - q) * d for p, q, d in zip(a, b, scene["directions"][name], strict=True))
+        for name, phrase in PHRASES.items()
+    }
+    (best, distance), _, (_, second), _ = sorted(
+        far.items(), key=lambda item: abs(item[1]) + (item[1] > 0) * 1e-9, reverse=True
+    )
+    return best if distance >= 0.6 and distance >= 1.3 * abs(second) else None
+
+
+def test_sides_of_boxes(tmp_path):
+    graph = {"width": 100, "height": 50, "objects": {
+        "1": {"name": "cat", "attributes": ["black"], "x": 0, "y": 20, "w": 20, "h": 10},
+        "2": {"name": "cat", "attributes": ["white"], "x": 60, "y": 0, "w": 20, "h": 10},
+        "3": {"name": "dog", "attributes": ["black"]},
+    }}  # fmt: skip
+    path = tmp_path / "graphs.json"
+    path.write_text(json.dumps({"7": graph}))
+    reader = GQAGraphs(path, tmp_path, single=1)
+    (image,) = reader.images()
+    assert [obj.center for obj in image.objects] == [(0.1, 0.5), (0.7, 0.1), None]
+    (tmp_path / "7.jpg").touch()
+    built = ColaBuilder(reader, single=0, multi=0, sides=9)
+    assert texts_of(built)["7"] == {
+        "black cat on the left": True,
+        "black cat on the right": False,
+        "white cat on the right": True,
+        "white cat on the left": False,
+        "white cat on the top": True,
+        "white cat on the bottom": False,
+    }
+
+
+@pytest.mark.parametrize("size", [[64], [0, 64]])
+def test_the_size_of_images(world, size):
+    with pytest.raises(UserError, match="expected size as"):
+        clevr_reader(world, size=size)

@@ -1,0 +1,242 @@
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from data_builders.corpora.annotations import ClevrScenes
+from data_builders.corpora.cola import ColaBuilder
+from data_builders.corpora.cola_split import ColaSplitBuilder
+from data_builders.corpora.gqa import GQAGraphs
+from data_builders.corpora.paco import PacoObjects
+from tests.data_builders.conftest import load
+from tests.data_builders.pictures import JPEG
+from vlmtune.errors import UserError
+
+IMAGES = {  # image id -> its objects, "attribute ... name"
+    "1": ["square white plate", "brown wooden table"],
+    "2": ["white plate", "square table"],
+    "3": ["round white plate", "white square old plate", "brown table"],
+    "4": ["square white plate", "square white plate"],
+    "5": ["brown table", "round dining table"],
+}
+LABELS = [
+    [["square", "white"], "plate"],  # images 1, 3 and 4
+    [["white"], "plate"],  # 1, 2, 3 and 4
+    [["brown"], "table"],  # 1, 3 and 5
+    [["wooden"], "table"],  # 1
+    [["round"], "dining table"],  # 5
+    [["blue"], "plate"],  # none
+]
+
+
+def gqa(folder: Path) -> GQAGraphs:
+    nouns = ("dining table", "plate", "table")
+    graphs: dict = {}
+    for image, texts in IMAGES.items():
+        objects = {}
+        for k, text in enumerate(texts):
+            name = next(noun for noun in nouns if text.endswith(noun))
+            objects[str(k)] = {"name": name, "attributes": text.removesuffix(name).split()}
+        graphs[image] = {"objects": objects}
+        (folder / f"{image}.jpg").write_bytes(JPEG)
+    path = folder / "train_sceneGraphs.json"
+    path.write_text(json.dumps(graphs))
+    return GQAGraphs(path, folder, single=2)
+
+
+def benchmark(folder: Path, labels: list, layout: type = dict) -> Path:
+    path = folder / "COLA_singleobjects_benchmark.json"
+    content = {"labels": labels, "data": []}
+    path.write_text(json.dumps(content if layout is dict else list(content.values())))
+    return path
+
+
+def built(builder: ColaSplitBuilder, out: Path) -> tuple[dict, dict, dict]:
+    builder.build(out, progress=False)
+    return load(out / "seen.json"), load(out / "exclude.json"), read_counts(out)
+
+
+def read_counts(out: Path) -> dict:
+    return load(out / "manifest.json")["counts"]
+
+
+@pytest.mark.parametrize("layout", [dict, list])
+@pytest.mark.parametrize(
+    "spell", [lambda label: label, lambda label: " ".join([*label[0], label[1]])]
+)
+def test_the_least_seen_queries_and_their_images(tmp_path, layout, spell):
+    """GQA's rule, with queries as pairs and as plain texts."""
+    path = benchmark(tmp_path, [spell(label) for label in LABELS], layout)
+    seen, exclude, counts = built(ColaSplitBuilder(path, gqa(tmp_path), unseen=4), tmp_path / "out")
+    assert seen == {
+        "seen": ["square white plate", "white plate"],
+        # 0, 1, 1 and 3 images; of the two with three, the first in the alphabet
+        "unseen": ["blue plate", "brown table", "round dining table", "wooden table"],
+    }
+    assert exclude == {
+        "unseen": [[["blue"], "plate"], [["brown"], "table"], [["round"], "dining table"],
+                   [["wooden"], "table"]],
+        "images": ["1", "3", "5"],
+    }  # fmt: skip
+    assert counts == {
+        "queries: in no training image": 1,
+        "queries: seen": 2,
+        "queries: unseen": 4,
+        "training images": 5,
+        "training images with an unseen query": 3,
+    }
+
+
+def test_images_that_training_leaves_out_show_no_query(tmp_path):
+    """Image 1 is measured, so that nothing of training shows a wooden table."""
+    path = benchmark(tmp_path, LABELS)
+    measured = tmp_path / "measured.json"
+    measured.write_text(json.dumps(["vg_gqa_images/1.jpg"]))
+    builder = ColaSplitBuilder(path, gqa(tmp_path), measured=[measured])
+    seen, exclude, counts = built(builder, tmp_path / "out")
+    assert seen["unseen"] == ["blue plate", "wooden table"]
+    assert exclude["images"] == []
+    assert counts["training images"] == 4
+    assert counts["skipped: measured"] == 1
+    assert "measured.json" in builder.sources()
+
+
+def test_queries_that_training_never_shows(tmp_path):
+    """PACO's rule: the attributes are never a subset of that object's, whatever others have."""
+    labels = ["white_color light_blue car_(automobile)", "dark_red car_(automobile)",
+              "light_blue mouse_(animal)", "light_blue mouse_(computer_equipment)"]  # fmt: skip
+    names = ["car_(automobile)", "mouse_(animal)", "mouse_(computer_equipment)"]
+    attributes = ["light_blue", "white_color", "dark_red"]
+    objects = [(1, [1, 2]), (1, [3]), (2, [1])]  # category and attributes
+    content = {
+        "categories": [{"id": k, "name": n, "supercategory": "OBJECT"}
+                       for k, n in enumerate(names, 1)],
+        "attributes": [{"id": k, "name": n} for k, n in enumerate(attributes, 1)],
+        "images": [{"id": k, "file_name": f"train2017/{k}.jpg"} for k in range(3)],
+        "annotations": [{"image_id": k, "category_id": c, "attribute_ids": a}
+                        for k, (c, a) in enumerate(objects)],
+    }  # fmt: skip
+    path = tmp_path / "paco.json"
+    path.write_text(json.dumps(content))
+    builder = ColaSplitBuilder(benchmark(tmp_path, labels), PacoObjects(path, tmp_path))
+    seen, exclude, counts = built(builder, tmp_path / "out")
+    assert seen == {"seen": sorted(labels[:3]), "unseen": [labels[3]]}
+    assert exclude["images"] == []
+    assert counts["queries: in no training image"] == 1
+    # An empty list, or one attribute more, is another matter.
+    labels = ["car_(automobile)", "dark_red light_blue car_(automobile)"]
+    builder = ColaSplitBuilder(benchmark(tmp_path, labels), PacoObjects(path, tmp_path))
+    assert built(builder, tmp_path / "again")[0] == {"seen": labels[:1], "unseen": labels[1:]}
+
+
+def test_cogent(tmp_path):
+    """CLEVR: 96 labels; 32 unseen, 32 seen, and the spheres in neither (sections 5.1 and 9)."""
+    every = ["gray", "red", "blue", "green", "brown", "purple", "cyan", "yellow"]
+    a = {"cube": {"gray", "blue", "brown", "yellow"},
+         "cylinder": {"red", "green", "purple", "cyan"}, "sphere": set(every)}  # fmt: skip
+    kinds = [(size, color, material, shape) for shape in a for color in every
+             for size in ("small", "large") for material in ("rubber", "metal")]  # fmt: skip
+    names = ("size", "color", "material", "shape")
+    scenes = [{"image_filename": f"{k}.png", "objects": [dict(zip(names, kind, strict=True))]}
+              for k, kind in enumerate(kinds) if kind[1] in a[kind[3]]]  # fmt: skip
+    path = tmp_path / "CLEVR_trainA_scenes.json"
+    path.write_text(json.dumps({"scenes": scenes}))
+    reader = ClevrScenes(path, tmp_path, ["size", "color", "material"])
+    labels = [" ".join(kind) for kind in kinds]
+    builder = ColaSplitBuilder(benchmark(tmp_path, labels), reader, apart=["sphere"])
+    seen, exclude, _ = built(builder, tmp_path / "out")
+    assert len(labels) == 96
+    assert {side: len(texts) for side, texts in seen.items()} == {"seen": 32, "unseen": 32}
+    shapes = Counter((side, text.split()[-1]) for side, texts in seen.items() for text in texts)
+    assert set(shapes.values()) == {16}
+    for side, texts in seen.items():
+        assert all((t.split()[1] in a[t.split()[-1]]) == (side == "seen") for t in texts)
+    assert exclude["images"] == []
+
+
+def test_cogent_of_the_released_files():
+    """CLEVR's own condition A gives the colours of the test above and of clevr_unseen.json."""
+    root = Path(__file__).parents[2]
+    path = root / "../shared/data/clevr/CoGenT_A.json"
+    if not path.is_file():
+        pytest.skip("needs CLEVR's files in ../shared/data")
+    allowed = {shape: set(colors) for shape, colors in load(path).items()}
+    unseen = load(root / "configs/experiments/cola/data/clevr_unseen.json")["unseen"]
+    excluded = {(color, shape) for shape in allowed for color in allowed["sphere"] - allowed[shape]}
+    assert {(color, shape) for color, shape in unseen} == excluded
+    assert len(excluded) == 8
+
+
+def test_the_builder_takes_what_the_split_writes(tmp_path):
+    reader = gqa(tmp_path)
+    path = benchmark(tmp_path, LABELS[:2] + LABELS[5:])
+    ColaSplitBuilder(path, reader, unseen=2).build(tmp_path / "split", progress=False)
+    exclude = tmp_path / "split/exclude.json"
+    assert load(exclude)["images"] == ["1", "3", "4"]
+    everything = {"single": 9, "misbound": 9, "half_wrong": 3, "multi": 9, "subsets": True}
+    builder = ColaBuilder(reader, exclude=exclude, **everything)
+    groups = {group.image_ids[0]: group for group, _ in builder.records()}
+    assert set(groups) == {"2", "5"}
+    assert builder.counts["skipped: excluded"] == 3
+    # Without the list of images the whole composition alone is left out.
+    content = load(exclude)
+    exclude.write_text(json.dumps({"unseen": content["unseen"]}))
+    builder = ColaBuilder(reader, exclude=exclude, **everything)
+    groups = {group.image_ids[0]: group for group, _ in builder.records()}
+    assert set(groups) == set(IMAGES)
+    texts = {text for group in groups.values() for text in (*group.texts, *group.true_ids[0])}
+    parts = {part.removeprefix("a ") for text in texts for part in text.split(" and ")}
+    assert {"square plate", "white plate", "square table"} <= parts
+    assert "square white plate" not in parts
+    assert "blue plate" not in parts
+
+
+def test_half_of_a_composition_may_be_stated_with_others(tmp_path):
+    """`[["a", "b"], o]` forbids a and b together; `["a", o]` forbids a, with whatever else."""
+    reader = gqa(tmp_path)
+    everything = {"single": 9, "misbound": 9, "half_wrong": 0, "multi": 0, "subsets": True}
+    expected = {
+        (("square", "white"), "plate"): {"square plate", "white plate", "old square plate"},
+        "square": {"white plate"},
+    }
+    for words, stays in expected.items():
+        composition = [words, "plate"] if isinstance(words, str) else words
+        path = tmp_path / "exclude.json"
+        path.write_text(json.dumps({"unseen": [composition]}))
+        groups = [group for group, _ in ColaBuilder(reader, exclude=path, **everything).records()]
+        texts = {text for group in groups for text in (*group.texts, *group.true_ids[0])}
+        assert stays <= texts
+        assert "square white plate" not in texts
+        assert ("square plate" in texts) == (words != "square")
+
+
+def test_embedded_world(world, tmp_path):
+    """The world's own split of its benchmark, computed from the training scenes alone."""
+    reader = ClevrScenes(world / "clevr/scenes_train.json", world / "images/train")
+    builder = ColaSplitBuilder(world / "cola/single.json", reader)
+    seen, exclude, _ = built(builder, tmp_path / "out")
+    own = load(world / "cola/single_split.json")
+    unseen = {tuple(pair) for pair in load(world / "compositions.json")["unseen"]}
+    # The held-out compositions never occur; with 12 scenes, others happen not to occur either.
+    assert set(own["unseen"]) <= set(seen["unseen"])
+    assert set(seen["seen"]) <= set(own["seen"])
+    assert seen["seen"]
+    assert {(w, name) for words, name in exclude["unseen"] for w in words} & unseen
+
+
+def test_wrong_arguments(tmp_path):
+    reader, path = gqa(tmp_path), benchmark(tmp_path, LABELS)
+    with pytest.raises(UserError, match="expected unseen >= 1 or null, got 0"):
+        ColaSplitBuilder(path, reader, unseen=0)
+    with pytest.raises(UserError, match="expected at most 6 unseen queries, as many as"):
+        ColaSplitBuilder(path, reader, unseen=7).build(tmp_path / "out", progress=False)
+    with pytest.raises(UserError, match="expected a SceneReader"):
+        ColaSplitBuilder(path, {"class_path": "data_builders.corpora.cola.ColaBuilder"})
+    rows = [["https://a.org/1.jpg", "a", "https://a.org/2.jpg", "b"]]
+    # Cola's two-object file has 210 such rows.
+    for content in ({}, rows, rows * 2, rows * 3, {"labels": [], "data": []}, [[3], []]):
+        path.write_text(json.dumps(content))
+        with pytest.raises(UserError, match="expected Cola's single-object benchmark") as caught:
+            ColaSplitBuilder(path, reader).build(tmp_path / "out", progress=False)
+        assert "\n" not in str(caught.value)

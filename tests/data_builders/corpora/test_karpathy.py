@@ -1,0 +1,188 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from data_builders.corpora.coco import CocoBuilder
+from data_builders.corpora.flickr30k import Flickr30kBuilder
+from data_builders.corpora.karpathy import KarpathyBuilder
+from tests.data_builders.conftest import load
+from tests.data_builders.pictures import JPEG, encoded
+from tests.refusals import refused
+from vlmtune.data.schema import check, read_manifest
+
+
+def dataset(folder: Path, images: list[dict]) -> Path:
+    path = folder / "dataset.json"
+    path.write_text(json.dumps({"images": images, "dataset": "x"}))
+    for image in images:
+        file = folder / image.get("filepath", "") / image["filename"]
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(JPEG)
+    return path
+
+
+def image(name: str, split: str, *raws: str, **more: str) -> dict:
+    return {"filename": name, "split": split, "sentences": [{"raw": r} for r in raws], **more}
+
+
+def test_embedded_world(world, tmp_path):
+    path = world / "karpathy/dataset_scenes.json"
+    builder = CocoBuilder(path, world / "images", ["train", "val"])
+    rows = {
+        f"{i['filepath']}/{i['filename']}": [s["raw"] for s in i["sentences"]]
+        for i in load(path)["images"]
+        if i["split"] != "test"
+    }
+    texts = {}
+    for group, images in builder.records():
+        check(group)
+        assert images == [world / "images" / group.image_ids[0]]
+        assert group.truth.all()
+        texts[group.image_ids[0]] = list(group.texts)
+    assert texts == rows
+    for name in ("a", "b"):
+        CocoBuilder(path, world / "images", ["train", "val"]).build(tmp_path / name, False)
+    assert read_manifest(tmp_path / "a") == read_manifest(tmp_path / "b")
+    assert read_manifest(tmp_path / "a").counts["captions"] == 75
+
+
+def test_equal_captions_of_an_image_are_one(tmp_path):
+    path = dataset(
+        tmp_path,
+        [
+            image("1.jpg", "train", "A man .", "A  man .\n", "A dog.", " "),
+            image("2.jpg", "train", "A dog."),
+            image("3.jpg", "test", "A cat."),
+            image("4.jpg", "train", "  "),
+        ],
+    )
+    builder = Flickr30kBuilder(path, tmp_path)
+    groups = [group for group, _ in builder.records()]
+    assert [g.texts for g in groups] == [("A man .", "A dog."), ("A dog.",)]
+    assert groups[0].text_ids[1] == groups[1].text_ids[0]
+    assert builder.counts["skipped: no caption"] == 1
+
+
+def test_coco_reads_subfolders_and_both_training_splits(tmp_path):
+    path = dataset(
+        tmp_path,
+        [
+            image("a_1.jpg", "train", "x", filepath="train2014"),
+            image("a_1.jpg", "restval", "y", filepath="val2014"),
+            image("a_3.jpg", "val", "z", filepath="val2014"),
+        ],
+    )
+    records = list(CocoBuilder(path, tmp_path, ["train", "restval"]).records())
+    assert [g.image_ids[0] for g, _ in records] == ["train2014/a_1.jpg", "val2014/a_1.jpg"]
+    assert len({g.key for g, _ in records}) == 2
+    assert records[1][1] == [tmp_path / "val2014/a_1.jpg"]
+
+
+def coco_json(path: Path) -> Path:
+    """COCO's own layout: captions of an image apart from it, in any order."""
+    images = [{"id": 9, "file_name": "9.jpg", "license": 1}, {"id": 7, "file_name": "7.jpg"}]
+    annotations = [
+        {"image_id": 7, "id": 1, "caption": "A dog."},
+        {"image_id": 9, "id": 2, "caption": "A cat.\n"},
+        {"image_id": 7, "id": 3, "caption": "A pet."},
+        {"image_id": 7, "id": 4, "caption": "A  dog."},
+    ]
+    path.write_text(json.dumps({"info": {}, "images": images, "annotations": annotations}))
+    return path
+
+
+@pytest.mark.parametrize("subfolder", ["", "train2017"])
+def test_cocos_own_file(subfolder, tmp_path):
+    path = coco_json(tmp_path / "captions_train2017.json")
+    folder = tmp_path / "images" / subfolder
+    folder.mkdir(parents=True)
+    for name in ("7.jpg", "9.jpg"):
+        (folder / name).write_bytes(JPEG)
+    records = list(CocoBuilder(path, tmp_path / "images").checked_records())
+    assert [(group.texts, images) for group, images in records] == [
+        (("A cat.",), [folder / "9.jpg"]),
+        (("A dog.", "A pet."), [folder / "7.jpg"]),
+    ]
+    with refused("got COCO's own: use `vlmtune build coco`"):
+        list(KarpathyBuilder(path, tmp_path).records())
+    path.write_text(
+        '{"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": [{"image_id": 2}]}'
+    )
+    with refused("expected captions of COCO.* got no caption of its 1 images"):
+        list(CocoBuilder(path, tmp_path).records())
+
+
+def test_measured_images_are_left_out_by_content_too(tmp_path, capsys):
+    rows = [image(f"{n}.jpg", "train", f"c{n}") for n in range(5)]
+    path = dataset(tmp_path, rows)
+    for n in range(4):  # 4.jpg has the bytes that `dataset` wrote
+        (tmp_path / f"{n}.jpg").write_bytes(encoded(shade=40 * n))
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/x.jpg").write_bytes(encoded(shade=40))
+    (tmp_path / "names.json").write_text('[{"filename": "far/3.jpg"}]')
+    builder = KarpathyBuilder(path, tmp_path, measured=[tmp_path / "test", tmp_path / "names.json"])
+    (tmp_path / "2.jpg").unlink()
+    assert [group.image_ids for group, _ in builder.records()] == [("0.jpg",), ("4.jpg",)]
+    assert builder.counts["skipped: measured"] == 2
+    assert builder.counts["skipped: image missing"] == 1
+    builder.build(tmp_path / "out", progress=False, max_left_out=0.5)
+    assert set(read_manifest(tmp_path / "out").sources) == {
+        "dataset.json", "names.json", "images of measured"}  # fmt: skip
+    (tmp_path / "test/x.jpg").write_bytes(encoded(shade=0))
+    with refused("holds something else"):
+        builder.build(tmp_path / "out", progress=False)
+
+
+def test_errors(tmp_path):
+    path = dataset(tmp_path, [image("1.jpg", "train", "x")])
+    with refused(r"expected splits out of \['train'\].*'trian'"):
+        list(KarpathyBuilder(path, tmp_path, ["trian"]).records())
+    (tmp_path / "1.jpg").unlink()
+    with refused("expected records from KarpathyBuilder, got none"):
+        KarpathyBuilder(path, tmp_path).build(tmp_path / "out", progress=False)
+    path.write_text('{"images": [{"filename": "1.jpg"}]}')
+    with refused("got nothing at images/0/"):
+        list(KarpathyBuilder(path, tmp_path).records())
+    with refused("No such file"):
+        KarpathyBuilder(tmp_path / "no.json", tmp_path).build(tmp_path / "out", False)
+
+
+OUTSIDE = [
+    {"filename": "../other/2.jpg"},
+    {"filename": "/other/2.jpg"},
+    {"filename": "2.jpg", "filepath": "../other"},
+    {"filename": "2.jpg", "filepath": "/other"},
+]
+
+
+@pytest.mark.parametrize("row", OUTSIDE)
+def test_files_outside_the_images_folder_are_refused(tmp_path, row):
+    images = [image("1.jpg", "train", "x"), {**image("2.jpg", "train", "y"), **row}]
+    path = tmp_path / "dataset.json"
+    path.write_text(json.dumps({"images": images}))
+    for name in ("in/1.jpg", "other/2.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(JPEG)
+    message = rf"inside {tmp_path}/in, .*images\[1\] of {path} is '[./]*/other/2\.jpg': "
+    with refused(message):
+        list(KarpathyBuilder(path, tmp_path / "in").records())
+
+
+def test_annotations_of_coco_that_cannot_be_used_are_listed_by_position(tmp_path, capsys):
+    (tmp_path / "1.jpg").write_bytes(JPEG)
+    annotations = [
+        {"image_id": 1, "caption": "a dog"},
+        {"image_id": 7, "caption": "a cat"},
+        {"image_id": 1},
+    ]
+    content = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": annotations}
+    path = tmp_path / "captions.json"
+    path.write_text(json.dumps(content))
+    CocoBuilder(path, tmp_path).build(tmp_path / "out", progress=False)
+    counts = read_manifest(tmp_path / "out").counts
+    assert counts["skipped: annotation of an unknown image"] == 1
+    assert f"annotations[1] of {path}: annotation of an unknown image: 7" in capsys.readouterr().err
+    path.write_text(json.dumps({"annotations": []}))
+    with refused("expected captions of COCO"):
+        CocoBuilder(path, tmp_path).build(tmp_path / "other", progress=False)

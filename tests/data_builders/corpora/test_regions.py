@@ -1,0 +1,158 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from data_builders.corpora.annotations import VisualGenomeGraphs
+from data_builders.corpora.gqa import GQAGraphs
+from data_builders.corpora.regions import RegionsBuilder
+from tests.data_builders.conftest import load
+from tests.data_builders.pictures import JPEG
+from vlmtune.config import instantiate
+from vlmtune.data.schema import check, read_manifest
+from vlmtune.errors import UserError
+
+PHRASES = {  # image id -> phrases as people write them
+    7: ["A man in a Red cap", "a man  in a red cap\n", "a dog", " "],
+    8: ["the sky is blue"],
+    9: ["a dog"],
+    10: ["of an image without graph"],
+}
+
+
+def corpus(folder: Path) -> tuple[Path, GQAGraphs]:
+    """Region descriptions as distributed, and GQA's graphs of four images, one not described."""
+    content = [
+        {
+            "id": image,
+            "regions": [
+                {"region_id": 100 * image + k, "image_id": image, "phrase": phrase}
+                | {"x": 1, "y": 2, "width": 3, "height": 4}
+                for k, phrase in enumerate(phrases)
+            ],
+        }
+        for image, phrases in PHRASES.items()
+    ]
+    path, graphs = folder / "region_descriptions.json", folder / "train_sceneGraphs.json"
+    path.write_text(json.dumps(content))
+    graphs.write_text(json.dumps({str(image): {"objects": {}} for image in (9, 8, 7, 6)}))
+    for image in (6, 7, 8, 9, 10):
+        (folder / f"{image}.jpg").write_bytes(JPEG)
+    return path, GQAGraphs(graphs, folder)
+
+
+def groups(builder: RegionsBuilder) -> dict:
+    return {group.image_ids[0]: group for group, _ in builder.records()}
+
+
+def test_the_phrases_of_the_annotated_images(tmp_path):
+    path, reader = corpus(tmp_path)
+    builder = RegionsBuilder(path, reader)
+    built = groups(builder)
+    assert {image: set(group.texts) for image, group in built.items()} == {
+        "9": {"a dog"},
+        "8": {"the sky is blue"},
+        "7": {"a man in a red cap", "a dog"},
+    }
+    for group in built.values():
+        check(group)
+        assert group.truth.all()
+        assert not group.exhaustive
+        assert group.text_ids == group.texts
+    assert builder.counts == {"captions": 4, "skipped: no caption": 1}
+    assert next(files for _, files in builder.records()) == [tmp_path / "9.jpg"]
+
+
+def test_all_phrases_are_true_sampled_or_not(tmp_path):
+    path, reader = corpus(tmp_path)
+    sampled = set()
+    for seed in range(8):
+        group = groups(RegionsBuilder(path, reader, phrases=1, seed=seed))["7"]
+        sampled.add(group.texts)
+        assert group.true_ids == (frozenset({"a man in a red cap", "a dog"}),)
+    assert sampled == {("a man in a red cap",), ("a dog",)}
+
+
+def test_measured_images_are_left_out(tmp_path):
+    path, reader = corpus(tmp_path)
+    benchmark = tmp_path / "COLA.json"
+    benchmark.write_text(json.dumps([["https://a.org/7.jpg", "x", "https://a.org/9.jpg", "y"]]))
+    builder = RegionsBuilder(path, reader, measured=[benchmark])
+    assert list(groups(builder)) == ["8"]
+    assert builder.counts["skipped: measured"] == 2
+    assert set(builder.sources()) == {path.name, "train_sceneGraphs.json", "COLA.json"}
+
+
+def test_excluded_images_are_left_out(tmp_path):
+    path, reader = corpus(tmp_path)
+    exclude = tmp_path / "exclude.json"
+    exclude.write_text(json.dumps({"unseen": [[["blue"], "sky"]], "images": ["7"]}))
+    builder = RegionsBuilder(path, reader, exclude=exclude)
+    assert list(groups(builder)) == ["9", "8"]  # "the sky is blue" stays
+    assert builder.counts["skipped: excluded"] == 1
+    assert "exclude.json" in builder.sources()
+    assert "exclude" not in RegionsBuilder(path, reader).spec()["init_args"]
+
+
+def test_embedded_world(world, tmp_path):
+    folder = world / "visual_genome/train"
+    described = {
+        str(image["id"]): {region["phrase"] for region in image["regions"]}
+        for image in load(folder / "region_descriptions.json")
+    }
+    reader = VisualGenomeGraphs(
+        folder / "scene_graphs.json", world / "images", folder / "image_data.json"
+    )
+    builder = RegionsBuilder(folder / "region_descriptions.json", reader, records_per_shard=5)
+    built = groups(builder)
+    assert {image: group.true_ids for image, group in built.items()} == {
+        image: (frozenset(phrases),) for image, phrases in described.items()
+    }
+    assert all(len(g.texts) == min(4, len(g.true_ids[0])) for g in built.values())
+    for name in ("a", "b"):
+        instantiate(builder.spec(), RegionsBuilder).build(tmp_path / name, progress=False)
+    first, second = (read_manifest(tmp_path / name) for name in ("a", "b"))
+    assert first == second
+    assert [shard.records for shard in first.shards] == [5, 5, 2]
+    assert "region_descriptions.json" in first.sources
+
+
+def test_missing_images(tmp_path):
+    path, reader = corpus(tmp_path)
+    (tmp_path / "8.jpg").unlink()
+    (tmp_path / "6.jpg").unlink()  # without phrases: not asked for
+    with pytest.raises(UserError, match=r"at most 2% of 3 images to be unusable, got 1, .*8\.jpg"):
+        RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+    builder = RegionsBuilder(path, reader)
+    assert set(groups(builder)) == {"7", "9"}
+    assert builder.counts["skipped: image missing"] == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "no such file"), ("{", "JSONDecodeError"), ('{"id": 7}', "another layout"),
+     ('[{"id": 7}]', "'regions'"), ('[{"regions": [{"image_id": 7}]}]', "'phrase'"),
+     ('[{"regions": [{"phrase": "a dog"}]}]', "'image_id'"),
+     ('[{"regions": [{"image_id": 7, "phrase": 3}]}]', "another layout")],
+)  # fmt: skip
+def test_wrong_descriptions(tmp_path, content, message):
+    path, reader = corpus(tmp_path)
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UserError, match=message) as caught:
+        groups(RegionsBuilder(path, reader))
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_arguments(tmp_path):
+    path, reader = corpus(tmp_path)
+    with pytest.raises(UserError, match="expected phrases >= 1, got 0"):
+        RegionsBuilder(path, reader, phrases=0)
+    with pytest.raises(UserError, match="expected a SceneReader"):
+        RegionsBuilder(path, {"class_path": "data_builders.corpora.regions.RegionsBuilder"})
+    path.write_text("[]")
+    with pytest.raises(UserError, match="expected records from RegionsBuilder, got none"):
+        RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)

@@ -1,0 +1,285 @@
+import json
+import random
+
+import pytest
+
+from data_builders.worlds.programs.effective import effective_question, execute_on_sets
+from data_builders.worlds.programs.functions import CATALOGUE, IllPosedError, Type
+from data_builders.worlds.programs.program import Step, answer_word, check, decode, encode, execute
+from data_builders.worlds.programs.scene_graph import ATTRIBUTES, RELATIONS, SceneGraph, read_scenes
+from tests.data_builders.worlds.programs.raw_scenes import (
+    WORDS,
+    IllPosed,
+    content,
+    naive,
+    with_relations,
+    word,
+)
+from tests.refusals import refused
+
+# Seen from the camera, from left to right along one line: nothing is in front of anything.
+ROW = [
+    ("small", "red", "metal", "cube"),
+    ("large", "blue", "rubber", "cube"),
+    ("large", "red", "rubber", "sphere"),
+    ("small", "green", "metal", "cylinder"),
+]
+
+
+def written(folder, scenes):
+    path = folder / "scenes.json"
+    path.write_text(json.dumps({"scenes": scenes}))
+    return path
+
+
+@pytest.fixture
+def row(tmp_path) -> SceneGraph:
+    objects = [
+        dict(zip(ATTRIBUTES, words, strict=True)) | {"3d_coords": [0.6 * x, 0.8 * x, 0.5]}
+        for x, words in enumerate(ROW)
+    ]
+    (scene,) = read_scenes(written(tmp_path, [with_relations(objects)]))
+    return scene
+
+
+def chain(*names: str) -> tuple[Step, ...]:
+    """Steps that each take the one before: "filter_color red", "unique", ..."""
+    steps = [Step("scene")]
+    for number, name in enumerate(names):
+        function, _, value = name.partition(" ")
+        steps.append(Step(function, (number,), value))
+    return tuple(steps)
+
+
+def joined(first: tuple[Step, ...], second: tuple[Step, ...], *names: str) -> tuple[Step, ...]:
+    """Two programs, a function of both outputs, and functions after it."""
+    n = len(first)
+    moved = [Step(s.function, tuple(i + n for i in s.inputs), s.value) for s in second]
+    steps = [*first, *moved, Step(names[0], (n - 1, n + len(second) - 1))]
+    for name in names[1:]:
+        steps.append(Step(name, (len(steps) - 1,)))
+    return tuple(steps)
+
+
+BLUE = ("filter_color blue", "unique")
+CASES = {
+    "scene": (chain(), {0, 1, 2, 3}),
+    "filter_size": (chain("filter_size large"), {1, 2}),
+    "filter_color": (chain("filter_color red"), {0, 2}),
+    "filter_material": (chain("filter_material metal"), {0, 3}),
+    "filter_shape": (chain("filter_shape cube"), {0, 1}),
+    "unique": (chain(*BLUE), 1),
+    "left": (chain(*BLUE, "relate left"), {0}),
+    "right": (chain(*BLUE, "relate right"), {2, 3}),
+    "front": (chain(*BLUE, "relate front"), set()),
+    "behind": (chain(*BLUE, "relate behind"), set()),
+    "same_size": (chain(*BLUE, "same_size"), {2}),
+    "same_color": (chain(*BLUE, "same_color"), set()),
+    "same_material": (chain(*BLUE, "same_material"), {2}),
+    "same_shape": (chain(*BLUE, "same_shape"), {0}),
+    "query_size": (chain(*BLUE, "query_size"), "large"),
+    "query_color": (chain(*BLUE, "query_color"), "blue"),
+    "query_material": (chain(*BLUE, "query_material"), "rubber"),
+    "query_shape": (chain(*BLUE, "query_shape"), "cube"),
+    "count": (chain("filter_color red", "count"), 2),
+    "exist": (chain("filter_color red", "exist"), True),
+    "not exist": (chain("filter_color cyan", "exist"), False),
+    "union": (joined(chain("filter_color red"), chain("filter_shape cube"), "union"), {0, 1, 2}),
+    "intersect": (joined(chain("filter_color red"), chain("filter_shape cube"), "intersect"), {0}),
+}
+RED, CUBE = chain("filter_color red", "count"), chain("filter_shape cube", "count")
+ONE = chain("filter_shape sphere", "count")
+CASES |= {
+    "equal_integer": (joined(RED, CUBE, "equal_integer"), True),
+    "unequal integers": (joined(RED, ONE, "equal_integer"), False),
+    "less_than": (joined(ONE, RED, "less_than"), True),
+    "not less_than": (joined(CUBE, RED, "less_than"), False),
+    "greater_than": (joined(RED, ONE, "greater_than"), True),
+    "not greater_than": (joined(RED, CUBE, "greater_than"), False),
+}
+SPHERE = ("filter_shape sphere", "unique")
+for attribute, equal in zip(ATTRIBUTES, (True, False, True, False), strict=True):
+    one, other = (chain(*words, f"query_{attribute}") for words in (BLUE, SPHERE))
+    CASES[f"equal_{attribute}"] = (joined(one, other, f"equal_{attribute}"), equal)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_function_of_a_scene_with_known_answers(row, case):
+    program, expected = CASES[case]
+    check(program)
+    assert execute(program, row) == (frozenset(expected) if isinstance(expected, set) else expected)
+
+
+def test_every_function_has_a_case():
+    used = {step.function for program, _ in CASES.values() for step in program}
+    assert used == CATALOGUE.keys()
+    assert len(CATALOGUE) == 26
+
+
+@pytest.mark.parametrize("name", ["filter_color red", "filter_color cyan"])
+def test_unique_of_two_or_no_objects_is_ill_posed(row, name):
+    with pytest.raises(IllPosedError):
+        execute(chain(name, "unique", "query_size"), row)
+
+
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        ((), "at least one step"),
+        (chain("filter_weight heavy"), "catalogue"),
+        (chain("unique", "count"), "object set for count"),
+        (chain("filter_color"), "color for filter_color"),
+        (chain("count red"), "no side input"),
+        (chain(*BLUE, "relate above"), "relation for relate"),
+        ((Step("count", (0,)),), "earlier steps"),
+        (joined(chain(*BLUE, "query_size"), chain(*BLUE, "query_color"), "equal_size"), "size"),
+    ],
+)
+def test_a_program_of_wrong_types_is_refused(program, fault):
+    with refused(fault):
+        check(program)
+
+
+def test_a_program_survives_its_json_in_both_spellings():
+    program = CASES["equal_color"][0]
+    rows = json.loads(json.dumps(encode(program)))
+    assert decode(rows) == program
+    older = [
+        {"type": r["function"], "inputs": r["inputs"], "side_inputs": r["value_inputs"]}
+        for r in rows
+    ]
+    assert decode(older) == program
+    with refused("function, inputs and value_inputs at step 0"):
+        decode([{"inputs": []}])
+
+
+# -- the naive executor --------------------------------------------------------------------------
+
+
+def random_program(rng: random.Random) -> tuple[Step, ...]:
+    """Steps of any functions whose inputs are there; the last step is any of them."""
+    steps, types = [Step("scene")], [Type.OBJECT_SET]
+    for _ in range(rng.randint(2, 14)):
+        name = rng.choice(sorted(CATALOGUE))
+        function = CATALOGUE[name]
+        fitting = [[i for i, t in enumerate(types) if t == kind] for kind in function.inputs]
+        if all(fitting):
+            side = {"relation": RELATIONS, "": [""]} | WORDS
+            value = rng.choice(side[function.side])
+            steps.append(Step(name, tuple(rng.choice(few) for few in fitting), value))
+            types.append(function.output)
+    return tuple(steps)
+
+
+def test_random_programs_have_the_answers_of_a_naive_executor(tmp_path):
+    rng, raw = random.Random(1), content(60, seed=2)["scenes"]
+    scenes = read_scenes(written(tmp_path, raw))
+    ill_posed = 0
+    for _ in range(3000):
+        number, program = rng.randrange(len(raw)), random_program(rng)
+        for last in range(1, len(program) + 1):
+            part = program[:last]
+            check(part)
+            try:
+                expected = naive(encode(part), raw[number])
+            except IllPosed:
+                ill_posed += 1
+                # The naive executor runs only the steps it needs.
+                with pytest.raises(IllPosedError):
+                    execute(part, scenes[number])
+                break
+            value = execute(part, scenes[number])
+            assert value == (frozenset(expected) if isinstance(expected, list) else expected)
+    assert ill_posed > 100
+
+
+def test_answers_are_words():
+    assert [answer_word(x) for x in (True, False, 0, 1, "red")] == ["yes", "no", "0", "1", "red"]
+    assert word(True) == "yes"
+
+
+# -- effective questions -------------------------------------------------------------------------
+
+
+def test_an_effective_question_drops_what_the_answer_does_not_need(row):
+    # Both small things are of metal, so it does not matter which one is left of the cylinder.
+    program = chain("filter_shape cylinder", "unique", "relate left", "filter_size small", "unique",
+                    "query_material")  # fmt: skip
+    assert effective_question(program, row) == chain(
+        "filter_size small", "unique", "query_material"
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        chain("filter_color red", "filter_shape cube", "unique", "query_size"),
+        # Of the cubes one is blue, and what is left of all things is not red alone.
+        chain(*BLUE, "relate left", "filter_shape cube", "unique", "query_color"),
+    ],
+)
+def test_the_effective_question_of_one_that_needs_everything_is_itself(row, program):
+    assert effective_question(program, row) == program
+
+
+def test_each_branch_is_pruned_alone(row):
+    # All red things and all cubes are two each; all four things are no fewer than the spheres.
+    program = joined(RED, ONE, "greater_than")
+    smallest = effective_question(program, row)
+    assert [step.function for step in smallest] == [
+        *("scene", "count", "scene", "filter_shape", "count", "greater_than")
+    ]
+    assert execute_on_sets(smallest, row) == {True}
+
+
+def test_sets_of_values_are_no_answer(row):
+    assert execute_on_sets(chain("query_color"), row) == {"red", "blue", "green"}
+    assert execute_on_sets(chain("same_shape", "query_shape"), row) == {"cube"}
+    program = joined(chain("query_shape"), chain(*SPHERE, "query_shape"), "equal_shape")
+    assert execute_on_sets(program, row) == {True, False}
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def test_scenes_are_read_as_they_are(tmp_path):
+    raw = content(5, seed=3)["scenes"]
+    scenes = read_scenes(written(tmp_path, raw))
+    assert [scene.image for scene in scenes] == [f"scene_{i:06d}.png" for i in range(5)]
+    for scene, one in zip(scenes, raw, strict=True):
+        assert [dict(obj) for obj in scene.objects] == [
+            {kind: obj[kind] for kind in ATTRIBUTES} for obj in one["objects"]
+        ]
+        for name in RELATIONS:
+            assert [sorted(s) for s in scene.related[name]] == one["relationships"][name]
+
+
+def broken(change) -> list:
+    scenes = content(2, seed=4, low=4, high=4)["scenes"]
+    change(scenes)
+    return scenes
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda s: s[1]["objects"][2].pop("material"), r"scenes\[1\]\.objects\[2\]\.material"),
+        (
+            lambda s: s[0]["objects"][0].update(color=3),
+            r"scenes\[0\]\.objects\[0\]\.color .* got 3",
+        ),
+        (lambda s: s[0].pop("objects"), r"scenes\[0\]\.objects .* got nothing"),
+        (lambda s: s[1].pop("image_filename"), r"scenes\[1\]\.image_filename"),
+        (lambda s: s[1].update(image_index="1"), r"scenes\[1\]\.image_index"),
+        (lambda s: s[1].pop("relationships"), r"scenes\[1\]\.relationships"),
+        (lambda s: s[1]["relationships"].pop("left"), r"scenes\[1\]\.relationships\.left"),
+        (lambda s: s[1]["relationships"]["left"].pop(), r"a list for each of 4 objects"),
+        (lambda s: s[0]["relationships"]["front"].__setitem__(2, [4]), r"front\[2\] .* got \[4\]"),
+        (lambda s: s[0]["relationships"]["front"].__setitem__(2, [2]), r"front\[2\] .* got \[2\]"),
+        (lambda s: s.clear(), "scenes"),
+        (lambda s: s.__setitem__(0, "a"), r"scenes\[0\]"),
+    ],
+)
+def test_a_malformed_scene_is_refused_by_its_field(tmp_path, change, field):
+    with refused(field):
+        read_scenes(written(tmp_path, broken(change)))

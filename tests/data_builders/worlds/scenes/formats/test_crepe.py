@@ -1,0 +1,106 @@
+import ast
+
+import pytest
+from PIL import Image
+
+from data_builders.worlds.scenes.formats.crepe import COMPLEXITIES, PRODUCTIVITY, TYPES
+from tests.benchmarks.models import oracle
+from tests.data_builders.conftest import SUITE, load, rows_of
+from tests.data_builders.worlds.scenes.truth import KIND, holds
+from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
+from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
+
+
+def shown(graphs, row):
+    return graphs["scenes"][f"suite_scenes_{int(row['image_id']) - 1:06d}.png"]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_only_the_caption_is_true(suite, graphs, kind):
+    rows = rows_of(suite / f"crepe/prod_hard_negatives/prod_vg_hard_negs_{kind}_all.csv")
+    assert rows
+    for row in rows:
+        scene, negatives = shown(graphs, row), ast.literal_eval(row["hard_negs"])
+        assert holds(scene, row["caption"]), row
+        assert len(set(negatives)) == 5
+        assert [text for text in negatives if holds(scene, text)] == [], row["caption"]
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_atoms_are_counted_and_files_are_by_complexity(suite, kind):
+    root = suite / "crepe/prod_hard_negatives"
+    whole = rows_of(root / f"prod_vg_hard_negs_{kind}_all.csv")
+    parts = []
+    for n in COMPLEXITIES:
+        path = root / kind / f"prod_vg_hard_negs_{kind}_complexity_{n}.csv"
+        assert path.read_text().splitlines()[0] == ",".join(PRODUCTIVITY)
+        part = rows_of(path)
+        assert {row["n"] for row in part} <= {str(n)}
+        parts += part
+    assert parts == whole
+    for row in whole:
+        atoms = [int(row[f"n_{name}"]) for name in ("objects", "relations", "attributes")]
+        assert int(row["n"]) == sum(atoms)
+        sentences = row["caption"].rstrip(".").split(". ")
+        said = {tuple(w for w in s.split() if w in KIND) for s in sentences}
+        assert len(sentences) >= atoms[1]
+        assert bool(atoms[2]) == bool(said - {()})
+        assert 1 <= int(row["n_connected_components"]) <= atoms[0]
+
+
+def test_swaps_have_the_captions_words_and_negations_deny(suite):
+    root = suite / "crepe/prod_hard_negatives"
+    for row in rows_of(root / "prod_vg_hard_negs_negate_all.csv"):
+        assert not {"not", "no"} & set(row["caption"].split())
+        for text in ast.literal_eval(row["hard_negs"]):
+            assert {"not", "no"} & set(text.split())
+    for row in rows_of(root / "prod_vg_hard_negs_swap_all.csv"):
+        words = set(row["caption"].replace(".", "").split())
+        for text in ast.literal_eval(row["hard_negs"]):
+            assert set(text.replace(".", "").split()) == words
+
+
+@pytest.mark.parametrize("compounds", ["seen", "unseen"])
+def test_systematicity(suite, graphs, compounds):
+    path = suite / f"crepe/syst_hard_negatives/syst_vg_hard_negs_{compounds}_compounds_in_laion.csv"
+    unseen = {tuple(pair) for pair in load(suite / "compositions.json")["unseen"]}
+    rows = rows_of(path)
+    assert len(rows) == SUITE["benchmarks"]
+    for row in rows:
+        scene = shown(graphs, row)
+        assert holds(scene, row["caption"])
+        _, color, shape = row["caption"].split()
+        assert ((color, shape) in unseen) == (compounds == "unseen")
+        names = ("atom", "comp", "combined")
+        lists = [ast.literal_eval(row[f"valid_hard_negs_{name}"]) for name in names]
+        assert lists[2] == lists[0] + lists[1]
+        assert lists[0]
+        assert lists[1]
+        assert not any(holds(scene, text) for text in lists[2])
+        for text in lists[1]:
+            assert {color, shape} <= set(text.split())
+
+
+def test_images_are_those_of_the_suite(suite):
+    for number in (1, 2 * SUITE["benchmarks"]):
+        name = f"images/suite/suite_scenes_{number - 1:06d}.png"
+        path = suite / f"crepe/VG_100K/{number}.jpg"
+        with Image.open(path) as copy, Image.open(suite / name) as image:
+            assert copy.format == "JPEG"
+            assert copy.size == image.size
+            pairs = zip(copy.tobytes(), image.tobytes(), strict=True)
+            differences = [abs(a - b) for a, b in pairs]
+        assert sum(differences) / len(differences) < 6
+
+
+def test_the_readers_read_it(suite):
+    images = str(suite / "crepe")
+    prod, syst = (str(suite / f"crepe/{kind}_hard_negatives") for kind in ("prod", "syst"))
+    for benchmark in (
+        CrepeProductivity(prod, images),
+        CrepeProductivity(prod, images, complexities=None),
+        CrepeSystematicity(syst, images),
+    ):
+        result = benchmark.run(oracle(benchmark))
+        assert result.metrics["accuracy"].value == 1.0
+        assert "identical_candidates" not in result.metrics

@@ -1,0 +1,76 @@
+import random
+
+from data_builders.worlds.scenes.formats import crepe_captions
+from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
+from data_builders.worlds.scenes.statements import Noun, referents, stated_attributes
+
+SPEC = WorldSpec(min_objects=2, max_objects=4, stack_probability=0.5)
+KINDS = stated_attributes(SPEC)
+CAPTION = crepe_captions.Caption(
+    (Noun("cube", (("color", "red"),)), Noun("cone", (("color", "blue"),)), Noun("torus")),
+    ((0, "left", 1),),
+)
+
+
+def context(scene, rng):
+    return SceneContext(scene, KINDS, SPEC.shapes, rng)
+
+
+def test_words():
+    assert str(CAPTION) == "red cube to the left of blue cone. there is a torus."
+
+
+def test_swaps():
+    assert [str(caption) for caption in crepe_captions.swapped(CAPTION)] == [
+        "red cone to the left of blue cube. there is a torus.",
+        "blue cube to the left of red cone. there is a torus.",
+        "blue cone to the left of red cube. there is a torus.",
+        "red torus to the left of blue cone. there is a cube.",
+        "red cube to the left of blue torus. there is a cone.",
+    ]
+
+
+def test_negations():
+    texts = [str(caption) for caption in crepe_captions.negated(CAPTION)]
+    assert texts[:5] == [
+        "red cube to the left of blue cone. there is no torus.",
+        "red cube not to the left of blue cone. there is a torus.",
+        "there is no red cube to the left of a blue cone. there is a torus.",
+        "not red cube to the left of blue cone. there is a torus.",
+        "red cube to the left of not blue cone. there is a torus.",
+    ]
+    assert "there is no not red cube to the left of a blue cone. there is a torus." in texts
+    assert str(CAPTION) not in texts
+
+
+def test_replacements_change_one_atom():
+    other = {"color": ("red", "green")}
+    texts = [str(caption) for caption in crepe_captions.replaced(CAPTION, other, ("cube", "cone"))]
+    assert "green cube to the left of blue cone. there is a torus." in texts
+    assert "red cube under blue cone. there is a torus." in texts
+    assert "red cube to the left of blue cone. there is a cone." in texts
+    words = [len({*t.split()} ^ {*str(CAPTION).split()}) for t in texts if " cone." in t]
+    assert max(words) <= 6
+
+
+def test_sampled_captions_are_true_and_unambiguous():
+    rng = random.Random(0)
+    count = 0
+    for seed in range(40):
+        scene = sample_scene(SPEC, random.Random(seed))
+        for atoms in (4, 7, 11):
+            caption = crepe_captions.sample_caption(context(scene, rng), atoms)
+            if caption is None:
+                continue
+            count += 1
+            attributes = sum(len(noun.attributes) for noun in caption.nouns)
+            assert len(caption.nouns) + len(caption.edges) + attributes == atoms
+            assert caption.holds(scene) is True
+            assert all(len(referents(scene, noun)) == 1 for noun in caption.nouns)
+    assert count > 60
+
+
+def test_too_many_atoms_for_a_scene_give_no_caption():
+    scene = sample_scene(WorldSpec(min_objects=2, max_objects=2), random.Random(1))
+    assert crepe_captions.sample_caption(context(scene, random.Random(0)), 30) is None

@@ -1,0 +1,119 @@
+"""The world with all benchmarks: what is written, from which words, and that it repeats."""
+
+import ast
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from data_builders.worlds.scenes.captions import vocabulary
+from data_builders.worlds.scenes.world import ScenesBuilder
+from tests.data_builders.conftest import SUITE, eqben_items, hashes, load, rows_of
+from tests.refusals import refused
+
+# A world as plain as the quickstart's: one texture, one size, two or three objects.
+PLAIN = {**SUITE, "benchmarks": 4, "textures": ["plain"], "sizes": ["large"], "min_objects": 2,
+         "max_objects": 3, "stack": 0.0}  # fmt: skip
+
+SIDES = ("before", "after")
+
+
+def leaves(value):
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from leaves(item)
+    elif isinstance(value, str):
+        yield value
+
+
+def texts(world: Path):
+    """Every caption the files state, true or false."""
+    rows = [json.loads(x) for x in (world / "winoground/examples.jsonl").read_text().splitlines()]
+    for name in ("aro/visual_genome_relation", "aro/visual_genome_attribution",
+                 "aro/coco_karpathy_test"):  # fmt: skip
+        rows += load(world / f"{name}.json")
+    for path in (world / "eqben").iterdir():
+        rows += eqben_items(load(path))
+    for path in (*(world / "sugar_crepe").iterdir(), *(world / "valse").iterdir()):
+        rows += load(path).values()
+    for path in (world / "crepe").rglob("*.csv"):
+        with path.open(newline="") as file:
+            table = list(csv.DictReader(file))
+        rows += table
+        lists = [v for row in table for k, v in row.items() if "hard_negs" in k]
+        yield from leaves([ast.literal_eval(value) for value in lists])
+    yield from leaves([v for row in rows for k, v in row.items() if "caption" in k or k == "foil"])
+    yield from leaves(load(world / "aro/coco_karpathy_test_shuffles.json")["shuffles"])
+    videos = [row for own in load(world / "geb/test.json").values() for row in own]
+    yield from (f"{row['subject']} {row[f'status_{k}']}" for row in videos for k in SIDES)
+
+
+def test_captions_stay_in_the_vocabulary(suite):
+    words = {word for text in texts(suite) for word in text.replace(".", "").split()}
+    assert not words - set(vocabulary())
+    assert len(words) > 40
+
+
+def test_nothing_else_changes(suite, tmp_path):
+    ScenesBuilder(**{**SUITE, "benchmarks": 0}).build(tmp_path / "w", progress=False)
+    alone, whole = hashes(tmp_path / "w"), hashes(suite)
+    assert {name: whole[name] for name in alone if name != "manifest.json"} == {
+        name: alone[name] for name in alone if name != "manifest.json"
+    }
+    assert "benchmarks" not in load(tmp_path / "w/manifest.json")["arguments"]
+    assert load(suite / "manifest.json")["arguments"]["benchmarks"] == SUITE["benchmarks"]
+
+
+def test_a_plain_world_has_them_all_and_repeats(tmp_path):
+    for name in ("a", "b"):
+        ScenesBuilder(**PLAIN, processes=1).build(tmp_path / name, progress=False)
+    assert hashes(tmp_path / "a") == hashes(tmp_path / "b")
+    said = {word for text in texts(tmp_path / "a") for word in text.split()}
+    assert not said & {"plain", "striped", "checkered", "small", "large"}
+    for path in (tmp_path / "a/sugar_crepe").iterdir():
+        assert len(load(path)) == 4
+    for path in (tmp_path / "a/valse").iterdir():
+        assert load(path)
+
+
+def test_every_file_has_as_many_rows_as_asked(suite):
+    counts = {
+        path.stem: len(load(path))
+        for folder in ("sugar_crepe", "valse")
+        for path in (suite / folder).iterdir()
+    }
+    for name in ("visual_genome_relation", "visual_genome_attribution", "coco_karpathy_test"):
+        counts[name] = len(load(suite / f"aro/{name}.json"))
+    for path in (suite / "eqben").iterdir():
+        counts[path.stem] = len(eqben_items(load(path)))
+    for pattern in ("prod_hard_negatives/*_all.csv", "syst_hard_negatives/*.csv"):
+        counts |= {path.stem: len(rows_of(path)) for path in (suite / "crepe").glob(pattern)}
+    counts["winoground"] = len((suite / "winoground/examples.jsonl").read_text().splitlines())
+    counts["videos"] = sum(map(len, load(suite / "geb/test.json").values()))
+    assert counts.pop("eqben_kubric") == 3 * SUITE["benchmarks"]
+    assert len(counts) == 7 + 11 + 3 + 7 + 5 + 2
+    assert counts == dict.fromkeys(counts, SUITE["benchmarks"])
+
+
+def test_every_image_of_the_suite_has_a_scene_graph(suite, graphs):
+    for series, scenes in graphs.items():
+        count = load(suite / "manifest.json")["counts"][f"images: suite_{series}"]
+        assert len(scenes) == count > 0
+    names = {path.name for path in (suite / "images/suite").iterdir()}
+    assert names == {*graphs["scenes"], *graphs["twins"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"benchmarks": -1}, "expected benchmarks >= 0"),
+        ({"shapes": ["cube"], "unseen": []}, "expected a world that holds items of ExchangedPairs"),
+        ({"colors": ["red"], "materials": ["metal"], "textures": ["plain"], "sizes": ["large"],
+          "unseen": []}, "expected a world that holds items of ExchangedPairs"),
+    ],
+)  # fmt: skip
+def test_a_world_too_poor_for_them_says_so(tmp_path, arguments, message):
+    with refused(message):
+        ScenesBuilder(**{**SUITE, **arguments}).build(tmp_path / "w", progress=False)
+    assert not (tmp_path / "w").exists()

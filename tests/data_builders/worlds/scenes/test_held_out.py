@@ -1,0 +1,167 @@
+"""What training lacks: its texts never state it, and the tests' sentences are true and false."""
+
+import json
+import re
+import tarfile
+
+import pytest
+
+from data_builders.corpora.cola import ColaBuilder
+from data_builders.worlds.scenes.captions import vocabulary
+from data_builders.worlds.scenes.world import ScenesBuilder
+from tests.data_builders.conftest import SMALL, load, rows_of
+from tests.data_builders.worlds.scenes.truth import NOUN, PHRASE, means, some
+from vlmtune.benchmarks.table_abilities import TableAbilities
+from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
+from vlmtune.benchmarks.table_retrieval import TableRetrieval
+
+UNREAD = {"purple", "brown"}
+WORLD = {**SMALL, "foils": 3, "long_foils": 1, "placements": 2, "unread_colors": sorted(UNREAD),
+         "held_out": 40, "stack": 0.0, "max_objects": 3, "textures": ["plain"], "sizes": ["large"],
+         "unseen": [[["red", "blue"], ["cube", "cylinder", "sphere"]]]}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def held_out(tmp_path_factory):
+    out = tmp_path_factory.mktemp("held_out") / "world"
+    ScenesBuilder(**WORLD, processes=1).build(out, progress=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def scenes(held_out):
+    listed = {}
+    for name in ("scenes", "objects"):
+        content = load(held_out / f"clevr/scenes_held_out_{name}.json")["scenes"]
+        for scene in content:
+            listed[scene["image_filename"]] = scene
+    return listed
+
+
+def training_texts(world, folder):
+    """Every text that a training over this world may read."""
+    split = load(world / "karpathy/dataset_scenes.json")["images"]
+    for image in split:
+        if image["split"] == "train":
+            yield from (sentence["raw"] for sentence in image["sentences"])
+    for row in rows_of(world / "foils/train.csv"):
+        yield from (row["caption"], row["negative"])
+    for row in rows_of(world / "ar4t/PUG_AR_train.csv"):
+        yield from (value for name, value in row.items() if "caption" in name.lower())
+    annotations = {
+        "class_path": "data_builders.corpora.annotations.ClevrScenes",
+        "init_args": {"path": str(world / "clevr/scenes_train.json"),
+                      "images": str(world / "images/train"), "multi": ["color"]},
+    }  # fmt: skip
+    exclude = world / "compositions.json"
+    builder = ColaBuilder(annotations, exclude=exclude, single=2, misbound=2, half_wrong=2)
+    builder.build(folder / "queries", progress=False)
+    for shard in (folder / "queries").glob("*.tar"):
+        with tarfile.open(shard) as tar:
+            for member in tar.getmembers():
+                if member.name.endswith(".json"):
+                    file = tar.extractfile(member)
+                    assert file is not None
+                    record = json.load(file)
+                    yield from (text["text"] for text in record["texts"])
+
+
+def test_training_neither_shows_nor_names_unread_colours(held_out, tmp_path):
+    for split in ("train", "val"):
+        for scene in load(held_out / f"clevr/scenes_{split}.json")["scenes"]:
+            assert UNREAD.isdisjoint(obj["color"] for obj in scene["objects"])
+    texts = list(training_texts(held_out, tmp_path))
+    assert len(texts) > 200
+    assert not [text for text in texts if UNREAD & set(re.findall(r"\w+", text))]
+    unread = load(held_out / "cola/multi_unread.json")
+    for _, first, _, second in unread:
+        assert set(first.split()) & UNREAD == set(second.split()) & UNREAD == UNREAD
+    listed = {tuple(pair) for pair in load(held_out / "compositions.json")["unseen"]}
+    assert len(listed) == 2 * 3 + 2 * 5
+
+
+def test_no_training_text_has_a_held_out_form(held_out, tmp_path):
+    texts = list(training_texts(held_out, tmp_path))
+    forms = ("^(to the|in front|behind)", "the thing", "with a", "is not", " is [a-z]+ and the ")
+    for form in forms:
+        assert not [text for text in texts if re.search(form, text)], form
+
+
+def fits(scene, sentence, group):
+    """Whether a sentence is true, from its words."""
+    if group in ("inverted", "the thing"):
+        words = sentence.removeprefix("the thing ")
+        phrase, second, first = matched(f"{PHRASE} {NOUN} is {NOUN}", words)
+        return some(scene, first, phrase, second)
+    if group == "reference first":
+        second, first, place = matched(f"{NOUN} with {NOUN} (.*)", sentence)
+        phrase = place if place == "behind" else f"{place} of"
+        return some(scene, first, phrase, second)
+    if group == "not related":
+        first, phrase, second = matched(f"{NOUN} is not {PHRASE} {NOUN}", sentence)
+        return not some(scene, first, phrase, second)
+    if group.endswith("of two relations"):
+        pattern = f"{NOUN} {PHRASE} {NOUN} and {PHRASE} {NOUN}"
+        subject, phrase, first, other, second = matched(pattern, sentence)
+        both = some(scene, subject, phrase, first), some(scene, subject, other, second)
+        return all(both)
+    if group == "predicate":
+        a, x, b, y = matched(r"the (\w+) is (\w+) and the (\w+) is (\w+)", sentence)
+        return bool(means(scene, f"{x} {a}") and means(scene, f"{y} {b}"))
+    if group == "absent":
+        (shape,) = matched(r"there is no (\w+)", sentence)
+        return not means(scene, shape)
+    shape, color = matched(r"the (\w+) is not (\w+)", sentence)
+    return not means(scene, f"{color} {shape}")
+
+
+def matched(pattern, sentence):
+    found = re.fullmatch(pattern, sentence)
+    assert found, sentence
+    return found.groups()
+
+
+def test_wordings_are_true_and_false_and_in_training_words(held_out, scenes):
+    rows = rows_of(held_out / "held_out/wordings.csv")
+    groups = {row["group"] for row in rows}
+    assert len(groups) == 9
+    assert len(rows) > 4 * WORLD["held_out"]
+    for row in rows:
+        scene = scenes[row["image"].rpartition("/")[2]]
+        assert fits(scene, row["caption"], row["group"]), row
+        assert not fits(scene, row["negative"], row["group"]), row
+        words = set(row["caption"].split())
+        assert words <= set(vocabulary()) - UNREAD
+
+
+def test_objects_come_in_all_sizes_and_textures(held_out, scenes):
+    rows = rows_of(held_out / "held_out/objects.csv")
+    said = {word for row in rows for word in row["caption"].split()}
+    assert {"small", "large", "striped", "checkered"} <= said
+    for row in rows:
+        (obj,) = scenes[row["image"].rpartition("/")[2]]["objects"]
+        words = [obj["size"], obj["texture"], obj["color"], obj["shape"]]
+        stated = [word for word in words if word != "plain"]
+        assert row["caption"].split()[1:] == stated
+
+
+def test_abilities_name_the_object_against_all_other_values(held_out, scenes):
+    for row in rows_of(held_out / "held_out/abilities.csv"):
+        (obj,) = scenes[row["image"].rpartition("/")[2]]["objects"]
+        values = {word for key in ("size", "texture", "shape") for word in [obj[key]]}
+        assert len(values & set(row["caption"].split())) >= 1
+        negatives = json.loads(row["negative"])
+        assert len(negatives) == (4 if row["group"] == "shape" else 1)
+        assert obj[row["group"]] in row["caption"].split()
+        assert not [text for text in negatives if obj[row["group"]] in text.split()]
+
+
+def test_benchmarks_read_the_tables(held_out):
+    images, folder = str(held_out / "images"), held_out / "held_out"
+    columns = {"group": "group"}
+    wordings = TableMultipleChoice(str(folder / "wordings.csv"), images, columns)
+    assert len(wordings.items.group_sizes()) == 9
+    abilities = TableAbilities(str(folder / "abilities.csv"), images, columns)
+    assert set(abilities.items.group_sizes()) == {"size", "texture", "shape"}
+    assert abilities.kind == "retained"
+    assert len(TableRetrieval(str(folder / "objects.csv"), images).items.images) == 20

@@ -1,0 +1,114 @@
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from data_builders.worlds.scenes import image_files
+from data_builders.worlds.scenes.pairs import ExchangedPairs
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.series import Canvas, SceneSeries
+from tests.refusals import refused
+
+CANVAS = Canvas(size=24, samples=1)
+SERIES = SceneSeries(WorldSpec(max_objects=3), 11)
+
+
+def render_in(folder: Path, size: int, processes: int = 1):
+    counted: list[int] = []
+    pairs = ExchangedPairs(WorldSpec(min_objects=2, max_objects=2), 3)
+    some = image_files.Split(pairs, image_files.numbered("ar4t_x", 6))
+    splits = {"train": image_files.Split(SERIES, image_files.numbered("train", 7)), "ar4t_x": some}
+    some = image_files.chunks(splits, CANVAS, folder, size)
+    images = image_files.render_chunks(some, processes, lambda: counted.append(1))
+    assert sum(counted) == 13
+    files = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*.png")}
+    assert len(files) == 13
+    return images, files
+
+
+def test_chunks_do_not_matter(tmp_path):
+    assert render_in(tmp_path / "a", 2) == render_in(tmp_path / "b", 100)
+
+
+@pytest.mark.slow
+def test_processes_do_not_matter(tmp_path):
+    assert render_in(tmp_path / "a", 2) == render_in(tmp_path / "b", 4, processes=2)
+
+
+def test_files_and_measures(tmp_path):
+    images, _ = render_in(tmp_path, 4)
+    names = [f"train/train_{i:06d}.png" for i in (0, 1)]
+    assert [d.file for d in images["train"]][:2] == names
+    assert images["ar4t_x"][5].file == "ar4t/ar4t_x_000005.png"
+    for d in images["train"]:
+        assert len(d.boxes) == len(d.pixel_coords) == len(d.scene.objects)
+        assert all(x >= 0 and x + w <= 24 and w > 0 for x, _, w, _ in d.boxes)
+        with Image.open(tmp_path / d.file) as image:
+            assert image.size == (24, 24)
+            assert image.mode == "RGB"
+
+
+def test_sub_seeds_differ():
+    seeds = {
+        image_files.sub_seed(seed, name) for seed in (0, 1) for name in ("train", "val", "test")
+    }
+    assert len(seeds) == 6
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99"])
+def test_an_unknown_device(device):
+    with refused("expected a device that torch can use"):
+        image_files.check_device(device)
+
+
+def test_an_impossible_world_is_a_user_error(tmp_path):
+    spec = WorldSpec(min_visible=1.0)
+    work = image_files.chunks(
+        {"train": image_files.Split(SceneSeries(spec, 0), ("a.png",))}, CANVAS, tmp_path
+    )
+    with refused("expected a world that holds items of SceneSeries"):
+        image_files.render_chunks(work, 1, lambda: None)
+
+
+RENDER = """
+import sys
+from pathlib import Path
+from data_builders.worlds.scenes.world import ScenesBuilder
+
+if __name__ == "__main__":
+    world = ScenesBuilder(train=100_000, val=0, test=0, multi=0, ar4t_train=0, processes=2)
+    world.build(Path(sys.argv[1]), progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux to list processes")
+def test_rendering_processes_end_when_the_build_is_killed(tmp_path):
+    (tmp_path / "render.py").write_text(RENDER)
+    command = [sys.executable, tmp_path / "render.py", tmp_path / "world"]
+    with subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ) as build:
+        waited(lambda: any(tmp_path.glob(".world*/images/train/*")))
+        children = Path(f"/proc/{build.pid}/task/{build.pid}/children").read_text().split()
+        build.kill()
+    assert len(children) >= 2
+    waited(lambda: not any(running(child) for child in children))
+
+
+def running(process):
+    status = Path(f"/proc/{process}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
+
+
+def waited(done):
+    """Waits until a condition holds, for two minutes at most."""
+    for _ in range(1200):
+        if done():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not happen in two minutes")

@@ -1,0 +1,62 @@
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.series import Canvas, Series, VariedScenes
+
+CANVAS = Canvas(24, 1)
+SPEC = WorldSpec(max_objects=3)
+
+
+@dataclass(frozen=True)
+class Sometimes(Series):
+    """Every third scene is empty; a draw in two gives nothing."""
+
+    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
+        if rng.random() < 0.5:
+            return None
+        scene = sample_scene(self.spec, rng)
+        return (replace(scene, objects=()) if index % 3 == 0 else scene,)
+
+
+@dataclass(frozen=True)
+class Never(Series):
+    def attempt(self, index: int, rng: random.Random) -> None:
+        return None
+
+
+def test_chunks_do_not_matter():
+    series = Sometimes(SPEC, 3)
+    scenes, rendered = series.render(0, 7, CANVAS)
+    parts = [series.render(start, count, CANVAS) for start, count in ((0, 1), (1, 4), (5, 2))]
+    assert scenes == [scene for part, _ in parts for scene in part]
+    for name in ("images", "visible", "boxes", "pixel_coords"):
+        whole = getattr(rendered, name)
+        assert torch.equal(whole, torch.cat([getattr(part, name) for _, part in parts]))
+
+
+def test_an_empty_scene_shows_floor_and_background_only():
+    scenes, rendered = Sometimes(SPEC, 4).render(0, 1, CANVAS)
+    assert scenes[0].objects == ()
+    assert not rendered.visible.any()
+    rows = rendered.images[0].float().std(dim=1)  # of each row, over its pixels
+    assert rows.max() < 30
+    filled = Sometimes(SPEC, 4).render(1, 1, CANVAS)[1]
+    assert filled.visible.any()
+
+
+def test_a_world_without_such_items_says_so():
+    with pytest.raises(ValueError, match="expected a world that holds items of Never"):
+        Never(SPEC, 0).render(0, 1, CANVAS)
+
+
+def test_odd_scenes_show_an_unseen_composition():
+    unseen = frozenset({("red", "cube"), ("blue", "cone")})
+    scenes, _ = VariedScenes(SPEC, 1, unseen).render(0, 8, CANVAS)
+    for scene in scenes[1::2]:
+        assert unseen & {(o.color, o.shape) for o in scene.objects}
+    assert len(VariedScenes(SPEC, 1, frozenset()).render(0, 8, CANVAS)[0]) == 8

@@ -1,0 +1,103 @@
+import random
+
+import pytest
+
+from data_builders.phrases import INVERSE, related, with_article
+from data_builders.worlds.scenes.captions import clear_relation
+from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
+from data_builders.worlds.scenes.scene import Scene, SceneObject, directions
+from data_builders.worlds.scenes.statements import (
+    Noun,
+    clear_relations,
+    describe,
+    exchange,
+    exists,
+    object_count,
+    referents,
+    relation_holds,
+    stated_attributes,
+    stated_kinds,
+)
+
+
+def scene_object(shape: str, color: str, right: float, behind: float = 0.0, **more) -> SceneObject:
+    axes = directions()
+    x, y = (right * axes["right"][k] + behind * axes["behind"][k] for k in (0, 1))
+    values = {"material": "rubber", "texture": "plain", "size": "large", "radius": 0.75} | more
+    return SceneObject(shape, color, center=(x, y, 0.75), **values)
+
+
+RED, BLUE = (("color", "red"),), (("color", "blue"),)
+OBJECTS = (("cube", "red", -1.5), ("cone", "blue", 1.5), ("cube", "gray", 1.2))
+SCENE = Scene(tuple(scene_object(*one) for one in OBJECTS))
+
+
+def test_a_noun_refers_to_objects_with_all_its_words():
+    assert referents(SCENE, Noun("cube")) == [0, 2]
+    assert referents(SCENE, Noun("cube", RED)) == [0]
+    assert referents(SCENE, Noun("cube", RED).negating("color")) == [2]
+    assert referents(SCENE, Noun("cube", (*RED, ("color", "gray")))) == []
+    assert describe(SCENE.objects[1], ["size", "color"]).matches(SCENE.objects[1])
+
+
+def test_a_noun_with_another_word():
+    red = Noun("cube", RED)
+    assert red.replaced("shape", "cone") == Noun("cone", RED)
+    assert red.replaced("color", "blue") == Noun("cube", BLUE)
+    assert str(red.replaced("size", "small")) == "small red cube"
+    assert (red.get("shape"), red.get("color"), red.get("size")) == ("cube", "red", None)
+
+
+def test_three_truths_of_a_relation():
+    cube, cone = Noun("cube", RED), Noun("cone")
+    assert relation_holds(SCENE, cube, "left", cone) is True
+    assert relation_holds(SCENE, cube, "right", cone) is False
+    assert relation_holds(SCENE, Noun("cube", (("color", "gray"),)), "left", cone) is None  # by 0.3
+    assert relation_holds(SCENE, Noun("torus"), "left", cone) is False
+    assert relation_holds(SCENE, Noun("cube"), "left", cone) is True  # one of them is
+
+
+def test_each_noun_needs_a_different_object():
+    assert exists(SCENE, Noun("cube"), Noun("cube")) is True
+    assert exists(SCENE, Noun("cube", RED), Noun("cube", RED)) is None
+    assert exists(SCENE, Noun("cube"), Noun("torus")) is False
+
+
+def test_clear_relations_go_in_both_directions():
+    for seed in range(20):
+        spec = WorldSpec(min_objects=3, stack_probability=0.5)
+        scene = sample_scene(spec, random.Random(seed))
+        stated = clear_relations(scene)
+        assert {(j, INVERSE[name], i) for i, name, j in stated} == set(stated)
+        assert all(clear_relation(scene, i, j) == name for i, name, j in stated)
+
+
+def test_an_exchange_must_make_both_false():
+    assert exchange(SCENE, 0, 1, "color") == (
+        (Noun("cube", RED), Noun("cone", BLUE)),
+        (Noun("cube", BLUE), Noun("cone", RED)),
+    )
+    assert exchange(SCENE, 0, 2, "color") is None  # both are cubes
+    assert exchange(SCENE, 0, 1, "material") is None  # both are of rubber
+    assert exchange(SCENE, 0, 1, "texture") is None  # nobody says plain
+
+
+def test_words():
+    assert related(Noun("cube", RED), "on", Noun("torus")) == "a red cube on top of a torus"
+    assert with_article(Noun("orange")) == "an orange"
+    shapes = ("cube", None, "torus")
+    assert [object_count(SCENE, shape) for shape in shapes] == [2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kinds"),
+    [
+        (WorldSpec(textures=("plain",), sizes=("large",)), ["color", "material"]),
+        (WorldSpec(textures=("plain", "striped"), materials=("metal",)),
+         ["color", "size", "texture"]),
+    ],
+)  # fmt: skip
+def test_constant_attributes_are_not_stated(spec, kinds):
+    assert list(stated_attributes(spec)) == kinds
+    assert "plain" not in stated_attributes(spec).get("texture", ())
+    assert stated_kinds(SCENE.objects[0], ["color", "texture"]) == ["color"]

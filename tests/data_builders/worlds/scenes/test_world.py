@@ -1,0 +1,245 @@
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from data_builders.corpora.table import TableBuilder
+from data_builders.worlds.scenes.captions import vocabulary
+from data_builders.worlds.scenes.sampling import cogent
+from data_builders.worlds.scenes.world import ScenesBuilder
+from tests.benchmarks.models import oracle, scorer
+from tests.data_builders.conftest import SMALL, hashes, load, rows_of
+from tests.refusals import refused
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.cola_single import ColaSingle
+from vlmtune.cli.main import main
+
+
+def compositions(scene):
+    return {(o["color"], o["shape"]) for o in scene["objects"]}
+
+
+def unseen_of(world: Path):
+    return {tuple(pair) for pair in load(world / "compositions.json")["unseen"]}
+
+
+def test_same_arguments_same_bytes(world, tmp_path):
+    ScenesBuilder(**SMALL, processes=1).build(tmp_path / "again", progress=False)
+    assert hashes(tmp_path / "again") == hashes(world)
+
+
+def test_another_seed_is_another_world(tmp_path, world):
+    few = {name: 0 for name in ("val", "test", "cogent", "multi", "ar4t_train", "ar4t_test")}
+    ScenesBuilder(**{**SMALL, **few, "train": 2, "seed": 8}).build(tmp_path / "w", progress=False)
+    image = "images/train/train_000000.png"
+    assert (tmp_path / "w" / image).read_bytes() != (world / image).read_bytes()
+    assert not (tmp_path / "w/cola").exists()
+
+
+def test_training_never_shows_an_unseen_composition(world, clevr):
+    unseen = unseen_of(world)
+    assert len(unseen) == 8
+    for name, scene in clevr.items():
+        if not name.startswith("test/"):
+            assert unseen.isdisjoint(compositions(scene)), name
+    test = [compositions(s) for name, s in clevr.items() if name.startswith("test/")]
+    assert any(unseen & found for found in test)
+    assert any(found - unseen for found in test)
+    listed = load(world / "compositions.json")
+    assert not unseen & {tuple(pair) for pair in listed["seen"]}
+    assert len(listed["seen"]) == 32
+
+
+def test_cogent_conditions(world):
+    for condition in "AB":
+        scenes = load(world / f"clevr/scenes_val{condition}.json")["scenes"]
+        assert len(scenes) == SMALL["cogent"]
+        for scene in scenes:
+            assert cogent(condition).isdisjoint(compositions(scene))
+            assert (world / f"images/val{condition}" / scene["image_filename"]).is_file()
+
+
+FIRST = {"gray", "blue", "brown", "yellow"}  # CLEVR, section 4.7: cubes of A, cylinders of B
+SECOND = {"red", "green", "purple", "cyan"}
+
+
+def shown(world: Path, split: str) -> dict[str, set[str]]:
+    """The colours of each shape in a split."""
+    found: dict[str, set[str]] = {}
+    for scene in load(world / f"clevr/scenes_{split}.json")["scenes"]:
+        for obj in scene["objects"]:
+            found.setdefault(obj["shape"], set()).add(obj["color"])
+    return found
+
+
+def test_a_world_of_condition_a(tmp_path):
+    counts = {"train": 60, "val": 30, "test": 60, "cogent": 60, "multi": 0, "ar4t_test": 0}
+    sizes = {"image_size": 32, "min_objects": 3, "max_objects": 4, "seed": 7}
+    out = tmp_path / "world"
+    ScenesBuilder(**counts, **sizes, ar4t_train=8, foils=3, unseen="A").build(out, progress=False)
+    for split in ("train", "val", "valA"):
+        colors = shown(out, split)
+        assert colors["cube"] <= FIRST, split
+        assert colors["cylinder"] <= SECOND, split
+    colors = shown(out, "valB")
+    assert colors["cube"] == SECOND
+    assert colors["cylinder"] == FIRST
+    for split in ("train", "valA", "valB"):
+        for shape in ("sphere", "cone", "torus"):
+            assert shown(out, split)[shape] & FIRST
+            assert shown(out, split)[shape] & SECOND
+    test = shown(out, "test")  # all compositions
+    assert test["cube"] & FIRST
+    assert test["cube"] & SECOND
+    # Texts of the training side, true and false ones: no composition of B.
+    texts = [cell for row in rows_of(out / "foils/train.csv") for cell in row.values()]
+    texts += [row["caption"] for row in rows_of(out / "ar4t/PUG_AR_train.csv")]
+    pairs = [f"{c} cube" for c in SECOND] + [f"{c} cylinder" for c in FIRST]
+    forbidden = re.compile(rf"\b({'|'.join(pairs)})\b")
+    assert len(texts) > 100
+    assert not [text for text in texts if forbidden.search(text)]
+    # Every split holds the number of scenes that was asked for, in images of its own.
+    for split, count in (("train", 60), ("valA", 60), ("valB", 60)):
+        assert len(list((out / "images" / split).iterdir())) == count
+    first, other = (load(out / f"clevr/scenes_{s}.json")["scenes"] for s in ("train", "valA"))
+    assert [s["objects"] for s in first] != [s["objects"] for s in other]
+
+
+def test_a_condition_has_no_unseen_swaps(tmp_path, capsys):
+    with refused("change `unseen`.*set `multi` to 0"):
+        ScenesBuilder(**{**SMALL, "unseen": "A"}).build(tmp_path / "world", progress=False)
+    assert main(["build", "scenes", "--unseen", "C", "--out", str(tmp_path / "w")]) == 2
+    assert "typing.Literal['A', 'B']" in capsys.readouterr().err
+
+
+def test_images_are_where_the_annotations_say(world, clevr):
+    for name in clevr:
+        assert (world / "images" / name).is_file()
+    assert len(list((world / "images").rglob("*.png"))) == 12 + 3 + 8 + 2 * 4 + 2 * 12 + 16 + 4 + 2
+
+
+def test_captions_stay_in_the_vocabulary(world):
+    words = set(vocabulary())
+    images = load(world / "karpathy/dataset_scenes.json")["images"]
+    texts = [s["raw"] for image in images for s in image["sentences"]]
+    for name in ("seen", "unseen"):
+        texts += [row[k] for row in load(world / f"cola/multi_{name}.json") for k in (1, 3)]
+    texts += load(world / "cola/single.json")["labels"]
+    assert not {word for text in texts for word in text.split()} - words
+
+
+@pytest.mark.parametrize("name", ["seen", "unseen"])
+def test_an_oracle_wins_cola_multi(world, name):
+    benchmark = ColaMulti(str(world / f"cola/multi_{name}.json"), str(world / "images/cola"))
+    result = benchmark.run(oracle(benchmark))
+    assert result.metrics["accuracy"].value == 1.0
+    assert result.metrics["accuracy"].n == SMALL["multi"]
+
+
+def test_an_oracle_wins_cola_single(world):
+    paths = (world / name for name in ("cola/single.json", "images", "cola/single_split.json"))
+    benchmark = ColaSingle(*map(str, paths))
+    listed = load(world / "clevr/scenes_test.json")["scenes"]
+    scenes = {f"test/{scene['image_filename']}": scene for scene in listed}
+
+    def look(image, text):
+        objects = scenes["/".join(image.path.parts[-2:])]["objects"]
+        return text in {f"{o['color']} {o['material']} {o['shape']}" for o in objects}
+
+    metrics = benchmark.run(scorer(look)).metrics
+    assert metrics["map"].value == metrics["map_seen"].value == metrics["map_unseen"].value == 1.0
+
+
+def test_manifest_counts_images_and_not_processes(world):
+    manifest = load(world / "manifest.json")
+    assert manifest["counts"]["images: train"] == 12
+    assert manifest["counts"]["images: cola_unseen"] == 12
+    assert "processes" not in manifest["arguments"]
+    assert json.loads(json.dumps(ScenesBuilder(**SMALL).spec()))["init_args"]["train"] == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"train": -1}, "expected train >= 0"),
+        ({"train": 0, "val": 0, "test": 0}, "expected scenes in train, val or test"),
+        ({"max_objects": 99}, "min_objects, max_objects: expected"),
+        ({"colors": ["red", "mauve"]}, "colors: expected distinct names"),
+        ({"single_attributes": ["material"]}, "with 'color' among"),
+        ({"spar_repeats": 0}, "expected spar_repeats >= 1"),
+        ({"processes": 0}, "expected processes >= 1"),
+        ({"unseen": [[["red"], ["cube"]]]}, "expected unseen rectangles"),
+    ],
+)
+def test_wrong_arguments_fail_at_once(arguments, message):
+    with refused(message):
+        ScenesBuilder(**{**SMALL, **arguments})
+
+
+def test_a_world_without_unseen_swaps_says_so(tmp_path):
+    builder = ScenesBuilder(**{**SMALL, "unseen": []})
+    with refused("whose four compositions are all unseen"):
+        builder.build(tmp_path / "w", progress=False)
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.fixture(scope="module")
+def engine_pairs(tmp_path_factory):
+    few = {name: 0 for name in ("val", "test", "cogent", "multi", "ar4t_train", "ar4t_test")}
+    out = tmp_path_factory.mktemp("pairs")
+    builder = ScenesBuilder(**{**SMALL, **few, "train": 2, "eqben_train": 12})
+    builder.build(out / "world", progress=False)
+    return out
+
+
+def test_engine_pairs_train_on_seen_compositions(engine_pairs):
+    world = engine_pairs / "world"
+    rows = rows_of(world / "eqben/train.csv")
+    assert len(rows) == 36
+    unseen = {f"{color} {shape}" for color, shape in unseen_of(world)}
+    for kind, words in (("loc", "(left|right|front|behind)"), ("cnt", "there (is|are)"),
+                        ("attr", "a photo of")):  # fmt: skip
+        part = [row for row in rows if f"eqben_{kind}_" in row["image"]]
+        assert len(part) == 12
+        for row in part:
+            texts = row["caption"], row["negative"]
+            assert texts[0] != texts[1]
+            assert all(re.search(words, text) for text in texts)
+            assert not [words for words in unseen if any(words in text for text in texts)]
+            files = [world / "images" / row[name] for name in ("image", "negative_image")]
+            assert files[0].read_bytes() != files[1].read_bytes()
+
+
+def test_engine_pairs_build_pairs_of_images(engine_pairs):
+    world = engine_pairs / "world"
+    TableBuilder(world / "eqben/train.csv", world / "images").build(engine_pairs / "shards", False)
+    manifest = load(engine_pairs / "shards/manifest.json")
+    assert manifest["counts"]["pairs of images"] == 36
+    with tarfile.open(engine_pairs / "shards/shard-000000.tar") as tar:
+        names = [name for name in tar.getnames() if name.endswith("json")]
+        records = [json.loads(tar.extractfile(name).read()) for name in names]
+    assert [record["truth"] for record in records] == [[[1, 0], [0, 1]]] * 36
+
+
+def test_folders_of_classes_show_seen_compositions(tmp_path):
+    few = {name: 0 for name in ("val", "test", "cogent", "multi", "ar4t_train", "ar4t_test")}
+    builder = ScenesBuilder(**{**SMALL, **few, "train": 1, "classes": 3})
+    series = builder._splits()["classes"].series
+    shapes = builder.world.shapes
+    scenes, _ = series.render(0, 3 * len(shapes), builder.canvas)
+    for index, scene in enumerate(scenes):
+        (thing,) = scene.objects
+        assert thing.shape == shapes[index % len(shapes)]
+        assert (thing.color, thing.shape) not in builder.unseen
+    builder.build(tmp_path / "w", progress=False)
+    folders = sorted((tmp_path / "w/images/classes").iterdir())
+    assert [folder.name for folder in folders] == sorted(shapes)
+    assert {len(list(folder.glob("*.png"))) for folder in folders} == {3}
+    assert "classes" not in ScenesBuilder().spec()["init_args"]
+
+
+def test_engine_pairs_of_a_world_without_them_change_nothing():
+    assert "eqben_train" not in ScenesBuilder().spec()["init_args"]
+    assert ScenesBuilder(eqben_train=3).spec()["init_args"]["eqben_train"] == 3

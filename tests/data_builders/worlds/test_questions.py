@@ -1,0 +1,144 @@
+import json
+from collections import Counter
+
+import pytest
+
+from data_builders.worlds.programs.program import answer_word, decode, execute
+from data_builders.worlds.programs.scene_graph import read_scenes
+from data_builders.worlds.questions import QuestionsBuilder
+from data_builders.worlds.scenes.world import ScenesBuilder
+from tests.data_builders.conftest import hashes, load
+from tests.data_builders.worlds.programs.raw_scenes import (
+    IllPosed,
+    content,
+    naive,
+    seen_along,
+    word,
+)
+from tests.refusals import refused
+from vlmtune.cli.main import main
+
+CLEVRS_KEYS = {"image_index", "program", "question_index", "image_filename",
+               "question_family_index", "split", "answer", "question"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    path = tmp_path_factory.mktemp("clevr") / "CLEVR_val_scenes.json"
+    path.write_text(json.dumps(content(25, seed=5)))
+    return path
+
+
+def test_the_file_is_one_of_clevrs(scenes, tmp_path):
+    QuestionsBuilder(scenes).build(tmp_path / "out", progress=False)
+    file = load(tmp_path / "out/questions_val.json")
+    assert file["info"]["split"] == "val"
+    rows, raw = file["questions"], load(scenes)["scenes"]
+    assert len(rows) == 250
+    assert [row["question_index"] for row in rows] == list(range(250))
+    assert Counter(row["image_index"] for row in rows) == dict.fromkeys(range(25), 10)
+    for row in rows:
+        assert row.keys() > CLEVRS_KEYS
+        assert all(step.keys() == {"function", "inputs", "value_inputs"} for step in row["program"])
+        assert 0 <= row["question_family_index"] < 90
+        assert word(naive(row["program"], raw[row["image_index"]])) == row["answer"]
+        for text in ("question", "statement", "false_statement"):
+            assert "  " not in row[text]
+    families = {(row["question_family_index"], row["family"]) for row in rows}
+    assert len(families) == len({number for number, _ in families})
+
+
+def test_the_embedded_worlds_scenes_are_read(world, tmp_path):
+    """The shapes and the file of the rendered world, through the reader of the package."""
+    path = world / "clevr/scenes_test.json"
+    QuestionsBuilder(path, per_image=20).build(tmp_path / "out", progress=False)
+    rows = load(tmp_path / "out/questions_test.json")["questions"]
+    scenes = {scene.index: scene for scene in read_scenes(path)}
+    assert len(rows) > 100
+    for row in rows:
+        assert (
+            answer_word(execute(decode(row["program"]), scenes[row["image_index"]]))
+            == row["answer"]
+        )
+
+
+@pytest.fixture(scope="module")
+def like_clevr(tmp_path_factory):
+    """Scenes of the embedded world as CLEVR's generator makes them."""
+    out = tmp_path_factory.mktemp("like_clevr") / "world"
+    none = dict.fromkeys(("train", "test", "cogent", "multi", "ar4t_train", "ar4t_test"), 0)
+    shapes = ("cube", "sphere", "cylinder")
+    builder = ScenesBuilder(**none, val=24, image_size=32, shapes=shapes, unseen=[], clevr=True)
+    builder.build(out, progress=False)
+    return out
+
+
+def test_questions_about_scenes_as_clevrs_are_right(like_clevr, tmp_path):
+    path = like_clevr / "clevr/scenes_val.json"
+    raw = load(path)["scenes"]
+    counts = Counter(len(scene["objects"]) for scene in raw)
+    assert min(counts) == 3
+    assert max(counts) == 10
+    alike = [{(obj["color"], obj["shape"]) for obj in scene["objects"]} for scene in raw]
+    repeated = sum(len(one) < len(s["objects"]) for one, s in zip(alike, raw, strict=True))
+    assert 6 < repeated < 24
+    QuestionsBuilder(path, per_image=20).build(tmp_path / "out", progress=False)
+    rows = load(tmp_path / "out/questions_val.json")["questions"]
+    counted = Counter()
+    for row in rows:
+        scene = raw[row["image_index"]]
+        # The naive executor raises IllPosed where a reference fits two equal objects.
+        assert word(naive(row["program"], seen_along(scene))) == row["answer"]
+        assert scene["image_size"] == [32, 32]
+        counted[row["type"], row["answer"]] += 1
+        if row["absolute"] != "none":
+            assert row["absolute"] == by_halves(row, seen_along(scene))
+    assert any(kind == "count" and int(n) > 2 for kind, n in counted)
+
+
+def by_halves(row, scene):
+    try:
+        answer = word(naive(row["program"], scene, absolute=True))
+    except IllPosed:
+        return "no"
+    return "yes" if answer == row["answer"] else "no"
+
+
+def test_equal_seeds_give_equal_bytes(scenes, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        QuestionsBuilder(scenes, per_image=3, seed=seed).build(tmp_path / name, progress=False)
+    first, again, other = (
+        hashes(tmp_path / name)["questions_val.json"] for name in ("a", "b", "c")
+    )
+    assert first == again != other
+
+
+def test_counts_by_family_and_answer_are_printed(scenes, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["build", "questions", str(scenes), "--per_image", "4", "--out", str(out)]) in (
+        None,
+        0,
+    )
+    rows = load(out / "questions_val.json")["questions"]
+    printed = capsys.readouterr()
+    lines = {line.split()[0]: line for line in printed.err.splitlines() if ":" in line}
+    for name, count in Counter(row["family"] for row in rows).items():
+        answers = Counter(row["answer"] for row in rows if row["family"] == name)
+        assert f" {count}: " in lines[name]
+        assert all(f"{answer} {n}" in lines[name] for answer, n in answers.items())
+    assert "questions 100" in printed.out
+    counts = load(out / "manifest.json")["counts"]
+    assert sum(n for name, n in counts.items() if name.startswith("answers ")) == 100
+
+
+def test_what_cannot_be_asked_is_refused(tmp_path, scenes):
+    for number in (0, 91):
+        with refused("per_image from 1 to 90"):
+            QuestionsBuilder(scenes, per_image=number)
+    raw = content(1, low=1, high=1)["scenes"]
+    raw[0]["objects"][0].pop("shape")
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps({"scenes": raw}))
+    with refused(r"scenes\[0\]\.objects\[0\]\.shape"):
+        QuestionsBuilder(path).build(tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()

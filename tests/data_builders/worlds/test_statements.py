@@ -1,0 +1,53 @@
+import json
+
+from data_builders.worlds.questions import QuestionsBuilder
+from data_builders.worlds.statements import StatementsBuilder
+from tests.data_builders.conftest import hashes, load
+from tests.refusals import refused
+from vlmtune.data.shards import ShardSet, read_headers
+
+
+def groups(folder):
+    return {group.key: group for _, group, _ in read_headers([ShardSet(str(folder))])}
+
+
+def test_statements_are_those_of_the_questions(world, tmp_path):
+    path, images = world / "clevr/scenes_train.json", world / "images/train"
+    StatementsBuilder(path, images, per_image=5, seed=2).build(tmp_path / "out", progress=False)
+    QuestionsBuilder(path, per_image=5, seed=2).build(tmp_path / "questions", progress=False)
+    expected: dict[str, dict[str, bool]] = {}
+    for row in load(tmp_path / "questions/questions_train.json")["questions"]:
+        texts = expected.setdefault(row["image_filename"].removesuffix(".png"), {})
+        texts |= {row["statement"]: True, row["false_statement"]: False}
+    found = groups(tmp_path / "out")
+    assert {
+        key: dict(zip(group.texts, group.truth[0].tolist(), strict=True))
+        for key, group in found.items()
+    } == expected
+    for group in found.values():
+        (true,) = group.true_ids
+        assert true == {text for text, yes in expected[group.key].items() if yes}
+        assert not group.exhaustive
+    counts = load(tmp_path / "out/manifest.json")["counts"]
+    assert counts["statements: true"] == sum(sum(texts.values()) for texts in expected.values())
+    total = counts["statements: true"] + counts["statements: false"]
+    assert total == sum(map(len, expected.values()))
+
+
+def test_equal_seeds_give_equal_bytes(world, tmp_path):
+    path, images = world / "clevr/scenes_val.json", world / "images/val"
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        StatementsBuilder(path, images, seed=seed).build(tmp_path / name, progress=False)
+    first, again, other = (hashes(tmp_path / name)["shard-000000.tar"] for name in "abc")
+    assert first == again != other
+
+
+def test_missing_images_and_files_outside_are_refused(world, tmp_path):
+    path = world / "clevr/scenes_val.json"
+    with refused(r"got none \(3 left out, first .*: image missing\)"):
+        StatementsBuilder(path, tmp_path).build(tmp_path / "out", progress=False)
+    content = json.loads(path.read_text())
+    content["scenes"][0]["image_filename"] = "../a.png"
+    (tmp_path / "scenes.json").write_text(json.dumps(content))
+    with refused("image files inside"):
+        StatementsBuilder(tmp_path / "scenes.json", tmp_path).build(tmp_path / "x", progress=False)

@@ -1,0 +1,290 @@
+"""Models of Hugging Face by name, and what `vlmtune.load` takes."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import vlmtune
+from tests.backbones import hf_models
+from tests.backbones.hf_models import edit
+from tests.cli.test_main import refused as command_refused
+from tests.model.checkpoints import checkpoint
+from tests.refusals import refused
+from tests.tiny import WORDS
+from vlmtune.adapters.matching import Matching
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.hf.types import supported_types
+from vlmtune.cli.main import main
+from vlmtune.types import ImageRef
+
+TEXTS = [f"a {WORDS[1]} {WORDS[4]}", "dog"]
+WRITERS = {
+    "align": hf_models.write_align,
+    "clip": hf_models.write_clip,
+    "metaclip_2": hf_models.write_metaclip2,
+    "siglip": hf_models.write_siglip,
+    "siglip2": hf_models.write_siglip2_naflex,
+    "flava": hf_models.write_flava,
+    "blip": hf_models.write_blip,
+    "blip-2": hf_models.write_blip2,
+    "bridgetower": hf_models.write_bridgetower,
+    "vilt": hf_models.write_vilt,
+    "llava": hf_models.write_llava,
+}
+
+
+def test_the_supported_types_are_those_of_the_backbones():
+    assert supported_types().keys() == WRITERS.keys()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_a_folder_or_a_hub_id_is_loaded_by_its_type(kind, tmp_path, hub, pictures):
+    folder = WRITERS[kind](tmp_path / kind)
+    hub(f"someone/{kind}", folder)
+    model = vlmtune.load(folder, device="cpu")
+    assert (
+        f"{type(model.backbone).__module__}.{type(model.backbone).__name__}"
+        in (supported_types()[kind])
+    )
+    # Three have no embeddings: their fusions score.
+    assert type(model.adapter) is (Matching if kind in ("vilt", "blip-2", "llava") else ZeroShot)
+    scores = model.score(pictures, TEXTS)
+    assert scores.shape == (3, 2)
+    again = vlmtune.load(f"someone/{kind}", device="cpu").score(pictures, TEXTS)
+    assert again.equal(scores)
+
+
+def test_the_folder_of_a_run_gets_advice(tmp_path):
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    last.parent.mkdir(parents=True)
+    last.touch()
+    with refused(f"the folder of a run: name one of its checkpoints, such as {last}"):
+        vlmtune.load(tmp_path / "run")
+
+
+def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
+    folder = edit(hf_models.write_clip(tmp_path / "other"), model_type="qwen2_vl")
+    hub("someone/other", folder)
+    types = ", ".join(sorted(WRITERS))
+    listed = rf"supported type \({types}\), got .* qwen2_vl"
+    for name in (str(folder), "someone/other"):
+        with refused(listed):
+            vlmtune.load(name)
+    score = ["score", folder, "a.png", "--text", "a"]
+    command_refused(capsys, score, "of a supported type (align, blip, blip-2, bridgetower, clip, ")
+
+
+def test_a_class_of_another_type_names_the_right_one(tmp_path):
+    folder = hf_models.write_siglip(tmp_path / "siglip")
+    (tmp_path / "wrong.yaml").write_text(
+        f"class_path: vlmtune.backbones.hf.hf_clip.HFCLIP\ninit_args: {{model: {folder}}}"
+    )
+    with refused(r"of type siglip \(supported are .*\): use vlmtune.backbones.hf.siglip.SigLIP"):
+        vlmtune.load(tmp_path / "wrong.yaml")
+
+
+def test_a_repository_of_open_clip_goes_to_open_clip(model_folder, hub, pictures):
+    hub("someone/tiny", model_folder)
+    want = vlmtune.load(model_folder, device="cpu").score(pictures, TEXTS)
+    assert vlmtune.load("someone/tiny", device="cpu").score(pictures, TEXTS).equal(want)
+
+
+def test_options(model_folder, exported_probe, pictures):
+    half = vlmtune.load(model_folder, device="cpu", precision="bf16", batch_size=2)
+    assert half.backbone.spec()["init_args"]["precision"] == "bf16"
+    assert half.scorer().batch_size == 2
+    assert half.device.type == "cpu"
+    with refused("no precision"):
+        vlmtune.load(exported_probe, precision="bf16")
+    name = "ViT-S-32-alt"
+    with refused("pretrained weights for ViT-S-32-alt, got none"):
+        vlmtune.load(name)
+    made = vlmtune.load(name, "random", device="cpu")
+    want = "Model(ZeroShot on OpenClip 'ViT-S-32-alt (random weights)', 0 trained parameters, cpu)"
+    assert repr(made) == want
+
+
+@pytest.fixture
+def exported_probe(tmp_path, model_folder):
+    from vlmtune.adapters.linear_probe import LinearProbe
+    from vlmtune.backbones.open_clip.open_clip import OpenClip
+    from vlmtune.export import save_export
+
+    backbone, adapter = OpenClip(str(model_folder)), LinearProbe()
+    adapter.attach(backbone)
+    save_export(tmp_path / "probe", backbone, adapter, provenance={})
+    return tmp_path / "probe"
+
+
+def test_images_of_every_kind_score_alike(model_folder, pictures):
+    model = vlmtune.load(model_folder, device="cpu")
+    opened = [Image.open(path).convert("RGB") for path in pictures]
+    want = model.score(pictures, TEXTS)
+    arrays = [np.array(image) for image in opened]
+    tensors = [torch.from_numpy(array).movedim(-1, 0) for array in arrays]
+    buffer = io.BytesIO()
+    opened[0].save(buffer, "PNG")
+    kinds = {
+        "arrays": arrays,
+        "tensors": tensors,
+        "a batch of arrays": np.stack(arrays),
+        "a batch of tensors": torch.stack(tensors),
+        "fractions": [array.astype(np.float32) / 255 for array in arrays],
+        "mixed": [buffer.getvalue(), arrays[1], str(pictures[2])],
+    }
+    for kind, images in kinds.items():
+        assert model.score(images, TEXTS).equal(want), kind
+    references = [ImageRef(path) for path in pictures]
+    (tall,) = model.score(ImageRef(pictures[0], (0, 0, 1, 4)), TEXTS)
+    assert model.score(references, TEXTS).equal(want)
+    assert not tall.equal(want[0])
+    pixels = torch.stack([model.preprocess(image) for image in opened])
+    assert pixels.shape[0] == len(opened)
+    model.to("cpu")
+    cosines = model.similarity(model.encode_image(opened), model.encode_text(TEXTS))
+    torch.testing.assert_close(cosines * model.backbone.logit_scale, want)
+    grey = np.asarray(opened[0].convert("L"))
+    assert model.score(grey, TEXTS).equal(model.score(opened[0].convert("L"), TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        ("https://example.com/a.jpg", "got the URL https://example.com/a.jpg: download it first"),
+        (b"no picture", "bytes of an image file"),
+        (np.zeros((3, 4, 5), np.uint8), r"uint8 of shape \(3, 4, 5\)"),
+        (np.full((4, 4, 3), -1.5, np.float32), "its range -1.5 to -1.5: undo the normalisation"),
+        (
+            "checkpoints",
+            r"an image file, got the folder checkpoints: .* sorted\(",
+        ),
+        (np.zeros((0, 4, 3), np.uint8), r"shape \(0, 4, 3\)"),
+    ],
+)
+def test_what_is_no_image(model_folder, image, message):
+    with refused(message):
+        vlmtune.load(model_folder, device="cpu").score([image], TEXTS)
+
+
+def test_a_weights_file_of_a_named_architecture(tiny_vl, tmp_path, pictures, recwarn):
+    file = tmp_path / "negclip.pt"
+    torch.save({"epoch": 5, "state_dict": tiny_vl}, file)
+    model = vlmtune.load(file, architecture="Tiny-VL-quickgelu", device="cpu")
+    want = vlmtune.load("Tiny-VL-quickgelu", str(file), device="cpu").score(pictures, TEXTS)
+    assert model.score(pictures, TEXTS).equal(want)
+    tagged = vlmtune.load(f"Tiny-VL-quickgelu:{file}", device="cpu")
+    assert tagged.score(pictures, TEXTS).equal(want)
+    assert not recwarn.list
+    assert "OpenClip 'Tiny-VL-quickgelu (negclip.pt)'" in repr(model)
+
+
+def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, model_folder):
+    file = tmp_path / "epoch_1.safetensors"
+    save_file(tiny_vl, file)
+    with refused("got none: add --architecture, for example --architecture ViT-B-32-quickgelu"):
+        vlmtune.load(file)
+    with refused("got none: add --architecture"):
+        vlmtune.load(file, "openai")
+    with refused("no pretrained with an architecture, got 'openai'"):
+        vlmtune.load(file, "openai", architecture="Tiny-VL")
+    for other in (model_folder, "ViT-B-32", tmp_path / "none.pt"):
+        with refused(
+            r"weights file \(.pt, .pth, .bin, .safetensors\) for the architecture Tiny-VL"
+        ):
+            vlmtune.load(other, architecture="Tiny-VL")
+    with refused("did you mean .*Tiny-VL"):
+        vlmtune.load(file, architecture="Tiny-LV")
+    for missing in ("epoch_1.pt", "runs/last.ckpt", tmp_path / "model.yaml"):
+        with refused(f"expected a model in {missing}, got no such file: correct the path"):
+            vlmtune.load(missing)
+
+
+def test_an_export_on_a_weights_file_loads_from_another_directory(
+    tiny_vl, tmp_path, pictures, monkeypatch, capsys
+):
+    from vlmtune.adapters.linear_probe import LinearProbe
+    from vlmtune.backbones.open_clip.open_clip import OpenClip
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    torch.save({"state_dict": tiny_vl}, "negclip.pt")
+    backbone, adapter = OpenClip("Tiny-VL-quickgelu", "negclip.pt"), LinearProbe()
+    adapter.attach(backbone)
+    path = checkpoint(tmp_path / "last.ckpt", backbone, adapter)
+    assert main(["export", str(path), "--out", str(tmp_path / "mine")]) == 0, capsys.readouterr()
+    want = vlmtune.load(tmp_path / "mine", device="cpu").score(pictures, TEXTS)
+    monkeypatch.chdir(tmp_path / "there")
+    with refused("got 'negclip.pt': correct pretrained"):
+        vlmtune.load(tmp_path / "mine")
+    moved = str(tmp_path / "here/negclip.pt")
+    assert vlmtune.load(tmp_path / "mine", moved, device="cpu").score(pictures, TEXTS).equal(want)
+    torch.save({name: value + 1 for name, value in tiny_vl.items()}, "other.pt")
+    with refused("got other weights or preprocessing"):
+        vlmtune.load(tmp_path / "mine", "other.pt")
+
+
+def test_a_checkpoint_of_another_program_gets_advice(tmp_path):
+    torch.save({"state_dict": {}}, tmp_path / "epoch_1.ckpt")
+    with refused("something else: .* --model FILE --architecture NAME"):
+        vlmtune.load(tmp_path / "epoch_1.ckpt")
+
+
+def test_a_shipped_export_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = vlmtune.load("checkpoints/scenes-grounded-words", device="cpu")
+    assert type(model.adapter).__name__ == "GroundedWords"
+    (tmp_path / "checkpoints/scenes-grounded-words").mkdir(parents=True)  # one's own comes first
+    with refused("scenes-grounded-words"):
+        vlmtune.load("checkpoints/scenes-grounded-words")
+
+
+def test_a_weights_file_is_merged_as_it_is_evaluated(tiny_vl, tmp_path, pictures, capsys):
+    """The folder needs neither the file nor the built-in name."""
+    file, out = tmp_path / "negclip.pt", tmp_path / "merged"
+    torch.save({"state_dict": tiny_vl}, file)
+    named = ["--model", str(file), "--architecture", "Tiny-VL-quickgelu"]
+    assert main(["export", *named, "--merged", str(out)]) == 0, capsys.readouterr()
+    want = vlmtune.load(file, architecture="Tiny-VL-quickgelu", device="cpu")
+    file.unlink()
+    got = vlmtune.load(out, device="cpu")
+    torch.testing.assert_close(got.score(pictures, TEXTS), want.score(pictures, TEXTS))
+    assert got.backbone.model.visual.transformer.resblocks[0].mlp.gelu.__class__.__name__ == (
+        "QuickGELU"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--merged", "x"], "expected a checkpoint or --model, got neither"),
+        (["a.ckpt", "--model", "b.pt", "--merged", "x"], "got a.ckpt and b.pt: give one"),
+        (["a.pt", "--architecture", "ViT-B-32", "--merged", "x"], "write --model a.pt"),
+        (["--model", "a.pt", "--out", "x"], "expected only --merged FOLDER with --model a.pt"),
+        (["--model", "a.pt", "--merged", "x"], "a.pt"),
+    ],
+)
+def test_what_export_takes(arguments, message, capsys):
+    assert main(["export", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "xpu"])
+def test_a_device_that_is_not_there_is_told_in_one_line(device, model_folder):
+    with refused(f"expected a device of this machine, got '{device}'"):
+        vlmtune.load(model_folder, device=device)
+
+
+def test_a_peft_adapter_is_to_be_merged_first(tmp_path):
+    folder = tmp_path / "peft"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
+    save_file({"x": torch.ones(1)}, folder / "adapter_model.safetensors")
+    with refused("got a PEFT adapter: merge it into its model first"):
+        vlmtune.load(folder, device="cpu")

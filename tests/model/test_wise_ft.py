@@ -1,0 +1,339 @@
+"""Weights between the pre-trained and the trained ones, in Python and on the command line."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.utils import parametrize
+
+import vlmtune
+from tests.backbones.hf_models import write_flava
+from tests.model.checkpoints import checkpoint
+from tests.refusals import refused
+from tests.runs import weights
+from tests.tiny import cola_plugin, halves, write_cola
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.context_prompts import ContextPrompts
+from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.lora import LoRA
+from vlmtune.adapters.matching import Matching
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.hf.flava import Flava
+from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.cli.main import main
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+from vlmtune.model.model import Model
+from vlmtune.model.wise_ft import WiseFT
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/adapters").glob("*.yaml"))
+SPECS = {path.stem: yaml.safe_load(path.read_text()) for path in CONFIGS}
+TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
+
+
+@dataclass
+class Made:
+    """An adapter on a backbone, with something to score."""
+
+    backbone: Backbone
+    adapter: Adapter
+
+    def values(self) -> torch.Tensor:
+        pixels = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(5))
+        image = self.backbone.encode_image(pixels, self.adapter.image_input)
+        return self.adapter(image, self.backbone.encode_text(TEXTS, self.adapter.text_input)).values
+
+    def fit(self) -> None:
+        both = (*self.adapter.parameters(), *self.backbone.parameters())
+        trained = [parameter for parameter in both if parameter.requires_grad]
+        optimizer = torch.optim.Adam(trained, lr=1e-2) if trained else None
+        for _ in range(3 if optimizer else 0):
+            optimizer.zero_grad()
+            binary_cross_entropy_with_logits(self.values(), torch.eye(5, 4)).backward()
+            optimizer.step()
+
+
+def trained(folder, adapter, family=OpenClip):
+    """A model that three steps have changed."""
+    backbone = family(str(folder))
+    torch.manual_seed(3)
+    try:
+        adapter.attach(backbone)
+    except UserError as error:
+        pytest.skip(str(error))
+    made = Made(backbone.eval(), adapter.eval())
+    made.fit()
+    return made
+
+
+def up_to_scale_and_offset(got, want):
+    got, want = got.detach().double(), want.detach().double()
+    design = torch.stack([want.flatten(), torch.ones_like(want.flatten())], dim=1)
+    scale, offset = torch.linalg.lstsq(design, got.flatten()[:, None]).solution.flatten()
+    return bool(scale > 0) and torch.allclose(scale * want + offset, got, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("stem", SPECS)
+def test_0_is_the_zero_shot_model_and_1_the_trained_one(stem, model_folder):
+    adapter = instantiate(SPECS[stem], Adapter)
+    made = trained(model_folder, adapter)
+    before, scores = weights(made), made.values().detach()
+    if not adapter.identity_at_init:
+        with refused("starts as the zero-shot model") as error:
+            WiseFT(made.backbone, adapter)
+        assert type(adapter).__name__ in str(error.value)
+        assert "average its scores with those of the zero-shot model" in str(error.value)
+        return
+    zero = ZeroShot()
+    want = Made(OpenClip(str(model_folder)).eval(), zero)
+    zero.attach(want.backbone)
+    line = WiseFT(made.backbone, adapter)
+    assert made.values().equal(scores)  # nothing has changed yet
+    line.at(0.0)
+    assert up_to_scale_and_offset(made.values(), want.values())
+    if stem != "zero_shot":
+        line.at(0.5)
+        half = made.values()
+        assert not half.equal(scores)
+        assert not up_to_scale_and_offset(half, want.values())
+    line.at(1.0)
+    assert made.values().equal(scores)
+    assert all(value.equal(before[name]) for name, value in weights(made).items())
+
+
+def test_there_are_adapters_of_either_kind():
+    kinds = {instantiate(spec, Adapter).identity_at_init for spec in SPECS.values()}
+    assert kinds == {True, False}
+
+
+@pytest.mark.parametrize("adapter", [FullFineTuning(), LastBlocks(1, 1), LinearProbe()])
+@pytest.mark.parametrize("alpha", [0.25, 0.5])
+def test_weights_lie_on_the_line(adapter, alpha, model_folder):
+    made = trained(model_folder, type(adapter)(**adapter.spec()["init_args"]))
+    last = weights(made)
+    first = dict(OpenClip(str(model_folder)).named_parameters())
+    WiseFT(made.backbone, made.adapter).at(alpha)
+    moved = 0
+    for name, value in weights(made).items():
+        if name in ("adapter.image.weight", "adapter.text.weight"):
+            start = torch.eye(16)
+        elif name.startswith("backbone."):
+            start = first[name.removeprefix("backbone.")].detach()
+        else:
+            continue
+        torch.testing.assert_close(value, (1 - alpha) * start + alpha * last[name])
+        moved += not value.equal(last[name])
+    assert moved >= 2
+
+
+def test_lora_interpolates_the_weights_it_updates(model_folder):
+    made = trained(model_folder, LoRA(rank=2))
+    module, name = next(
+        (module, name)
+        for module in made.backbone.modules()
+        if parametrize.is_parametrized(module)
+        for name in module.parametrizations
+    )
+    plain = OpenClip(str(model_folder))
+    path = next(n for n, m in made.backbone.named_modules() if m is module)
+    start = getattr(plain.get_submodule(path), name).detach()
+    last = getattr(module, name).detach().clone()
+    assert not last.equal(start)
+    WiseFT(made.backbone, made.adapter).at(0.25)
+    torch.testing.assert_close(getattr(module, name).detach(), 0.75 * start + 0.25 * last)
+
+
+def test_what_starts_at_no_random_place_has_a_line_too(model_folder, tmp_path):
+    folder = write_flava(tmp_path / "flava")
+    for adapter, family, path in (
+        (Matching(blocks=1), Flava, folder),
+        (ContextPrompts(init="a red"), OpenClip, model_folder),
+    ):
+        made = trained(path, adapter, family)
+        last = made.values().detach()
+        line = WiseFT(made.backbone, made.adapter)
+        line.at(0.0)
+        first = trained(path, type(adapter)(**adapter.spec()["init_args"]), family)
+        assert not made.values().equal(last)
+        assert not first.values().equal(made.values())
+        fresh = type(adapter)(**adapter.spec()["init_args"])
+        backbone = family(str(path)).eval()
+        fresh.attach(backbone)
+        torch.testing.assert_close(made.values(), Made(backbone, fresh.eval()).values())
+        line.at(1.0)
+        assert made.values().equal(last)
+
+
+def test_the_random_state_is_left_alone(model_folder):
+    made = trained(model_folder, LoRA(rank=2))
+    torch.manual_seed(3)
+    want = torch.rand(2)
+    torch.manual_seed(3)
+    WiseFT(made.backbone, made.adapter)
+    assert torch.rand(2).equal(want)
+
+
+@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
+def test_alpha_is_a_share(alpha, model_folder):
+    line = WiseFT(*vars_of(trained(model_folder, LinearProbe())))
+    with refused("expected alpha from 0"):
+        line.at(alpha)
+
+
+def vars_of(made):
+    return made.backbone, made.adapter
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, model_folder):
+    """A checkpoint of last blocks that training has changed."""
+    made = trained(model_folder, LastBlocks(1, 1))
+    return checkpoint(tmp_path_factory.mktemp("wise") / "last.ckpt", *vars_of(made))
+
+
+RETAINED = """
+from vlmtune.benchmarks.cola_multi import ColaMulti
+
+
+class Retained(ColaMulti):
+    kind = "retained"
+"""
+
+
+@pytest.fixture
+def suite(tmp_path, monkeypatch):
+    """YAML of two benchmarks, one of them of what is to be retained."""
+    (tmp_path / "retained_toy.py").write_text(RETAINED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = write_cola(tmp_path / "cola")
+    kept = {**cola_plugin(path, name="kept"), "class_path": "retained_toy.Retained"}
+    (tmp_path / "suite.yaml").write_text(json.dumps([kept, cola_plugin(path, name="new")]))
+    return tmp_path / "suite.yaml"
+
+
+def run(capsys, *arguments):
+    capsys.readouterr()
+    status = main(["export", *map(str, arguments)])
+    output = capsys.readouterr()
+    return status, output.out, output.err
+
+
+def rows(out):
+    lines = [line for line in out.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_an_export_records_its_alpha(saved, tmp_path, capsys, alpha, model_folder):
+    out = tmp_path / "out"
+    status, _, err = run(capsys, saved, "--out", out, "--alpha", alpha)
+    assert status == 0, err
+    assert json.loads((out / "adapter_config.json").read_text())["alpha"] == alpha
+    card = (out / "README.md").read_text()
+    assert ("WiSE-FT" in card) == (alpha != 1)
+    assert (f"alpha {alpha:g}" in card) == (alpha != 1)
+    picture = tmp_path / "picture.png"
+    halves("red", "blue").save(picture)
+    texts = ["a red cube", "a blue dog"]
+    got = vlmtune.load(out).score(picture, texts)
+    made = trained(model_folder, LastBlocks(1, 1))
+    WiseFT(made.backbone, made.adapter).at(alpha)
+    assert got.equal(Model(made.backbone, made.adapter).score(picture, texts))
+
+
+def test_without_alpha_an_export_is_that_of_the_trained_weights(saved, tmp_path, capsys):
+    assert run(capsys, saved, "--out", tmp_path / "out")[0] == 0
+    assert json.loads((tmp_path / "out" / "adapter_config.json").read_text())["alpha"] == 1
+
+
+def test_a_sweep_shows_both_kinds_side_by_side_and_writes_nothing(saved, suite, tmp_path, capsys):
+    before = sorted(Path.cwd().iterdir())
+    options = ("--benchmarks", suite, "--device", "cpu")
+    status, out, err = run(capsys, saved, "--alphas", "0,0.5,1", *options)
+    assert status == 0, err
+    head, _, *points = rows(out)
+    means = ["compositional mean", "compositional: new", "retained mean", "retained: kept"]
+    assert head == ["alpha", *means]
+    assert [row[0] for row in points] == ["0", "0.5", "1"]
+    assert all(row[1] == row[2] == row[3] == row[4] for row in points)  # the same benchmark
+    assert all(row[1].endswith("%") for row in points)
+    assert sorted(Path.cwd().iterdir()) == before
+
+
+def test_a_sweep_measures_what_is_exported(saved, suite, tmp_path, capsys):
+    options = ("--benchmarks", suite, "--device", "cpu", "--alphas", "0.5,1")
+    out = tmp_path / "out"
+    status, table, err = run(capsys, saved, *options, "--alpha", 0.5, "--out", out)
+    assert status == 0, err
+    half = rows(table)[2]
+    config = json.loads((out / "adapter_config.json").read_text())
+    assert config["alpha"] == 0.5
+    by_name = {one["benchmark"]: one for one in config["scores"]}
+    value = by_name["new"]["metrics"][by_name["new"]["primary"]]["value"]
+    assert f"{100 * value:.1f}" == half[2].split()[0]
+    _, again, _ = run(capsys, saved, *options[:4], "--alphas", "0.5")
+    assert rows(again)[2] == half
+
+
+def test_a_benchmark_that_cannot_be_run_is_said_once(saved, suite, tmp_path, capsys):
+    spec = json.loads(suite.read_text())
+    spec[0]["init_args"]["path"] = str(tmp_path / "nowhere.json")
+    suite.write_text(json.dumps(spec))
+    options = ("--alphas", "0,1", "--benchmarks", suite, "--device", "cpu")
+    status, out, _ = run(capsys, saved, *options)
+    assert status == 0
+    assert out.count("not run: kept") == 1
+    assert rows(out)[2][-1] == "–"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--out FOLDER to write"),
+        (["--alphas", "0,1"], "expected --benchmarks with --alphas"),
+        (["--benchmarks", "x", "--out", "x"], "expected --alphas with --benchmarks"),
+        (["--alpha", "0.5"], "--out FOLDER to write"),
+        (["--alpha", "0.5", "--alphas", "1", "--benchmarks", "x"], "--out FOLDER to write"),
+        (["--alphas", "0,1", "--benchmarks", "x", "--out", "x"], "which of --alphas to write"),
+        (["--alpha", "2", "--out", "x"], "expected alpha from 0 (pre-trained) to 1 (trained)"),
+        (["--alphas", "0,7", "--benchmarks", "x"], "got 7.0"),
+        (["--alphas", "0;1", "--benchmarks", "x"], "expected numbers separated by commas"),
+        (["--alpha", "half", "--out", "x"], "invalid float value: 'half'"),
+        (["--alpha", "0.5", "--out", "x", "--report", "r"], "no --report with --alpha 0.5"),
+    ],
+)
+def test_contradictions_are_one_line(saved, tmp_path, capsys, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    status, _, err = run(capsys, saved, *arguments)
+    assert status == 2
+    (line,) = err.splitlines()
+    assert said in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_taken_is_said_before_measuring(saved, suite, tmp_path, capsys):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("years of work")
+    options = ("--alphas", "0,1", "--benchmarks", suite, "--alpha", 0, "--out", tmp_path / "taken")
+    status, out, err = run(capsys, saved, *options)
+    assert status == 2
+    assert "holds something else" in err
+    assert rows(out) == []
+
+
+def test_an_adapter_that_starts_at_random_is_refused(tmp_path, model_folder, capsys):
+    made = trained(model_folder, MMAdapter(heads=2, hidden=1))
+    path = checkpoint(tmp_path / "mm.ckpt", *vars_of(made))
+    status, _, err = run(capsys, path, "--alpha", 0.5, "--out", tmp_path / "out")
+    assert status == 2
+    assert "got MMAdapter, which starts at random" in err
+    assert not (tmp_path / "out").exists()
+    assert run(capsys, path, "--alpha", 1, "--out", tmp_path / "out")[0] == 0

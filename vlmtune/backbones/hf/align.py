@@ -1,0 +1,87 @@
+"""ALIGN of Hugging Face: a convolutional image tower beside BERT."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import AlignModel
+from typing_extensions import override
+
+from vlmtune.backbones.hf.backbone import HFBackbone
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.backbones.hf.towers import bert_tower
+from vlmtune.backbones.staging import encode_with_tower, no_such_layer, unmasked
+from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
+
+
+class Align(HFBackbone):
+    """ALIGN (Jia et al. 2021, arXiv 2102.05918) as `transformers.AlignModel` computes it.
+
+    The image tower is EfficientNet: the image embedding is the mean (or maximum) over the places
+    of its last feature map, without a projection. The text embedding is the projected first token
+    of BERT. Image tokens are the places of a feature map, row by row. Only the last blocks, whose
+    maps are as wide as the embedding, have tokens, and the image tower has no states. Arguments are
+    those of `HFBackbone`.
+    """
+
+    kind = AlignModel
+    attention = "eager"  # the only one the library has for ALIGN
+
+    @override
+    def assemble(self, loaded: Loaded) -> None:
+        model = self.model
+        self.text_tower = self._text = bert_tower(
+            loaded.tokenizer, model.text_model, model.text_projection, self._dtype
+        )
+
+    @override
+    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        maps = self._maps(pixels, 1)
+        self.embed_dim = self.image_width = int(maps.shape[1])
+        self.image_tokens = maps.shape[2] * maps.shape[3]
+        self.text_width, self.text_special = self._text.width, self._text.tokenizer.special
+        self.logit_scale = 1 / float(self.model.temperature.detach().float())
+        self._layers = 0
+        for block in reversed(self.model.vision_model.encoder.blocks):
+            if block.projection.project_conv.out_channels != self.image_width:
+                break
+            self._layers += 1
+
+    @override
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "image")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            maps = self._maps(pixels.to(self.device), -spec.layer if spec.kind == "tokens" else 1)
+            if spec.kind == "tokens":
+                return unmasked(maps.flatten(2).transpose(1, 2))
+            return Pooled(self.model.vision_model.pooler(maps).flatten(1).float())
+
+    def _maps(self, pixels: Pixels, last: int) -> Float[Tensor, "n w rows columns"]:
+        """The feature map after the block that is `last` from the end."""
+        vision: Any = self.model.vision_model
+        maps = vision.embeddings(pixels.to(self._dtype))
+        for block in vision.encoder.blocks[: len(vision.encoder.blocks) + 1 - last]:
+            maps = block(maps)
+        return maps
+
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "text")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return encode_with_tower(self._text, texts, spec)
+
+    @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        return self._text.tokenizer.too_long(texts)
+
+    @override
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        if modality == "text":
+            return no_such_layer(spec, self._text.layers)
+        if spec.kind == "words":
+            return "images have no words"
+        if spec.kind == "state":
+            return "its image tower is convolutional, not a plain transformer"
+        return no_such_layer(spec, self._layers)

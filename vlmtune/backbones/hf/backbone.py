@@ -1,0 +1,234 @@
+"""What the backbones of Hugging Face share: files, preprocessing, fingerprint and two towers.
+
+In: a hub id or a folder, then images and captions. Out: features.
+Never: the architecture of one model; subclasses take their model apart.
+"""
+
+import copy
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+from transformers import PreTrainedModel
+from typing_extensions import override
+
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.hf.image_size import resized
+from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
+from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
+from vlmtune.backbones.staging import encode_with_tower, masked, no_such_layer, state_after
+from vlmtune.backbones.weight_checks import check_precision, digest
+from vlmtune.errors import UserError
+from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
+
+
+class HFBackbone(Backbone):
+    """A model of Hugging Face, loaded frozen and in evaluation mode.
+
+    Args:
+        model: Hub id ("org/repo") or a folder as `save_pretrained` writes it: config, weights,
+            tokenizer and image processor (relative to the working directory or else to the
+            repository).
+        revision: Commit, branch or tag of a hub id; None for its main branch.
+        precision: Type of the weights.
+        image_size: Height and width of images in pixels, of ViLT's the shorter side; None for those
+            of the checkpoint. Positions of patches are interpolated once, so fine-tune the model
+            before you use it. EqSim trains at 288.
+
+    Attributes:
+        kind: Class of the module.
+        attention: The library's attention implementation.
+        optional: Parts of the module that a checkpoint may lack.
+        model: The module of the library.
+        processing: The tokenizer and the image processor of the library.
+    """
+
+    kind: ClassVar[type[PreTrainedModel]]
+    attention: ClassVar[str] = "sdpa"
+    optional: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        image_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._dtype = check_precision(precision)
+        loaded = load(model, revision, self.kind, self._dtype, self.attention, self.optional)
+        if image_size is not None:
+            loaded = resized(loaded, image_size, model)
+        self.model: Any = loaded.network
+        self.check(model)
+        self.processing = (loaded.tokenizer, loaded.processor)
+        self.transform = self.preprocessing(loaded, model)
+        self._described = describe(loaded)
+        # Shadows the method: a bound method would carry the weights into every worker process.
+        vars(self)["preprocess"] = self.transform
+        self.assemble(loaded)
+        pixels = self.transform(Image.new("RGB", (24, 16)))[None]
+        try:
+            with torch.no_grad():
+                self.measure(pixels)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(
+                f"expected an image processor that fits the image tower of {model}, got images of "
+                f"{tuple(pixels.shape[1:])}: {error}: correct preprocessor_config.json"
+            ) from error
+        self.eval()
+
+    def check(self, model: str) -> None:
+        """Raises a `UserError` if the model cannot compute what it should."""
+
+    def preprocessing(self, loaded: Loaded, model: str) -> "Preprocess":
+        """Makes the function from images to pixel values."""
+        return Preprocess(loaded.processor)
+
+    @abstractmethod
+    def assemble(self, loaded: Loaded) -> None:
+        """Takes `self.model` apart into towers and fusion."""
+
+    @abstractmethod
+    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        """Sets the sizes of a `Backbone`, from one preprocessed image."""
+
+    @cached_property
+    @override
+    def fingerprint(self) -> str:
+        return digest(self._described, self.model)
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Writes the folder of `save_pretrained`, with tokenizer and image processor."""
+        with quiet():
+            for part in (self.model, self.portable_tokenizer(), self.processing[1]):
+                part.save_pretrained(folder)
+
+    def portable_tokenizer(self) -> Any:
+        """Returns the tokenizer for programs without vlmtune, which pad to its full length."""
+        tokenizer = copy.deepcopy(self.processing[0])
+        if self.text_tower is not None:
+            tokenizer.model_max_length = self.text_tower.positions
+        return tokenizer
+
+    @override
+    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
+        return self.transform(image)
+
+
+class HFDualEncoder(HFBackbone):
+    """A dual encoder of Hugging Face, loaded frozen and in evaluation mode.
+
+    Embeddings, tokens and states are float32 whatever the precision of the weights. Captions are
+    cut to the longest of the batch where that cannot change a value, and only the blocks up to the
+    layer of the `FeatureSpec` run. Tokens of the last layer have the tower's final norm, even if
+    the library's `last_hidden_state` lacks it. Arguments are those of `HFBackbone`.
+
+    Attributes:
+        no_pooled: Why there are no embeddings, or None if there are.
+    """
+
+    no_pooled: str | None = None
+
+    @abstractmethod
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        """Makes the two towers of `self.model`."""
+
+    @override
+    def assemble(self, loaded: Loaded) -> None:
+        self._image, self._text = self.towers(loaded)
+        self.image_tower, self.text_tower = self._image, self._text
+
+    @override
+    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        state = self._image.start(pixels)
+        self.embed_dim = self._text.width
+        if self.no_pooled is None:
+            self.embed_dim = int(self._image.finish(state).shape[1])
+        self.image_width, self.text_width = self._image.width, self._text.width
+        self.image_tokens = state.mask.shape[1] - self._image.special
+        self.text_special = self._text.tokenizer.special
+        self.logit_scale, self.logit_bias = self.temperature()
+
+    def temperature(self) -> tuple[float, float]:
+        """Returns the factor on cosines in pre-training, and the term added to them."""
+        bias = getattr(self.model, "logit_bias", None)
+        scale = float(self.model.logit_scale.detach().float().exp())
+        return scale, 0.0 if bias is None else float(bias.detach())
+
+    @override
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "image")
+        tower = self._image
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            start = tower.start(pixels.to(self.device))
+            if spec.kind == "pooled":
+                return Pooled(tower.finish(state_after(tower, start, -1)))
+            state = state_after(tower, start, spec.layer)
+            if spec.kind == "state":
+                return state
+            state = tower.norm(state) if spec.layer == -1 else state
+            return masked(state.values[:, tower.special :], state.mask[:, tower.special :])
+
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "text")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return encode_with_tower(self._text, texts, spec)
+
+    @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        return self._text.tokenizer.too_long(texts)
+
+    @override
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        if modality == "image" and spec.kind == "words":
+            return "images have no words"
+        if spec.kind == "pooled":
+            return self.no_pooled
+        return no_such_layer(spec, (self._image if modality == "image" else self._text).layers)
+
+
+class Preprocess:
+    """The image processor of a model, from an image to pixel values; picklable and small.
+
+    Processors that cut both sides down to multiples of a number leave nothing of a very long, thin
+    image. Such an image is first widened to one multiple.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+        self._ratio = 0.0
+        if (divisor := getattr(processor, "size_divisor", None)) is not None:
+            self._ratio = divisor / longest_side(processor)
+
+    def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
+        """Returns the pixel values of an image."""
+        thin, long = sorted(image.size)
+        if thin < self._ratio * long:
+            thick, (width, height) = math.ceil(self._ratio * long), image.size
+            image = image.resize((max(width, thick), max(height, thick)))
+        return self._processor(images=image, return_tensors="pt")["pixel_values"][0]
+
+
+def longest_side(processor: Any) -> int:
+    """Longest side, in pixels, of images from a processor of ViLT's family, before it cuts them.
+
+    The shorter side becomes `shortest_edge`, unless the longer side then exceeds this.
+    """
+    size = dict(processor.size)
+    shortest = size.get("shortest_edge")
+    if not shortest:
+        raise UserError(
+            f"expected an image processor with a size of shortest_edge, got {size}: correct "
+            "preprocessor_config.json"
+        )
+    return int(1333 / 800 * shortest)

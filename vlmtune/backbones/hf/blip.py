@@ -1,0 +1,149 @@
+"""BLIP with its contrastive and its matching head."""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import BlipForImageTextRetrieval
+from typing_extensions import override
+
+from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.hf.backbone import HFDualEncoder
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.backbones.hf.towers import (
+    BertTextTower,
+    HFImageTower,
+    HFTextTower,
+    bert_tower,
+    first_token,
+    hide_padding,
+    log_odds,
+)
+from vlmtune.backbones.staging import masked, parameters_of, unmasked
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec, Pixels, Tokens
+
+
+class Blip(HFDualEncoder):
+    """BLIP (Li et al. 2022, arXiv 2201.12086) as `transformers.BlipForImageTextRetrieval` has it.
+
+    ITC: embeddings are the projected class tokens of the vision encoder and of the text encoder
+    without its cross-attention. The checkpoints lack the learned temperature; `logit_scale` is its
+    initial value in the config.
+
+    ITM: the fusion is the text encoder with cross-attention to all tokens of the image, and a head
+    of two classes. The vision encoder runs once per image, a caption is tokenized and embedded
+    once, and the text encoder runs once per pair. Arguments are those of `HFBackbone`.
+    """
+
+    kind = BlipForImageTextRetrieval
+    attention = "eager"  # the only one the library has for BLIP's text encoder
+
+    @override
+    def check(self, model: str) -> None:
+        if not hasattr(self.model.text_encoder.encoder.layer[0], "crossattention"):
+            raise UserError(
+                f"expected a text encoder with cross-attention, got {model} with is_decoder false "
+                "in its text_config: use a checkpoint for image-text retrieval"
+            )
+
+    @override
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        vision, text, model = self.model.vision_model, self.model.text_encoder, self.model
+        image_tower = BlipImageTower(
+            embed=partial(embed_pixels, vision),
+            block_list=vision.encoder.layers,
+            final_norm=vision.post_layernorm,
+            head=partial(first_token, model.vision_proj),
+            owners=(vision.post_layernorm, model.vision_proj),
+            special=1,
+            dtype=self._dtype,
+        )
+        text_tower = bert_tower(
+            loaded.tokenizer, text, model.text_proj, self._dtype, kind=BlipTextTower
+        )
+        return image_tower, text_tower
+
+    @override
+    def assemble(self, loaded: Loaded) -> None:
+        super().assemble(loaded)
+        self.fusion = BlipFusion(self.model, self._image, self._text, self._dtype)
+
+    @override
+    def temperature(self) -> tuple[float, float]:
+        return math.exp(self.model.config.logit_scale_init_value), 0.0
+
+
+class BlipImageTower(HFImageTower):
+    """A vision transformer whose blocks take no mask."""
+
+    @override
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        tokens = state.values.to(self.dtype)
+        for block in self.blocks[first:stop]:
+            tokens = block(tokens)
+        return unmasked(tokens)
+
+
+class BlipTextTower(BertTextTower):
+    """BERT's encoder without cross-attention."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.blocks = [
+            nn.ModuleList([layer.attention, layer.intermediate, layer.output])  # type: ignore[list-item]
+            for layer in self.block_list
+        ]
+
+    @override
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        tokens = state.values.to(self.dtype)
+        for layer in self.block_list[first:stop]:
+            tokens = layer(tokens, None, **self.attention(state.mask))
+        return masked(tokens, state.mask)
+
+
+class BlipFusion(Fusion):
+    """The text encoder with cross-attention to an image."""
+
+    image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
+    reuses_image = True  # its keys and values of cross-attention
+
+    def __init__(
+        self, model: Any, image: HFImageTower, text: HFTextTower, dtype: torch.dtype
+    ) -> None:
+        self._layers, self._head = model.text_encoder.encoder.layer, model.itm_head
+        self._image, self._text, self._dtype = image, text, dtype
+        self.blocks = list(self._layers)
+        self.tail = parameters_of(self._head)
+
+    @override
+    def prepare_image(self, image: Tokens) -> Tokens:
+        return self._image.norm(image)
+
+    @override
+    def prepare_text(self, text: Tokens) -> Tokens:
+        return self._text.start(text)
+
+    @override
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        return log_odds(self._head(self.cls_outputs(image, text)))
+
+    @override
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
+        tokens, patches = text.values.to(self._dtype), image.values.to(self._dtype)
+        mask = hide_padding(text.mask, self._dtype)
+        for layer in self._layers:
+            tokens = layer(tokens, patches, attention_mask=mask)
+        return tokens[:, 0]
+
+
+def embed_pixels(vision: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
+    """Class token and patches with their positions; another image size is a `ValueError`."""
+    size = vision.embeddings.image_size
+    if tuple(pixels.shape[2:]) != (size, size):  # the library would cut its positions
+        raise ValueError(f"the model takes {size} x {size}")
+    return vision.embeddings(pixels)

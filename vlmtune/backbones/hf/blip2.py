@@ -1,0 +1,221 @@
+"""BLIP-2 with its matching head, and with its contrastive heads."""
+
+from functools import partial
+from typing import Any, Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from transformers import Blip2ForImageTextRetrieval
+from typing_extensions import override
+
+from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.hf.backbone import HFDualEncoder
+from vlmtune.backbones.hf.blip import BlipImageTower, embed_pixels
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.backbones.hf.towers import (
+    BertTextTower,
+    HFImageTower,
+    HFTextTower,
+    HFTokenizer,
+    first_token,
+    hide_padding,
+    log_odds,
+)
+from vlmtune.backbones.staging import masked, parameters_of, side_by_side, unmasked
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec, Tokens
+
+TEMPERATURE = 0.07  # at the start of pre-training; the library's checkpoints lack what it became
+
+
+class Blip2(HFDualEncoder):
+    r"""BLIP-2 (Li et al. 2023, arXiv 2301.12597) as `transformers.Blip2ForImageTextRetrieval`.
+
+    A vision transformer and, on top of it, the Q-Former: a BERT whose learned queries attend to the
+    image. The vision transformer runs once per image and a caption is tokenized and embedded once.
+
+    ITM: the Q-Former reads the queries and the caption together, once per pair; the score is the
+    mean over the queries of the matching head's log-odds.
+
+    ITC: the Q-Former reads the queries once per image and the caption once. The score is
+    $\frac{1}{0.07} \max_q \cos(v_q, t)$ over the queries q. An image has no single embedding, so
+    adapters that need one refuse it.
+
+    Tokens of texts are those of the Q-Former on the caption alone.
+
+    Args:
+        score: Which of the two is the `fusion`: "itm", which the adapter `Matching` also trains,
+            or "itc", which has nothing to train there.
+        model: As in `HFBackbone`.
+        revision: As in `HFBackbone`.
+        precision: As in `HFBackbone`; the Q-Former stays in float32.
+        image_size: As in `HFBackbone`.
+    """
+
+    kind = Blip2ForImageTextRetrieval
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        score: Literal["itm", "itc"] = "itm",
+        image_size: int | None = None,
+    ) -> None:
+        if score not in ("itm", "itc"):
+            raise UserError(f"expected score itm or itc, got {score!r}: choose one")
+        self.score = score
+        super().__init__(model, revision, precision, image_size)
+
+    @override
+    def check(self, model: str) -> None:
+        if not self.model.config.qformer_config.use_qformer_text_input:
+            raise UserError(
+                f"expected a Q-Former that reads captions, got {model} with "
+                "use_qformer_text_input false: use a checkpoint for image-text retrieval"
+            )
+
+    @override
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        vision, model = self.model.vision_model, self.model
+        queries = model.config.num_query_tokens
+        self.no_pooled = f"it embeds each of {queries} queries of an image, not the image"
+        image_tower = BlipImageTower(
+            embed=partial(embed_pixels, vision),
+            block_list=vision.encoder.layers,
+            final_norm=vision.post_layernorm,
+            head=partial(first_token, nn.Identity()),  # never called: an image has no embedding
+            owners=(vision.post_layernorm,),
+            special=1,
+            dtype=self._dtype,
+        )
+        table = model.embeddings.position_embeddings
+        text_tower = QFormerTextTower(
+            tokenizer=HFTokenizer(loaded.tokenizer, table.num_embeddings),
+            embedding=model.embeddings.word_embeddings,
+            table=table,
+            block_list=model.qformer.encoder.layer,
+            final_norm=nn.Identity(),
+            projection=model.text_projection,
+            dtype=model.qformer.layernorm.weight.dtype,
+            embeddings=model.qformer,
+        )
+        return image_tower, text_tower
+
+    @override
+    def assemble(self, loaded: Loaded) -> None:
+        super().assemble(loaded)
+        self.image_tower = self.text_tower = None  # a tower ends in embeddings
+        kind = QFormerITM if self.score == "itm" else QFormerITC
+        self.fusion = kind(self.model, self._image, self._text)
+
+    @override
+    def temperature(self) -> tuple[float, float]:
+        return 1 / TEMPERATURE, 0.0
+
+
+class QFormerTextTower(BertTextTower):
+    """The Q-Former on captions, without queries and so without cross-attention."""
+
+    @override
+    def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+        return read_in(self.embeddings, tokens + self.table.weight[: tokens.shape[1]])
+
+    @override
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        tokens, mask = state.values.to(self.dtype), hide_padding(state.mask, self.dtype)
+        for layer in self.blocks[first:stop]:
+            tokens = layer(tokens, mask)
+        return masked(tokens, state.mask)
+
+
+class QFormerFusion(Fusion):
+    """The Q-Former on an image and a caption, after the vision transformer."""
+
+    image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
+
+    def __init__(self, model: Any, image: HFImageTower, text: HFTextTower) -> None:
+        self._model, self._image, self._text = model, image, text
+        self._layers = list(model.qformer.encoder.layer)
+        self._dtype = model.qformer.layernorm.weight.dtype
+        self.blocks, self.tail = [], []
+
+    def queries(self) -> Tokens:
+        """The learned queries as the first layer takes them: one row, for every image."""
+        return unmasked(read_in(self._model.qformer, self._model.query_tokens))
+
+    def read(self, image: Tokens, tokens: Tokens) -> Float[Tensor, "P t w"]:
+        """Runs the Q-Former on tokens that begin with the queries, and returns the queries."""
+        count = self._model.query_tokens.shape[1]
+        patches, states = image.values.to(self._dtype), tokens.values.to(self._dtype)
+        mask = hide_padding(tokens.mask, self._dtype)
+        for layer in self._layers:
+            states = layer(states, mask, patches, query_length=count)
+        return states[:, :count]
+
+
+class QFormerITM(QFormerFusion):
+    """Queries and caption together, with the matching head."""
+
+    reuses_image = True  # its keys and values of cross-attention
+
+    def __init__(self, model: Any, image: HFImageTower, text: HFTextTower) -> None:
+        super().__init__(model, image, text)
+        self.blocks = [_without_last_words(x, x is self._layers[-1]) for x in self._layers]
+        self.tail = parameters_of(model.itm_head)
+
+    @override
+    def prepare_image(self, image: Tokens) -> Tokens:
+        return self._image.norm(image)
+
+    @override
+    def prepare_text(self, text: Tokens) -> Tokens:
+        return self._text.start(text)
+
+    @override
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        head = self._model.itm_head
+        read = self.read(image, side_by_side(self.queries(), text))
+        return log_odds(head(read.to(head.weight.dtype)).mean(dim=1))
+
+    @override
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
+        """The mean of the queries, as the head's logits are means over them."""
+        return self.read(image, side_by_side(self.queries(), text)).mean(dim=1)
+
+
+class QFormerITC(QFormerFusion):
+    """Queries and caption apart: the largest cosine of a query with the caption."""
+
+    @override
+    def prepare_image(self, image: Tokens) -> Tokens:
+        image, queries = self._image.norm(image), self.queries()
+        each = queries.map(lambda x: x.expand(len(image), *x.shape[1:]))
+        return self._projected(self._model.vision_projection, self.read(image, each))
+
+    @override
+    def prepare_text(self, text: Tokens) -> Tokens:
+        start = self._text.start(text)
+        state = self._text.run(start, 0, self._text.layers)
+        return self._projected(self._model.text_projection, state.values[:, :1])
+
+    @override
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        return (image.values @ text.values.mT)[:, :, 0].amax(dim=1) / TEMPERATURE
+
+    def _projected(self, projection: nn.Linear, tokens: Float[Tensor, "n t w"]) -> Tokens:
+        return unmasked(normalize(projection(tokens.to(projection.weight.dtype)), dim=-1))
+
+
+def read_in(qformer: Any, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+    """The Q-Former's norm before its first layer."""
+    return qformer.dropout(qformer.layernorm(tokens.to(qformer.layernorm.weight.dtype)))
+
+
+def _without_last_words(layer: Any, last: bool) -> nn.Module:
+    """The parts of a layer that a score depends on: after the last, no word is read."""
+    words = [] if last else [layer.intermediate, layer.output]
+    crossing = [layer.crossattention] if layer.has_cross_attention else []
+    parts = [layer.attention, *crossing, layer.intermediate_query, layer.output_query, *words]
+    return nn.ModuleList(parts)

@@ -1,0 +1,223 @@
+"""BridgeTower with its matching head and, if present, its contrastive heads."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import BridgeTowerConfig, BridgeTowerForImageAndTextRetrieval
+from transformers.models.bridgetower.modeling_bridgetower import BridgeTowerContrastiveHead
+from typing_extensions import override
+
+from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.hf.backbone import HFDualEncoder
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.backbones.hf.towers import (
+    HFImageTower,
+    HFTextTower,
+    bert_tower,
+    hide_padding,
+    log_odds,
+    through,
+)
+from vlmtune.backbones.staging import masked, parameters_of, unmasked
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec, Pixels, Tokens
+
+IMAGE, TEXT = 1, 0
+"""Rows of the table of modality embeddings."""
+
+
+class BridgeTowerNetwork(BridgeTowerForImageAndTextRetrieval):
+    """The library's matching model, with the contrastive heads of its contrastive model."""
+
+    def __init__(self, config: BridgeTowerConfig) -> None:
+        super().__init__(config)
+        self.itc_image_head = self.itc_text_head = self.logit_scale = None
+        if width := getattr(config, "contrastive_hidden_size", None):
+            self.itc_image_head = BridgeTowerContrastiveHead(config.hidden_size, width)
+            self.itc_text_head = BridgeTowerContrastiveHead(config.hidden_size, width)
+            self.logit_scale = nn.Parameter(torch.tensor(0.0))
+        self.post_init()
+
+
+class BridgeTower(HFDualEncoder):
+    """BridgeTower (Xu et al. 2023, arXiv 2206.08657) as `transformers` computes it.
+
+    ITM: `BridgeTowerForImageAndTextRetrieval`. The fusion has K layers; each of the last K states
+    of the two towers enters one of them through a bridge. The features are the first of those
+    states, computed once per image and caption; the K - 1 blocks after it run again for each batch
+    of pairs, and the fusion runs once per pair. A checkpoint without the matching head has no
+    fusion.
+
+    ITC: the class tokens of the towers through the heads of `BridgeTowerForContrastiveLearning`.
+    Checkpoints without those heads have no pooled embeddings and no towers. The third head,
+    which embeds a pair, is left out. Arguments are those of `HFBackbone`.
+    """
+
+    kind = BridgeTowerNetwork
+    attention = "eager"  # the only one the library has for BridgeTower
+    optional = ("itm_score", "itc_image_head", "itc_text_head", "logit_scale")
+
+    @override
+    def check(self, model: str) -> None:
+        # The library loads such models and cannot run them.
+        parts = self.model.bridgetower
+        deep, needed = (
+            len(parts.vision_model.visual.transformer.resblocks),
+            len(parts.text_model.encoder.layer),
+        )
+        if deep < needed or parts.config.share_link_tower_layers:
+            raise UserError(
+                f"expected an image tower of at least {needed} blocks and bridges that are not "
+                f"shared, got {deep} blocks and share_link_tower_layers "
+                f"{parts.config.share_link_tower_layers} in {model}: use another checkpoint"
+            )
+
+    @override
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        model = self.model.bridgetower
+        visual, text = model.vision_model.visual, model.text_model
+        embed = BridgeImageHead(model, self.model.itc_image_head)
+        image_tower = BridgeImageTower(
+            embed=partial(_embed, visual),
+            block_list=visual.transformer.resblocks[: len(text.encoder.layer)],
+            final_norm=visual.ln_post,
+            head=embed,
+            owners=(visual.ln_post, *embed.owners),
+            special=1,
+            dtype=self._dtype,
+        )
+        head = self.model.itc_text_head
+        text_tower = bert_tower(
+            loaded.tokenizer,
+            text,
+            nn.Identity() if head is None else head,
+            self._dtype,
+            first_position=text.embeddings.padding_idx + 1,
+        )
+        return image_tower, text_tower
+
+    @override
+    def assemble(self, loaded: Loaded) -> None:
+        super().assemble(loaded)
+        if loaded.absent & set(self.optional[1:]):
+            self.no_pooled = "its checkpoint has no contrastive heads (itc_image_head and others)"
+        elif not self.model.config.share_cross_modal_transformer_layers:
+            self.no_pooled = "its contrastive heads need share_cross_modal_transformer_layers"
+        if self.no_pooled is not None:  # a tower ends in embeddings
+            self.image_tower = self.text_tower = None
+        if self.model.itm_score is None:
+            self.no_fusion = "its checkpoint has no matching head (itm_score)"
+        else:
+            self.fusion = BridgeFusion(self.model, self._image, self._text, self._dtype)
+
+    @override
+    def temperature(self) -> tuple[float, float]:
+        if self.no_pooled is not None:
+            return 1.0, 0.0
+        return float(self.model.logit_scale.detach().float().exp()), 0.0
+
+
+class BridgeImageHead:
+    """From an image's tokens after the final norm to its embedding."""
+
+    def __init__(self, model: Any, head: nn.Module | None) -> None:
+        self._head, self._types = head, model.token_type_embeddings
+        self._transform = model.cross_modal_image_transform
+        self.owners = () if head is None else (self._transform, self._types, head)
+
+    def __call__(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n d"]:
+        """Returns the embeddings."""
+        assert self._head is not None
+        return self._head(self._transform(tokens[:, 0]) + self._types.weight[IMAGE])
+
+
+class BridgeImageTower(HFImageTower):
+    """A vision transformer whose blocks take tokens before rows."""
+
+    @override
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        tokens = state.values.to(self.dtype).transpose(0, 1)
+        return unmasked(through(self.blocks[first:stop], tokens, None).transpose(0, 1))
+
+
+class BridgeFusion(Fusion):
+    """K layers over both modalities, each of which gets one of the last K states of both towers.
+
+    Prepared tokens are those K states side by side, ready for the bridges: K times as wide as the
+    fusion.
+    """
+
+    def __init__(
+        self, model: Any, image: HFImageTower, text: HFTextTower, dtype: torch.dtype
+    ) -> None:
+        self._model, self._head, self._dtype = model.bridgetower, model.itm_score, dtype
+        self._image, self._text = image, text
+        self._depth = len(self._model.cross_modal_text_layers)
+        self.image_input = self.text_input = FeatureSpec("state", -self._depth)
+        parts = self._model
+        texts, images = parts.cross_modal_text_layers, parts.cross_modal_image_layers
+        left, right = parts.cross_modal_text_link_tower, parts.cross_modal_image_link_tower
+        bridges = [(), *zip(left, right, strict=True)]
+        self.blocks = [
+            nn.ModuleList([*bridges[i], texts[i], images[i]])  # type: ignore[list-item]
+            for i in range(self._depth)
+        ]
+        poolers = (parts.cross_modal_text_pooler, parts.cross_modal_image_pooler)
+        self.tail = parameters_of(*poolers, self._head)
+
+    @override
+    def prepare_image(self, image: Tokens) -> Tokens:
+        model = self._model
+        transform, norm = model.cross_modal_image_transform, model.cross_modal_image_layernorm
+        states = [self._image.norm(state).values for state in self._states(self._image, image)]
+        return unmasked(self._side_by_side(states, transform, norm, IMAGE))
+
+    @override
+    def prepare_text(self, text: Tokens) -> Tokens:
+        model = self._model
+        transform, norm = model.cross_modal_text_transform, model.cross_modal_text_layernorm
+        states = [state.values for state in self._states(self._text, text)]
+        return masked(self._side_by_side(states, transform, norm, TEXT), text.mask)
+
+    def _states(self, tower: HFImageTower | HFTextTower, state: Tokens) -> list[Tokens]:
+        """The last K states of a tower, from the first of them."""
+        states = [state]
+        for i in range(tower.layers - self._depth + 1, tower.layers):
+            states.append(tower.run(states[-1], i, i + 1))
+        return states
+
+    def _side_by_side(
+        self, states: list[Tensor], transform: Any, norm: nn.Module, modality: int
+    ) -> Float[Tensor, "n t wide"]:
+        """Brings states to the width of the fusion; the first has a norm in place of a bridge."""
+        kind = self._model.token_type_embeddings.weight[modality]
+        each = transform if isinstance(transform, nn.ModuleList) else [transform] * self._depth
+        ready = [f(x.to(self._dtype)) + kind for f, x in zip(each, states, strict=True)]
+        return torch.cat([norm(ready[0]), *ready[1:]], dim=-1)
+
+    @override
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        return log_odds(self._head(self.cls_outputs(image, text)))
+
+    @override
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
+        model, mask = self._model, hide_padding(text.mask, self._dtype)
+        image_states = image.values.to(self._dtype).chunk(self._depth, dim=-1)
+        text_states = text.values.to(self._dtype).chunk(self._depth, dim=-1)
+        left, right = text_states[0], image_states[0].expand(len(text), -1, -1)
+        for i in range(self._depth):
+            if i > 0:
+                left = model.cross_modal_text_link_tower[i - 1](text_states[i], left, mask)
+                right = model.cross_modal_image_link_tower[i - 1](image_states[i], right, None)
+            left, right = (
+                model.cross_modal_text_layers[i](left, right, attention_mask=mask)[0],
+                model.cross_modal_image_layers[i](right, left, encoder_attention_mask=mask)[0],
+            )
+        return model.get_cls_features(left, right)
+
+
+def _embed(visual: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
+    return visual.forward_pre(pixels).transpose(0, 1)

@@ -1,0 +1,101 @@
+"""CLIP of Hugging Face: OpenAI's weights and all others saved in that format."""
+
+from functools import partial
+from typing import Any, ClassVar
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformers import CLIPModel
+from typing_extensions import override
+
+from vlmtune.backbones.hf.backbone import HFDualEncoder
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, HFTokenizer, first_token
+from vlmtune.backbones.staging import last_real
+from vlmtune.backbones.weight_checks import named_openai
+from vlmtune.errors import UserError
+
+
+class HFCLIP(HFDualEncoder):
+    """CLIP (Radford et al. 2021, arXiv 2103.00020) as `transformers.CLIPModel` computes it.
+
+    The image embedding is the projected class token, the text embedding the projected end token.
+    Arguments are those of `HFBackbone`. Weights named as OpenAI's are refused if the config runs
+    them with another activation than QuickGELU, with which they were trained.
+
+    Attributes:
+        pools_highest: The `eos_token_id` with which the library pools the highest id of a caption
+            rather than this one, as old configs need; None if it never does.
+    """
+
+    kind = CLIPModel
+    pools_highest: ClassVar[int | None] = 2
+
+    @override
+    def check(self, model: str) -> None:
+        config = self.model.config
+        acts = {config.text_config.hidden_act, config.vision_config.hidden_act}
+        if named_openai(model) and acts != {"quick_gelu"}:
+            raise UserError(
+                f"expected hidden_act quick_gelu for OpenAI's weights, got {', '.join(acts)} in "
+                f"the config of {model}: correct config.json"
+            )
+
+    @override
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        vision, text, model = self.model.vision_model, self.model.text_model, self.model
+        image_tower = HFImageTower(
+            embed=partial(_embed, vision),
+            block_list=vision.encoder.layers,
+            final_norm=vision.post_layernorm,
+            head=partial(first_token, model.visual_projection),
+            owners=(vision.post_layernorm, model.visual_projection),
+            special=1,
+            dtype=self._dtype,
+        )
+        table = text.embeddings.position_embedding
+        tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings)
+        end = int(text.eos_token_id)
+        _check_end(tokenizer, end, highest=end == self.pools_highest)
+        text_tower = CLIPTextTower(
+            tokenizer=tokenizer,
+            embedding=text.embeddings.token_embedding,
+            table=table,
+            block_list=text.encoder.layers,
+            final_norm=text.final_layer_norm,
+            projection=model.text_projection,
+            dtype=self._dtype,
+        )
+        return image_tower, text_tower
+
+
+class CLIPTextTower(HFTextTower):
+    """Attention is causal, so padding is cut; the end token is pooled."""
+
+    @override
+    def attention(self, mask: Bool[Tensor, "n t"]) -> dict[str, Any]:
+        return {"attention_mask": None, "is_causal": True}
+
+    @override
+    def pool(
+        self, tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]
+    ) -> Float[Tensor, "n w"]:
+        return last_real(tokens, mask)
+
+
+def _embed(vision: Any, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tensor, "n t w"]:
+    return vision.pre_layrnorm(vision.embeddings(pixels))
+
+
+def _check_end(tokenizer: HFTokenizer, end: int, highest: bool) -> None:
+    """Raises a `UserError` unless the model pools the last token of a caption.
+
+    The library pools the first token with id `end`, or the one with the `highest` id.
+    """
+    ids, mask = tokenizer(["a"])
+    pooled = ids[0].argmax() if highest else (ids[0] == end).int().argmax()
+    if tokenizer.special[1] != 1 or int(pooled) != int(mask.sum()) - 1:
+        raise UserError(
+            f"expected captions that end with the token the model pools (id {end}), got "
+            f"{ids[0].tolist()} for 'a': use the model's own tokenizer and eos_token_id"
+        )

@@ -1,0 +1,84 @@
+"""Images of another size than a model of Hugging Face was trained on.
+
+In: a loaded model and a size. Out: the same model with interpolated positions and an image
+processor of that size.
+Never: a weight other than the positions of patches; those are interpolated as the library does.
+"""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.errors import UserError
+
+
+def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
+    """Returns the model for images of `image_size`; the network itself changes.
+
+    Every edge that the image processor resizes or crops to grows by one factor, so that what a crop
+    leaves of an image stays the same. The table of positions is interpolated once (bicubic), to the
+    values that the library's `interpolate_pos_encoding` gives in each forward pass. ViLT resamples
+    positions for each image and ALIGN has none: of them the image processor alone changes.
+
+    Raises:
+        UserError: `image_size` is below 1 or no multiple of the patch size and of the image
+            processor's divisor, or the image processor makes no images of one size.
+    """
+    network, processor = loaded.network, loaded.processor
+    tables = [
+        (name, part)
+        for name, part in network.named_modules()
+        if hasattr(part, "interpolate_pos_encoding")
+    ]
+    configs = [part.config for _, part in tables] or [network.config]
+    steps = [getattr(config, "patch_size", 1) for config in configs]
+    step = math.lcm(*steps, getattr(processor, "size_divisor", None) or 1)
+    if image_size < 1 or image_size % step:
+        raise UserError(
+            f"expected for {model} an image_size that is a multiple of {step}, got {image_size}: "
+            "correct it"
+        )
+    for name, part in tables:
+        network.set_submodule(name, _stretched(part, image_size))
+    return loaded._replace(processor=_processor(processor, image_size, model))
+
+
+def _stretched(old: Any, image_size: int) -> nn.Module:
+    """The embeddings of patches, made anew for `image_size` with the old weights."""
+    weight = next(old.parameters())
+    exact = copy.deepcopy(old).float()
+    state = exact.state_dict()
+    name = next(key for key in state if "position_embedding" in key)
+    table = state[name].view(-1, state[name].shape[-1])
+    patches, side = math.isqrt(len(table)) ** 2, image_size // old.config.patch_size
+    shape = (1, side**2 + len(table) - patches, table.shape[1])
+    with torch.no_grad():
+        # Only the shape of its first argument counts.
+        positions = exact.interpolate_pos_encoding(torch.empty(shape), image_size, image_size)
+    state[name] = positions.view(shape if state[name].ndim == 3 else shape[1:])
+    old.config.image_size = image_size
+    new = type(old)(old.config)
+    new.load_state_dict(state)
+    return new.to(weight.dtype).train(old.training).requires_grad_(weight.requires_grad)
+
+
+def _processor(processor: Any, image_size: int, model: str) -> Any:
+    """The image processor with every edge scaled so that images have `image_size`."""
+    settings = processor.to_dict()
+    cropped = settings.get("do_center_crop") and settings.get("crop_size")
+    sizes = {name: settings[name] for name in ("size", "crop_size") if settings.get(name)}
+    edges = {int(x) for x in sizes.get("crop_size" if cropped else "size", {}).values()}
+    if len(edges) != 1:
+        raise UserError(
+            f"expected an image processor of one image size for image_size {image_size}, got "
+            f"{sizes} in {model}: leave image_size out"
+        )
+    factor = image_size / edges.pop()
+    scaled = {
+        name: {edge: round(factor * x) for edge, x in size.items()} for name, size in sizes.items()
+    }
+    return type(processor).from_dict(settings | scaled)

@@ -1,0 +1,252 @@
+"""LLaVA: a language model that reads an image, asked whether a caption is true of it.
+
+In: images and captions, or whole questions. Out: log-odds of one answer against another.
+Never: free text; the probabilities of the next token are read.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import LlavaForConditionalGeneration
+from typing_extensions import override
+
+from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.hf.backbone import HFBackbone
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.backbones.staging import (
+    check_words,
+    embed_words,
+    fits_fusion_alone,
+    last_real,
+    parameters_of,
+    side_by_side,
+    unmasked,
+)
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec, Pixels, Tokens
+
+IMAGE, CAPTION = "<image>", "{caption}"
+PROMPT = f'USER: {IMAGE}\nDoes this figure show "{CAPTION}"? Please answer yes or no. ASSISTANT:'
+
+
+class Llava(HFBackbone):
+    r"""LLaVA (Liu et al. 2023, arXiv 2304.08485) as `transformers.LlavaForConditionalGeneration`.
+
+    The score of an image and a caption is $\log p(\text{yes} \mid I, T) - \log p(\text{no} \mid I,
+    T)$, with the probabilities of the answer's first token after a question about both (the
+    question of VQAScore, Lin et al. 2024, arXiv 2404.01291, which takes $p(\text{yes})$ alone).
+    The vision tower runs once per image, the language model once per pair. There are no embeddings.
+    Image features are the tokens that the language model reads, text features the words of the
+    whole question.
+
+    A question that is longer than the language model's context loses words at the end of the
+    caption.
+
+    Args:
+        model: As in `HFBackbone`.
+        revision: As in `HFBackbone`.
+        precision: As in `HFBackbone`.
+        image_size: As in `HFBackbone`.
+        prompt: The question, in the form the model was tuned on, with one `<image>` and, after it,
+            one `{caption}`.
+        true_answer: The answer for a true caption.
+        false_answer: The answer for a false one.
+
+    Raises:
+        UserError: `prompt` has another form, or both answers begin with one token.
+    """
+
+    kind = LlavaForConditionalGeneration
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        image_size: int | None = None,
+        prompt: str = PROMPT,
+        true_answer: str = "Yes",
+        false_answer: str = "No",
+    ) -> None:
+        before, _, after = prompt.partition(IMAGE)
+        if CAPTION in before or after.count(CAPTION) != 1 or IMAGE in after:
+            raise UserError(
+                f"expected a prompt with one {IMAGE} and one {CAPTION} after it, got {prompt!r}: "
+                "correct it"
+            )
+        self.prompt, self.answers = prompt, (true_answer, false_answer)
+        super().__init__(model, revision, precision, image_size)
+
+    @override
+    def assemble(self, loaded: Loaded) -> None:
+        self._tokenizer = loaded.tokenizer
+        # Texts as they are encoded depend on the question, so features that are stored do too.
+        self._described = [*self._described, self.prompt]
+        self._image_id = int(self.model.config.image_token_id)
+        ids = [self._ids(self.prompt.replace(CAPTION, word)) for word in ("a", "dog")]
+        self.text_special = (_shared(*ids), _shared(*(x[::-1] for x in ids)))
+        if ids[0].count(self._image_id) != 1:
+            raise UserError(
+                f"expected a tokenizer that reads {IMAGE} as token {self._image_id}, got "
+                f"{self._tokenizer.convert_ids_to_tokens(self._image_id)!r}: use the model's own"
+            )
+        answers = self._answer_ids(self.prompt.replace(CAPTION, "a"), *self.answers)
+        position = ids[0].index(self._image_id)
+        self.fusion = self._fusion = LlavaFusion(self.model, self._dtype, position, answers)
+
+    @override
+    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        language = self.model.config.text_config
+        self.embed_dim = self.image_width = self.text_width = language.hidden_size
+        self.image_tokens = self._tokens(pixels).token_count
+        self.logit_scale = 1.0
+        self._longest = language.max_position_embeddings - self.image_tokens + 1
+        if self._longest <= sum(self.text_special):
+            raise UserError(
+                f"expected a question that leaves room for a caption, got one of "
+                f"{sum(self.text_special)} tokens besides {self.image_tokens} of an image, of "
+                f"{language.max_position_embeddings}: shorten the prompt"
+            )
+
+    @override
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Tokens:
+        self.check_fits(spec, "image")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return self._tokens(pixels.to(self.device))
+
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Tokens:
+        self.check_fits(spec, "text")
+        questions = self._questions(texts)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            words = self._words(questions, cut=True)
+        check_words(texts, words.mask, sum(self.text_special))
+        return words
+
+    @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        questions = zip(texts, self._questions(texts), strict=True)
+        return [text for text, question in questions if len(self._ids(question)) > self._longest]
+
+    @override
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        return fits_fusion_alone(self._fusion, spec, modality)
+
+    def compare(
+        self, pixels: Pixels, questions: Sequence[str], answers: tuple[str, str]
+    ) -> Float[Tensor, "n"]:
+        """Returns the log-odds of the first answer against the second, for n images and questions.
+
+        Questions begin as `prompt` does, up to `<image>`.
+
+        Raises:
+            UserError: Both answers begin with one token; or a question begins otherwise, has
+                another `<image>`, or is longer than the context.
+        """
+        ids, words = self._answer_ids(questions[0], *answers), self._words(questions)
+        assert words.ids is not None
+        if not (words.ids[:, self._fusion.position] == self._image_id).all():
+            raise UserError(
+                f"expected questions that begin as the prompt does, up to {IMAGE}, got "
+                f"{questions[0]!r}: correct it"
+            )
+        with torch.no_grad():
+            return self._fusion.log_odds(self._tokens(pixels.to(self.device)), words, ids)
+
+    def _tokens(self, pixels: Pixels) -> Tokens:
+        """The tokens of images that the language model reads."""
+        output = self.model.model.get_image_features(pixels.to(self._dtype), return_dict=True)
+        rows = list(output.pooler_output)
+        return unmasked(torch.stack(rows) if rows else pixels.new_zeros(0, 1, self.embed_dim))
+
+    def _questions(self, texts: Sequence[str]) -> list[str]:
+        return [self.prompt.replace(CAPTION, text) for text in texts]
+
+    def _ids(self, text: str) -> list[int]:
+        return self._tokenizer(text)["input_ids"]
+
+    def _words(self, questions: Sequence[str], cut: bool = False) -> Tokens:
+        """The words of whole questions; with `cut`, long ones lose what the caption ends in."""
+        after, rows = self.text_special[1], [self._ids(text) for text in questions]
+        for i, row in enumerate(rows):
+            if row.count(self._image_id) != 1:
+                raise UserError(
+                    f"expected a caption without {IMAGE}, got {questions[i]!r}: correct it"
+                )
+            if len(row) > self._longest and not cut:
+                raise UserError(
+                    f"expected a question of at most {self._longest} tokens, got {len(row)}: "
+                    "shorten the captions"
+                )
+            if len(row) > self._longest:
+                rows[i] = row[: self._longest - after] + row[len(row) - after :]
+        longest = max(map(len, rows), default=0)
+        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], dtype=torch.long)
+        mask = torch.tensor([[j < len(row) for j in range(longest)] for row in rows])
+        shape = (len(rows), longest)
+        table = self.model.get_input_embeddings()
+        return embed_words(table, ids.view(shape), mask.view(shape).bool())
+
+    def _answer_ids(self, question: str, *answers: str) -> tuple[int, int]:
+        """The first token of each of two answers to a question."""
+        start, first_tokens = self._ids(question), []
+        for answer in answers:
+            ids = self._ids(f"{question} {answer}")
+            if ids[: len(start)] == start and len(ids) > len(start):
+                first_tokens.append(ids[len(start)])
+        unknown = self._tokenizer.unk_token_id
+        if len(first_tokens) < 2 or first_tokens[0] == first_tokens[1] or unknown in first_tokens:
+            raise UserError(
+                f"expected two answers that begin with tokens of their own, got {answers}: "
+                "choose others, or end the prompt where the answer begins"
+            )
+        return first_tokens[0], first_tokens[1]
+
+
+class LlavaFusion(Fusion):
+    """The language model over a question, whose image token gives way to the tokens of an image.
+
+    Args:
+        model: The library's model.
+        dtype: Type of the weights.
+        position: Position of the image token in every question.
+        answers: The tokens whose log-odds are the score.
+    """
+
+    image_input, text_input = FeatureSpec("tokens", -1), FeatureSpec("words")
+
+    def __init__(
+        self, model: Any, dtype: torch.dtype, position: int, answers: tuple[int, int]
+    ) -> None:
+        self._language, self._head, self._dtype = model.model.language_model, model.lm_head, dtype
+        self.position, self._answers = position, answers
+        self.blocks = list(self._language.layers)
+        self.tail = parameters_of(self._language.norm, self._head)
+
+    @override
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        return self.log_odds(image, text, self._answers)
+
+    def log_odds(self, image: Tokens, text: Tokens, answers: tuple[int, int]) -> Float[Tensor, "P"]:
+        """The log-odds of the first answer against the second."""
+        before, after = (
+            text.map(lambda x: x[:, : self.position]),
+            text.map(lambda x: x[:, self.position + 1 :]),
+        )
+        question = side_by_side(side_by_side(before, image), after)
+        states = self._language(
+            inputs_embeds=question.values.to(self._dtype),
+            attention_mask=question.mask,
+            use_cache=False,
+        ).last_hidden_state
+        logits: Float[Tensor, "P v"] = self._head(last_real(states, question.mask))
+        return (logits[:, answers[0]] - logits[:, answers[1]]).float()
+
+
+def _shared(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two sequences begin with alike."""
+    pairs: list[tuple[int, int]] = list(zip(first, second, strict=False))
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))

@@ -1,0 +1,243 @@
+"""Finds and loads Hugging Face models; the hub library downloads what its cache lacks.
+
+In: a hub id or a folder. Out: the model, its tokenizer and its image processor, or a `UserError`.
+Never: code of a repository; weights are tensors only.
+"""
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import logging
+from typing_extensions import TypedDict
+
+from vlmtune.backbones.config_sizes import MODEL, PROCESSOR, check_sizes, check_weights_fill
+from vlmtune.backbones.hf.types import supported_types
+from vlmtune.backbones.hub_connection import hub_or_cache
+from vlmtune.backbones.weight_checks import check_finite, not_loaded
+from vlmtune.config import find_path
+from vlmtune.errors import UserError
+from vlmtune.storage.files import read_json
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+CONFIG = "config.json"
+WEIGHTS = ("*.safetensors", "*.bin")
+# Ends of the names of tables that older versions of the library saved with the weights.
+TABLES = ("position_ids", "token_type_ids", "inv_freq", "masked_bias", "relative_position_index")
+# Fields of a config that do not change what the model computes.
+INCIDENTAL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"}
+
+
+class WeightIndex(TypedDict):
+    """Which file holds each weight."""
+
+    weight_map: dict[str, str]
+
+
+class Loaded(NamedTuple):
+    """A model with its tokenizer and its image processor."""
+
+    network: PreTrainedModel
+    tokenizer: Any
+    processor: Any
+    absent: frozenset[str] = frozenset()
+
+
+def load(
+    model: str,
+    revision: str | None,
+    kind: type[PreTrainedModel],
+    dtype: torch.dtype,
+    attention: str,
+    optional: tuple[str, ...] = (),
+) -> Loaded:
+    """Loads a model, its tokenizer and its image processor from a folder or the hub's cache.
+
+    Weights come from safetensors, or else from a pickle that may hold tensors only.
+    """
+    name = locate(model)
+    # Without an answer the library asks on standard input whether to run the author's code.
+    options: dict[str, Any] = {"trust_remote_code": False}
+    options |= {} if revision is None else {"revision": revision}
+    # Else the library asks the hub, in a thread, to convert repositories without safetensors.
+    os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
+    try:
+        connection = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
+        with connection, quiet():
+            check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], MODEL, model)
+            config = AutoConfig.from_pretrained(name, **options)
+            _check_type(model, config.model_type, kind)
+            files = [file for pattern in WEIGHTS for file in Path(name).glob(pattern)]
+            check_weights_fill(lambda: kind(config), files, model)
+            loaded: Any = kind.from_pretrained(
+                name,
+                dtype=dtype,
+                attn_implementation=attention,
+                weights_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are an error below, with a name
+                **options,
+            )
+            network, report = loaded
+            absent = _dropped(network, report, optional)
+            _check_weights(model, network, report)
+            tokenizer = AutoTokenizer.from_pretrained(name, **options)
+            processor = AutoImageProcessor.from_pretrained(name, backend="pil", **options)
+            check_sizes(processor.to_dict(), PROCESSOR, model)
+    except UserError:
+        raise
+    except Exception as error:  # the library raises anything from OSError to KeyError
+        parts = f"weights, tokenizer and image processor of {model}"
+        raise not_loaded(parts, error) from error
+    return Loaded(network.eval().requires_grad_(False), tokenizer, processor, absent)
+
+
+def locate(model: str) -> str:
+    """Returns a hub id as it is, and a folder as an absolute path.
+
+    Example:
+        >>> locate("openai/clip-vit-base-patch32")
+        'openai/clip-vit-base-patch32'
+    """
+    folder = find_path(model)
+    if folder is None:
+        if HUB_ID.fullmatch(model):
+            return model
+        raise UserError(
+            f"expected a hub id (org/repo) or a folder with {CONFIG} and weights, got {model!r}: "
+            "correct it"
+        )
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"expected a folder with {CONFIG} and weights, got {model!r}, which has no {CONFIG}: "
+            "correct the path, or save the model with save_pretrained"
+        )
+    for index in folder.glob("*.index.json"):
+        _check_index(index)
+    return str(folder)
+
+
+def _check_index(path: Path) -> None:
+    """Raises a `UserError` if weights are to be read from another folder."""
+    content = read_json(path, "a weight_map from weights to files", shape=WeightIndex)
+    outside = sorted(
+        name for name in set(content["weight_map"].values()) if Path(name).name != name
+    )
+    if outside:
+        raise UserError(
+            f"expected names of files beside {path}, got {outside[0]!r}: get the folder again, or "
+            "correct weight_map"
+        )
+
+
+def describe(loaded: Loaded) -> list[Any]:
+    """Returns config, image processor and tokenizer as JSON values, for fingerprints."""
+    config = _without(loaded.network.config.to_dict(), INCIDENTAL)
+    backend = getattr(loaded.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        tokenizer = loaded.tokenizer.get_vocab()
+    else:  # cutting and padding of the last batch do not belong to the tokenizer
+        tokenizer = json.loads(backend.to_str()) | {"truncation": None, "padding": None}
+        # SigLIP's saved tokenizer lower-cases first; its tower does so in any case.
+        steps = (tokenizer.get("normalizer") or {}).get("normalizers") or []
+        if steps and steps[0] == {"type": "Lowercase"} and len(steps) <= 2:
+            tokenizer["normalizer"] = steps[1] if len(steps) == 2 else None
+    return [config, loaded.processor.to_dict(), tokenizer]
+
+
+def _without(value: Any, names: set[str]) -> Any:
+    if isinstance(value, dict):
+        return {k: _without(v, names) for k, v in value.items() if k not in names}
+    return value
+
+
+def _check_type(model: str, type_name: str, kind: type[PreTrainedModel]) -> None:
+    expected = kind.config_class.model_type if kind.config_class else ""
+    if type_name != expected:
+        types = supported_types()
+        advice = f"use {types[type_name]}" if type_name in types else "use another model"
+        raise UserError(
+            f"expected a model of type {expected}, got {model} of type {type_name} (supported are "
+            f"{', '.join(types)}): {advice}"
+        )
+
+
+def _dropped(
+    network: PreTrainedModel, report: dict[str, Any], optional: tuple[str, ...]
+) -> frozenset[str]:
+    """Removes optional parts without weights from the network and from the report."""
+    missing, names = set(report.get("missing_keys") or ()), set(network.state_dict())
+    absent = set()
+    for part in optional:
+        inside = {name for name in names if name == part or name.startswith(f"{part}.")}
+        if inside and inside <= missing:
+            setattr(network, part, None)
+            absent.add(part)
+            missing -= inside
+        elif not inside:
+            absent.add(part)
+    report["missing_keys"] = missing
+    return frozenset(absent)
+
+
+def _check_weights(model: str, network: nn.Module, report: dict[str, Any]) -> None:
+    """Refuses weights that do not fill the model, are not finite, or change what it computes.
+
+    The library would fill in random ones, and leave out those of more layers or of LoRA.
+    """
+    for fault in ("missing_keys", "mismatched_keys"):
+        names = sorted(x if isinstance(x, str) else str(x[0]) for x in report.get(fault) or ())
+        if names:
+            raise UserError(
+                f"expected all weights of {model}, got {len(names)} {fault.replace('_', ' ')}, "
+                f"first {names[0]}: use the whole checkpoint of this model"
+            )
+    modules = {name for name, _ in network.named_modules()}
+    surplus = [
+        name
+        for name in sorted(map(str, report.get("unexpected_keys") or ()))
+        if not name.endswith(TABLES) and _changes(name, modules)
+    ]
+    if surplus:
+        raise UserError(
+            f"expected the weights of {model} alone, got {len(surplus)} more, first {surplus[0]}: "
+            "correct the number of layers in config.json, or merge LoRA and adapters into the "
+            "weights before you save them"
+        )
+    check_finite(network.state_dict(), f"get the weights of {model} again")
+
+
+def _changes(name: str, modules: set[str]) -> bool:
+    """Whether a weight that the model lacks belongs to its layers; heads of other tasks do not."""
+    parts = name.lower().split(".")
+    in_layer = any(
+        part.isdigit() and ".".join(parts[:i]) in modules for i, part in enumerate(parts)
+    )
+    return in_layer or any("lora" in part or "adapter" in part for part in parts)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silences the library's reports, which are checked here, and its progress bars."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

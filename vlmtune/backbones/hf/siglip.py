@@ -1,0 +1,119 @@
+"""SigLIP and SigLIP 2 of Hugging Face, for images of one size."""
+
+import json
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from tokenizers import normalizers
+from torch import Tensor
+from transformers import SiglipModel
+from typing_extensions import override
+
+from vlmtune.backbones.hf.backbone import HFDualEncoder
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, HFTokenizer, Mask, States
+from vlmtune.backbones.staging import last_real, padded
+from vlmtune.errors import UserError
+from vlmtune.types import Tokens
+
+
+class SigLIP(HFDualEncoder):
+    """SigLIP (Zhai et al. 2023, arXiv 2303.15343) as `transformers.SiglipModel` computes it.
+
+    SigLIP 2 (Tschannen et al. 2025, arXiv 2502.14786) too, except its NaFlex models, which are
+    `SigLIP2NaFlex`. Trained with a sigmoid: log-odds are `logit_scale * cosine + logit_bias`.
+    Captions are lower-cased and padded to the full length, as in training; every token attends to
+    the padding, and the last position is pooled. Arguments are those of `HFBackbone`.
+    """
+
+    kind = SiglipModel
+
+    @override
+    def check(self, model: str) -> None:
+        check_head(self.model, model)
+
+    @override
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        vision = self.model.vision_model
+        image_tower = HFImageTower(
+            embed=vision.embeddings,
+            block_list=vision.encoder.layers,
+            final_norm=vision.post_layernorm,
+            head=vision.head,
+            owners=(vision.post_layernorm, vision.head),
+            special=0,
+            dtype=self._dtype,
+        )
+        return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
+
+    @override
+    def portable_tokenizer(self) -> Any:
+        return siglip_tokenizer(super().portable_tokenizer())
+
+
+class SiglipTextTower(HFTextTower):
+    """Every token attends to all, padding included; the last position is pooled."""
+
+    @override
+    def fill(self, words: Tokens) -> Tokens:
+        return padded(words, self.embedding.weight[self.tokenizer.pad], self.positions)
+
+    @override
+    def attention(self, mask: Mask) -> dict[str, Any]:
+        return {"attention_mask": None}
+
+    @override
+    def pool(self, tokens: States, mask: Mask) -> Float[Tensor, "n w"]:
+        return last_real(tokens, mask)
+
+
+def check_head(network: Any, model: str) -> None:
+    """Raises a `UserError` unless the image tower pools its tokens."""
+    if not network.vision_model.use_head:
+        raise UserError(
+            f"expected an image tower with its pooling head, got {model} with "
+            "vision_use_head false: use another checkpoint"
+        )
+
+
+def siglip_text_tower(text: Any, loaded: Loaded, dtype: torch.dtype) -> SiglipTextTower:
+    """Makes the text tower of SigLIP and of SigLIP 2."""
+    table = text.embeddings.position_embedding
+    tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings, lower=True)
+    _check_end(tokenizer, loaded.tokenizer)
+    return SiglipTextTower(
+        tokenizer=tokenizer,
+        embedding=text.embeddings.token_embedding,
+        table=table,
+        block_list=text.encoder.layers,
+        final_norm=text.final_layer_norm,
+        projection=text.head,
+        dtype=dtype,
+    )
+
+
+def siglip_tokenizer(tokenizer: Any) -> Any:
+    """Lets a tokenizer lower-case captions and give no mask, as SigLIP attends to the padding."""
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    if inner is not None:
+        before = [] if inner.normalizer is None else [inner.normalizer]
+        if before and json.loads(inner.to_str())["normalizer"].get("normalizers", [{}])[0] == {
+            "type": "Lowercase"
+        }:
+            return tokenizer
+        inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+    return tokenizer
+
+
+def _check_end(tokenizer: HFTokenizer, loaded: Any) -> None:
+    """Raises a `UserError` unless captions are words and an end token, as in training."""
+    ids, _ = tokenizer(["a"])
+    end = loaded.eos_token_id
+    if tokenizer.special != (0, 1) or int(ids[0, -1]) != end:
+        raise UserError(
+            f"expected captions that are words and one end token (id {end}), got "
+            f"{ids[0].tolist()} for 'a': correct the post_processor of tokenizer.json in "
+            f"{loaded.name_or_path}, or use the model's own tokenizer"
+        )

@@ -1,0 +1,172 @@
+"""SigLIP 2 in its NaFlex form: images keep their shape and differ in patches."""
+
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor
+from transformers import Siglip2Model
+from typing_extensions import override
+
+from vlmtune.backbones.hf.backbone import HFDualEncoder, Preprocess
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.backbones.hf.siglip import check_head, siglip_text_tower, siglip_tokenizer
+from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, hide_padding, through
+from vlmtune.backbones.staging import masked
+from vlmtune.errors import UserError
+from vlmtune.types import Pixels, Tokens
+
+MOST = 4096  # patches of an image, as many as 64 x 64
+
+
+class SigLIP2NaFlex(HFDualEncoder):
+    """SigLIP 2 with NaFlex (Tschannen et al. 2025, arXiv 2502.14786, section 2.4.2).
+
+    Computed as in `transformers.Siglip2Model`. An image is resized to at most `max_num_patches`
+    patches, its sides are rounded up to whole patches, and so it nearly keeps its shape. Positions
+    are resampled to its rows and columns. Tokens and states of an image with fewer patches end in
+    padding, to which nothing attends. Texts are those of `SigLIP`.
+
+    Pixels of an image are a strip: its patches one below the other, after a first square that
+    holds its rows and columns of patches.
+
+    Args:
+        max_num_patches: Most patches of an image; None for the number in the model's image
+            processor (256). More patches show more detail and cost more.
+        model: As in `HFBackbone`.
+        revision: As in `HFBackbone`.
+        precision: As in `HFBackbone`.
+
+    Raises:
+        UserError: `max_num_patches` is below 1 or above 4096, or the image processor does not
+            resize.
+    """
+
+    kind = Siglip2Model
+    images_differ = True
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        max_num_patches: int | None = None,
+    ) -> None:
+        if max_num_patches is not None and not 1 <= max_num_patches <= MOST:
+            raise UserError(
+                f"expected max_num_patches from 1 to {MOST}, got {max_num_patches}: correct it"
+            )
+        self.max_num_patches = max_num_patches
+        super().__init__(model, revision, precision)
+
+    @override
+    def check(self, model: str) -> None:
+        check_head(self.model, model)
+
+    @override
+    def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
+        processor = loaded.processor
+        if not processor.do_resize:
+            raise UserError(
+                f"expected an image processor that resizes, got do_resize false in {model}: "
+                "correct preprocessor_config.json"
+            )
+        if self.max_num_patches is not None:
+            processor.max_num_patches = self.max_num_patches
+        return StripPreprocess(processor)
+
+    @override
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        vision = self.model.vision_model
+        image_tower = NaFlexImageTower(
+            embed=vision.embeddings,
+            block_list=vision.encoder.layers,
+            final_norm=vision.post_layernorm,
+            head=vision.head,
+            owners=(vision.post_layernorm, vision.head),
+            special=0,
+            dtype=self._dtype,
+        )
+        return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
+
+    @override
+    def portable_tokenizer(self) -> Any:
+        return siglip_tokenizer(super().portable_tokenizer())
+
+    @override
+    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        super().measure(pixels)
+        self.image_tokens = pixels.shape[2] // pixels.shape[3] - 1
+
+
+class NaFlexImageTower(HFImageTower):
+    """A vision transformer over patches of images that differ in shape."""
+
+    @override
+    def start(self, pixels: Pixels) -> Tokens:
+        patches, shapes = from_strips(pixels)
+        lengths = shapes.prod(dim=1)
+        patches = patches[:, : int(lengths.max()) if len(lengths) else 0]
+        mask = torch.arange(patches.shape[1], device=pixels.device) < lengths[:, None]
+        embed: Any = self.embed
+        return masked(embed(patches, shapes), mask)
+
+    @override
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        hidden = None if bool(state.mask.all()) else hide_padding(state.mask, self.dtype)
+        tokens = through(self.blocks[first:stop], state.values.to(self.dtype), hidden)
+        return masked(tokens, state.mask)
+
+    @override
+    def norm(self, state: Tokens) -> Tokens:
+        return masked(self.final_norm(state.values.to(self.dtype)), state.mask)
+
+    @override
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
+        head: Any = self.head
+        return head(self.norm(state).values.to(self.dtype), state.mask).float()
+
+
+class StripPreprocess(Preprocess):
+    """NaFlex's image processor, into a strip of patches with its rows and columns before them."""
+
+    @override
+    def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
+        output = self._processor(images=image, return_tensors="pt")
+        return to_strip(output["pixel_values"][0], output["spatial_shapes"][0])
+
+
+def to_strip(
+    patches: Float[Tensor, "t values"], shape: Int[Tensor, "2"]
+) -> Float[Tensor, "3 height side"]:
+    """Puts square patches one below the other, after one that holds their rows and columns.
+
+    Example:
+        >>> strip = to_strip(torch.rand(6, 12), torch.tensor([2, 3]))
+        >>> strip.shape, strip[:2, 0, 0].tolist()
+        (torch.Size([3, 14, 2]), [2.0, 3.0])
+    """
+    side = round((patches.shape[1] // 3) ** 0.5)
+    strip = patches.view(-1, side, 3).permute(2, 0, 1)
+    head = strip.new_zeros(3, side, side)
+    head[0], head[1] = shape.to(head)[:, None, None]
+    return torch.cat([head, strip], dim=1)
+
+
+def from_strips(
+    strips: Float[Tensor, "n 3 height side"],
+) -> tuple[Float[Tensor, "n t values"], Int[Tensor, "n 2"]]:
+    """Returns the patches of strips, and the rows and columns of each.
+
+    Example:
+        >>> patches, shape = torch.rand(6, 12), torch.tensor([2, 3])
+        >>> again, shapes = from_strips(to_strip(patches, shape)[None])
+        >>> again[0].equal(patches), shapes.tolist()
+        (True, [[2, 3]])
+    """
+    n, _, height, side = strips.shape
+    if height <= side or height % side:
+        raise ValueError(f"strips of patches are a multiple of {side} high, not {height}")
+    patches = strips[:, :, side:].permute(0, 2, 3, 1).reshape(n, height // side - 1, -1)
+    return patches, strips[:, :2, 0, 0].long()

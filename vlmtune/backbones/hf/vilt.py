@@ -1,0 +1,180 @@
+"""ViLT with its retrieval head: one transformer over patches and words."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+from torch.nn.utils.rnn import pad_sequence
+from transformers import ViltForImageAndTextRetrieval
+from typing_extensions import override
+
+from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.hf.backbone import HFBackbone, Preprocess, longest_side
+from vlmtune.backbones.hf.loading import Loaded
+from vlmtune.backbones.hf.towers import HFTokenizer, hide_padding, through
+from vlmtune.backbones.staging import (
+    checked_length,
+    embed_words,
+    fits_fusion_alone,
+    masked,
+    parameters_of,
+    side_by_side,
+)
+from vlmtune.errors import UserError
+from vlmtune.types import FeatureSpec, Pixels, Tokens
+
+OUTSIDE = -100.0
+"""Value of pixels outside an image; no normalised pixel reaches it, and bfloat16 holds it."""
+
+
+class Vilt(HFBackbone):
+    """ViLT (Kim et al. 2021, arXiv 2102.03334) as `transformers.ViltForImageAndTextRetrieval`.
+
+    It has no tower for either modality and so no embeddings and no ITC. Image features are the
+    embedded patches, text features the words; all blocks belong to the fusion and run once per
+    pair. The score is the one output of the retrieval head. ViLT is fine-tuned for retrieval with a
+    softmax over the captions of an image, so the score ranks captions: log-odds up to a term that
+    depends on the image.
+
+    Images keep their shape, so they differ in patches. Pixels go into a square that holds every
+    shape, and pixels outside an image are masked. All patches are used, in their order; the library
+    samples `max_image_length` of them at random if a config says so. Arguments are those of
+    `HFBackbone`.
+    """
+
+    kind = ViltForImageAndTextRetrieval
+    attention = "eager"  # the only one the library has for ViLT
+    images_differ = True
+
+    @override
+    def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
+        processor = loaded.processor
+        if not (processor.do_resize and processor.do_pad):
+            raise UserError(
+                f"expected an image processor that resizes and pads, got do_resize "
+                f"{processor.do_resize} and do_pad {processor.do_pad} in {model}: correct "
+                "preprocessor_config.json"
+            )
+        self._square = SquarePreprocess(processor)
+        return self._square
+
+    @override
+    def assemble(self, loaded: Loaded) -> None:
+        texts = self.model.vilt.embeddings.text_embeddings
+        self._tokenizer = HFTokenizer(loaded.tokenizer, texts.position_embeddings.num_embeddings)
+        self.fusion = self._fusion = ViltFusion(self.model, self._dtype)
+
+    @override
+    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        self.embed_dim = self.image_width = self.text_width = self.model.config.hidden_size
+        self._patches(pixels)
+        patch = self.model.config.patch_size
+        # The patches of the largest image.
+        self.image_tokens = self._square.shortest // patch * (self._square.side // patch)
+        self.text_special = self._tokenizer.special
+        self.logit_scale = 1.0
+
+    @override
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Tokens:
+        self.check_fits(spec, "image")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return self._patches(pixels.to(self.device))
+
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Tokens:
+        self.check_fits(spec, "text")
+        table = self.model.vilt.embeddings.text_embeddings.word_embeddings
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return embed_words(table, *self._tokenizer(texts))
+
+    @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        return self._tokenizer.too_long(texts)
+
+    @override
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        return fits_fusion_alone(self._fusion, spec, modality)
+
+    def _patches(self, pixels: Pixels) -> Tokens:
+        """Patches of each image after its class token, with positions and modality."""
+        embeddings = self.model.vilt.embeddings
+        outside = pixels == OUTSIDE
+        grid = embeddings.patch_embeddings(pixels.masked_fill(outside, 0.0).to(self._dtype))
+        sizes = self._sizes(outside)
+        first = embeddings.cls_token[0] + embeddings.position_embeddings[0, :1]
+        positions: dict[tuple[int, int], Tensor] = {}
+        rows = []
+        for image, size in zip(grid, map(tuple, sizes.tolist()), strict=True):
+            if size not in positions:
+                positions[size] = self._positions(size)
+            patches = image[:, : size[0], : size[1]].flatten(1).T
+            rows.append(torch.cat([first, patches + positions[size]]))
+        tokens = embeddings.dropout(pad_sequence(rows, batch_first=True))
+        lengths = 1 + sizes.prod(dim=1)
+        mask = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+        return masked(tokens + embeddings.token_type_embeddings.weight[1], mask)
+
+    def _sizes(self, outside: Bool[Tensor, "n 3 height width"]) -> Int[Tensor, "n 2"]:
+        """Rows and columns of whole patches of each image, which lies at the top left."""
+        inside = ~outside[:, 0]
+        pixels = torch.stack([inside[:, :, 0].sum(dim=1), inside[:, 0].sum(dim=1)], dim=1)
+        return pixels // self.model.config.patch_size
+
+    def _positions(self, size: tuple[int, int]) -> Float[Tensor, "t w"]:
+        """Positions of patches, resampled to an image's rows and columns."""
+        table = self.model.vilt.embeddings.position_embeddings[:, 1:]
+        side = self.model.config.image_size // self.model.config.patch_size
+        grid = table.transpose(1, 2).unflatten(2, (side, side))
+        grid = interpolate(grid, size=size, mode="bilinear", align_corners=True)
+        return grid[0].flatten(1).T
+
+
+class ViltFusion(Fusion):
+    """All of ViLT's blocks, with pooler and retrieval head."""
+
+    image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        self._vilt, self._head, self._dtype = model.vilt, model.rank_output, dtype
+        self.blocks = list(self._vilt.encoder.layer)
+        self.tail = parameters_of(self._vilt.layernorm, self._vilt.pooler, self._head)
+
+    @override
+    def prepare_text(self, text: Tokens) -> Tokens:
+        embeddings, texts = self._vilt.embeddings, self._vilt.embeddings.text_embeddings
+        words = checked_length(text, texts.position_embeddings.num_embeddings)
+        tokens = texts(inputs_embeds=words.values.to(self._dtype))
+        return masked(tokens + embeddings.token_type_embeddings.weight[0], words.mask)
+
+    @override
+    def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+        return self._head(self.cls_outputs(image, text))[:, 0].float()
+
+    @override
+    def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
+        joined = side_by_side(text, image)
+        tokens = through(
+            self.blocks, joined.values.to(self._dtype), hide_padding(joined.mask, self._dtype)
+        )
+        return self._vilt.pooler(self._vilt.layernorm(tokens))
+
+
+class SquarePreprocess(Preprocess):
+    """ViLT's image processor, into a square that holds every shape."""
+
+    def __init__(self, processor: Any) -> None:
+        super().__init__(processor)
+        divisor = processor.size_divisor
+        self.side = longest_side(processor) // divisor * divisor
+        self.shortest = min(self.side, processor.size["shortest_edge"] // divisor * divisor)
+
+    @override
+    def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
+        pixels = super().__call__(image)
+        square = pixels.new_full((3, self.side, self.side), OUTSIDE)
+        square[:, : pixels.shape[1], : pixels.shape[2]] = pixels
+        return square

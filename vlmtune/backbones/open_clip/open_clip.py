@@ -1,0 +1,207 @@
+"""Every open_clip model: by built-in name, from the Hugging Face hub, or from a folder.
+
+In: a model name, then images and captions. Out: features.
+Never: finding files, which is `loading`'s; nor running towers, which is `towers`'.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from open_clip import get_model_preprocess_cfg
+from open_clip.tokenizer import HFTokenizer
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+from typing_extensions import override
+
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.open_clip.loading import CONFIG, RANDOM, VOCABULARY, load
+from vlmtune.backbones.open_clip.text import TextSide, Tokenizer
+from vlmtune.backbones.open_clip.towers import ImageSide
+from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
+from vlmtune.backbones.word_tokenizer import WordTokenizer
+from vlmtune.errors import UserError
+from vlmtune.storage.files import write_text
+from vlmtune.types import Features, FeatureSpec, Pixels
+
+WEIGHTS_FILE = "open_clip_model.safetensors"
+ALLOWED = {
+    "interpolation": ("bicubic", "bilinear"),
+    "resize_mode": ("shortest", "longest", "squash"),
+}
+
+
+class OpenClip(Backbone):
+    """A dual encoder of open_clip, loaded frozen and in evaluation mode.
+
+    Embeddings and tokens are float32 whatever the precision of the weights. Image tokens are the
+    patches (no class token), text tokens the caption up to its end token. Captions are cut to the
+    longest of the batch where that cannot change a value, and only the blocks up to the layer of
+    the `FeatureSpec` run.
+
+    Args:
+        model: A built-in name ("ViT-B-32-quickgelu"), "hf-hub:org/repo", or a folder with
+            `open_clip_config.json` and `open_clip_model.safetensors` ("local-dir:path" or the path;
+            relative to the working directory or else to the repository). With a `vocabulary.txt`
+            (one word a line) in the folder or hub repository captions are read word by word.
+        pretrained: For a built-in name: a tag of open_clip ("openai", "laion2b_s34b_b79k"), or
+            "random" for random weights, or a file: a training checkpoint of open_clip
+            (`epoch_5.pt`) or a state dict (.pt, .pth, .bin, .safetensors), loaded without running
+            its code. None for a model with its own weights.
+        precision: Type of the weights.
+        preprocessing: Replacements in the model's preprocessing: `mean`, `std`, `interpolation`
+            ("bicubic", "bilinear") and `resize_mode` ("shortest", "longest", "squash"). Some
+            published numbers need it, such as PUG: SPAR's, whose script gives every model
+            ImageNet's mean and deviation.
+        context_length: Tokens that a caption may have, start and end included; None for those the
+            model was trained on (77). A larger number stretches the positions after the first 20
+            (Long-CLIP, Zhang et al. 2024, without its fine-tuning): captions of up to 20 tokens
+            keep their embeddings, longer ones change. Train on long captions before you use it.
+        image_size: Height and width of images in pixels; None for those the model was trained on.
+            The positions of its patches are interpolated (bicubic), so fine-tune it before you use
+            it. EqSim trains at 288.
+
+    Attributes:
+        model: The open_clip module.
+        tokenizer: Turns captions into ids and masks.
+        preprocessing: open_clip's settings: size, mean, std, interpolation, resize_mode.
+        image_tower: A native ViT or timm's plain one (SigLIP); None for others.
+        text_tower: open_clip's own text transformer; None for Hugging Face text towers and for
+            towers that mask padding by ids (CoCa).
+
+    Raises:
+        UserError: There is no such model, tag or file; a built-in name comes without `pretrained`;
+            the weights do not fit; OpenAI's weights would run without QuickGELU, the activation
+            they were trained with; `preprocessing` has another field or an impossible value;
+            `context_length` is too small, or the text tower does not attend to the left only; or
+            `image_size` is not a multiple of the patch size, or the image tower is not open_clip's
+            own vision transformer.
+
+    Example:
+        >>> backbone = OpenClip("ViT-S-32-alt", "random")
+        >>> backbone.embed_dim, backbone.text_width, backbone.image_tokens, backbone.text_special
+        (256, 256, 49, (1, 1))
+    """
+
+    def __init__(
+        self,
+        model: str,
+        pretrained: str | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        preprocessing: dict[str, Any] | None = None,
+        context_length: int | None = None,
+        image_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._dtype = check_precision(precision)
+        self.random_weights = pretrained == RANDOM
+        _check_preprocessing(preprocessing or {})
+        network, tokenizer, self._config, self.weights_file = load(
+            model, pretrained, precision, context_length, image_size
+        )
+        self.model = network.eval().requires_grad_(False)
+        self.preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
+        self.tokenizer = Tokenizer(tokenizer)
+        try:
+            config = PreprocessCfg(**self.preprocessing)
+            self.transform: Any = image_transform_v2(config, is_train=False)
+            blank = self.transform(Image.new("RGB", (8, 8)))[None].to(self._dtype)
+        except Exception as error:  # of values that open_clip does not check, an AssertionError
+            raise not_loaded(f"preprocess_cfg of {model}", error) from error
+        # Shadows the method: a bound method would carry the weights into every worker process.
+        vars(self)["preprocess"] = self.transform
+        self._image = ImageSide(self.model, self._dtype, blank)
+        self._text = TextSide(self.model, self.tokenizer, self._dtype)
+        self.image_tower, self.text_tower = self._image.tower, self._text.tower
+        self._set_sizes()
+        self.eval()
+
+    def _set_sizes(self) -> None:
+        scale: Any = self.model.logit_scale
+        bias: Any = self.model.logit_bias
+        self.embed_dim = int(self._config["embed_dim"])
+        self.image_width, self.image_tokens = self._image.width, self._image.count
+        self.text_width, self.text_special = self._text.width, self._text.special
+        self.logit_scale = float(scale.detach().float().exp())
+        self.logit_bias = 0.0 if bias is None else float(bias.detach())
+
+    @cached_property
+    @override
+    def fingerprint(self) -> str:
+        words, config = getattr(self.tokenizer.encode, "words", None), self._config
+        if words is not None:  # else the tokenizer's name would count, which `save` adds
+            text = {k: v for k, v in config["text_cfg"].items() if k != "hf_tokenizer_name"}
+            config = {**config, "text_cfg": text}
+        return digest([config, self.preprocessing, words], self.model)
+
+    @override
+    def save(self, folder: Path) -> None:
+        """Writes the folder that open_clip loads as `local-dir:FOLDER`, or from the hub."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = self.model.state_dict()
+        save_file(
+            {k: v.cpu().contiguous().clone() for k, v in state.items()}, folder / WEIGHTS_FILE
+        )
+        config, encode = self._config, self.tokenizer.encode
+        if isinstance(encode, WordTokenizer):
+            write_text(folder / VOCABULARY, "".join(f"{word}\n" for word in encode.words))
+            encode.portable().save_pretrained(folder)
+            # open_clip reads the tokenizer of a local folder there, whatever it is called.
+            text = {**self._config["text_cfg"], "hf_tokenizer_name": VOCABULARY}
+            config = {**self._config, "text_cfg": text}
+        elif isinstance(encode, HFTokenizer):
+            encode.save_pretrained(folder)
+        content = {"model_cfg": config, "preprocess_cfg": self.preprocessing}
+        write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
+
+    @override
+    def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
+        return self.transform(image)
+
+    @override
+    def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "image")
+        pixels = pixels.to(device=self.device, dtype=self._dtype)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return self._image.encode(pixels, spec)
+
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "text")
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+            return self._text.encode(texts, spec)
+
+    @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        return self.tokenizer.too_long(texts)
+
+    @override
+    def check_words(self, texts: Iterable[str]) -> None:
+        if isinstance(self.tokenizer.encode, WordTokenizer):
+            self.tokenizer.encode.check(texts)
+
+    @override
+    def fits(self, spec: FeatureSpec, modality: str) -> str | None:
+        return (self._image if modality == "image" else self._text).fits(spec)
+
+
+def _check_preprocessing(fields: dict[str, Any]) -> None:
+    for field, value in fields.items():
+        if field in ("mean", "std"):
+            fits = isinstance(value, list | tuple) and len(value) == 3
+            fits = fits and all(isinstance(x, int | float) and x >= 0 for x in value)
+            fits = fits and (field == "mean" or all(x > 0 for x in value))
+        else:
+            fits = value in ALLOWED.get(field, ())
+        if not fits:
+            words = [f"{name} of {', '.join(known)}" for name, known in ALLOWED.items()]
+            wanted = ", ".join(["mean and std of three numbers", *words])
+            raise UserError(
+                f"expected in preprocessing {wanted}, got {field}: {value!r}: correct it"
+            )

@@ -1,0 +1,225 @@
+"""The text side of an open_clip model: tokenizer and tower, block by block if that is exact.
+
+In: captions. Out: features.
+Never: images.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from open_clip.hf_model import HFTextEncoder
+from open_clip.transformer import text_global_pool
+from torch import Tensor, nn
+from typing_extensions import override
+
+from vlmtune.backbones.base import TextTower
+from vlmtune.backbones.open_clip.towers import first_of
+from vlmtune.backbones.staging import (
+    check_words,
+    checked_length,
+    embed_words,
+    encode_with_tower,
+    last_real,
+    masked,
+    no_such_layer,
+    padded,
+    parameters_of,
+    too_long,
+)
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
+
+
+class Tokenizer:
+    """Any open_clip tokenizer, with the length of each caption.
+
+    Attributes:
+        pad: The id of the padding token.
+        end: The id of the end token.
+    """
+
+    def __init__(self, encode: Any) -> None:
+        self.encode = encode
+        inner = getattr(encode, "tokenizer", None)
+        if inner is None:
+            self.pad, self.end = 0, int(encode.eot_token_id)
+            self.special = frozenset({int(encode.sot_token_id), self.end})
+        else:
+            end = inner.eos_token_id if inner.eos_token_id is not None else inner.sep_token_id
+            self.pad, self.end = inner.pad_token_id, end
+            self.special = frozenset(inner.all_special_ids)
+
+    def __call__(
+        self, texts: list[str], length: int | None = None
+    ) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
+        """Returns padded ids and True up to and including the end token.
+
+        Captions are cut to `length` tokens, by default to those that the model reads.
+        """
+        ids = self.encode(texts, length)
+        ends = ids == self.end
+        # A tokenizer may strip its end token; the padding then tells the length.
+        lengths = torch.where(
+            ends.any(dim=1), ends.int().argmax(dim=1) + 1, (ids != self.pad).sum(dim=1)
+        )
+        return ids, torch.arange(ids.shape[1]) < lengths[:, None]
+
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        """Returns the captions of more tokens than the model reads."""
+        return too_long(texts, self.encode.context_length, lambda some, n: self(some, n)[1])
+
+    def leading_and_trailing(self, word: str) -> tuple[int, int]:
+        """How many special tokens stand before and after the words."""
+        ids, mask = self([word])
+        special = [int(i) in self.special for i in ids[0][mask[0]]]
+        words = [i for i, yes in enumerate(special) if not yes]
+        return words[0], len(special) - words[-1] - 1
+
+    def checked(
+        self, texts: Sequence[str], special: int
+    ) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
+        """Returns ids and mask, or raises a `UserError` if a caption has only `special` tokens."""
+        ids, mask = self(list(texts))
+        check_words(texts, mask, special)
+        return ids, mask
+
+
+class NativeTextTower(TextTower):
+    """open_clip's own text transformer.
+
+    If attention is causal and the end token is pooled, padding is cut: states hold the caption
+    only. Other towers (SigLIP: attention to all tokens, the last position is pooled) need their
+    full length; `start` fills it with the padding token's embedding, and all of it is real.
+    """
+
+    def __init__(self, tower: Any, tokenizer: Tokenizer, special: int, dtype: torch.dtype) -> None:
+        self.tower = tower
+        self._tokenizer, self._special, self._dtype = tokenizer, special, dtype
+        self.trims = pool_type(tower) != "last" and tower.attn_mask is not None
+        self.blocks = list(tower.transformer.resblocks)
+        self.tail = parameters_of(tower.ln_final, tower.text_projection)
+        self.layers = len(self.blocks)
+        self.width = int(tower.transformer.width)
+        self.positions = int(tower.positional_embedding.shape[0])
+        self.embedding: nn.Embedding = tower.token_embedding
+
+    @override
+    def words(self, texts: Sequence[str]) -> Tokens:
+        ids, mask = self._tokenizer.checked(texts, self._special)
+        longest = int(mask.sum(dim=1).max()) if len(mask) else 0
+        return embed_words(self.embedding, ids[:, :longest], mask[:, :longest])
+
+    @override
+    def start(self, words: Tokens) -> Tokens:
+        checked_length(words, self.positions)
+        if not self.trims:
+            ids = torch.tensor(self._tokenizer.pad, device=words.device)
+            words = padded(words, self.embedding(ids), self.positions)
+        positions = self.tower.positional_embedding[: words.mask.shape[1]]
+        return masked(words.values.to(self._dtype) + positions.to(self._dtype), words.mask)
+
+    @override
+    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        tokens, length = state.values.to(self._dtype), state.mask.shape[1]
+        causal = self.tower.attn_mask
+        causal = None if causal is None else causal[:length, :length]
+        for block in self.blocks[first:stop]:
+            tokens = block(tokens, attn_mask=causal)
+        return masked(tokens, state.mask)
+
+    @override
+    def norm(self, state: Tokens) -> Tokens:
+        return masked(self.tower.ln_final(state.values.to(self._dtype)), state.mask)
+
+    @override
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
+        tokens, mask = self.norm(state).values, state.mask
+        pooled = tokens[:, 0] if pool_type(self.tower) == "first" else last_real(tokens, mask)
+        projection, pooled = self.tower.text_projection, pooled.to(self._dtype)
+        if projection is None:
+            return pooled.float()
+        linear = isinstance(projection, nn.Module)
+        return (projection(pooled) if linear else pooled @ projection).float()
+
+
+class TextSide:
+    """The text features of any open_clip model.
+
+    It is not a module, so the model's weights keep one name each.
+
+    Attributes:
+        special: Special tokens before and after the words.
+        tower: The tower, or None if it cannot run block by block.
+        layers: Number of blocks; 0 if none has tokens.
+        width: w of the tokens.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, dtype: torch.dtype) -> None:
+        self.model: Any = model
+        self.text: Any = getattr(model, "text", model)
+        self.tokenizer = tokenizer
+        word = getattr(tokenizer.encode, "words", ("a",))[0]
+        self.special = tokenizer.leading_and_trailing(word)
+        self.foreign = isinstance(self.text, HFTextEncoder)
+        self.no_tower = self._why_no_tower(word)
+        self.tower: NativeTextTower | None = None
+        if self.no_tower is None:
+            self.tower = NativeTextTower(self.text, tokenizer, sum(self.special), dtype)
+        self.layers = 0 if self.foreign else len(self.text.transformer.resblocks)
+        config = self.text.config if self.foreign else None
+        self.width = int(config.hidden_size if config else self.text.transformer.width)
+
+    def _why_no_tower(self, word: str) -> str | None:
+        if self.foreign:
+            return "its text tower is a Hugging Face model that gives pooled vectors only"
+        if getattr(self.text, "cls_emb", None) is not None:
+            return "its class token attends to padding by a mask made of ids, as in CoCa"
+        if getattr(self.text, "use_pad_mask", False):
+            return "it masks padding by ids"
+        ids, mask = self.tokenizer([word])
+        pool = pool_type(self.text)
+        if pool in ("first", "last"):
+            same = bool((ids[~mask] == self.tokenizer.pad).all())
+            return None if same else "its captions are not filled with the padding token"
+        if self.text.attn_mask is None:
+            return "it pools the end token but sees the padding after it"
+        end = getattr(self.text, "text_eos_id", getattr(self.text, "eos_id", None))
+        pooled = text_global_pool(torch.arange(ids.shape[1])[None], ids, pool, eos_token_id=end)
+        return (
+            None if pooled.tolist() == [int(mask.sum()) - 1] else "it does not pool the end token"
+        )
+
+    def fits(self, spec: FeatureSpec) -> str | None:
+        """Returns why captions have no features for `spec`, or None if they have."""
+        if spec.kind == "pooled":
+            return None
+        if self.foreign or spec.kind != "tokens":
+            return self.no_tower or no_such_layer(spec, self.layers)
+        return no_such_layer(spec, self.layers)
+
+    def encode(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
+        """Encodes captions, with the tower where there is one."""
+        if self.tower is not None:
+            return encode_with_tower(self.tower, texts, spec)
+        ids, mask = (
+            x.to(self.model.logit_scale.device)
+            for x in self.tokenizer.checked(texts, sum(self.special))
+        )
+        if spec.kind == "pooled":
+            return Pooled(first_of(self.model.encode_text(ids, normalize=False)).float())
+        output = self.text.forward_intermediates(
+            ids,
+            indices=[spec.layer],
+            stop_early=True,
+            normalize_intermediates=spec.layer == -1,
+            intermediates_only=True,
+            output_fmt="NLC",
+        )
+        longest = int(mask.sum(dim=1).max()) if len(mask) else 0
+        return masked(output["text_intermediates"][0][:, :longest], mask[:, :longest])
+
+
+def pool_type(tower: Any) -> str:
+    """How a text tower pools: "first", "last", "argmax" or "eos"."""
+    return getattr(tower, "text_pool_type", getattr(tower, "pool_type", ""))

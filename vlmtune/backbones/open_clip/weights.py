@@ -1,0 +1,119 @@
+"""Puts weights of a file into an open_clip model, all of them and nothing else.
+
+In: a model of a named architecture, and a file. Out: the model with these weights, or an error.
+Never: a tensor that is resized, filled with zeros or left out without a warning.
+"""
+
+import warnings
+from pathlib import Path
+
+import open_clip
+from open_clip.convert import convert_state_dict
+from open_clip.model import convert_to_custom_text_state_dict, resize_pos_embed
+from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
+from torch import Tensor, nn
+
+from vlmtune.backbones.open_clip.lora import merged_lora
+from vlmtune.backbones.state_dicts import read_state_dict
+from vlmtune.errors import UserError
+
+# Entries of state dicts that are not weights: sizes of OpenAI's models, and positions counted up.
+NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
+NO_WEIGHTS += ("text.transformer.embeddings.position_ids",)
+SCALARS = ("logit_scale", "logit_bias")  # some trainings save a row of one number
+PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")
+QUICK = "-quickgelu"
+HINTS = {
+    "vision_model.": "these are weights of transformers, so pass the hub id or the folder",
+    "lora_": "merge its LoRA layers into the weights before you save them",
+    "ema": "save only the copy that you want",
+}
+
+
+def load_weights(network: nn.Module, file: Path, name: str, resized: bool = False) -> None:
+    """Loads the weights of `file` into a network of the architecture `name`.
+
+    `resized` interpolates the image tower's positions to the image size of the network.
+
+    Raises:
+        UserError: A weight is missing, has another shape, or does not belong to the architecture.
+    """
+    state = _named_as(network, merged_lora(read_state_dict(file), file))
+    if resized:
+        resize_pos_embed(state, network)  # type: ignore[arg-type]
+    _check(network, state, file, name)
+    network.load_state_dict(state)
+
+
+def preprocessing(name: str) -> dict[str, object]:
+    """What all published weights of an architecture agree on: mean, std, interpolation, resizing.
+
+    A weights file does not say how its images were prepared.
+
+    Example:
+        >>> preprocessing("ViT-B-16-SigLIP")["resize_mode"], preprocessing("ViT-S-32-alt")
+        ('squash', {})
+    """
+    tags = [get_pretrained_cfg(name, tag) for tag in list_pretrained_tags_by_model(name)]
+    return {
+        field: tags[0][field]
+        for field in PREPROCESSING
+        if tags and all(field in tag and tag[field] == tags[0][field] for tag in tags)
+    }
+
+
+def warn_of_activation(file: Path, name: str) -> None:
+    """Warns where only the name of the architecture chooses between GELU and QuickGELU.
+
+    Weights have the same names and shapes with both, and lose accuracy with the wrong one.
+    """
+    if f"{name}{QUICK}" in open_clip.list_models():
+        warnings.warn(
+            f"{name} computes with GELU, and {file.name} does not say which activation it was "
+            f"trained with: weights fine-tuned from OpenAI's (NegCLIP, CE-CLIP) need {name}{QUICK}",
+            stacklevel=2,
+        )
+
+
+def _named_as(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Renames weights of older versions and of MobileCLIP's authors as open_clip does."""
+    state = convert_state_dict(network, state)  # type: ignore[arg-type]
+    if "positional_embedding" in state and not hasattr(network, "positional_embedding"):
+        state = convert_to_custom_text_state_dict(state)
+    wanted = network.state_dict()
+    for name in SCALARS:
+        if name in state and name in wanted and state[name].numel() == wanted[name].numel() == 1:
+            state[name] = state[name].reshape(wanted[name].shape)
+    return {k: v for k, v in state.items() if k in wanted or k not in NO_WEIGHTS}
+
+
+def _check(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) -> None:
+    wanted = network.state_dict()
+    if "logit_bias" in state and "logit_bias" not in wanted:
+        bias = float(state.pop("logit_bias"))
+        warnings.warn(
+            f"{file.name} has logit_bias {bias:.4g}, which {name} does not use: scores lack this "
+            "constant, their order stays",
+            stacklevel=2,
+        )
+    others = [key for key in state if key not in wanted]
+    wrong = [key for key in wanted if key not in state or state[key].shape != wanted[key].shape]
+    hint = next((text for part, text in HINTS.items() if any(part in k for k in others)), None)
+    if wrong:
+        first = wrong[0]
+        there = f"size {_size(state[first])}" if first in state else "none"
+        raise UserError(
+            f"expected the weights of {name} in {file}, got {there} for {first}, whose size is "
+            f"{_size(wanted[first])} ({len(wrong)} of {len(wanted)} differ): "
+            f"{hint or 'name the architecture of these weights'}"
+        )
+    if others:
+        raise UserError(
+            f"expected only the weights of {name} in {file}, got {len(others)} more, first "
+            f"{others[0]} of size {_size(state[others[0]])}: "
+            f"{hint or 'name the architecture that has them, or save the file without them'}"
+        )
+
+
+def _size(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "1"

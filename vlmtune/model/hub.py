@@ -1,0 +1,94 @@
+"""What a name on the Hugging Face hub, or a folder that its libraries wrote, holds.
+
+In: a hub id or a folder. Out: its kind, and the spec of its backbone. Never: weights.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from vlmtune.backbones.hf.types import supported_types
+from vlmtune.config import Spec, find_path
+from vlmtune.errors import UserError
+from vlmtune.model.layout import CONFIG, one_line
+from vlmtune.storage.files import read_json
+
+HF, OPEN_CLIP = "config.json", "open_clip_config.json"
+
+
+def hub_kind(name: str, revision: str | None = None) -> str:
+    """The file that says what a hub repository holds.
+
+    It is an export, or else a model of transformers, or of open_clip. A repository of both counts
+    as one of open_clip if the type of the other is not supported.
+
+    Raises:
+        UserError: There is no such repository or it holds none of these, or the network is down.
+    """
+    from huggingface_hub.errors import LocalEntryNotFoundError  # a local folder does not need it
+
+    from vlmtune.backbones.hub_connection import hub_or_cache
+
+    with hub_or_cache(name) as answers:
+        if _hub_file(name, CONFIG, revision):
+            return CONFIG
+        config, open_clip = (_hub_file(name, file, revision) for file in (HF, OPEN_CLIP))
+        if not (answers or config or open_clip):
+            raise LocalEntryNotFoundError(name)
+    kind = _type(Path(config)) if config else None
+    if kind is not None and (kind in supported_types() or not open_clip):
+        return HF
+    if open_clip:
+        return OPEN_CLIP
+    raise UserError(
+        "expected an export, a model of transformers or one of open_clip on the Hugging Face hub, "
+        f"got {name!r} without {CONFIG}, {HF} with a model_type, or {OPEN_CLIP}: check the name, "
+        "the revision and the network"
+    )
+
+
+def is_hf_folder(path: Path) -> bool:
+    """Whether `save_pretrained` wrote this folder; relative to what `find_path` knows."""
+    folder = find_path(path)
+    if folder is None or (folder / OPEN_CLIP).is_file() or not (folder / HF).is_file():
+        return False
+    return _type(folder / HF) is not None
+
+
+def hf_spec(name: str, revision: str | None = None) -> Spec:
+    """The spec of the backbone of a model of transformers, by its type, at a revision of the hub.
+
+    Raises:
+        UserError: The type is not supported.
+    """
+    folder = find_path(name)
+    file = folder / HF if folder is not None else Path(_hub_file(name, HF, revision) or "")
+    kind, types = _type(file), supported_types()
+    if kind not in types:
+        raise UserError(
+            f"expected a model of a supported type ({', '.join(types)}), got {name} of type "
+            f"{kind}: use another model"
+        )
+    return {"class_path": types[kind], "init_args": {"model": name, "revision": revision}}
+
+
+def _type(config: Path) -> str | None:
+    """The model type in a config of transformers; None if it has none."""
+    content: Any = read_json(config, "a config of transformers", "correct the path")
+    kind = content.get("model_type") if isinstance(content, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def _hub_file(name: str, file: str, revision: str | None) -> str | None:
+    """The local path of a repository's file; None if it has none, or is out of reach."""
+    from huggingface_hub import hf_hub_download  # a local folder does not need it
+    from huggingface_hub.errors import EntryNotFoundError
+
+    try:
+        return hf_hub_download(name, file, revision=revision)
+    except EntryNotFoundError:  # offline: not in the cache
+        return None
+    except Exception as error:  # network, permission, name
+        raise UserError(
+            f"expected an export or a model in a folder or on the Hugging Face hub, got {name!r} "
+            f"({one_line(error)}): check the name, the revision and the network"
+        ) from error

@@ -1,0 +1,273 @@
+"""From an export or a checkpoint to a model.
+
+In: a folder, the id of a hub repository, or a `.ckpt`. Out: the model. Never: anything unpickled.
+"""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NotRequired
+
+import torch
+from pydantic import Field, InstanceOf
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.trained_state import load_trained_state
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.weight_checks import check_finite
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError, reason
+from vlmtune.model.hub_id import is_hub_id
+from vlmtune.model.layout import (
+    CONFIG,
+    FILES,
+    VERSION,
+    WEIGHTS,
+    PluginSpec,
+    one_line,
+    read_config,
+    sha256,
+)
+from vlmtune.model.model import Model
+from vlmtune.storage.files import check_shape, regular
+
+TensorValue = Annotated[Tensor, InstanceOf]
+RunId = Annotated[str, Field(pattern=r"^[^:;,#?/\\'\s]+$")]  # W&B names a folder by it
+
+LIVE = "live_state_dict"  # in a checkpoint of averaged weights: those to train on from
+CHECKPOINT_KEYS = ("version", "backbone", "fingerprint", "adapter")
+
+
+class CheckpointSpecs(TypedDict):
+    """What a checkpoint says of its model."""
+
+    version: int
+    backbone: PluginSpec
+    fingerprint: str
+    adapter: PluginSpec
+
+
+class CheckpointContent(TypedDict):
+    """The part of a checkpoint that vlmtune reads."""
+
+    vlmtune: CheckpointSpecs
+    state_dict: dict[str, TensorValue]
+    global_step: NotRequired[int]
+    live_state_dict: NotRequired[dict[str, TensorValue]]
+    wandb_runs: NotRequired[list[RunId]]
+    provenance: NotRequired[Any]  # a file may hold anything here
+
+
+def load_export(
+    source: str | Path,
+    *,
+    backbone: Backbone | None = None,
+    revision: str | None = None,
+    pretrained: str | None = None,
+    packages: Sequence[str] = (),
+) -> Model:
+    """Loads an export onto the CPU.
+
+    Args:
+        source: A folder written by `save_export`, or the id of a hub repository with its files.
+        backbone: The backbone, never adapted before; None builds it as the export describes, at the
+            revision of the base model that the export records.
+        revision: Commit, branch or tag of a hub repository; None for its main branch.
+        pretrained: The file with the backbone's weights, if it is not where the export says.
+        packages: Packages besides vlmtune that the export may import classes from.
+
+    Raises:
+        UserError: There is no such export, a file is damaged, it names a class of another package,
+            the weights of the backbone are not those of the training, or the adapter's weights do
+            not fit.
+    """
+    folder = _export_folder(str(source), revision)
+    config = read_config(folder / CONFIG)
+    check_packages(config["backbone"], config["adapter"], packages=packages, source=str(source))
+    try:
+        state = load_file(folder / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"expected the weights {folder / WEIGHTS}, got {one_line(error)}: export again"
+        ) from error
+    if (want := config.get("weights_sha256")) and sha256(folder / WEIGHTS) != want:
+        raise UserError(
+            f"expected the weights {folder / WEIGHTS} as they were exported, got another checksum: "
+            "copy the folder again, or export again"
+        )
+    if pretrained is not None:
+        arguments = config["backbone"]["init_args"]
+        if arguments.get("pretrained") is None:
+            raise UserError(
+                f"expected no pretrained for {source}, which names its own weights, got "
+                f"{pretrained!r}: leave it out"
+            )
+        arguments["pretrained"] = pretrained
+    specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
+    check_finite(state, f"{folder / WEIGHTS} is damaged; export again")
+    parts = _rebuild(specs, state, str(source), backbone)
+    return Model(*parts, provenance=config.get("provenance"))
+
+
+def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
+    """Builds the model of a training checkpoint, with its weights.
+
+    Args:
+        path: A `.ckpt` of a run.
+        packages: Packages besides vlmtune that the checkpoint may import classes from.
+
+    Raises:
+        UserError: It is not a checkpoint, names a class of another package, or does not fit.
+    """
+    checkpoint = check_checkpoint(path)
+    specs = checkpoint["vlmtune"]
+    check_packages(specs["backbone"], specs["adapter"], packages=packages, source=str(path))
+    parts = _rebuild(specs, checkpoint["state_dict"], str(path))
+    return Model(*parts, provenance=checkpoint.get("provenance"))
+
+
+def check_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Reads and checks a training checkpoint without building the model.
+
+    Raises:
+        UserError: It is not a vlmtune checkpoint, is damaged, or has weights that are not finite.
+    """
+    if Path(path).is_dir():
+        raise UserError(
+            f"expected the file of a vlmtune checkpoint, got the folder {path}: name the file, in "
+            "the folder of a run checkpoints/last.ckpt"
+        )
+    try:
+        check_archive(regular(path))
+        checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
+    except Exception as error:  # zip, pickle and torch raise errors of their own
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"expected a vlmtune checkpoint in {path}, got "
+            f"{reason(error) if isinstance(error, OSError) else one_line(error)}: correct the path"
+        ) from error
+    specs = checkpoint.get("vlmtune") if isinstance(checkpoint, dict) else None
+    if not (isinstance(specs, dict) and specs.keys() >= set(CHECKPOINT_KEYS)):
+        raise UserError(
+            f"expected a vlmtune checkpoint in {path}, got something else: correct the path, or "
+            "measure weights of open_clip with --model FILE --architecture NAME"
+        )
+    if specs["version"] != VERSION:
+        raise UserError(
+            f"expected a checkpoint of version {VERSION} in {path}, got {specs['version']}: "
+            "use the version of vlmtune that wrote it"
+        )
+    fix = "use another checkpoint"
+    check_shape(checkpoint, CheckpointContent, path, "a vlmtune checkpoint", fix)
+    for key in ("state_dict", LIVE):
+        check_finite(checkpoint.get(key, {}), f"{path} is damaged; {fix}")
+    return checkpoint
+
+
+def check_archive(path: Path) -> None:
+    """Compares the checksum of each part of a checkpoint with its bytes; torch does not.
+
+    Raises:
+        UserError: A part is damaged.
+    """
+    if not zipfile.is_zipfile(path):
+        return  # torch says what it is
+    with zipfile.ZipFile(path) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise UserError(
+            f"expected the checkpoint {path} as it was written, got another checksum of {damaged}: "
+            "use another checkpoint"
+        )
+
+
+def _export_folder(source: str, revision: str | None) -> Path:
+    """The local folder of an export; downloads it if `source` is a hub id."""
+    folder = Path(source)
+    if folder.is_dir():
+        missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
+        if missing == [WEIGHTS]:
+            read_config(folder / CONFIG)  # an error of its own if it is another library's
+        if missing:
+            raise UserError(
+                f"expected an export of vlmtune in {source}, it has no {missing[0]}: "
+                "correct the path or export again"
+            )
+        return folder
+    if not is_hub_id(source, None):
+        raise UserError(
+            f"expected the folder of an export or a hub id org/name, got {source!r}: correct it"
+        )
+    from huggingface_hub import snapshot_download  # a local folder does not need it
+
+    from vlmtune.backbones.hub_connection import hub_or_cache
+
+    try:
+        with hub_or_cache(source):
+            folder = Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
+    except UserError:
+        raise
+    except Exception as error:  # network, permission, name
+        raise UserError(
+            f"expected an export in a folder or on the Hugging Face hub, got {source!r} "
+            f"({one_line(error)}): check the name, the revision and the network"
+        ) from error
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"expected an export of vlmtune in the hub repository {source}, it has no {CONFIG}: "
+            f"for a model of open_clip write hf-hub:{source}"
+        )
+    return folder
+
+
+def check_packages(*specs: Any, packages: Sequence[str], source: str) -> None:
+    """Refuses to import what a file names, except from vlmtune and the packages of the user.
+
+    Raises:
+        UserError: A spec, or one inside it, names a class of another package.
+    """
+    for spec in specs:
+        if isinstance(spec, dict) and "class_path" in spec:
+            package = str(spec["class_path"]).partition(".")[0]
+            if package not in ("vlmtune", *packages):
+                raise UserError(
+                    f"expected classes of vlmtune in {source}, got {spec['class_path']}: if you "
+                    f'trust that package, add packages=["{package}"], or --packages {package} on '
+                    "the command line"
+                )
+        if isinstance(spec, dict | list):
+            inner = spec.values() if isinstance(spec, dict) else spec
+            check_packages(*inner, packages=packages, source=source)
+
+
+def _rebuild(
+    specs: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+    source: str,
+    backbone: Backbone | None = None,
+) -> tuple[Backbone, Adapter]:
+    backbone = backbone or instantiate(specs["backbone"], Backbone)
+    if backbone.fingerprint != specs["fingerprint"]:
+        raise UserError(
+            f"expected the backbone {specs['backbone']['init_args']} of {source} "
+            f"(fingerprint {specs['fingerprint'][:12]}), got other weights or preprocessing "
+            f"({backbone.fingerprint[:12]}): use the weights it was trained on"
+        )
+    try:
+        adapter = instantiate(specs["adapter"], Adapter)
+        with torch.random.fork_rng(devices=[]):  # random initial weights are replaced at once
+            adapter.attach(backbone)
+    except (RuntimeError, MemoryError, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(
+            f"expected arguments of {specs['adapter']['class_path']} in {source}, got "
+            f"{specs['adapter']['init_args']} ({one_line(error)}): export again"
+        ) from error
+    load_trained_state(backbone, adapter, state, source)
+    return backbone.eval(), adapter.eval()

@@ -1,0 +1,330 @@
+"""From the name of a model to the model: what `--model` and `vlmtune.load` take.
+
+In: what a person types. Out: a model, zero-shot if it has no adapter. Never: a guess.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import yaml
+
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.matching import Matching
+from vlmtune.adapters.zero_shot import ImagesAlone, ZeroShot
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.state_dicts import SUFFIXES
+from vlmtune.config import Spec, find_path, instantiate
+from vlmtune.errors import UserError
+from vlmtune.model.hub import HF, hf_spec, hub_kind, is_hf_folder
+from vlmtune.model.hub_id import is_hub_id
+from vlmtune.model.layout import CONFIG, WEIGHTS, one_line
+from vlmtune.model.loading import load_export, read_checkpoint
+from vlmtune.model.model import Model
+from vlmtune.types import FeatureSpec
+
+OPEN_CLIP = "vlmtune.backbones.open_clip.open_clip.OpenClip"
+TIMM, TIMM_IMAGE = "timm:", "vlmtune.backbones.timm_image.TimmImage"
+PREFIXES = ("hf-hub", "local-dir", "timm")  # before a colon: no name of open_clip
+POOLED = FeatureSpec("pooled")
+STEM = re.compile(r"[a-z][a-z0-9_]*")
+FILES = (*SUFFIXES, ".ckpt", ".yaml", ".yml")
+
+
+def load(
+    source: str | Path,
+    pretrained: str | None = None,
+    *,
+    architecture: str | None = None,
+    revision: str | None = None,
+    backbone: Backbone | None = None,
+    device: torch.device | str | None = None,
+    precision: str | None = None,
+    batch_size: int = 256,
+    packages: Sequence[str] = (),
+    texts: bool = True,
+) -> Model:
+    """Loads a model by its name, as `--model` of the command line does.
+
+    Args:
+        source: An export (folder or hub id), a `.ckpt` of a run, a model of Hugging Face (hub id,
+            or a folder that `save_pretrained` wrote) of a supported type, an open_clip name
+            ("ViT-B-32-quickgelu", with its weights "ViT-B-32-quickgelu:openai", or
+            "hf-hub:org/repo") or folder, "timm:" and a name of timm or its
+            folder, the YAML of a backbone or one with `backbone` and `adapter`, or the stem of one
+            in configs/plugins/models or backbones, or, with `architecture`, a weights file. A model
+            without an adapter is zero-shot: by its embeddings, or by its matching head if it has
+            no embeddings.
+        pretrained: Weights for an open_clip name, or for that of an export whose weights file has
+            moved.
+        architecture: The open_clip name that the weights in the file `source` (.pt, .pth, .bin,
+            .safetensors) belong to; "ViT-B-32-quickgelu" for those fine-tuned from OpenAI's.
+        revision: Commit, branch or tag of a hub id; None for its main branch. Pin a commit where
+            numbers must not change. An export records that of its base model itself.
+        backbone: The backbone of an export, never adapted before; None builds it as the export
+            describes.
+        device: Where to compute; the accelerator if there is one, else the CPU.
+        precision: "fp32" or "bf16" for the weights of a model without training; None for its
+            default. A trained model computes as it was trained.
+        batch_size: Images, or captions, encoded at a time.
+        packages: Packages besides vlmtune that an export or a checkpoint may import classes from,
+            such as `["mypackage"]`. No others are imported.
+        texts: Whether the model must read texts. False also accepts an image-only model, whose
+            `encode_image` works and whose `score` does not.
+
+    Raises:
+        UserError: There is no such model, it is of a type that is not supported, a file is damaged,
+            it names a class of another package, the weights do not fit, or the model has its own
+            weights besides `pretrained`.
+    """
+    name, pretrained = _tagged(_shipped(str(source)), pretrained)
+    if revision is not None and not is_hub_id(name, pretrained):
+        raise UserError(
+            f"expected a hub id org/name with a revision, got {name!r}: leave the revision out"
+        )
+    where = device_of_this_machine(device)
+    if backbone is not None:
+        model = load_export(name, backbone=backbone, revision=revision, packages=packages)
+        trained = True
+    else:
+        if architecture is not None or _is_weights(Path(name)):
+            name, pretrained = _in_architecture(name, pretrained, architecture)
+        model, trained = _named(name, pretrained, precision, revision, packages, texts)
+    if precision is not None and trained:
+        raise UserError(
+            f"expected no precision for {name}, whose weights were trained in one, got "
+            f"{precision!r}: leave it out"
+        )
+    return model.batched(batch_size).to(where)
+
+
+def device_of_this_machine(name: torch.device | str | None) -> torch.device:
+    """Returns a device; without a name the accelerator, or else the CPU.
+
+    Raises:
+        UserError: There is no such device.
+    """
+    if name is None:
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        line = " ".join(str(error).split())
+        raise UserError(
+            f"expected a device of this machine, got {str(name)!r} ({line}): use cpu"
+        ) from error
+    return device
+
+
+def resolve(
+    name: str,
+    pretrained: str | None = None,
+    architecture: str | None = None,
+    packages: Sequence[str] = (),
+    texts: bool = True,
+) -> Model:
+    """Loads the model called `name` onto the CPU; see `load`."""
+    return load(
+        name,
+        pretrained,
+        architecture=architecture,
+        device="cpu",
+        packages=packages,
+        texts=texts,
+    )
+
+
+def _is_weights(path: Path) -> bool:
+    return path.suffix in SUFFIXES and path.is_file()
+
+
+def _in_architecture(
+    name: str, pretrained: str | None, architecture: str | None
+) -> tuple[str, str]:
+    """Turns a weights file and its architecture into an open_clip name and its weights."""
+    if architecture is None:
+        raise UserError(
+            f"expected the open_clip architecture of the weights in {name}, got none: add "
+            "--architecture, for example --architecture ViT-B-32-quickgelu for a ViT-B/32 that was "
+            "fine-tuned from OpenAI's weights"
+        )
+    if pretrained is not None:
+        raise UserError(
+            f"expected no pretrained with an architecture, got {pretrained!r}: leave it out"
+        )
+    if not _is_weights(Path(name)):
+        raise UserError(
+            f"expected a weights file ({', '.join(SUFFIXES)}) for the architecture "
+            f"{architecture}, got {name!r}: correct the path, or leave the architecture out"
+        )
+    return architecture, name
+
+
+def _shipped(name: str) -> str:
+    """The full path of an export that comes with vlmtune; any other name is unchanged."""
+    folder = None if Path(name).exists() else find_path(name)
+    return str(folder) if folder and (folder / CONFIG).is_file() else name
+
+
+def _check_file(name: str) -> None:
+    """Raises `UserError` for a missing file, which would be taken for a model, and for a run."""
+    if written := sorted(Path(name).glob("checkpoints/*.ckpt")):
+        raise UserError(
+            f"expected a model, got {name}, the folder of a run: name one of its checkpoints, such "
+            f"as {written[-1]}"
+        )
+    if Path(name).suffix in FILES and ":" not in name and not Path(name).exists():
+        raise UserError(f"expected a model in {name}, got no such file: correct the path")
+
+
+def _named(
+    name: str,
+    pretrained: str | None,
+    precision: str | None,
+    revision: str | None,
+    packages: Sequence[str],
+    texts: bool,
+) -> tuple[Model, bool]:
+    """A model by its name, and whether it was trained by vlmtune."""
+    _check_file(name)
+    hub = _hub(name, pretrained, revision)
+    if _is_export(name, hub):
+        return load_export(name, revision=revision, pretrained=pretrained, packages=packages), True
+    if _is_checkpoint(name):
+        _check_none(name, pretrained)
+        return read_checkpoint(Path(name), packages), True
+    spec = _spec(name, pretrained, revision, hub)
+    if precision is not None:
+        spec["backbone"].setdefault("init_args", {})["precision"] = precision
+    return Model(*attached(spec, texts)), False
+
+
+def backbone_spec(name: str) -> Spec:
+    """Returns the spec of the backbone called `name`, for a training; see `load` for names.
+
+    Raises:
+        UserError: There is no such model, or it is one that vlmtune trained.
+
+    Example:
+        >>> backbone_spec("ViT-B-32-quickgelu:openai")["init_args"]
+        {'model': 'ViT-B-32-quickgelu', 'pretrained': 'openai'}
+    """
+    name, pretrained = _tagged(_shipped(name), None)
+    _check_file(name)
+    if _is_weights(Path(name)):
+        raise UserError(
+            f"expected the open_clip architecture of the weights in {name}, got none: write "
+            f"ARCHITECTURE:{name}, for example ViT-B-32-quickgelu:{name} for a ViT-B/32 that was "
+            "fine-tuned from OpenAI's weights"
+        )
+    hub = _hub(name, pretrained, None)
+    if _is_export(name, hub) or _is_checkpoint(name):
+        raise UserError(
+            f"expected a backbone without an adapter, got {name}, which vlmtune trained: name the "
+            "folder that `vlmtune export --merged` writes, or continue a run with --ckpt_path"
+        )
+    return _spec(name, pretrained, None, hub)["backbone"]
+
+
+def _tagged(name: str, pretrained: str | None) -> tuple[str, str | None]:
+    """Splits an open_clip name with its weights, such as "ViT-B-32-quickgelu:openai"."""
+    first, colon, tag = name.partition(":")
+    is_path = tag.startswith("//") or Path(name).exists()
+    if pretrained is not None or not colon or first in PREFIXES or is_path:
+        return name, pretrained
+    return first, tag
+
+
+def _hub(name: str, pretrained: str | None, revision: str | None) -> str | None:
+    """What a repository of the hub holds; None for any other name."""
+    if Path(name).exists() or name.startswith(TIMM) or not is_hub_id(name, pretrained):
+        return None
+    return hub_kind(name, revision)
+
+
+def _is_export(name: str, hub: str | None) -> bool:
+    return hub == CONFIG or any((Path(name) / file).is_file() for file in (CONFIG, WEIGHTS))
+
+
+def _is_checkpoint(name: str) -> bool:
+    return Path(name).is_file() and Path(name).suffix not in (".yaml", ".yml")
+
+
+def _spec(
+    name: str, pretrained: str | None, revision: str | None, hub: str | None
+) -> dict[str, Spec]:
+    """The backbone and, if its YAML names one, the adapter of a model that is not yet trained."""
+    path = Path(name)
+    stem = STEM.fullmatch(name) and next(filter(None, map(find_path, _plugins(name))), None)
+    if path.is_file() or (stem and not path.exists()):
+        _check_none(name, pretrained)
+        return _untrained_spec(path if path.is_file() else Path(str(stem)))
+    if hub == HF or is_hf_folder(path):
+        _check_none(name, pretrained)
+        return {"backbone": hf_spec(name, revision)}
+    if revision is not None:
+        raise UserError(
+            f"expected an export or a model of transformers with a revision, got {name} of "
+            "open_clip, which only loads main branches: leave it out, or download that revision"
+        )
+    class_path, model = OPEN_CLIP, f"hf-hub:{name}" if hub else name
+    if name.startswith(TIMM):
+        class_path, model = TIMM_IMAGE, name.removeprefix(TIMM)
+    options = {"model": model, "pretrained": pretrained}
+    return {"backbone": {"class_path": class_path, "init_args": options}}
+
+
+def _check_none(name: str, pretrained: str | None) -> None:
+    """Raises `UserError` for `pretrained` beside a model with its own weights."""
+    if pretrained is not None:
+        raise UserError(
+            f"expected no pretrained for {name}, which has its own weights, got {pretrained!r}: "
+            "leave it out"
+        )
+
+
+def _plugins(stem: str) -> list[Path]:
+    return [Path("configs/plugins", kind, f"{stem}.yaml") for kind in ("models", "backbones")]
+
+
+def _untrained_spec(path: Path) -> dict[str, Spec]:
+    """The backbone and, if it names one, the adapter of a YAML."""
+    spec = _read_spec(path)
+    if "backbone" not in spec:
+        return {"backbone": spec}
+    return {
+        key: _read_spec(path.parent / part) if isinstance(part, str) else part
+        for key, part in spec.items()
+    }
+
+
+def _read_spec(path: Path) -> Spec:
+    try:
+        spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"expected a YAML in {path}, got {one_line(error)}: correct it") from error
+    if not isinstance(spec, dict) or not spec.keys() & {"class_path", "backbone"}:
+        raise UserError(
+            f"expected class_path and init_args in {path}, or backbone and adapter: correct it"
+        )
+    return spec
+
+
+def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapter]:
+    """Makes a backbone with its adapter, by default the one that scores it as it is."""
+    backbone = instantiate(spec["backbone"], Backbone)
+    if texts and not backbone.encodes_texts:
+        raise UserError(
+            f"expected a model that reads texts, got {backbone.title}, which only reads images: "
+            "use it with vlmtune probe or evaluate, or choose another"
+        )
+    if "adapter" in spec:
+        adapter = instantiate(spec["adapter"], Adapter)
+    elif backbone.fits(POOLED, "image") is not None and backbone.fusion is not None:
+        adapter = Matching(blocks=0)
+    else:
+        adapter = ZeroShot() if backbone.encodes_texts else ImagesAlone()
+    adapter.attach(backbone)
+    return backbone, adapter
