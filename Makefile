@@ -8,14 +8,15 @@ BIN := .venv/bin
 RUN := .venv/.installed
 DEV := .venv/.installed-dev
 # uv installs torch and the rest in half a minute, pip in two. Only pip knows of a private index in
-# pip.conf, so it is tried if uv fails.
+# pip.conf, so it is tried if uv fails. Compiled once here, torch and its kin are imported in 6 seconds
+# in place of 16 by each process that a test starts.
 OPTIONS := --quiet --constraint constraints.txt
-INSTALL = $(BIN)/uv pip install --python $(BIN)/python $(OPTIONS) $(1) || \
+INSTALL = $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python $(OPTIONS) $(1) || \
 	$(BIN)/python -m pip install $(OPTIONS) $(1)
 
 # One process a core, one thread a process. The tests of a file share its fixtures, so a file stays
 # with one process.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 # Laws and pure functions: what most edits break.
 QUICK := tests/test_architecture.py tests/test_language.py tests/test_rooms.py tests/test_types.py \
 	tests/test_config.py tests/metrics tests/objectives tests/pairs tests/data/test_sample_order.py \
