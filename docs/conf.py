@@ -31,10 +31,11 @@ html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "header_links_before_dropdown": 5,
-    "secondary_sidebar_items": {"**": ["page-toc"], "experiments": []},
+    "secondary_sidebar_items": {"**": ["page-toc"], "results/*": []},  # wide tables
     "show_prev_next": False,
 }
 html_sidebars = {name: [] for name in [page.stem for page in HERE.glob("*.md")]}
+html_sidebars["results/*"] = []
 html_show_sourcelink = False
 
 
