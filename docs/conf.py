@@ -13,6 +13,8 @@ from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "vlmtune"
+# Their tables are wide and need the room of both side bars.
+RESULTS = [f"results/{page.stem}" for page in sorted((HERE / "results").glob("*.md"))]
 
 project = "vlmtune"
 release = version_of("vlmtune")
@@ -31,10 +33,10 @@ html_theme = "pydata_sphinx_theme"
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "header_links_before_dropdown": 5,
-    "secondary_sidebar_items": {"**": ["page-toc"], "experiments": []},
+    "secondary_sidebar_items": {"**": ["page-toc"], **{name: [] for name in RESULTS}},
     "show_prev_next": False,
 }
-html_sidebars = {name: [] for name in [page.stem for page in HERE.glob("*.md")]}
+html_sidebars = {name: [] for name in [*(page.stem for page in HERE.glob("*.md")), *RESULTS]}
 html_show_sourcelink = False
 
 

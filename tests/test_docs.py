@@ -1,5 +1,6 @@
 """The documentation: its size, its pages, and the core path that CONTRIBUTING lists."""
 
+import csv
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 LINES = 3600  # of the core path, at most
+RESULTS = ROOT / "docs/results"
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
@@ -44,7 +46,32 @@ def test_the_glossary_names_classes_that_exist():
 
 def test_the_wrapped_lines_of_the_pages_are_short():
     """Tables, links and code may be wide, prose may not."""
-    for path in (ROOT / "docs").glob("*.md"):
+    for path in [*(ROOT / "docs").glob("*.md"), *RESULTS.glob("*.md")]:
         prose = re.sub(r"^ *```.*?^ *```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
         lines = [line for line in prose.splitlines() if not line.startswith("|")]
         assert max(map(len, lines)) <= 110, path
+
+
+def test_the_claims_are_short():
+    assert len((ROOT / "docs/experiments.md").read_text(encoding="utf-8")) <= 8000
+
+
+def test_a_page_shows_each_table():
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in RESULTS.glob("*.md"))
+    shown = re.findall(r"^:file: (.+)$", pages, re.MULTILINE)
+    assert sorted(shown) == sorted(path.name for path in RESULTS.glob("*.csv"))
+
+
+def test_the_numbers_of_the_claims_stand_in_the_tables():
+    """A claim may shorten a cell to its mean, "63.3" of "63.3 (73 / 46 / 71)"."""
+    measured = set()
+    for path in RESULTS.glob("*.csv"):
+        with path.open(encoding="utf-8", newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        measured.update(cells, [cell.partition(" (")[0] for cell in cells])
+    page = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!---)[^|]*\|(.*)\|$", page, re.MULTILINE)
+    claimed = {cell.strip() for row in rows for cell in row.split("|")}
+    numbers = {cell for cell in claimed if re.match(r"[\d.]+( [(/]|$)", cell)}
+    assert len(numbers) > 50
+    assert numbers - measured == set()

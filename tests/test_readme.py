@@ -35,7 +35,7 @@ from vlmtune.types import Pooled
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "checkpoints/**/*.md", "configs/*.md", "docs/*.md")
+    for pattern in ("*.md", "checkpoints/**/*.md", "configs/*.md", "docs/*.md", "docs/results/*.md")
     for path in ROOT.glob(pattern)
     if not (
         path.parent / "adapter_config.json"

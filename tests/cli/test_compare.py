@@ -116,12 +116,17 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
     assert table.splitlines()[2:] == [
         "| strategy | trainable parameters | accuracy | s/epoch |",
         "| --- | ---: | ---: | ---: |",
-        "| *chance* |  | 25.0 % |  |",
+        "| chance |  | 25.0 % |  |",
         "| zero-shot | 12 | 20.0 % | – |",
         "| First | 12 | 40.0 % (30.0 % / 50.0 %) | 0.3 |",
         "| Second | 12 | 85.0 % (90.0 % / 80.0 %) | 0.3 |",
     ]
     assert table in capsys.readouterr().out
+    assert Path("runs/compare.csv").read_text().splitlines()[:3] == [
+        "strategy,trainable parameters,accuracy,s/epoch",
+        "chance,,25.0 %,",
+        "zero-shot,12,20.0 %,–",
+    ]
     rows = json.loads(Path("runs/compare.json").read_text())["rows"]
     assert [run["values"]["accuracy"] for run in rows["one"]["runs"]] == [0.3, 0.5]
     assert [run["seed"] for run in rows["two"]["runs"]] == [0, 1]

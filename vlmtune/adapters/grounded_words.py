@@ -42,7 +42,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     of the sphere (1, 0). g is 0 at the start.
 
     In training the evidence and b are scored alone. With the frozen score most pairs are easy from
-    the start, and the others teach words too little to read the image (docs/experiments.md).
+    the start, and the remaining pairs teach words too little to read the image ("What failed" in
+    docs/experiments.md).
 
     Source: ours. Words that read patches one by one are those of FILIP (Yao et al. 2022, section
     3.1), which takes the best patch of each word; expected coordinates are those of spatial

@@ -1,7 +1,7 @@
 """`vlmtune compare`: trains every strategy of an experiment and puts the results into one table.
 
 In: a YAML with the strategies, and seeds. Out: a run in FOLDER/STRATEGY/seed-SEED for each,
-`compare.md` with the mean over seeds and each seed, and `compare.json`.
+`compare.md` and `compare.csv` with the mean over seeds and each seed, and `compare.json`.
 Never: a finished run again, or a run that another call is running.
 
 The YAML has `title`, `out`, `zero_shot` (options of `vlmtune evaluate`), `base` (shared config),
@@ -12,6 +12,8 @@ encoding.
 
 import argparse
 import contextlib
+import csv
+import io
 import json
 import signal
 import statistics
@@ -30,6 +32,7 @@ from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError, reason
+from vlmtune.report.formats import no_formula
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
 from vlmtune.storage.files import all_or_none, regular, write_text
@@ -254,23 +257,41 @@ def collect(experiment: Experiment, listed: Sequence[Task]) -> dict[str, Any]:
     return {"title": experiment.title, "columns": experiment.columns, "rows": rows}
 
 
-def markdown(comparison: dict[str, Any]) -> str:
-    """The table: means over seeds, and in brackets each of them."""
+def table(comparison: dict[str, Any]) -> list[list[str]]:
+    """The cells of the table: headings, chance, then a row for each strategy.
+
+    A number is the mean over seeds, and in brackets each of them.
+    """
     titles, rows = list(comparison["columns"]), list(comparison["rows"].values())
     cells = [["strategy", "trainable parameters", *titles, "s/epoch"]]
-    cells.append(["---", *["---:"] * (len(titles) + 2)])
     for run in [run for row in rows for run in row["runs"]][:1]:
         chances = [(run["chance"][title], run["units"][title]) for title in titles]
         written = ("–" if chance is None else number(chance, unit) for chance, unit in chances)
-        cells.append(["*chance*", "", *written, ""])
+        cells.append(["chance", "", *written, ""])
     for row in rows:
         runs, units = row["runs"], row["runs"][0]["units"]
         values = [_cell([run["values"][title] for run in runs], units[title]) for title in titles]
         times = [r["seconds_per_epoch"] for r in runs if r["seconds_per_epoch"] is not None]
         seconds = f"{statistics.mean(times):.1f}" if times else "–"
         cells.append([row["name"], count(row["trainable_parameters"]), *values, seconds])
-    lines = [f"| {' | '.join(line)} |" for line in cells]
+    return cells
+
+
+def markdown(comparison: dict[str, Any]) -> str:
+    """The table of `compare.md`."""
+    heads, *rows = table(comparison)
+    rules = ["---", *["---:"] * (len(heads) - 1)]
+    lines = [f"| {' | '.join(line)} |" for line in (heads, rules, *rows)]
     return "\n".join([f"# {comparison['title']}", "", *lines]) + "\n"
+
+
+def to_csv(comparison: dict[str, Any]) -> str:
+    """The same table as `compare.csv`, which the documentation shows."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    for cells in table(comparison):
+        writer.writerow([no_formula(cell) for cell in cells])
+    return file.getvalue()
 
 
 def _cell(values: Sequence[float], unit: str) -> str:
@@ -304,7 +325,8 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
             _write_tables(experiment, out, steps)
     _write_tables(experiment, out, steps)
     print((out / "compare.md").read_text(encoding="utf-8"), end="")
-    print(f"written: {out / 'compare.md'}, {out / 'compare.json'}")
+    written = [out / f"compare.{form}" for form in ("md", "csv", "json")]
+    print(f"written: {', '.join(map(str, written))}")
     if failed:
         raise UserError(
             f"expected all runs to finish, {len(failed)} of {len(chosen)} failed ({failed[0]}): "
@@ -319,3 +341,4 @@ def _write_tables(experiment: Experiment, out: Path, steps: int | None) -> None:
         comparison = collect(experiment, tasks(experiment, out, sorted(seeds), [], steps))
         write_text(out / "compare.json", json.dumps(comparison, indent=1) + "\n")
         write_text(out / "compare.md", markdown(comparison))
+        write_text(out / "compare.csv", to_csv(comparison))
