@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 import vlmtune
-from data_builders.scenes.requests import render
+from data_builders.worlds.scenes.requests import render
 from vlmtune.cli.quickstart import CAPTIONS, CLIP
 from vlmtune.report import RunReport
 
