@@ -19,7 +19,6 @@ from vlmtune.cli.quickstart import CAPTIONS, CLIP
 from vlmtune.report import RunReport
 
 OUT = Path("docs/images")
-WIDTH = 760
 RUNS = {"zero-shot": "clip", "seed-0/mm-adapter": "recipe", "seed-0/grounded-words": "mixture"}
 SHAPES = {
     "clip": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
@@ -79,10 +78,10 @@ def embedded(path: Path, x: float, y: float, side: int) -> str:
     return f'<image {place} href="data:image/jpeg;base64,{data}"/>'
 
 
-def save_drawing(name: str, height: int, parts: Iterable[str]) -> None:
-    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+def save_drawing(name: str, width: int, height: int, parts: Iterable[str]) -> None:
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     # An image cannot know the colour of the page behind it, so it brings its background.
-    ground = box(0.5, 0.5, WIDTH - 1, height - 1, "ground")
+    ground = box(0.5, 0.5, width - 1, height - 1, "ground")
     style = (OUT / "drawing.css").read_text(encoding="utf-8")
     body = "\n".join([f"<style>\n{style}</style>", ground, *parts])
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>\n{body}\n</svg>\n'
@@ -92,10 +91,10 @@ def save_drawing(name: str, height: int, parts: Iterable[str]) -> None:
 def draw_swap(folder: Path) -> None:
     """Draws two scenes, their two captions, and the scores of CLIP and of the adapter."""
     images = [folder / f"world/images/cola/cola_unseen_{n:06}.png" for n in (0, 1)]
-    columns, side, y = (352, 552), 184, 244
+    columns, side, y = (300, 468), 152, 212
     parts = [embedded(path, x, 20, side) for path, x in zip(images, columns, strict=True)]
-    parts.append(text(24, 108, "Which picture is which?", "strong"))
-    parts.append(text(24, 132, "The higher score of a row wins.", "muted"))
+    parts.append(text(24, 92, "Which picture is which?", "strong"))
+    parts.append(text(24, 116, "The higher score of a row wins.", "muted"))
     for run, source in (("zero-shot", CLIP), ("seed-0/grounded-words", folder / "export")):
         report = RunReport.load(folder / run / "report.json")
         metric = report.metric("cola_multi_unseen", "accuracy/cube and sphere")
@@ -114,7 +113,7 @@ def draw_swap(folder: Path) -> None:
                 parts.append(box(columns[column], y - 26, side, 34, frame))
                 parts.append(text(columns[column] + side / 2, y - 4, shown, style, "middle"))
         y += 50
-    save_drawing("swap.svg", y - 26, parts)
+    save_drawing("swap.svg", 644, y - 26, parts)
 
 
 def draw_gained_and_forgotten(folder: Path) -> None:
@@ -148,7 +147,7 @@ def draw_gained_and_forgotten(folder: Path) -> None:
     for n in (0, 25, 50, 75, 100):
         parts.append(text(left + (right - left) * n / 100, y, str(n), "muted small", "middle"))
     parts.append(text(732, y, "%, seed 0", "muted small", "end"))
-    save_drawing("gained_and_forgotten.svg", y + 20, parts)
+    save_drawing("gained_and_forgotten.svg", 760, y + 20, parts)
 
 
 def save_sheet(name: str, rows: Sequence[Sequence[Image.Image]]) -> None:
