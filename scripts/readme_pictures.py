@@ -74,8 +74,8 @@ def embedded(path: Path, x: float, y: float, side: int) -> str:
     buffer = io.BytesIO()
     enlarged(path, 256).save(buffer, "JPEG", quality=90)
     data = base64.b64encode(buffer.getvalue()).decode()
-    place = f'x="{x}" y="{y}" width="{side}" height="{side}"'
-    return f'<image {place} href="data:image/jpeg;base64,{data}"/>'
+    frame = f'x="{x}" y="{y}" width="{side}" height="{side}"'
+    return f'<image {frame} href="data:image/jpeg;base64,{data}"/>'
 
 
 def save_drawing(name: str, width: int, height: int, parts: Iterable[str]) -> None:
