@@ -8,7 +8,9 @@ shows formulas as TeX.
 import re
 from importlib.metadata import version as version_of
 from pathlib import Path
+from typing import Any
 
+from sphinx.addnodes import toctree
 from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
@@ -21,6 +23,7 @@ release = version_of("vlmtune")
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
+myst_enable_extensions = ["attrs_block"]
 autodoc_default_options = {"members": True, "ignore-module-all": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
@@ -30,9 +33,12 @@ napoleon_use_ivar = True
 add_module_names = False
 html_title = "vlmtune"
 html_theme = "pydata_sphinx_theme"
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
+templates_path = ["_templates"]
 html_theme_options = {
+    "navbar_center": ["sections"],
     "navbar_end": ["theme-switcher"],
-    "header_links_before_dropdown": 5,
     "secondary_sidebar_items": {"**": ["page-toc"], **{name: [] for name in RESULTS}},
     "show_prev_next": False,
 }
@@ -78,7 +84,20 @@ def to_restructured(lines: list[str]) -> None:
     lines[:] = re.sub(r"(?m)^(\S.*)\n\n(?= {2,}\S)", r"\1\n\n::\n\n", text).split("\n")
 
 
+def add_sections(
+    app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
+) -> None:
+    """Gives the navigation the sections of index.md: each caption with its pages."""
+    context["sections"] = {}
+    for tree in app.env.get_doctree(app.config.root_doc).findall(toctree):
+        pages = []
+        for _, name in tree["entries"]:
+            pages.append((app.env.titles[name].astext(), context["pathto"](name), name == page))
+        context["sections"][tree["caption"]] = pages
+
+
 def setup(app: Sphinx) -> None:
     """Is called by Sphinx before it reads the pages."""
     write_reference()
+    app.connect("html-page-context", add_sections)
     app.connect("autodoc-process-docstring", lambda *event: to_restructured(event[-1]), 400)

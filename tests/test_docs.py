@@ -27,6 +27,16 @@ def test_the_index_lists_every_page():
     assert {Path(name).stem for name in PAGES} == named
 
 
+def test_the_pictures_are_small():
+    pictures = [
+        path
+        for suffix in ("svg", "png", "jpg")
+        for path in (ROOT / "docs/images").glob(f"*.{suffix}")
+    ]
+    assert len(pictures) > 1
+    assert max(path.stat().st_size for path in pictures) < 300_000
+
+
 def test_the_core_path_is_short():
     (listed,) = re.findall(r"<!-- core path -->\n```text\n(.*?)```", CONTRIBUTING, re.DOTALL)
     files = [ROOT / line.split()[0] for line in listed.splitlines()]
