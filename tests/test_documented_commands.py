@@ -50,6 +50,7 @@ UNRUN = {
     "wandb sweep": "needs an account; test_sweep runs its trials",
     "vlmtune report runs/sweeps/": "needs the trials of a sweep",
     "python -m scripts.": "measures for minutes, or asks a language model",
+    "python -m tests.faults.": "kills and damages for minutes",
     "docs/cluster.md": "needs GPUs, nodes, Slurm, W&B agents or a bucket",
     "docs/compare.md": "half an hour; test_compare runs a tiny comparison",
     "docs/experiments.md": "the published experiments; other pages have commands of each kind",
