@@ -279,7 +279,7 @@ def test_a_gradient_that_is_no_number_stops_the_run(model_folder, shards, tmp_pa
     said = stopped(made, shards, tmp_path, gradient_clip_val=1.0, **options)
     path, step, key = tmp_path / "last-before-nan.ckpt", 2 // accumulated, first.keys[2]
     assert said == (
-        "expected finite gradients, got NaN or infinity in that of "
+        "expected finite gradients, got NaN or infinity in the gradient of "
         f"'{next(n for n, p in made.named_parameters() if p.requires_grad)}' at step {step} "
         f"(its batch begins with record {key!r}): weights before this step are in {path}; "
         "resume from them with a lower learning rate or 32-bit precision"

@@ -375,5 +375,5 @@ def test_a_gradient_that_is_no_number_on_one_rank_stops_all(tmp_path):
     _, said, finite, saved = one
     assert finite
     assert saved
-    assert "in that of 'adapter.text.weight' at step 1 " in said
+    assert "in the gradient of 'adapter.text.weight' at step 1 " in said
     assert f"(its batch begins with record {corpora[1][0][0].key!r})" in said

@@ -16,6 +16,7 @@ from vlmtune.objectives.functional import (
     embedded_of,
     hard_negatives,
     mean_over_ranks,
+    only,
 )
 from vlmtune.types import ScoreShard
 
@@ -73,23 +74,25 @@ class CEClip(ShardedObjective):
         check_factors(intra_modal=intra_modal, rank=rank)
         if not upper >= 0:
             raise UserError(f"expected a largest threshold >= 0, got {upper=}: correct it")
-        self.intra_modal, self.rank, self.upper = intra_modal, rank, upper
+        self.intra_modal = intra_modal
+        self.rank = rank
+        self.upper = upper
         self.register_buffer("threshold", torch.zeros(()))
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        scores, targets = shard.rows, shard.row_targets
-        row, column = (targets.truth & scores.computed).nonzero(as_tuple=True)
-        hard = hard_negatives(scores, targets)
+        scores = shard.rows
+        truth = shard.row_targets.truth
+        row, column = (truth & scores.computed).nonzero(as_tuple=True)
+        hard = hard_negatives(scores, shard.row_targets)
         # Ranks add counts: a text counts if it is a hard negative of any image of any rank.
         hard_texts = group.sum(hard.sum(dim=0)) > 0
-        negatives = hard_texts & ~targets.truth[row]
         embedded = embedded_of(scores, "CEClip")
         anchors = embedded.text[column]
         true = embedded.scale * (embedded.image[row] * anchors).sum(dim=1)
-        lowest = torch.finfo(true.dtype).min
-        false = (embedded.scale * anchors @ embedded.text.T).masked_fill(~negatives, lowest)
-        losses = torch.logaddexp(true, false.logsumexp(dim=1)) - true
+        false = embedded.scale * anchors @ embedded.text.T
+        others = only(false, hard_texts & ~truth[row]).logsumexp(dim=1)
+        losses = torch.logaddexp(true, others) - true
         intra = mean_over_ranks(losses, torch.ones_like(row, dtype=torch.bool), group)
         gaps = scores.values[row, column][:, None] - scores.values[row]
         return self.intra_modal * intra + self.rank * self._rank(gaps, hard[row], group)
@@ -97,10 +100,10 @@ class CEClip(ShardedObjective):
     def _rank(
         self, gaps: Float[Tensor, "P M"], hard: Bool[Tensor, "P M"], group: ProcessGroup
     ) -> Float[Tensor, ""]:
+        gaps, hard = gaps.flatten(), hard.flatten()
         losses = (self.threshold - gaps).clamp_min(0)
-        loss = mean_over_ranks(losses.flatten(), hard.flatten(), group)
+        loss = mean_over_ranks(losses, hard, group)
         if self.training:
-            with torch.no_grad():
-                gap = group.sum(mean_over_ranks(gaps.detach().flatten(), hard.flatten(), group))
-                self.threshold.copy_(gap.clamp(0, self.upper))
+            gap = group.sum(mean_over_ranks(gaps.detach(), hard, group))
+            self.threshold.copy_(gap.clamp(0, self.upper))
         return loss

@@ -54,20 +54,23 @@ class CyClip(ShardedObjective):
     ) -> None:
         super().__init__(weight)
         check_factors(in_modal=in_modal, cross_modal=cross_modal)
-        self.in_modal, self.cross_modal = in_modal, cross_modal
+        self.in_modal = in_modal
+        self.cross_modal = cross_modal
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        rows, columns = embedded_of(shard.rows, "CyClip"), embedded_of(shard.columns, "CyClip")
-        image, text = (shard.row_targets.truth & shard.rows.computed).nonzero(as_tuple=True)
+        rows = embedded_of(shard.rows, "CyClip")
+        columns = embedded_of(shard.columns, "CyClip")
         # A pair's terms belong to the rank of its image; true pairs of all ranks are gathered.
-        all_pairs = group.gather(torch.stack([image + shard.row_start, text], dim=1))
-        images, texts = all_pairs.unbind(1)
-        captions = torch.bincount(images, minlength=len(columns.image)).to(rows.image.dtype)
-        u, v = rows.image[image], rows.text[text]
+        row, text = (shard.row_targets.truth & shard.rows.computed).nonzero(as_tuple=True)
+        image = row + shard.row_start
+        images, texts = group.gather(torch.stack([image, text], dim=1)).unbind(dim=1)
+        u, v = rows.image[row], rows.text[text]
         all_u, all_v = columns.image[images], rows.text[texts]
-        gaps = self.cross_modal * (u @ all_v.T - v @ all_u.T).square()
-        gaps = gaps + self.in_modal * (u @ all_u.T - v @ all_v.T).square()
-        weight = captions[image + shard.row_start].reciprocal()
-        terms = torch.einsum("p,q,pq->", weight, captions[images].reciprocal(), gaps)
+        cross_modal = (u @ all_v.T - v @ all_u.T).square()
+        in_modal = (u @ all_u.T - v @ all_v.T).square()
+        gaps = self.cross_modal * cross_modal + self.in_modal * in_modal
+        captions = torch.bincount(images, minlength=len(columns.image))
+        weight = captions.to(rows.image.dtype).reciprocal()
+        terms = torch.einsum("p,q,pq->", weight[image], weight[images], gaps)
         return terms / (captions > 0).sum().clamp_min(1)

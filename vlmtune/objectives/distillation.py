@@ -5,7 +5,6 @@ Scores with the frozen backbone's come in, a loss goes out. It never uses the tr
 
 from typing import ClassVar
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import log_softmax
@@ -14,7 +13,7 @@ from typing_extensions import override
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import mean_over_ranks, reference_of
+from vlmtune.objectives.functional import mean_over_ranks, only, reference_of
 from vlmtune.types import ScoreShard
 
 
@@ -39,6 +38,7 @@ class Distillation(ShardedObjective):
         temperature: $\tau$ > 0; above 1 small probabilities count for more.
 
     Example:
+        >>> import torch
         >>> from vlmtune.types import Scores, Targets
         >>> values, eye = torch.zeros(2, 2), torch.eye(2, dtype=torch.bool)
         >>> scores = Scores(values, torch.ones_like(eye), reference=values + 3)
@@ -57,12 +57,15 @@ class Distillation(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        rows, columns = shard.rows, shard.columns
-        row_scores, column_scores = (reference_of(side, "Distillation") for side in (rows, columns))
-        by_row = self._divergence(rows.values, row_scores, rows.computed)
-        by_column = self._divergence(columns.values.T, column_scores.T, columns.computed.T)
+        rows = shard.rows
+        columns = shard.columns
+        reference = reference_of(rows, "Distillation")
+        by_row = self._divergence(rows.values, reference, rows.computed)
         to_text = mean_over_ranks(by_row, rows.computed.any(dim=1), group)
-        return (to_text + mean_over_ranks(by_column, columns.computed.any(dim=0), group)) / 2
+        reference = reference_of(columns, "Distillation")
+        by_column = self._divergence(columns.values.T, reference.T, columns.computed.T)
+        to_image = mean_over_ranks(by_column, columns.computed.any(dim=0), group)
+        return (to_text + to_image) / 2
 
     def _divergence(
         self,
@@ -70,10 +73,8 @@ class Distillation(ShardedObjective):
         reference: Float[Tensor, "rows columns"],
         computed: Bool[Tensor, "rows columns"],
     ) -> Float[Tensor, "rows"]:
-        lowest = torch.finfo(values.dtype).min
-        log_p, log_r = (
-            log_softmax((x / self.temperature).masked_fill(~computed, lowest), dim=1)
-            for x in (values, reference.detach().to(values.dtype))
-        )
+        wanted = reference.detach().to(values.dtype)
+        log_p = log_softmax(only(values / self.temperature, computed), dim=1)
+        log_r = log_softmax(only(wanted / self.temperature, computed), dim=1)
         gaps = (log_r - log_p).masked_fill(~computed, 0)
         return self.temperature**2 * (log_r.exp() * gaps).sum(dim=1)

@@ -110,12 +110,18 @@ class EqSim(ShardedObjective):
         v1_over: Literal["pairs", "square"] = "pairs",
     ) -> None:
         super().__init__(weight)
-        self.v1, self.v2, self.close, self.k = v1, v2, close, k
+        self.v1 = v1
+        self.v2 = v2
+        self.close = close
         self.by: By = by
+        self.k = k
         self.ranked_by = ranked_by
         self.normalise: Normalise = normalise
-        self.alpha1, self.alpha2 = alpha1, alpha2
-        self.hinge, self.count, self.v1_over = hinge, count, v1_over
+        self.alpha1 = alpha1
+        self.alpha2 = alpha2
+        self.hinge = hinge
+        self.count = count
+        self.v1_over = v1_over
         if v1 == v2 == "none":
             raise UserError("expected v1 or v2 on some pairs, got none for both: set one")
         if k < 1 or not (alpha1 >= 0 and alpha2 >= 0):
@@ -174,34 +180,47 @@ class EqSim(ShardedObjective):
             >>> EqSim.released().spec()["init_args"]["alpha2"]
             0.1
         """
-        values = dict(close="draw", k=4, alpha1=0.0, alpha2=0.1, hinge="mean", count="each")
-        return cls(**{**values, "v1_over": "square", **changes})  # type: ignore[arg-type]
+        values: dict[str, Any] = {
+            "close": "draw",
+            "k": 4,
+            "alpha1": 0.0,
+            "alpha2": 0.1,
+            "hinge": "mean",
+            "count": "each",
+            "v1_over": "square",
+        }
+        return cls(**(values | changes))
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         shard = _in_single_precision(shard)
         pairs = TruePairs(shard, group)
-        close, times = pairs.comparable, pairs.comparable.to(pairs.weight.dtype)
+        comparable = pairs.comparable
+        weight = pairs.weight[pairs.local, None] * pairs.weight[None, :]
+        v1_weight = weight * comparable
+        v2_weight = weight * comparable
         if self.v1 == "distant" or self.v2 == "close":
             close, times = self._close(pairs, shard)
+            if self.v1 == "distant":
+                v1_weight = weight * (comparable & ~close)
+            if self.v2 == "close":
+                v2_weight = weight * times
         scores = pairs.four_scores(shard.rows.values, shard.columns.values, self.normalise)
-        fraction = pairs.weight[pairs.local].sum() / pairs.weight.sum().clamp_min(1)
-        weight = pairs.weight[pairs.local, None] * pairs.weight[None, :]
+        images = pairs.weight.sum()
+        fraction = pairs.weight[pairs.local].sum() / images.clamp_min(1)
         losses = []
         if self.v1 != "none":
-            mask = pairs.comparable if self.v1 == "all" else pairs.comparable & ~close
-            v1_weight = weight * mask
-            images = pairs.weight.sum()
-            over = group.sum(v1_weight.sum()) if self.v1_over == "pairs" else images.square()
+            over = images.square()
+            if self.v1_over == "pairs":
+                over = group.sum(v1_weight.sum())
             deviation = v1_deviation(scores.s12, scores.s21)
             losses.append(self._hinged(deviation, v1_weight, over, self.alpha1, fraction, group))
         if self.v2 != "none":
-            v2_weight = weight * (pairs.comparable if self.v2 == "all" else times)
             over = group.sum(v2_weight.sum())
-            losses += [
-                self._hinged(deviation, v2_weight, over, self.alpha2, fraction, group)
-                for deviation in v2_deviation(*scores)
-            ]
+            for deviation in v2_deviation(*scores):
+                losses.append(
+                    self._hinged(deviation, v2_weight, over, self.alpha2, fraction, group)
+                )
         return torch.stack(losses).sum()
 
     @override
@@ -214,24 +233,26 @@ class EqSim(ShardedObjective):
             four = pairs.four_scores(shard.rows.values, shard.columns.values, self.normalise)
             text, image = v2_deviation(*four)
             weight = pairs.weight[:, None] * pairs.weight[None, :] * pairs.comparable
-            kinds = {"close": weight * close, "distant": weight * ~close}
-        return {
-            name: float(((text + image) * kind).sum() / kind.sum())
-            for name, kind in kinds.items()
-            if kind.any()
-        }
+        means = {}
+        for name, kind in (("close", weight * close), ("distant", weight * ~close)):
+            if kind.any():
+                means[name] = float(((text + image) * kind).sum() / kind.sum())
+        return means
 
     def _close(
         self, pairs: TruePairs, shard: ScoreShard
     ) -> tuple[Bool[Tensor, "a A"], Float[Tensor, "a A"]]:
         """Whether two pairs are close, and how often that counts for the local one."""
-        rows, columns = shard.rows.values, shard.columns.values
+        rows = shard.rows.values
+        columns = shard.columns.values
         if self.ranked_by == "reference":
-            rows, columns = (reference_of(side, "EqSim") for side in (shard.rows, shard.columns))
+            rows = reference_of(shard.rows, "EqSim")
+            columns = reference_of(shard.columns, "EqSim")
         listed = partners(pairs, rows, columns, self.k, self.by, self.close == "draw")
         forward, backward = pairs.count_listings(listed)
         close = forward + backward > 0
-        return close, (close if self.count == "once" else forward).to(pairs.weight.dtype)
+        times = close if self.count == "once" else forward
+        return close, times.to(pairs.weight.dtype)
 
     def _hinged(
         self,
@@ -245,7 +266,8 @@ class EqSim(ShardedObjective):
         """This rank's part of the excess over the margin; `fraction` of the pairs are local."""
         over = torch.where(over > 0, over, 1.0)
         if self.hinge == "pair":
-            return ((deviation - margin).relu() * weight).sum() / over
+            excess = (deviation - margin).relu()
+            return (excess * weight).sum() / over
         part = (deviation * weight).sum() / over
         exceeds = group.sum(part.detach()) > margin
         return (part - margin * fraction) * exceeds
@@ -253,10 +275,10 @@ class EqSim(ShardedObjective):
 
 def _in_single_precision(shard: ScoreShard) -> ScoreShard:
     """Converts half precision to single: differences of probabilities vanish in it."""
-    rows, columns = (
-        replace(scores, values=scores.values.float())
-        if scores.values.dtype in (torch.float16, torch.bfloat16)
-        else scores
-        for scores in (shard.rows, shard.columns)
-    )
-    return replace(shard, rows=rows, columns=columns)
+    return replace(shard, rows=_single(shard.rows), columns=_single(shard.columns))
+
+
+def _single(scores: Scores) -> Scores:
+    if scores.values.dtype in (torch.float16, torch.bfloat16):
+        return replace(scores, values=scores.values.float())
+    return scores

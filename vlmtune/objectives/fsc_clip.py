@@ -16,7 +16,8 @@ from vlmtune.objectives.functional import (
     check_factors,
     embedded_of,
     hard_negatives,
-    mean_over_ranks,
+    mean_over_images,
+    only,
 )
 from vlmtune.types import Scores, ScoreShard
 
@@ -79,17 +80,21 @@ class FSCClip(ShardedObjective):
                 f"expected focus >= 0 and smoothing in [0, 1), got {focus=}, {smoothing=}: "
                 "correct them"
             )
-        self.global_factor, self.local_factor = global_factor, local_factor
-        self.focus, self.smoothing = focus, smoothing
+        self.global_factor = global_factor
+        self.local_factor = local_factor
+        self.focus = focus
+        self.smoothing = smoothing
         if local_factor == 0:
             self.needs = frozenset()
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        scores, targets = shard.rows, shard.row_targets
-        true, hard = targets.truth & scores.computed, hard_negatives(scores, targets)
+        scores = shard.rows
+        targets = shard.row_targets
+        hard = hard_negatives(scores, targets)
         # A text of another group may be true too, but it has no hard negatives here.
-        true = true & targets.same_group & hard.any(dim=1, keepdim=True)
+        true = targets.truth & targets.same_group & scores.computed
+        true = true & hard.any(dim=1, keepdim=True)
         loss = self.global_factor * self._calibrated(scores.values, true, hard, group)
         if self.local_factor == 0:
             return loss
@@ -104,18 +109,19 @@ class FSCClip(ShardedObjective):
         hard: Bool[Tensor, "N M"],
         group: ProcessGroup,
     ) -> Float[Tensor, ""]:
+        # One row for each true pair: its text and the hard negatives of its image.
         row, column = true.nonzero(as_tuple=True)
-        compared = hard[row].scatter(1, column[:, None], True)
-        logits = values[row].masked_fill(~compared, torch.finfo(values.dtype).min)
-        log_p = log_softmax(logits, dim=1).masked_fill(~compared, 0)
+        column = column[:, None]
+        compared = hard[row].scatter(1, column, True)
+        log_p = log_softmax(only(values[row], compared), dim=1).masked_fill(~compared, 0)
         smooth = self.smoothing / compared.sum(dim=1, keepdim=True).to(log_p.dtype)
         labels = smooth.expand_as(log_p)
-        labels = labels.scatter_add(1, column[:, None], torch.full_like(labels, 1 - self.smoothing))
+        certain = torch.full_like(labels, 1 - self.smoothing)
+        labels = labels.scatter_add(1, column, certain)
         # 1 - p without cancellation; the clamp keeps the power's gradient finite where p is 1.
         error = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)
         losses = -(labels * error**self.focus * log_p).sum(dim=1)
-        total = losses.new_zeros(len(values)).index_add(0, row, losses)
-        return mean_over_ranks(total / true.sum(dim=1).clamp_min(1), true.any(dim=1), group)
+        return mean_over_images(losses, row, true, group)
 
 
 def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N M"]:
@@ -127,12 +133,13 @@ def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N
             "choose an adapter that gives tokens, or set local_factor to 0"
         )
     row, column = pairs.nonzero(as_tuple=True)
-    patches, words = embedded.image_tokens[row], embedded.text_tokens[column]
+    patches = embedded.image_tokens[row]
+    words = embedded.text_tokens[column]
     attended = _attend(patches.values, patches.mask, words.values)
     cosines = (attended * normalize(words.values, dim=-1)).sum(dim=-1)
-    lowest = torch.finfo(cosines.dtype).min
-    flat = (embedded.scale * cosines).masked_fill(~words.mask, lowest).logsumexp(dim=1)
-    return torch.zeros_like(scores.values).index_put((row, column), flat.to(scores.values.dtype))
+    local = only(embedded.scale * cosines, words.mask).logsumexp(dim=1)
+    matrix = torch.zeros_like(scores.values)
+    return matrix.index_put((row, column), local.to(matrix.dtype))
 
 
 def _attend(
@@ -143,12 +150,15 @@ def _attend(
     """For each word the normalised mean of the patches, weighted by their similarity to it."""
     with torch.no_grad():
         similarity = torch.einsum("nad,nbd->nab", words, patches)
-        padding = ~mask[:, None, :]
-        low = similarity.masked_fill(padding, float("inf")).amin(dim=2, keepdim=True)
-        high = similarity.masked_fill(padding, float("-inf")).amax(dim=2, keepdim=True)
+        real = mask[:, None, :]
+        low = similarity.masked_fill(~real, torch.inf).amin(dim=2, keepdim=True)
+        high = similarity.masked_fill(~real, -torch.inf).amax(dim=2, keepdim=True)
         span = high - low
         # A word that is equally similar to all patches weighs them equally.
-        weights = torch.where(span > 0, (similarity - low) / span.clamp_min(1e-12), 1.0)
-        weights = weights * ((weights >= 1 / mask.sum(dim=1)[:, None, None]) & ~padding)
+        scaled = (similarity - low) / span.clamp_min(1e-12)
+        weights = torch.where(span > 0, scaled, 1.0)
+        uniform = 1 / mask.sum(dim=1)[:, None, None]
+        weights = weights * ((weights >= uniform) & real)
         weights = weights / weights.sum(dim=2, keepdim=True)
-    return normalize(torch.einsum("nab,nbd->nad", weights, patches), dim=-1)
+    attended = torch.einsum("nab,nbd->nad", weights, patches)
+    return normalize(attended, dim=-1)

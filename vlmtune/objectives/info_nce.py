@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import contrast, mean_over_ranks
+from vlmtune.objectives.functional import mean_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -34,12 +34,12 @@ class InfoNCE(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        rows, columns = shard.rows, shard.columns
-        to_text = (rows.values, rows.computed, shard.row_targets.truth)
-        to_image = (columns.values.T, columns.computed.T, shard.column_targets.truth.T)
-        losses = []
-        for values, computed, truth in (to_text, to_image):
-            true = truth & computed
-            terms = contrast(values, true, ~truth & computed)
-            losses.append(mean_over_ranks(terms, true.any(dim=1), group))
-        return (losses[0] + losses[1]) / 2
+        rows = shard.rows
+        truth = shard.row_targets.truth
+        true, false = truth & rows.computed, ~truth & rows.computed
+        to_text = mean_contrast(rows.values, true, false, group)
+        columns = shard.columns
+        truth = shard.column_targets.truth
+        true, false = truth & columns.computed, ~truth & columns.computed
+        to_image = mean_contrast(columns.values.T, true.T, false.T, group)
+        return (to_text + to_image) / 2

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import check_factors, contrast, mean_over_ranks
+from vlmtune.objectives.functional import check_factors, mean_contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
 
@@ -50,13 +50,15 @@ class ITM(ShardedObjective):
     def __init__(self, weight: float = 1.0, matching: float = 1.0, ranking: float = 1.0) -> None:
         super().__init__(weight)
         check_factors(matching=matching, ranking=ranking)
-        self.matching, self.ranking = matching, ranking
+        self.matching = matching
+        self.ranking = ranking
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        values, computed = shard.rows.values, shard.rows.computed
-        true, false = shard.row_targets.truth & computed, ~shard.row_targets.truth & computed
-        losses = softplus(values.where(~shard.row_targets.truth, -values))
-        match = mean_over_ranks(losses.flatten(), computed.flatten(), group)
-        rank = mean_over_ranks(contrast(values, true, false), true.any(dim=1), group)
-        return self.matching * match + self.ranking * rank
+        values = shard.rows.values
+        computed = shard.rows.computed
+        truth = shard.row_targets.truth
+        losses = softplus(values.where(~truth, -values))
+        matching = mean_over_ranks(losses.flatten(), computed.flatten(), group)
+        ranking = mean_contrast(values, truth & computed, ~truth & computed, group)
+        return self.matching * matching + self.ranking * ranking

@@ -38,14 +38,14 @@ class PairBCE(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        scores = shard.rows
-        true = shard.row_targets.truth[scores.computed]
-        losses = binary_cross_entropy_with_logits(
-            scores.values[scores.computed], true.to(scores.values.dtype), reduction="none"
-        )
+        computed = shard.rows.computed
+        values = shard.rows.values[computed]
+        true = shard.row_targets.truth[computed]
+        losses = binary_cross_entropy_with_logits(values, true.to(values.dtype), reduction="none")
+        # Sums and numbers of true and of false pairs.
         sums = torch.stack([losses[true].sum(), losses[~true].sum()])
         counts = group.sum(torch.stack([true.sum(), (~true).sum()]))
         if not self.balanced:
             return sums.sum() / counts.sum().clamp_min(1)
-        kinds = (counts > 0).sum().clamp_min(1)
-        return (sums / counts.clamp_min(1)).sum() / kinds
+        means = sums / counts.clamp_min(1)
+        return means.sum() / (counts > 0).sum().clamp_min(1)

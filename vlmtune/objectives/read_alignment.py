@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import contrast, embedded_of, mean_over_ranks
+from vlmtune.objectives.functional import embedded_of, mean_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -51,18 +51,21 @@ class ReadAlignment(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        all_texts = embedded_of(shard.rows, "ReadAlignment")
+        embedded = embedded_of(shard.rows, "ReadAlignment")
         texts = embedded_of(shard.columns, "ReadAlignment").text
+        total = len(embedded.text)
         # Ranks exchange true pairs alone: no rank holds the truth of all images and all texts.
-        image, text = shard.row_targets.truth.nonzero(as_tuple=True)
-        pairs = group.gather(torch.stack([image + shard.row_start, text], dim=1))
-        true = shard.column_targets.truth[pairs[:, 0]].T.to(torch.int32)
-        counts = true.new_zeros(len(true), len(all_texts.text)).index_add(1, pairs[:, 1], true)
-        paraphrases = counts > 0  # (a, p): the texts have an image in common
-        described = torch.bincount(pairs[:, 1], minlength=len(all_texts.text)) > 0
-        position = torch.arange(len(texts), device=texts.device)
-        matches = paraphrases.clone()
-        matches[position, position + shard.column_start] = False
+        row, text = shard.row_targets.truth.nonzero(as_tuple=True)
+        pairs = group.gather(torch.stack([row + shard.row_start, text], dim=1))
+        images, captions = pairs.unbind(dim=1)
+        # How many images text a of this rank and text p of all ranks have in common.
+        true = shard.column_targets.truth[images].T.to(torch.int32)
+        common = true.new_zeros(len(texts), total).index_add(1, captions, true)
+        paraphrases = common > 0
+        described = torch.bincount(captions, minlength=total) > 0
         negatives = ~paraphrases & paraphrases.any(dim=1, keepdim=True) & described
-        values = all_texts.scale * (texts @ all_texts.text.T)
-        return mean_over_ranks(contrast(values, matches, negatives), matches.any(dim=1), group)
+        # A text is no paraphrase of itself.
+        position = torch.arange(len(texts), device=texts.device)
+        paraphrases[position, position + shard.column_start] = False
+        values = embedded.scale * (texts @ embedded.text.T)
+        return mean_contrast(values, paraphrases, negatives, group)

@@ -34,7 +34,8 @@ class Sigmoid(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        values, computed = shard.rows.values, shard.rows.computed
-        losses = softplus(values.where(~shard.row_targets.truth, -values))
-        terms = losses.masked_fill(~computed, 0).sum(dim=1)
+        values = shard.rows.values
+        computed = shard.rows.computed
+        signed = values.where(shard.row_targets.truth, -values)
+        terms = softplus(-signed).masked_fill(~computed, 0).sum(dim=1)
         return mean_over_ranks(terms, computed.any(dim=1), group)

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import contrast, mean_over_ranks
+from vlmtune.objectives.functional import mean_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -44,12 +44,12 @@ class TripletClip(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        rows, columns = shard.rows, shard.columns
-        true = shard.row_targets.truth & rows.computed
-        false = ~shard.row_targets.truth & rows.computed
-        to_text = mean_over_ranks(contrast(rows.values, true, false), true.any(dim=1), group)
+        rows = shard.rows
+        truth = shard.row_targets.truth
+        true, false = truth & rows.computed, ~truth & rows.computed
+        to_text = mean_contrast(rows.values, true, false, group)
+        columns = shard.columns
         targets = shard.column_targets
         true = targets.truth & columns.computed
         others = ~targets.truth & ~targets.same_group & columns.computed
-        losses = contrast(columns.values.T, true.T, others.T)
-        return to_text + mean_over_ranks(losses, true.any(dim=0), group)
+        return to_text + mean_contrast(columns.values.T, true.T, others.T, group)

@@ -42,7 +42,8 @@ class RankingPairs(NegativePairs):
     @override
     def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         truth = targets.truth
-        uniform, each = torch.zeros(truth.shape, device=truth.device), truth.any(dim=1).long()
+        uniform = torch.zeros(truth.shape, device=truth.device)
+        each = truth.any(dim=1).long()
         true = sample_rows(uniform, truth, each, generator)
         false = torch.zeros_like(truth)
         if self.mined and targets.mined_negatives is not None:
@@ -53,4 +54,6 @@ class RankingPairs(NegativePairs):
             false |= sample_rows(reference, ~truth & ~false, self.hard * each, generator)
         rest = self.negatives * each - false.sum(dim=1)
         false |= sample_rows(uniform, ~truth & ~false, rest, generator)
-        return with_mirrored(true, false, truth) if self.mirrored else true | false
+        if self.mirrored:
+            return with_mirrored(true, false, truth)
+        return true | false

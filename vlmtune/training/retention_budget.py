@@ -168,8 +168,11 @@ class RetentionBudget(Callback):
         """Measures the present weights."""
         assert self._scorer is not None
         with averaged_weights(trainer, module):
-            now = self._measured(self._scorer)
-        drops = [Drop(before - now[n], n, before, now[n]) for n, before in self._before.items()]
+            metrics = self._measured(self._scorer)
+        drops = []
+        for name, before in self._before.items():
+            now = metrics[name]
+            drops.append(Drop(before - now, name, before, now))
         self.drops = sorted(drops, reverse=True)
         return self.drops[0].fall <= self.max_drop
 
@@ -182,11 +185,15 @@ class RetentionBudget(Callback):
 
     def _anneal(self, trainer: pl.Trainer, module: AdaptationModule) -> float:
         """Moves the weights back until they keep the budget; returns alpha."""
-        line, low, high = WiseFT(module.backbone, module.adapter), 0, STEPS
+        line = WiseFT(module.backbone, module.adapter)
+        low, high = 0, STEPS  # `low` keeps the budget, as far as one knows, and `high` does not
         while high - low > 1:
             middle = (low + high) // 2
             line.at(middle / STEPS)
-            low, high = (middle, high) if self._keeps_budget(trainer, module) else (low, middle)
+            if self._keeps_budget(trainer, module):
+                low = middle
+            else:
+                high = middle
         line.at(low / STEPS)
         self._keeps_budget(trainer, module)  # for `drops`
         return low / STEPS
@@ -200,11 +207,13 @@ class RetentionBudget(Callback):
         suite = run_suite(self.benchmarks, scorer)
         for name, reason in suite.not_run:
             raise UserError(f"expected to watch {name} with RetentionBudget, got {reason}")
-        metrics = {result.benchmark: result.metrics[result.primary] for result in suite.results}
-        for name, metric in metrics.items():
+        values = {}
+        for result in suite.results:
+            metric = result.metrics[result.primary]
             if metric.unit != "fraction" or not metric.higher_is_better:
                 raise UserError(
-                    f"expected a fraction that is higher for a better model, got {name}: watch "
-                    "another benchmark with RetentionBudget"
+                    "expected a fraction that is higher for a better model, got "
+                    f"{result.benchmark}: watch another benchmark with RetentionBudget"
                 )
-        return {name: metric.value for name, metric in metrics.items()}
+            values[result.benchmark] = metric.value
+        return values

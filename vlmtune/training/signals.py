@@ -78,8 +78,9 @@ class Signals(_SignalConnector):
 
     def agree(self, counts: list[int]) -> None:
         """Notes the signals that came to any rank, given the sums of `counts` over ranks."""
-        came = zip(SIGNALS, counts, strict=True)
-        self._agreed |= {number for number, count in came if count}
+        for number, count in zip(SIGNALS, counts, strict=True):
+            if count:
+                self._agreed.add(number)
         self._step = self.trainer.global_step
 
     def act(self) -> None:
