@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
@@ -46,7 +45,9 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
             )
         if reduction < 1:
             raise UserError(f"expected a reduction of at least 1, got {reduction}: raise it")
-        self.image_ratio, self.text_ratio, self.reduction = image, text, reduction
+        self.image_ratio = image
+        self.text_ratio = text
+        self.reduction = reduction
         self.image_input = self.text_input = FeatureSpec("pooled")
 
     @override
@@ -73,12 +74,12 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     def _mixed(self, pooled: Float[Tensor, "n d"], name: str, ratio: float) -> Float[Tensor, "n d"]:
         if not ratio:
             return pooled
-        return ratio * self.get_submodule(name)(pooled) + (1 - ratio) * pooled
+        changed = self.get_submodule(name)(pooled)
+        return ratio * changed + (1 - ratio) * pooled
 
 
 def _layers(width: int, reduction: int) -> nn.Sequential:
     hidden = width // reduction
     last = nn.Linear(hidden, width, bias=False)
-    with torch.no_grad():
-        last.weight.zero_()
+    nn.init.zeros_(last.weight)
     return nn.Sequential(nn.Linear(width, hidden, bias=False), nn.ReLU(), last)

@@ -44,8 +44,10 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
         super().__init__(**options)
         if length < 1:
             raise UserError(f"expected at least 1 context vector, got {length}: raise `length`")
-        self.length, self.init = length, init
-        self.image_input, self.text_input = FeatureSpec("pooled"), FeatureSpec("words")
+        self.length = length
+        self.init = init
+        self.image_input = FeatureSpec("pooled")
+        self.text_input = FeatureSpec("words")
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -62,6 +64,5 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
     @override
     def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
         context = self.context.expand(len(text), -1, -1)
-        return self.tower.finish(
-            run_all(self.tower, insert(text, context, self.tower, self.special))
-        )
+        prompted = insert(text, context, self.tower, self.special)
+        return self.tower.finish(run_all(self.tower, prompted))

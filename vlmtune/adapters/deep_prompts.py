@@ -70,9 +70,13 @@ class DeepPrompts(DualAdapter[Features, Features]):
             )
         if init is not None and not text:
             raise UserError("expected `text` prompts for `init`, got none: leave `init` out")
-        self.length, self.depth, self.coupled, self.init = length, depth, coupled, init
-        self.on_image, self.on_text = image, text
-        # The layer is that of the first block's input, which only the tower knows.
+        self.length = length
+        self.depth = depth
+        self.coupled = coupled
+        self.init = init
+        self.on_image = image
+        self.on_text = text
+        # The number of the layer before the first block is known once the tower is.
         self.image_input = FeatureSpec("state" if image else "pooled")
         self.text_input = FeatureSpec("words" if text else "pooled")
 
@@ -95,16 +99,23 @@ class DeepPrompts(DualAdapter[Features, Features]):
                 f"expected prompts for at most {fewest} blocks, which is all, got {self.depth}: "
                 "lower `depth`"
             )
-        depths = [self.depth or (fewest if self.coupled else tower.layers) for tower in towers]
+        depth = self.depth
+        if depth is None and self.coupled:
+            depth = fewest
         if self.on_text:
-            self.text = nn.Parameter(self._random(depths[-1], self.text_tower))
+            text_depth = depth or self.text_tower.layers
+            self.text = nn.Parameter(self._random(text_depth, self.text_tower))
             if self.init is not None:
                 self._start_as(self.init)
-        if self.coupled:
-            widths = self.text_tower.width, self.image_tower.width
-            self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(depths[0]))
-        elif self.on_image:
-            self.image = nn.Parameter(self._random(depths[0], self.image_tower))
+        if self.on_image:
+            self._make_image_prompts(depth or self.image_tower.layers)
+
+    def _make_image_prompts(self, depth: int) -> None:
+        if not self.coupled:
+            self.image = nn.Parameter(self._random(depth, self.image_tower))
+            return
+        widths = (self.text_tower.width, self.image_tower.width)
+        self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(depth))
 
     def _random(self, depth: int, tower: Tower) -> Float[Tensor, "depth m w"]:
         return DEVIATION * torch.randn(depth, self.length, tower.width)
@@ -122,14 +133,17 @@ class DeepPrompts(DualAdapter[Features, Features]):
         """The prompts of the images for each block."""
         if not self.coupled:
             return self.image
-        pairs = zip(self.coupling, self.text, strict=True)
-        return torch.stack([layer(prompts) for layer, prompts in pairs])
+        prompts = []
+        for layer, text_prompts in zip(self.coupling, self.text, strict=True):
+            prompts.append(layer(text_prompts))
+        return torch.stack(prompts)
 
     @override
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
         if isinstance(image, Pooled):
             return image.values
-        prompts, patches = self.image_prompts(), image.values.shape[1]
+        prompts = self.image_prompts()
+        patches = image.token_count
         first = Tokens.full(_repeated(prompts[0], len(image)))
         joined = torch.cat([image.values, first.values], dim=1)
         mask = torch.cat([image.mask, first.mask], dim=1)  # images that differ in shape are padded
@@ -140,19 +154,22 @@ class DeepPrompts(DualAdapter[Features, Features]):
     def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
         if isinstance(text, Pooled):
             return text.values
-        tower, first = self.text_tower, _repeated(self.text[0], len(text))
+        tower = self.text_tower
+        first = _repeated(self.text[0], len(text))
         state = tower.start(insert(text, first, tower, self.special))
-        return tower.finish(_deep(tower, state, self.text, self.special[0]))
+        lead, _ = self.special
+        return tower.finish(_deep(tower, state, self.text, lead))
 
 
 def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: int) -> Tokens:
     """Runs all blocks; from the second on, each of the first `depth` gets its prompts at `at`."""
-    depth, length = prompts.shape[:2]
+    depth, length, _ = prompts.shape
     state = tower.run(state, 0, 1)
     for number in range(1, depth):
-        learned = _repeated(prompts[number], len(state)).to(state.values.dtype)
-        parts = [state.values[:, :at], learned, state.values[:, at + length :]]
-        state = tower.run(Tokens(torch.cat(parts, 1), state.mask), number, number + 1)
+        values = state.values
+        learned = _repeated(prompts[number], len(state)).to(values.dtype)
+        values = torch.cat([values[:, :at], learned, values[:, at + length :]], dim=1)
+        state = tower.run(Tokens(values, state.mask), number, number + 1)
     return tower.run(state, depth, tower.layers)
 
 

@@ -56,7 +56,10 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         super().__init__(learn_scale=True, initial_scale=initial_scale)
         if layers < 1:
             raise UserError(f"expected at least 1 layer, got {layers}: raise it")
-        self.layers, self.heads, self.hidden, self.dropout = layers, heads, hidden, dropout
+        self.layers = layers
+        self.heads = heads
+        self.hidden = hidden
+        self.dropout = dropout
         self.norm_first = norm_first
         self.image_input = FeatureSpec("tokens", image_layer)
         self.text_input = FeatureSpec("tokens", text_layer)
@@ -69,15 +72,16 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         factory = LayerFactory(width, self.heads, hidden, self.dropout, self.norm_first)
         self.special = backbone.text_special
         self.project = nn.Linear(backbone.image_width, width)
-        self.image, self.text = factory.encoder(self.layers), factory.encoder(self.layers)
+        self.image = factory.encoder(self.layers)
+        self.text = factory.encoder(self.layers)
         initialise([self.image, self.text])
 
     @override
     def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:
-        return masked_mean(self.image.all(self.project(image.values), image.mask), image.mask)
+        patches = self.image.all(self.project(image.values), image.mask)
+        return masked_mean(patches, image.mask)
 
     @override
     def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
-        return masked_mean(
-            self.text.all(text.values, text.mask), word_mask(text.mask, self.special)
-        )
+        words = self.text.all(text.values, text.mask)
+        return masked_mean(words, word_mask(text.mask, self.special))

@@ -58,7 +58,8 @@ class LastBlocks(DualAdapter[Features, Features]):
         check_decay(decay)
         self.counts = {"image": image, "text": text}
         self.decay = decay
-        self.image_input, self.text_input = _spec(image), _spec(text)
+        self.image_input = _spec(image)
+        self.text_input = _spec(text)
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -74,21 +75,21 @@ class LastBlocks(DualAdapter[Features, Features]):
                     f"got {self.counts[modality]}: lower `{modality}`"
                 )
         super().attach(backbone)
-        self.trained = {
-            modality: _last(tower, self.counts[modality], longest_state(tower, backbone))
-            for modality, tower in self.towers.items()
-        }
-        unfreeze(backbone, [p for parameters in self.trained.values() for p in parameters])
+        self.trained: dict[str, list[nn.Parameter]] = {}
+        for modality, tower in self.towers.items():
+            length = longest_state(tower, backbone)
+            self.trained[modality] = _last(tower, self.counts[modality], length)
+        for parameters in self.trained.values():
+            unfreeze(backbone, parameters)
 
     @override
     def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
         if self.decay is None:
             return []
-        return [
-            pair
-            for modality, tower in self.towers.items()
-            for pair in layer_scales(tower, self.trained[modality], self.decay)
-        ]
+        scales = []
+        for modality, tower in self.towers.items():
+            scales += layer_scales(tower, self.trained[modality], self.decay)
+        return scales
 
     @override
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
@@ -101,8 +102,9 @@ class LastBlocks(DualAdapter[Features, Features]):
     def _embed(self, modality: str, features: Features) -> Float[Tensor, "n d"]:
         if isinstance(features, Pooled):
             return features.values
-        tower, count = self.towers[modality], self.counts[modality]
-        return tower.finish(run_last(tower, features.trimmed(), count))
+        tower = self.towers[modality]
+        last = run_last(tower, features.trimmed(), self.counts[modality])
+        return tower.finish(last)
 
 
 def _spec(count: int) -> FeatureSpec:
@@ -111,6 +113,7 @@ def _spec(count: int) -> FeatureSpec:
 
 def _last(tower: Tower, count: int, length: int) -> list[nn.Parameter]:
     """The parameters of the last blocks and of the tower's end that an embedding uses."""
-    blocks = tower.blocks[tower.layers - count :]
-    candidates = [p for block in blocks for p in block.parameters()]
+    candidates: list[nn.Parameter] = []
+    for block in tower.blocks[tower.layers - count :]:
+        candidates += block.parameters()
     return params_of_last(tower, count, length, [*candidates, *tower.tail])

@@ -5,7 +5,7 @@ Never: new weights; those it trains are the backbone's.
 """
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
@@ -64,16 +64,23 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
                 f"fusion, got {self.blocks}: lower `blocks`"
             )
         self.fusion: Fusion = fusion
-        self.image_input, self.text_input = fusion.image_input, fusion.text_input
+        self.image_input = fusion.image_input
+        self.text_input = fusion.text_input
         self.broadcasts_image = fusion.reuses_image
         super().attach(backbone)
-        last = fusion.blocks[len(fusion.blocks) - self.blocks :]
-        if last:
-            unfreeze(backbone, [*(p for block in last for p in block.parameters()), *fusion.tail])
-        trained = {id(module) for block in last for module in block.modules()}
-        self._frozen_modules = [
-            module for module in backbone.modules() if id(module) not in trained
-        ]
+        if self.blocks:
+            unfreeze(backbone, self._last_blocks())
+        trained = set()
+        for block in fusion.blocks[len(fusion.blocks) - self.blocks :]:
+            trained.update(block.modules())
+        self._frozen_modules = [module for module in backbone.modules() if module not in trained]
+
+    def _last_blocks(self) -> list[nn.Parameter]:
+        """The weights of the last blocks of the fusion and of what follows them."""
+        parameters: list[nn.Parameter] = []
+        for block in self.fusion.blocks[len(self.fusion.blocks) - self.blocks :]:
+            parameters += block.parameters()
+        return parameters + list(self.fusion.tail)
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
