@@ -19,6 +19,13 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     $W_2$ (d x d/r), no biases. $W_2$ starts as zero, so that A is f but for its length and the
     scores are the backbone's.
 
+    Choose it for few records: only a part $\alpha$ of an embedding is learned.
+
+    - Requirements: images with captions; features of both come from the store.
+    - Recommended: the defaults; `text: 0.2` to change captions too.
+    - Relations: a `LinearProbe` with fewer parameters and a non-linear layer.
+    - Config: `--model.adapter bottleneck`.
+
     Source: Gao et al. 2021 (CLIP-Adapter), section 3.2, equations (5) to (8); their $\mathbf{W}_1$,
     $\mathbf{W}_2$, $\alpha$ are ours, $\beta$ (texts) is the $\alpha$ of texts, their residual
     ratio 0.2 for images and reduction r = 4 the defaults. Starting $W_2$ as zero is ours.

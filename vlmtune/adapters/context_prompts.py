@@ -22,6 +22,13 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
     $c$ (m x w) learned, $y_j$ the word embeddings of text j, $G$ the frozen text tower from words
     to d. Texts too long for the tower lose their last words, as they do in its tokenizer.
 
+    Choose it where all captions have one form, such as the names of classes.
+
+    - Requirements: images with captions; image features come from the store.
+    - Recommended: `init: a photo of a`, which starts near the backbone.
+    - Relations: `WordPrompts` changes the words themselves, `DeepPrompts` every block.
+    - Config: `--model.adapter context_prompts`.
+
     Source: Zhou et al. 2022 (CoOp), "Learning to prompt for vision-language models", section 3.2,
     equation (2) with the class at the end. Their $[V]_m$ is $c_m$, $M$ is m, $g$ is $G$, $1 / \tau$
     is $e^{\tau}$. Random contexts have a standard deviation of 0.02, as theirs; their released

@@ -26,6 +26,14 @@ class DeepPrompts(DualAdapter[Features, Features]):
 
     Texts too long for the tower lose their last words, as they do in its tokenizer.
 
+    Choose it where few parameters should reach all blocks of both towers.
+
+    - Requirements: towers that run block by block; each step runs the towers that have prompts.
+    - Recommended: `init: a photo of a`; `text: false, coupled: false` is visual prompt tuning.
+    - Relations: `ContextPrompts` has prompts before the first text block alone; `LoRA` changes
+      weights.
+    - Config: `--model.adapter deep_prompts`.
+
     Source: coupled, Khattak et al. 2023 (MaPLe), "Multi-modal prompt learning", section 3.2: their
     b is m, J is J (9 of 12 in the released configuration, with m = 2 and "a photo of a"),
     $\mathcal{F}_k$ is $F_k$; each $F_k$ starts as `nn.Linear` does. Uncoupled with `text=False`,

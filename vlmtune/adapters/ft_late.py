@@ -21,6 +21,14 @@ class FTLate(DualAdapter[Tokens, Tokens]):
     No image token sees a text token: this is Cola's baseline for the MM-Adapter, with more
     parameters.
 
+    Choose it as the baseline that says what fusion adds: it has none, and no fewer parameters.
+
+    - Requirements: enough records to train new layers from random weights.
+    - Recommended: `PairBCE`, as in Cola.
+    - Relations: `MMAdapter` lets image and text tokens see each other; `LastBlocks` trains old
+      layers.
+    - Config: `--model.adapter ft_late`.
+
     Source: Cola (Ray et al. 2023), sections 5.2 and 11.1 ("FT Late"), row "Unimodal" of Table 5.
     On CLIP ViT-B/32 there are 13,005,314 parameters (Table 5: 13M): four layers of 3,152,384, W
     393,728, two final norms 2,048, $\tau$ and b. That count also says that W comes before the

@@ -35,6 +35,13 @@ class FullFineTuning(DualAdapter[Features, Features]):
     With `tokens` it also embeds each patch and each word in the shared space, for FSC-CLIP's local
     loss: the tower's end (norm, pooling, projection to d) is applied to each token alone.
 
+    Choose it for large corpora, or where an objective needs patch and word tokens.
+
+    - Requirements: images with captions; every step runs the trained towers on pixels and captions.
+    - Recommended: learning rates of 1e-6 to 1e-5 and a `Distillation` against forgetting.
+    - Relations: `LoRA` trains less, `LastBlocks` runs less.
+    - Config: `--model.adapter full_finetuning`.
+
     Source: the fine-tuning of NegCLIP (Yuksekgonul et al. 2023, section 4) and FSC-CLIP (Oh et al.
     2024), there with rates of 1e-6 to 1e-5; "FT all" of Cola (Ray et al. 2023, section 11.1),
     151M parameters on CLIP ViT-B/32. `decay` is the layer-wise rate of Clark et al. 2020

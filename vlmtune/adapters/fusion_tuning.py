@@ -39,6 +39,13 @@ class FusionTuning(Matching):
     them, and the projections of the embeddings. BLIP's fusion is its text tower with
     cross-attention: blocks that the fusion trains embed captions, too.
 
+    Choose it to fine-tune a fusion encoder, as ALBEF, METER and FIBER do.
+
+    - Requirements: a backbone with a matching head; each step runs the towers if `towers` is true.
+    - Recommended: `ITM` with `HardPairs`; with `contrast` also `OnEmbeddings` of an `InfoNCE`.
+    - Relations: `Matching(n)` trains the last n blocks without contrastive scores.
+    - Config: `--model.adapter fusion_tuning`.
+
     Source: Li et al. 2021 (ALBEF), section 3.2, and Dou et al. 2022 (FIBER), section 3.2, for both
     scores in one run; METER and FIBER for `top`, whose released code multiplies the rates of
     cross-modal layers and heads by 5.

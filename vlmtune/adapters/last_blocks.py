@@ -30,6 +30,14 @@ class LastBlocks(DualAdapter[Features, Features]):
     $x$ may come from the feature store; a step then costs n blocks, without pixels. The trained
     weights are the backbone's own, so the first scores are the backbone's.
 
+    Choose it to change the towers at the cost of a few blocks a step.
+
+    - Requirements: towers that run block by block; the state before the trained blocks may be
+      stored.
+    - Recommended: two blocks of each tower, as in Cola; `image: 0` keeps indexed images valid.
+    - Relations: all blocks and the embeddings are `FullFineTuning`; new layers are `FTLate`.
+    - Config: `--model.adapter last_blocks`.
+
     Source: the usual partial fine-tuning; compared among others by Ray et al. 2023 (Cola), section
     5.2, "tuning the last two layers". (Section 11.1 there describes new layers on frozen
     features instead: `FTLate`.) `decay` is the layer-wise learning rate of Clark et

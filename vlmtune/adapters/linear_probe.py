@@ -17,6 +17,13 @@ class LinearProbe(DualAdapter[Pooled, Pooled]):
     starts as the frozen model. Temperature $\tau$ and offset $b$ are learned, because a sigmoid
     loss at CLIP's temperature (100) would start saturated.
 
+    Choose it first: a step costs two matrix products, and both sides are trained.
+
+    - Requirements: images with captions; features of both come from the store.
+    - Recommended: `initial_scale: 10` with `PairBCE` or `Sigmoid`.
+    - Relations: `TextMap` leaves images as they are; `LoRA` and `LastBlocks` change the towers.
+    - Config: `--model.adapter linear_probe`.
+
     Source: Cola (Ray et al. 2023), section 11.1, "Linear". The paper states neither its
     initialisation nor a temperature.
 

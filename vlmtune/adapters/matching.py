@@ -33,6 +33,13 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
     The score depends on the backbone: the difference of the two logits of a matching head, or
     ViLT's single output, which ranks captions.
 
+    Choose it to score by a fusion encoder as it is, or to train its end on frozen towers.
+
+    - Requirements: a backbone with a matching head; `blocks` above 0 to train.
+    - Recommended: `ITM` with `HardPairs` or `RankingPairs`.
+    - Relations: `FusionTuning` trains the towers too, and contrastive scores beside these.
+    - Config: `--model.adapter matching`.
+
     Source: Li et al. 2021 (ALBEF), section 3.2, for matching heads; Ray et al. 2023 (Cola), section
     5.2, for tuning the last layers.
 

@@ -20,6 +20,13 @@ class TextMap(DualAdapter[Pooled, Pooled]):
     caption with attributes exchanged. Image to text compares with all 2B texts, text to image the B
     true captions alone ("HNB"). That is `InfoNCE` over groups of an image, a true and a false text.
 
+    Choose it where image embeddings are indexed already and must stay valid.
+
+    - Requirements: captions with hard negatives, such as the same words in another order.
+    - Recommended: `InfoNCE`, as in the paper.
+    - Relations: a `LinearProbe` of texts alone, without its bias.
+    - Config: `--model.adapter text_map`.
+
     Source: LABCLIP (Koishigarina, Uselis, Oh; ICLR 2026; arXiv 2502.03566). $\tau$ starts at 0.
     The paper has no $b$; `InfoNCE` does not move it.
 

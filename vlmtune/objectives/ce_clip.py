@@ -41,6 +41,13 @@ class CEClip(ShardedObjective):
     this loss has one. The released code also divides the rank loss by missing negatives; this loss
     divides by existing ones. Add it to a contrastive loss such as `InfoNCE`.
 
+    Choose it for records with hard negatives and a dual adapter.
+
+    - Requirements: hard negatives of the captions; without any it is 0.
+    - Recommended: add it to `InfoNCE`, with the default factors.
+    - Relations: `FSCClip` softens the labels, `TripletClip` needs an image for each hard negative.
+    - Config: `--model.objectives '[info_nce, ce_clip]'`.
+
     Source: Zhang et al. 2024 (CE-CLIP), the intra-modal contrastive and the cross-modal rank loss
     with adaptive threshold; the rest follows the released code of January 2024 (commit 2d07821).
     From commit 47cef4e on, that code takes the first hard negative of the batch for the positive of

@@ -30,6 +30,13 @@ class CyClip(ShardedObjective):
     It does not reward true pairs: add it to a contrastive loss. With one caption per image $L_C$ is
     (N - 1) times `EqSim` with v1 of all pairs, on cosines, without margin.
 
+    Choose it to keep distances between images like distances between captions.
+
+    - Requirements: images with captions; hard negatives take no part.
+    - Recommended: add it to `InfoNCE`, with the default factors.
+    - Relations: `EqSim` holds scores equal for chosen pairs, with a margin.
+    - Config: `--model.objectives '[info_nce, cyclip]'`.
+
     Source: Goel et al. 2022 (CyCLIP), section 3; the sum over N squared pairs is divided by N, as
     in the released code. The authors give both 0.25 and 0.5 for the two factors.
 

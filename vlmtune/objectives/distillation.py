@@ -31,6 +31,13 @@ class Distillation(ShardedObjective):
     The loss is least, 0, where the adapter scores as the backbone does: add it to a loss that
     learns.
 
+    Choose it where a model must not lose what it can do.
+
+    - Requirements: any records; a backbone with pooled embeddings of both sides.
+    - Recommended: add it to a loss that learns, and raise `weight` until retention is kept.
+    - Relations: the `RetentionBudget` callback measures forgetting and acts on it.
+    - Config: `--model.objectives '[info_nce, distillation]'`.
+
     Source: Hinton et al. 2015, section 2 (temperature and its square); over the rows and columns
     of a batch's scores, Zheng et al. 2023 (ZSCL).
 

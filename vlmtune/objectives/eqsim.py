@@ -50,6 +50,13 @@ class EqSim(ShardedObjective):
     `weight`, is added to a retrieval loss such as InfoNCE: alone it is 0 where all scores are
     equal.
 
+    Choose it for scores that should follow small changes of meaning.
+
+    - Requirements: images with captions; close pairs (few words apart) help most.
+    - Recommended: add it to a retrieval loss; `normalise: sigmoid` for matching scores.
+    - Relations: v1 of all pairs on cosines is the cross-modal half of `CyClip`, up to a factor.
+    - Config: `--model.objectives '[info_nce, eqsim]'`.
+
     Source: Wang et al. 2023 (EqBen), section 3, eq. 5 and 6; the values in appendix C. The defaults
     are the paper's. `EqSim.paper` states what the paper leaves open, `EqSim.released` has the
     values of the authors' code for FIBER and says where it differs.

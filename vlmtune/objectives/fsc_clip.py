@@ -42,6 +42,14 @@ class FSCClip(ShardedObjective):
     Add it to `InfoNCE`. Hard negatives are negatives of their image in `InfoNCE` too (as in
     NegCLIP); the paper's contrastive loss leaves them out.
 
+    Choose it where hard negatives are nearly true: it pushes such negatives away less.
+
+    - Requirements: hard negatives of the captions.
+    - Inputs: patch and word tokens, `FullFineTuning(tokens=True)`, unless `local_factor` is 0.
+    - Recommended: add it to `InfoNCE`, with the default factors.
+    - Relations: `CEClip` pushes every hard negative away, by an adaptive margin.
+    - Config: `--model.objectives '[info_nce, fsc_clip]'`.
+
     Source: Oh et al. 2024 (FSC-CLIP), the local hard negative loss and selective calibrated
     regularisation; factors are those of the released COCO run. The local loss differs from the
     released runs (github.com/ytaek-oh/fsc-clip, commit 604015d) in two points: there weights below

@@ -38,6 +38,13 @@ class HardNegative(ShardedObjective):
 
     Add it to a contrastive loss such as `InfoNCE`, as in the table.
 
+    Choose it where a batch has few hard pairs: it weighs false pairs by their scores.
+
+    - Requirements: images with captions; no hard negatives of the records.
+    - Recommended: add it to `InfoNCE`; `relative: true` for a dual adapter.
+    - Relations: the expected `ITM` of `HardPairs`, with the present scores and without sampling.
+    - Config: `--model.objectives '[info_nce, hard_negative]'`.
+
     Source: Wang et al. 2023 (EqSim), section 5.4, table 6, and its FIBER fine-tuning code; Li et
     al. 2021 (ALBEF), section 3.2.
 

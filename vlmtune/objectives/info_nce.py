@@ -22,6 +22,14 @@ class InfoNCE(ShardedObjective):
     images and texts exchanged; the loss is the mean of both. The denominator leaves out the other
     true captions of an image. With one true caption per image it is CLIP's loss.
 
+    Choose it first with a dual adapter: it ranks true captions above all others.
+
+    - Requirements: images with captions; hard negatives of a record are further negatives.
+    - Recommended: the largest batch that fits, as negatives come from it.
+    - Relations: `Sigmoid` judges each pair alone. Add `CEClip`, `EqSim` or `FSCClip` for
+      compositions.
+    - Config: `--model.objectives '[info_nce]'`.
+
     Source: van den Oord et al. 2018, eq. 4; symmetric form Radford et al. 2021, figure 3.
 
     Example:

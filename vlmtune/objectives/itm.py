@@ -32,6 +32,13 @@ class ITM(ShardedObjective):
     METER fine-tunes for retrieval with the plain sum of both (a = b = 1). ALBEF pre-trains with
     matching alone (b = 0).
 
+    Choose it for matching heads (`Matching`, `FusionTuning`).
+
+    - Requirements: images with captions, and pairs with false captions for each image.
+    - Recommended: `RankingPairs` with both factors (METER), `HardPairs` with `ranking: 0` (ALBEF).
+    - Relations: with `ranking: 0` on all pairs it is `PairBCE`.
+    - Config: `--model.objectives '[itm]'`.
+
     Source: matching from Li et al. 2021 (ALBEF), section 3.2; ranking from Dou et al. 2022 (METER),
     as EqSim's appendix C and METER's released retrieval code use it.
 

@@ -20,6 +20,13 @@ class OnEmbeddings(ShardedObjective):
     images and texts of all ranks, as those of a dual adapter are; the matching scores are of chosen
     pairs. Of a dual adapter it reads the scores as they are.
 
+    Choose it for `FusionTuning(contrast=True)`, whose contrastive scores need a loss.
+
+    - Requirements: those of the objective inside.
+    - Recommended: an `InfoNCE` inside, beside an `ITM` of the matching scores.
+    - Relations: it has no formula of its own.
+    - Config: `--model.objectives '[itm, on_embeddings]'`.
+
     Source: Li et al. 2021 (ALBEF), section 3.2, ITC beside ITM; Wang et al. 2023 (EqSim), section
     3, for EqSim over either score.
 

@@ -17,6 +17,13 @@ from vlmtune.types import ScoreShard
 class PairBCE(ShardedObjective):
     r"""Mean over the scored pairs of $-y \log \sigma(s) - (1 - y) \log (1 - \sigma(s))$.
 
+    Choose it with a joint adapter: each pair is true or false, whatever others there are.
+
+    - Requirements: captions that are known to be false, such as hard negatives.
+    - Recommended: scores that start near 0 (`initial_scale: 10`); `balanced` if few pairs are true.
+    - Relations: `ITM` also ranks; `InfoNCE` only ranks.
+    - Config: `--model.objectives '[pair_bce]'`.
+
     Source: Cola (Ray et al. 2023), section 11.1: "we compute the binary sigmoidal cross entropy and
     take the average in the batch [...] since for each image, there can be multiple text queries
     that are true and vice versa."

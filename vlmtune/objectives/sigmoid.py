@@ -22,6 +22,13 @@ class Sigmoid(ShardedObjective):
     image is a positive. The adapter learns the paper's temperature and bias, so the scores contain
     them. Without a bias the many false pairs dominate the first steps.
 
+    Choose it for SigLIP, whose scores are log-odds already.
+
+    - Requirements: images with captions, and an adapter that trains its temperature and bias.
+    - Recommended: an adapter with `learn_scale`, and SigLIP or `initial_scale: 10`.
+    - Relations: `PairBCE` divides by pairs in place of images; `InfoNCE` needs no bias.
+    - Config: `--model.objectives '[sigmoid]'`.
+
     Source: Zhai et al. 2023, section 3.2 and algorithm 1.
 
     Example:

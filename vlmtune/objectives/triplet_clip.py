@@ -30,6 +30,13 @@ class TripletClip(ShardedObjective):
     other groups' images, here both sets. Exchanging a scene and its negative leaves this loss
     unchanged. Groups of other shapes are treated alike.
 
+    Choose it for pairs of scenes that differ in one thing.
+
+    - Requirements: records of two images and two captions.
+    - Recommended: alone, in place of `InfoNCE`, and for pre-training, as its authors advise.
+    - Relations: twice `InfoNCE`, without the twin image as a negative of a caption.
+    - Config: `--model.objectives '[triplet_clip]'`.
+
     Source: Patel et al. 2024 (TripletCLIP), section 3. The authors use it for pre-training and
     advise against fine-tuning with it.
 

@@ -213,8 +213,8 @@ def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
     Source: Kool et al. 2019, "Stochastic beams and where to find them", section 3 (Gumbel-top-k).
     """
     device = pairs.comparable.device
-    drawn = torch.randint(2**31, (1,)).to(device)
-    seed = int(pairs.group.gather(drawn)[0]) * 1_000_003 + pairs.start
+    sampled = torch.randint(2**31, (1,)).to(device)
+    seed = int(pairs.group.gather(sampled)[0]) * 1_000_003 + pairs.start
     local, total = pairs.comparable.shape
     noise = torch.empty(local, 2, total, dtype=torch.float64)
     for number, row in enumerate(noise):

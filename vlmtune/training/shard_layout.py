@@ -75,10 +75,10 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
     if merged:
         column_of = [columns_of[name][0] for name in batch.text_ids]
     by_rank = group.objects(_sparse_targets(batch, row_start, column_of, columns_of))
-    own = [j for j, column in enumerate(column_of) if column in columns]
+    kept = [j for j, column in enumerate(column_of) if column in columns]
     device = batch.targets.truth.device
     return ShardLayout(
-        texts=torch.tensor(own, dtype=torch.int64, device=device),
+        texts=torch.tensor(kept, dtype=torch.int64, device=device),
         row_start=row_start,
         column_start=columns.start,
         rows=_targets([by_rank[group.rank]], rows, all_columns).to(device),

@@ -47,11 +47,13 @@ class EncoderLayer(nn.TransformerEncoderLayer):
     ) -> Float[Tensor, "n rows w"]:
         """The first `rows` tokens after this layer, from packed tokens."""
         query, key, value, x = packed.chunk(4, dim=2)
-        return self._after(x[:, :rows], attend(self.self_attn, query[:, :rows], key, value, mask))
+        attended = attend(self.self_attn, query[:, :rows], key, value, mask)
+        return self._after(x[:, :rows], attended)
 
     def all(self, x: States, mask: Mask) -> States:
         """All tokens after this layer."""
-        query, key, value = project(self.self_attn, self._normed(x)).chunk(3, dim=2)
+        projected = project(self.self_attn, self._normed(x))
+        query, key, value = projected.chunk(3, dim=2)
         return self._after(x, attend(self.self_attn, query, key, value, mask))
 
     def first(self, x: States, mask: Mask) -> Float[Tensor, "n 1 w"]:
@@ -79,7 +81,8 @@ class DecoderLayer(nn.TransformerDecoderLayer):
     def self_attend(self, x: States, mask: Mask) -> States:
         """All tokens after self-attention."""
         normed = self.norm1(x) if self.norm_first else x
-        query, key, value = project(self.self_attn, normed).chunk(3, dim=2)
+        projected = project(self.self_attn, normed)
+        query, key, value = projected.chunk(3, dim=2)
         return self._after_self(x, attend(self.self_attn, query, key, value, mask))
 
     def self_attend_first(self, x: States, mask: Mask) -> Float[Tensor, "n 1 w"]:
@@ -153,10 +156,12 @@ class Encoder(nn.TransformerEncoder):
     ) -> Float[Tensor, "n 1 w"]:
         """The first token after the last layer, which computes no other."""
         first, *others = self._layers
-        x = first.from_packed(packed, mask, packed.shape[1] if others else 1)
+        if not others:
+            return self.norm(first.from_packed(packed, mask, 1))
+        x = first.from_packed(packed, mask, packed.shape[1])
         for layer in others[:-1]:
             x = layer.all(x, mask)
-        return self.norm(others[-1].first(x, mask) if others else x)
+        return self.norm(others[-1].first(x, mask))
 
     def all(self, x: States, mask: Mask) -> States:
         """All tokens of one modality after the last layer."""
@@ -191,7 +196,8 @@ class Decoder(nn.TransformerDecoder):
     ) -> Float[Tensor, "n c w"]:
         for layer in self._layers:
             x = layer.self_attend(x, None)
-            x = layer.cross_attend(x, layer.cross_query(x), layer.keys_values(states), mask)
+            query = layer.cross_query(x)
+            x = layer.cross_attend(x, query, layer.keys_values(states), mask)
         return self.norm(x)
 
     def prepare_target(
@@ -206,8 +212,9 @@ class Decoder(nn.TransformerDecoder):
         layer = self._layers[0]
         if len(self._layers) == 1:
             x = layer.self_attend_first(tokens, mask)
-            cls = torch.cat([x, layer.folded_cross_query(x)], dim=1).flatten(1)
-            return cls, tokens.new_zeros(len(tokens), tokens.shape[1] - 1, 0)
+            cls = torch.cat([x, layer.folded_cross_query(x)], dim=1)
+            others = tokens.new_zeros(len(tokens), tokens.shape[1] - 1, 0)
+            return cls.flatten(1), others
         x = layer.self_attend(tokens, mask)
         both = torch.cat([x, layer.cross_query(x)], dim=2)
         return both[:, 0], both[:, 1:]
@@ -230,14 +237,16 @@ class Decoder(nn.TransformerDecoder):
         width = last.self_attn.embed_dim
         *keys_values, states = memory.split([2 * width] * len(early) + [width], dim=2)
         if not early:
-            x, query = cls.unflatten(1, (-1, width)).split([1, last.self_attn.num_heads], dim=1)
+            prepared = cls.unflatten(1, (-1, width))
+            x, query = prepared.split([1, last.self_attn.num_heads], dim=1)
             return self.norm(last.cross_attend_folded(x, query, states, memory_mask))
-        x, query = torch.cat([cls[:, None], others], dim=1).chunk(2, dim=2)
-        for layer, following, part in zip(early, self._layers[1:], keys_values, strict=True):
-            x = layer.cross_attend(x, query, part, memory_mask)
-            if following is not last:
-                x = following.self_attend(x, mask)
-                query = following.cross_query(x)
+        tokens = torch.cat([cls[:, None], others], dim=1)
+        x, query = tokens.chunk(2, dim=2)
+        for number, layer in enumerate(early):
+            if number > 0:
+                x = layer.self_attend(x, mask)
+                query = layer.cross_query(x)
+            x = layer.cross_attend(x, query, keys_values[number], memory_mask)
         x = last.self_attend_first(x, mask)
         folded = last.folded_cross_query(x)
         return self.norm(last.cross_attend_folded(x, folded, states, memory_mask))
