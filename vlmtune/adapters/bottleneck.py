@@ -1,4 +1,7 @@
-"""CLIP-Adapter: a residual bottleneck after the frozen embeddings of either side."""
+"""CLIP-Adapter: a residual bottleneck after the frozen embeddings of either side.
+
+In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of the towers.
+"""
 
 from typing import Any
 

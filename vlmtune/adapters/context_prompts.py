@@ -1,4 +1,8 @@
-"""Context optimisation (CoOp): a learned prompt before the words of every text."""
+"""Context optimisation (CoOp): a learned prompt before the words of every text.
+
+In: frozen image embeddings, and word embeddings. Out: scores of all pairs.
+Never: a change of the words or the tower.
+"""
 
 from typing import Any
 

@@ -1,4 +1,8 @@
-"""Deep prompts in both towers, coupled as in MaPLe or separate as in visual prompt tuning."""
+"""Deep prompts in both towers, coupled as in MaPLe or separate as in visual prompt tuning.
+
+In: states before the first block, or pooled embeddings of a side without prompts.
+Out: scores of all pairs. Never: a change of the towers' weights.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""FT-Late: new transformer layers for each modality over frozen token features."""
+"""FT-Late: new transformer layers for each modality over frozen token features.
+
+In: frozen tokens of both towers. Out: scores of all pairs. Never: an image token that sees a text.
+"""
 
 from jaxtyping import Float
 from torch import Tensor, nn

@@ -1,4 +1,7 @@
-"""Fine-tuning of all weights of a tower, with token embeddings for objectives that need them."""
+"""Fine-tuning of all weights of a tower, with token embeddings for objectives that need them.
+
+In: pixels and captions, by way of the towers. Out: scores of all pairs. Never: new weights.
+"""
 
 import torch
 from jaxtyping import Bool, Float

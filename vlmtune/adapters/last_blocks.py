@@ -1,4 +1,7 @@
-"""Fine-tuning of the last blocks: earlier blocks stay frozen, and their output may be stored."""
+"""Fine-tuning of the last blocks: earlier blocks stay frozen, and their output may be stored.
+
+In: states before the trained blocks. Out: scores of all pairs. Never: new weights.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Linear probe: one trained linear map per modality over frozen pooled embeddings."""
+"""Linear probe: one trained linear map per modality over frozen pooled embeddings.
+
+In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of the towers.
+"""
 
 import torch
 from jaxtyping import Float

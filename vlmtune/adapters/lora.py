@@ -1,4 +1,8 @@
-"""LoRA on the layers of either tower, whatever library they come from."""
+"""LoRA on the layers of either tower, whatever library they come from.
+
+In: pixels and captions, by way of the updated towers. Out: scores of all pairs.
+Never: a change of the weights themselves.
+"""
 
 from typing import Any, Literal
 

@@ -1,4 +1,7 @@
-"""MM-Pred: the MM-Adapter's fusion with a linear layer as prediction head."""
+"""MM-Pred: the MM-Adapter's fusion with a linear layer as prediction head.
+
+In: image and text tokens. Out: log-odds of each chosen pair. Never: a change of the towers.
+"""
 
 from jaxtyping import Float
 from torch import Tensor, nn

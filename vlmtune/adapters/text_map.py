@@ -1,4 +1,7 @@
-"""LABCLIP: one trained linear map of text embeddings; image embeddings stay untouched."""
+"""LABCLIP: one trained linear map of text embeddings; image embeddings stay untouched.
+
+In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of image embeddings.
+"""
 
 import torch
 from jaxtyping import Float

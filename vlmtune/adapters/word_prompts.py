@@ -1,4 +1,8 @@
-"""Prompt tuning as in Cola: trains the word embeddings of the queries."""
+"""Prompt tuning as in Cola: trains the word embeddings of the queries.
+
+In: frozen image embeddings, and word embeddings with their ids. Out: scores of all pairs.
+Never: a change of the tower.
+"""
 
 import os
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Which tokens of a text are words, and means over chosen tokens."""
+"""Which tokens of a text are words, and means over chosen tokens.
+
+In: masks and tokens. Out: masks and means. Never: weights.
+"""
 
 import torch
 from jaxtyping import Bool, Float

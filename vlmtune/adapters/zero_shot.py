@@ -1,4 +1,7 @@
-"""No adaptation: the backbone's own scores, the baseline of every comparison."""
+"""No adaptation: the backbone's own scores, the baseline of every comparison.
+
+In: frozen pooled embeddings. Out: scores of all pairs. Never: a trained weight.
+"""
 
 from typing_extensions import override
 

@@ -1,6 +1,6 @@
 """CE-CLIP's losses on hard negative captions: an intra-modal contrast and a cross-modal rank.
 
-Scores with embeddings come in, a loss goes out. It never makes the hard negatives.
+In: scores with embeddings, and targets. Out: a loss. Never: the making of hard negatives.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """CyCLIP's consistency: two true pairs are as close by image as by text, and across modalities.
 
-Embeddings come in, a loss goes out. It never ranks true pairs above false ones.
+In: embeddings and true pairs. Out: a loss. Never: a reward for true pairs above false ones.
 """
 
 from typing import ClassVar

@@ -1,6 +1,6 @@
 """Distillation from the frozen backbone, so that training does not forget what it knew.
 
-Scores with the frozen backbone's come in, a loss goes out. It never uses the truth of pairs.
+In: scores, and the frozen backbone's scores. Out: a loss. Never: the truth of pairs.
 """
 
 from typing import ClassVar

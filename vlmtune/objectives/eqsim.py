@@ -1,7 +1,7 @@
 """EqSim: scores change as much as the meaning does, between close and between distant true pairs.
 
-Scores and targets come in, a loss goes out. It never ranks true pairs above false ones: add it to
-a retrieval loss.
+In: scores and targets. Out: a loss.
+Never: a reward for true pairs above false ones: add it to a retrieval loss.
 """
 
 from dataclasses import replace

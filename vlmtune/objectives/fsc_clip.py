@@ -1,6 +1,6 @@
 """FSC-CLIP's calibrated losses on hard negative captions, global and local.
 
-Scores with embeddings and tokens come in, a loss goes out. It never makes the hard negatives.
+In: scores with embeddings and tokens. Out: a loss. Never: the making of hard negatives.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Tensor helpers of several objectives; each row of a matrix is one anchor.
 
-Scores and masks come in, masks and per-row terms go out. Nothing here is a loss by itself.
+In: scores and masks. Out: masks, terms of rows, and means over ranks. Never: a whole loss.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Matching against hard negatives: the expectation over sampling them, EqSim's HardNeg baseline.
 
-Scores and targets come in, a loss goes out. It never samples: the expectation is exact.
+In: scores and targets. Out: a loss. Never: a sample, as the expectation is exact.
 """
 
 from jaxtyping import Bool, Float

@@ -1,6 +1,6 @@
 """Symmetric InfoNCE with any number of true captions per image.
 
-Scores and targets come in, a loss goes out. A true caption is never a negative.
+In: scores and targets. Out: a loss. Never: a true caption as a negative.
 """
 
 from jaxtyping import Float

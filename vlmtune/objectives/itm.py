@@ -1,6 +1,6 @@
 """Image-text matching: is a pair true, and does the true caption rank first among those scored?
 
-Scores of chosen pairs come in, a loss goes out. It never chooses pairs: a pair policy does.
+In: scores of chosen pairs, and targets. Out: a loss. Never: a choice of pairs.
 """
 
 from jaxtyping import Float

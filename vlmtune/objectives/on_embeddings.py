@@ -1,6 +1,6 @@
 """An objective over the embeddings of an adapter that has matching scores, too.
 
-The scores of a batch come in, the loss of their contrastive part goes out. It has no formula.
+In: the scores of a batch. Out: the loss of their contrastive part. Never: its own formula.
 """
 
 from jaxtyping import Float

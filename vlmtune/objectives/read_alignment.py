@@ -1,6 +1,6 @@
 """READ's paraphrase alignment: two captions of one image match each other.
 
-Text embeddings come in, a loss goes out. It never compares a text with an image.
+In: text embeddings and true pairs. Out: a loss. Never: a comparison of a text with an image.
 """
 
 from typing import ClassVar
@@ -71,7 +71,7 @@ class ReadAlignment(ShardedObjective):
         paraphrases = common > 0
         described = torch.bincount(captions, minlength=total) > 0
         negatives = ~paraphrases & paraphrases.any(dim=1, keepdim=True) & described
-        # A text is no paraphrase of itself.
+        # A text is not a paraphrase of itself.
         position = torch.arange(len(texts), device=texts.device)
         paraphrases[position, position + shard.column_start] = False
         values = embedded.scale * (texts @ embedded.text.T)

@@ -1,6 +1,6 @@
 """SigLIP's loss: binary classification of each image-text pair of the batch.
 
-Scores and targets come in, a loss goes out. It never normalises over a row or a column.
+In: scores and targets. Out: a loss. Never: a comparison within a row or a column.
 """
 
 from jaxtyping import Float

@@ -1,6 +1,6 @@
 """TripletCLIP's loss: each image has a hard negative caption, that of its twin scene.
 
-Scores and targets come in, a loss goes out. A twin image is never a negative of a caption.
+In: scores and targets. Out: a loss. Never: a twin image as a negative of a caption.
 """
 
 from jaxtyping import Float

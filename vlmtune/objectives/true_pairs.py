@@ -1,7 +1,7 @@
 """The true image-text pairs of a batch against each other, from one rank's shard of the scores.
 
-A `ScoreShard` comes in; the four scores that EqSim compares and the close partners of each pair go
-out. No rank ever holds the N x M scores: memory is linear in the global batch.
+In: a `ScoreShard`. Out: the four scores that EqSim compares, and the close partners of each pair.
+Never: the N x M scores on one rank; memory is linear in the global batch.
 """
 
 from typing import Literal, NamedTuple

@@ -1,4 +1,6 @@
-"""What a pair policy is: targets and a generator come in, a mask of pairs to score goes out.
+"""What a pair policy is: it chooses which pairs a joint adapter scores.
+
+In: targets and a generator. Out: a mask of pairs to score. Never: a score.
 
 Laws (tests/contracts/test_pairs.py): every image with a true text gets one; no known true pair
 replaces a negative; the generator is the only source of chance, and every device chooses alike.

@@ -1,6 +1,6 @@
 """All true pairs, with hard negatives sampled by the scores of the backbone (ALBEF).
 
-Targets and reference scores come in, a mask goes out. It never scores by the trained adapter.
+In: targets and reference scores. Out: a mask. Never: scores of the trained adapter.
 """
 
 from torch import Generator

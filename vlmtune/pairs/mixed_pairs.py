@@ -1,6 +1,6 @@
 """A few true texts, hard negatives and random negatives for each image.
 
-Targets come in, a mask goes out. It uses no scores: hard negatives are false texts of the group.
+In: targets. Out: a mask. Never: scores; hard negatives are the false texts of the group.
 """
 
 import torch

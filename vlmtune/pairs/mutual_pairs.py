@@ -1,6 +1,7 @@
 """Negatives chosen in both directions at once, so that EqSim needs no further pair.
 
-Targets come in, a symmetric choice goes out as a mask. It never uses scores unless `hard`.
+In: targets, and reference scores where `hard`. Out: a symmetric choice, as a mask.
+Never: a pair of images where either text is true of the other image.
 """
 
 import torch

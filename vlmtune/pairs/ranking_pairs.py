@@ -1,6 +1,6 @@
 """One true text and several false ones for each image (METER).
 
-Targets come in, a mask goes out. It never uses scores unless `hard`.
+In: targets, and reference scores where `hard`. Out: a mask. Never: a true text as a negative.
 """
 
 import torch
