@@ -160,7 +160,7 @@ class DualAdapter(Adapter[ImageT, TextT]):
         self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
     ) -> Float[Tensor, "N M"]:
         """Scores embedded images against embedded texts."""
-        cosines = normalize(image, dim=-1) @ normalize(text, dim=-1).transpose(0, 1)
+        cosines = normalize(image, dim=-1) @ normalize(text, dim=-1).mT
         return self.log_scale.exp() * cosines + self.bias
 
     def compare_pairs(

@@ -141,7 +141,8 @@ def _spread(real: Float[Tensor, "r d"], mask: Bool[Tensor, "n t"]) -> Tokens:
 
 def _image_weights(backbone: Backbone) -> list[nn.Parameter]:
     """The weights that image embeddings depend on."""
-    pixels = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(backbone.device)
+    image = Image.new("RGB", (8, 8))
+    pixels = backbone.preprocess(image)[None].to(backbone.device)
 
     def embed() -> Tensor:
         return backbone.encode_image(pixels, LIVE).values

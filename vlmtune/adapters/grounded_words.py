@@ -14,6 +14,7 @@ from torch.nn.functional import gelu, layer_norm, normalize
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
+from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
 from vlmtune.backbones.base import ONE_SHAPE, Backbone, Tower
@@ -239,11 +240,12 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         queries = self._by_head(queries)[0]
         content = self._by_head(content)[0]
         blocks = torch.block_diag(*queries.mT, *content.mT) / self._root
+        # (P, patches, heads x words) each: what is read, and what the content there counts for.
         products, weight = (image.values @ blocks).chunk(2, dim=2)
         if self.locations:
             location = self._by_head(location)[0].flatten(0, 1)
             weight = weight + self.grid.to(weight.dtype) @ location.T
-        read = products.masked_fill(~image.mask[:, :, None], -torch.inf).softmax(dim=1)
+        read = masked_softmax(products, image.mask[:, :, None], dim=1)
         return (read * weight).sum(dim=(1, 2)) / 2
 
     @override
@@ -258,20 +260,23 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         a sum of products of numbers of the image and numbers of the text. Without b, the vectors
         of both have d = D + H y + H w_h y numbers, with y = w_h + 2 where locations are used.
         """
-        tokens = image.tokens
-        keys, values = tokens.values.chunk(2, dim=2)
+        # k and u of the docstring: (n, patches, heads, width of a head), u with the coordinates.
+        keys, values = image.tokens.values.chunk(2, dim=2)
         keys = keys.unflatten(2, (self.heads, -1))
         values = values.unflatten(2, (self.heads, -1)) / self._root
         if self.locations:
             grid = self.grid.to(values.dtype)[None, :, None]
-            values = torch.cat([values, grid.expand(*values.shape[:3], -1)], dim=3)
+            grid = grid.expand(*values.shape[:3], -1)
+            values = torch.cat([values, grid], dim=3)
         # Means over the patches, padding left out.
-        weight = (tokens.mask / tokens.lengths[:, None])[:, :, None, None]
+        weight = image.tokens.mask / image.tokens.lengths[:, None]
+        weight = weight[:, :, None, None]
         mean = (weight * values).sum(dim=1)
         centred = keys - (weight * keys).sum(dim=1, keepdim=True)
-        spread = torch.einsum("nphi,nphj->nhij", weight * centred, values) / self._root
+        spread = torch.einsum("nphi,nphj->nhij", weight * centred, values)
         frozen = self.scale * image.pooled
-        return torch.cat([frozen, mean.flatten(1), spread.flatten(1)], dim=1)
+        parts = [frozen, mean.flatten(1), spread.flatten(1) / self._root]
+        return torch.cat(parts, dim=1)
 
     @override
     def recall_text(self, text: PooledTokens) -> Float[Tensor, "m d"]:
@@ -280,9 +285,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         queries = queries.unflatten(2, (self.heads, -1))
         content = content.unflatten(2, (self.heads, -1))
         location = location.unflatten(2, (self.heads, -1))
+        # q and e of `recall_image`, summed over the words.
         weight = torch.cat([content, location], dim=3) / 2
         products = torch.einsum("mwhi,mwhj->mhij", queries, weight)
-        return torch.cat([text.pooled, weight.sum(dim=1).flatten(1), products.flatten(1)], dim=1)
+        total = weight.sum(dim=1)
+        return torch.cat([text.pooled, total.flatten(1), products.flatten(1)], dim=1)
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
@@ -299,8 +306,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     ) -> Float[Tensor, "#P heads words patches"]:
         r"""$a_{whp}$, how much word w reads patch p with head h."""
         products = queries @ keys.mT / self._root
-        real = image.mask[:, None, None]
-        return products.masked_fill(~real, -torch.inf).softmax(dim=3)
+        return masked_softmax(products, image.mask[:, None, None], dim=3)
 
     @override
     def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:

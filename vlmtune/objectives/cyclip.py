@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import check_factors, embedded_of
+from vlmtune.objectives.functional import check_factors, embedded_of, gather_pairs
 from vlmtune.types import ScoreShard
 
 
@@ -68,16 +68,21 @@ class CyClip(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         rows = embedded_of(shard.rows, "CyClip")
         columns = embedded_of(shard.columns, "CyClip")
-        # A pair's terms belong to the rank of its image; true pairs of all ranks are gathered.
-        row, text = (shard.row_targets.truth & shard.rows.computed).nonzero(as_tuple=True)
-        image = row + shard.row_start
-        images, texts = group.gather(torch.stack([image, text], dim=1)).unbind(dim=1)
-        u, v = rows.image[row], rows.text[text]
-        all_u, all_v = columns.image[images], rows.text[texts]
+        true = shard.row_targets.truth & shard.rows.computed
+        row, text = true.nonzero(as_tuple=True)
+        images, texts = gather_pairs(row, text, shard, group)
+        # Pairs p of this rank's images (u, v) against pairs q of all ranks.
+        u = rows.image[row]
+        v = rows.text[text]
+        all_u = columns.image[images]
+        all_v = rows.text[texts]
         cross_modal = (u @ all_v.T - v @ all_u.T).square()
         in_modal = (u @ all_u.T - v @ all_v.T).square()
         gaps = self.cross_modal * cross_modal + self.in_modal * in_modal
         captions = torch.bincount(images, minlength=len(columns.image))
         weight = captions.to(rows.image.dtype).reciprocal()
-        terms = torch.einsum("p,q,pq->", weight[image], weight[images], gaps)
+        w_p = weight[row + shard.row_start]
+        w_q = weight[images]
+        terms = torch.einsum("p,q,pq->", w_p, w_q, gaps)
+        # N counts the images of all ranks that have a caption.
         return terms / (captions > 0).sum().clamp_min(1)

@@ -232,18 +232,22 @@ class EqSim(ShardedObjective):
 
     @override
     def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:
-        # Mean deviations from v2, both sides summed (section 5.4: the smaller the better).
+        # A draw of close partners must not move the random state of training.
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             shard = _in_single_precision(ScoreShard(scores, targets, scores, targets))
             pairs = TruePairs(shard, ProcessGroup(alone=True))
             close, _ = self._close(pairs, shard)
             four = pairs.four_scores(shard.rows.values, shard.columns.values, self.normalise)
             text, image = v2_deviation(*four)
-            weight = pairs.weight[:, None] * pairs.weight[None, :] * pairs.comparable
+        # Mean deviations from v2, both sides summed (section 5.4: the smaller the better).
+        deviation = text + image
+        weight = pairs.weight[:, None] * pairs.weight[None, :] * pairs.comparable
         means = {}
-        for name, kind in (("close", weight * close), ("distant", weight * ~close)):
-            if kind.any():
-                means[name] = float(((text + image) * kind).sum() / kind.sum())
+        for name, kind in (("close", close), ("distant", ~close)):
+            kind_weight = weight * kind
+            if kind_weight.any():
+                mean = (deviation * kind_weight).sum() / kind_weight.sum()
+                means[name] = float(mean)
         return means
 
     def _close(

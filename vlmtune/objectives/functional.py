@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.types import Embedded, Scores, Targets
+from vlmtune.types import Embedded, Scores, ScoreShard, Targets
 
 
 def row_means(
@@ -87,6 +87,25 @@ def mean_over_images(
     sums = terms.new_zeros(len(pairs)).index_add(0, rows, terms)
     means = sums / pairs.sum(dim=1).clamp_min(1)
     return mean_over_ranks(means, pairs.any(dim=1), group)
+
+
+def gather_pairs(
+    rows: Int[Tensor, "P"], texts: Int[Tensor, "P"], shard: ScoreShard, group: ProcessGroup
+) -> tuple[Int[Tensor, "all"], Int[Tensor, "all"]]:
+    """The images and the texts of the pairs of all ranks, numbered over all ranks.
+
+    Pairs alone travel: no rank holds a matrix of all images and all texts.
+
+    Args:
+        rows: The row of each pair of this rank.
+        texts: The text of each, numbered over all ranks already.
+        shard: This rank's shard, which says where its rows start.
+        group: All ranks.
+    """
+    images = rows + shard.row_start
+    pairs = torch.stack([images, texts], dim=1)
+    all_images, all_texts = group.gather(pairs).unbind(dim=1)
+    return all_images, all_texts
 
 
 def only(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"]) -> Float[Tensor, "*shape"]:

@@ -49,10 +49,13 @@ class PairBCE(ShardedObjective):
         values = shard.rows.values[computed]
         true = shard.row_targets.truth[computed]
         losses = binary_cross_entropy_with_logits(values, true.to(values.dtype), reduction="none")
-        # Sums and numbers of true and of false pairs.
+        # Of true pairs and of false ones; their numbers are those of all ranks.
         sums = torch.stack([losses[true].sum(), losses[~true].sum()])
-        counts = group.sum(torch.stack([true.sum(), (~true).sum()]))
+        counts = torch.stack([true.sum(), (~true).sum()])
+        counts = group.sum(counts)
         if not self.balanced:
             return sums.sum() / counts.sum().clamp_min(1)
         means = sums / counts.clamp_min(1)
-        return means.sum() / (counts > 0).sum().clamp_min(1)
+        # Without pairs of a kind the other kind has the whole loss.
+        kinds = (counts > 0).sum()
+        return means.sum() / kinds.clamp_min(1)

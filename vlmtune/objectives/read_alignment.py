@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import embedded_of, mean_contrast
+from vlmtune.objectives.functional import embedded_of, gather_pairs, mean_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -61,16 +61,16 @@ class ReadAlignment(ShardedObjective):
         embedded = embedded_of(shard.rows, "ReadAlignment")
         texts = embedded_of(shard.columns, "ReadAlignment").text
         total = len(embedded.text)
-        # Ranks exchange true pairs alone: no rank holds the truth of all images and all texts.
         row, text = shard.row_targets.truth.nonzero(as_tuple=True)
-        pairs = group.gather(torch.stack([row + shard.row_start, text], dim=1))
-        images, captions = pairs.unbind(dim=1)
+        images, captions = gather_pairs(row, text, shard, group)
         # How many images text a of this rank and text p of all ranks have in common.
         true = shard.column_targets.truth[images].T.to(torch.int32)
         common = true.new_zeros(len(texts), total).index_add(1, captions, true)
         paraphrases = common > 0
+        # Hard negatives describe no image: they are neither anchors nor negatives.
+        anchors = paraphrases.any(dim=1, keepdim=True)
         described = torch.bincount(captions, minlength=total) > 0
-        negatives = ~paraphrases & paraphrases.any(dim=1, keepdim=True) & described
+        negatives = ~paraphrases & anchors & described
         # A text is not a paraphrase of itself.
         position = torch.arange(len(texts), device=texts.device)
         paraphrases[position, position + shard.column_start] = False

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.functional import only
+from vlmtune.objectives.functional import gather_pairs, only
 from vlmtune.types import ScoreShard
 
 Normalise = Literal["none", "row", "sigmoid"]
@@ -74,8 +74,7 @@ class TruePairs:
         self.group = group
         true = targets.truth & targets.same_group & rows.computed
         self._row, text = true.nonzero(as_tuple=True)
-        pairs = torch.stack([self._row + shard.row_start, text], dim=1)
-        self._images, self._texts = group.gather(pairs).unbind(dim=1)
+        self._images, self._texts = gather_pairs(self._row, text, shard, group)
         self.start = int((self._images < shard.row_start).sum())
         # A text may be on several ranks: then its column may lie on another rank than the image.
         # Such columns are gathered, and stand behind the rank's own.
@@ -109,6 +108,10 @@ class TruePairs:
             remote = self.group.gather(rows[:, self._remote_texts])
             columns = torch.cat([columns, remote], dim=1)
         return columns[self._images[None, :], self._column[:, None]]
+
+    def _where_comparable(self, values: Float[Tensor, "a A"]) -> Float[Tensor, "a A"]:
+        """The values of comparable pairs, elsewhere 0: others may overflow in an exponential."""
+        return values.masked_fill(~self.comparable, 0.0)
 
     def count_listings(
         self, listed: Int[Tensor, "a listed"]
@@ -148,19 +151,18 @@ class TruePairs:
         s12 = self.s12(rows)
         s21 = self.s21(rows, columns)
         if normalise == "row":
+            # A softmax over the pair itself and the false texts of its image.
             scored_false = self.shard.rows.computed & ~self.shard.row_targets.truth
             false = only(rows, scored_false).logsumexp(dim=1)
             total = torch.logaddexp(s11, false[self._row])
             totals = self.group.gather(total)
             s11 = (s11 - total).exp()
-            # Masked before the exponential, which may overflow where pairs cannot be compared.
-            s12 = (s12 - total[:, None]).masked_fill(~self.comparable, 0.0).exp()
-            s21 = (s21 - totals[None, :]).masked_fill(~self.comparable, 0.0).exp()
+            s12 = self._where_comparable(s12 - total[:, None]).exp()
+            s21 = self._where_comparable(s21 - totals[None, :]).exp()
         elif normalise == "sigmoid":
             s11, s12, s21 = s11.sigmoid(), s12.sigmoid(), s21.sigmoid()
-        zero = s12.new_zeros(())
-        s12 = torch.where(self.comparable, s12, zero)
-        s21 = torch.where(self.comparable, s21, zero)
+        s12 = self._where_comparable(s12)
+        s21 = self._where_comparable(s21)
         s22 = self.group.gather(s11)
         return FourScores(s11[:, None], s12, s21, s22[None, :])
 

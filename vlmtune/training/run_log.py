@@ -87,16 +87,22 @@ def provenance(
         seconds: Time spent on training.
     """
     data = getattr(trainer, "datamodule", None)
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
-    configs = (c.configuration for c in callbacks if isinstance(c, HasConfiguration))
+    folders = []
+    if data:
+        folders = [str(shard_set.path) for shard_set in data.sets["train"]]
+    config: dict[str, Any] = {}
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, HasConfiguration):
+            config = callback.configuration
+            break
     facts = {
-        "data": ", ".join(str(s.path) for s in data.sets["train"]) if data else "",
+        "data": ", ".join(folders),
         "config": {
             "objectives": [o.spec() for o in module.objectives],  # type: ignore[operator]
             "pairs": module.pairs.spec(),
             "steps": trainer.global_step,
             "benchmarks": dict(benchmarks),
-            "fit": next(configs, {}),
+            "fit": config,
         },
         "versions": library_versions(),
         "commit": _commit(),

@@ -145,9 +145,11 @@ def _targets(by_rank: Sequence[SparseTargets], rows: range, columns: range) -> T
 
 def _dense(entries: Entries, rows: range, columns: range) -> Bool[Tensor, "rows columns"]:
     """Returns a matrix of these rows and columns that is True at the entries within."""
-    start = torch.tensor([rows.start, columns.start])
-    row, column = (torch.tensor(entries, dtype=torch.int64).view(-1, 2) - start).unbind(dim=1)
-    inside = (column >= 0) & (column < len(columns))
     dense = torch.zeros(len(rows), len(columns), dtype=torch.bool)
-    dense[row[inside], column[inside]] = True
+    start = torch.tensor([rows.start, columns.start])
+    positions = torch.tensor(entries, dtype=torch.int64).view(-1, 2) - start
+    # The rows of a rank's own targets are all wanted; columns may be another rank's.
+    inside = (positions[:, 1] >= 0) & (positions[:, 1] < len(columns))
+    row, column = positions[inside].unbind(dim=1)
+    dense[row, column] = True
     return dense

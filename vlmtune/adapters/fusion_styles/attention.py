@@ -14,6 +14,13 @@ Mask = Bool[Tensor, "n t"] | None
 """True where a token is real, and may be attended to; None if all are."""
 
 
+def masked_softmax(
+    logits: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"], dim: int
+) -> Float[Tensor, "*shape"]:
+    """The softmax over the entries where `mask` is True; 0 elsewhere."""
+    return logits.masked_fill(~mask, -torch.inf).softmax(dim=dim)
+
+
 def project(
     attention: nn.MultiheadAttention, tokens: States, first: int = 0, stop: int = 3
 ) -> Float[Tensor, "n t projected"]:

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from typing_extensions import override
 
+from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import Encoder, LayerFactory
 from vlmtune.config import Configured
 from vlmtune.types import PooledTokens, Tokens
@@ -102,12 +103,14 @@ class JointEncoderStyle(FusionStyle):
         # Packed tokens are a query, a key, a value and the token itself, side by side.
         query, text_key, _, _ = text.values.chunk(4, dim=2)
         _, image_key, _, _ = image.values.chunk(4, dim=2)
+        key = torch.cat([image_key, text_key], dim=1)
+        # (P, heads, tokens, width of a head)
         query = query.unflatten(2, (heads, -1)).transpose(1, 2)
-        key = torch.cat([image_key, text_key], dim=1).unflatten(2, (heads, -1)).transpose(1, 2)
+        key = key.unflatten(2, (heads, -1)).transpose(1, 2)
         logits = query @ key.mT / math.sqrt(query.shape[3])
         mask = torch.cat([image.mask, text.mask], dim=1)
-        weights = logits.masked_fill(~mask[:, None, None], -torch.inf).softmax(dim=3)
-        read = weights.mean(dim=1)[:, :, : image.token_count]
+        weights = masked_softmax(logits, mask[:, None, None], dim=3).mean(dim=1)
+        read = weights[:, :, : image.token_count]
         return read / read.sum(dim=2, keepdim=True)
 
 
