@@ -47,7 +47,6 @@ def test_random_contexts_are_drawn_small():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"length": 0}, "at least 1 context vector, got 0"),
         ({"length": 10}, "at most 9 prompt tokens"),
         ({"init": "a photo"}, "'photo'"),
     ],

@@ -98,8 +98,6 @@ def test_coupled_images_follow_the_texts():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"length": 0}, "length=0"),
-        ({"depth": 0}, "depth=0"),
         ({"image": False, "text": False}, "got none"),
         ({"image": False}, "set coupled to false"),
         ({"text": False, "coupled": False, "init": "a"}, "leave `init` out"),

@@ -29,7 +29,7 @@ from vlmtune.backbones.hf.siglip import SigLIP
 from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex, to_strip
 from vlmtune.backbones.hf.vilt import OUTSIDE, Vilt
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.config import instantiate
+from vlmtune.config import Configured, instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import Features, Pooled, Scores, Tokens
 
@@ -156,6 +156,39 @@ def make(spec, family):
 def everywhere(request, spec, family):
     """Makes the adapter on each family of backbones: laws that depend on how a tower works."""
     return maker(spec, family(request.param))
+
+
+OUT_OF_RANGE = [
+    ("context_prompts.ContextPrompts", {"length": 0}),
+    ("ft_late.FTLate", {"layers": 0}),
+    ("ft_late.FTLate", {"heads": 0}),
+    ("ft_late.FTLate", {"dropout": 1.5}),
+    ("matching.Matching", {"blocks": -1}),
+    ("last_blocks.LastBlocks", {"decay": 0.0}),
+    ("full_finetuning.FullFineTuning", {"decay": -1.0}),
+    ("mm_adapter.MMAdapter", {"memory": 0}),
+    ("mm_adapter.MMAdapter", {"training_memory": -1}),
+    ("mm_adapter.MMAdapter", {"replaces": -1}),
+    ("fusion_styles.mdetr.Mdetr", {"cls_tokens": 0}),
+    ("bottleneck.Bottleneck", {"reduction": 0}),
+    ("deep_prompts.DeepPrompts", {"length": 0}),
+    ("deep_prompts.DeepPrompts", {"depth": 0}),
+    ("lora.LoRA", {"rank": 0}),
+    ("lora.LoRA", {"alpha": 0.0}),
+    ("lora.LoRA", {"dropout": 1.0}),
+    ("lora.LoRA", {"targets": ["values"]}),
+    ("grounded_words.GroundedWords", {"image_layer": -1}),
+    ("grounded_words.GroundedWords", {"text_layer": -1}),
+    ("grounded_words.GroundedWords", {"frozen_weight": -1.0}),
+    ("fusion_tuning.FusionTuning", {"blocks": 0}),
+    ("fusion_tuning.FusionTuning", {"top": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), OUT_OF_RANGE, ids=str)
+def test_the_types_of_a_spec_hold_its_bounds(name, options):
+    with pytest.raises(UserError, match=f"as {next(iter(options))} of vlmtune.adapters.{name}"):
+        instantiate({"class_path": f"vlmtune.adapters.{name}", "init_args": options}, Configured)
 
 
 def test_there_are_adapters():

@@ -13,6 +13,7 @@ import yaml
 from tests.refusals import refused
 from tests.scored import parts, scored, share_of
 from vlmtune.config import instantiate
+from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective, ShardedObjective
 from vlmtune.types import Targets
 
@@ -61,6 +62,22 @@ def batch(exhaustive: bool = True) -> Targets:
 
 def noise(seed: int = 0) -> torch.Tensor:
     return torch.randn(6, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("distillation.Distillation", {"temperature": 0.0}),
+        ("fsc_clip.FSCClip", {"focus": -1.0}),
+        ("fsc_clip.FSCClip", {"smoothing": 1.0}),
+        ("ce_clip.CEClip", {"upper": -1.0}),
+    ],
+    ids=str,
+)
+def test_the_types_of_a_spec_hold_its_bounds(name, options):
+    path = f"vlmtune.objectives.{name}"
+    with pytest.raises(UserError, match=f"as {next(iter(options))} of {path}"):
+        instantiate({"class_path": path, "init_args": options}, Objective)
 
 
 def test_there_are_objectives():

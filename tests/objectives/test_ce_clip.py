@@ -124,6 +124,6 @@ def test_without_hard_negatives_it_is_0():
 def test_what_is_needed_is_said():
     with refused("expected scores with embeddings for CEClip"):
         CEClip()(Scores.full(torch.zeros(5, 9)), random_targets(0))
-    for wrong in ({"upper": -1.0}, {"rank": -1.0}, {"intra_modal": 0.0, "rank": 0.0}):
-        with refused(r"expected (factors|a largest threshold) >= 0"):
+    for wrong in ({"rank": -1.0}, {"intra_modal": 0.0, "rank": 0.0}):
+        with refused("expected factors >= 0"):
             CEClip(**wrong)

@@ -76,5 +76,3 @@ def test_the_backbone_gets_no_gradient():
 def test_what_is_needed_is_said():
     with refused("expected the frozen backbone's scores"):
         Distillation()(Scores.full(torch.zeros(5, 9)), random_targets(0))
-    with refused("temperature > 0"):
-        Distillation(temperature=0.0)

@@ -11,10 +11,11 @@ does not matter; export and load change nothing.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic
+from typing import Annotated, Any, ClassVar, Generic
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
@@ -30,6 +31,10 @@ TextT = TypeVar("TextT", bound=Features, default=Any)
 PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 
 PairMask = Bool[Tensor, "N M"]
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+"""The probability with which a number is left out in training."""
+Decay = Annotated[float, Field(gt=0, le=1)]
+"""The factor on the learning rate from a block of a tower to the block below."""
 TEXT_GROUPS, TEXT_GROUP = 4, 32  # groups of texts of similar length, and texts in each at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
 IMAGE_FEATURES = "backbone.encode_image(pixels, adapter.image_input)"

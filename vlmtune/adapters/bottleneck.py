@@ -6,6 +6,7 @@ In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of the t
 from typing import Any
 
 from jaxtyping import Float
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -45,16 +46,13 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     """
 
     def __init__(
-        self, image: float = 0.2, text: float = 0.0, reduction: int = 4, **options: Any
+        self, image: float = 0.2, text: float = 0.0, reduction: PositiveInt = 4, **options: Any
     ) -> None:
         super().__init__(**options)
         if not (0 <= image < 1 and 0 <= text < 1 and image + text > 0):
             raise UserError(
-                f"expected ratios in [0, 1), one of them above 0, got {image=} and {text=}: "
-                "correct them"
+                f"expected ratios in [0, 1), one of them above 0, got {image=} and {text=}: set one"
             )
-        if reduction < 1:
-            raise UserError(f"expected a reduction of at least 1, got {reduction}: raise it")
         self.image_ratio = image
         self.text_ratio = text
         self.reduction = reduction

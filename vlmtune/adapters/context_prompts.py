@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -15,7 +16,6 @@ from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embeddings
 from vlmtune.adapters.towers import run_all, text_tower
 from vlmtune.backbones.base import Backbone
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 
@@ -51,10 +51,8 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
 
     identity_at_init = False
 
-    def __init__(self, length: int = 4, init: str | None = None, **options: Any) -> None:
+    def __init__(self, length: PositiveInt = 4, init: str | None = None, **options: Any) -> None:
         super().__init__(**options)
-        if length < 1:
-            raise UserError(f"expected at least 1 context vector, got {length}: raise `length`")
         self.length = length
         self.init = init
         self.image_input = FeatureSpec("pooled")

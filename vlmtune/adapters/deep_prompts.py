@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -62,8 +63,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
 
     def __init__(
         self,
-        length: int = 2,
-        depth: int | None = None,
+        length: PositiveInt = 2,
+        depth: PositiveInt | None = None,
         image: bool = True,
         text: bool = True,
         coupled: bool = True,
@@ -71,8 +72,6 @@ class DeepPrompts(DualAdapter[Features, Features]):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if length < 1 or (depth is not None and depth < 1):
-            raise UserError(f"expected length and depth >= 1, got {length=}, {depth=}: raise them")
         if not (image or text):
             raise UserError("expected prompts on a side, got none: set image or text to true")
         if coupled and not (image and text):

@@ -4,14 +4,14 @@ In: frozen tokens of both towers. Out: scores of all pairs. Never: an image toke
 """
 
 from jaxtyping import Float
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import Dropout, DualAdapter
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
 
@@ -55,18 +55,16 @@ class FTLate(DualAdapter[Tokens, Tokens]):
 
     def __init__(
         self,
-        layers: int = 2,
-        heads: int = 4,
-        hidden: int = 4,
-        dropout: float = 0.1,
+        layers: PositiveInt = 2,
+        heads: PositiveInt = 4,
+        hidden: PositiveInt = 4,
+        dropout: Dropout = 0.1,
         norm_first: bool = False,
         image_layer: int = -2,
         text_layer: int = -2,
         initial_scale: float = 10.0,
     ) -> None:
         super().__init__(learn_scale=True, initial_scale=initial_scale)
-        if layers < 1:
-            raise UserError(f"expected at least 1 layer, got {layers}: raise it")
         self.layers = layers
         self.heads = heads
         self.hidden = hidden

@@ -9,9 +9,8 @@ from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import Decay, DualAdapter
 from vlmtune.adapters.towers import (
-    check_decay,
     each_token,
     image_tower,
     layer_scales,
@@ -68,7 +67,7 @@ class FullFineTuning(DualAdapter[Features, Features]):
         self,
         image: bool = True,
         text: bool = True,
-        decay: float | None = None,
+        decay: Decay | None = None,
         tokens: bool = False,
         learn_scale: bool = True,
         initial_scale: float | None = None,
@@ -76,7 +75,6 @@ class FullFineTuning(DualAdapter[Features, Features]):
         super().__init__(learn_scale, initial_scale)
         if not (image or text):
             raise UserError("expected a tower to train, got none: set image or text to true")
-        check_decay(decay)
         self.trains_image, self.trains_text = image, text
         self.decay = decay
         self.gives_tokens = tokens  # type: ignore[misc]

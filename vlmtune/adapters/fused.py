@@ -10,11 +10,12 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 from typing_extensions import override
 
-from vlmtune.adapters.base import JointAdapter
+from vlmtune.adapters.base import Dropout, JointAdapter
 from vlmtune.adapters.fusion_styles.base import (
     ClsOutputs,
     FusionStyle,
@@ -60,29 +61,22 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def __init__(
         self,
-        heads: int = 4,
+        heads: PositiveInt = 4,
         encoder_layers: int | None = None,
         decoder_layers: int | None = None,
-        hidden: int = 4,
-        dropout: float = 0.1,
+        hidden: PositiveInt = 4,
+        dropout: Dropout = 0.1,
         norm_first: bool = False,
         normalize_tokens: bool = False,
         masked: bool = True,
         image_layer: int = -2,
         text_layer: int | Literal["words"] = -2,
-        replaces: int = 0,
+        replaces: NonNegativeInt = 0,
         fusion: FusionStyle | None = None,
-        memory: int = 512 * 2**20,
-        training_memory: int = 3 * 2**30,
+        memory: PositiveInt = 512 * 2**20,
+        training_memory: NonNegativeInt = 3 * 2**30,
     ) -> None:
         super().__init__()
-        if memory < 1 or training_memory < 0:
-            raise UserError(
-                f"expected memory above 0 and training_memory of at least 0 bytes, got {memory} "
-                f"and {training_memory}: raise them"
-            )
-        if replaces < 0:
-            raise UserError(f"expected replaces >= 0, got {replaces}: pass a number of blocks")
         self.style = Mdetr() if fusion is None else fusion
         self.gives_reading = isinstance(self.style, JointEncoderStyle) and not replaces
         self.heads = heads

@@ -12,6 +12,7 @@ from typing import Literal, cast
 import torch
 from jaxtyping import Float
 from PIL import Image
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -67,20 +68,17 @@ class FusionTuning(Matching):
     def __init__(
         self,
         towers: bool = False,
-        blocks: int | None = None,
+        blocks: PositiveInt | None = None,
         contrast: bool = False,
-        top: float = 1.0,
+        top: PositiveFloat = 1.0,
         scored_by: Literal["matching", "contrast"] = "matching",
         learn_scale: bool = True,
     ) -> None:
         super().__init__(1 if blocks is None else blocks)
-        if blocks == 0 or (towers and blocks is not None):
+        if towers and blocks is not None:
             raise UserError(
-                f"expected all blocks where towers are trained and 1 at least elsewhere, got "
-                f"{towers=} and {blocks=}: leave `blocks` out"
+                f"expected all blocks where towers are trained, got {blocks=}: leave `blocks` out"
             )
-        if not top > 0:
-            raise UserError(f"expected a factor `top` above 0, got {top}: correct it")
         if scored_by == "contrast" and not contrast:
             raise UserError("expected contrast where it scores, got none: set contrast to true")
         self.towers = towers

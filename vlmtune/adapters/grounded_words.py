@@ -5,15 +5,16 @@ Never: a change of the towers.
 """
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, normalize
 from typing_extensions import override
 
-from vlmtune.adapters.base import JointAdapter
+from vlmtune.adapters.base import Dropout, JointAdapter
 from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
@@ -21,6 +22,9 @@ from vlmtune.backbones.base import ONE_SHAPE, Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens
+
+EarlyLayer = Annotated[int, Field(le=-2)]
+"""A layer whose tower has blocks left to run."""
 
 
 class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
@@ -82,26 +86,18 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def __init__(
         self,
-        heads: int = 4,
-        text_layers: int = 2,
-        image_layers: int = 1,
-        hidden: int = 2,
-        dropout: float = 0.0,
+        heads: PositiveInt = 4,
+        text_layers: PositiveInt = 2,
+        image_layers: PositiveInt = 1,
+        hidden: PositiveInt = 2,
+        dropout: Dropout = 0.0,
         locations: bool = True,
-        frozen_weight: float = 1.0,
-        image_layer: int = -2,
-        text_layer: int | Literal["words"] = "words",
-        memory: int = 512 * 2**20,
+        frozen_weight: NonNegativeFloat = 1.0,
+        image_layer: EarlyLayer = -2,
+        text_layer: EarlyLayer | Literal["words"] = "words",
+        memory: PositiveInt = 512 * 2**20,
     ) -> None:
         super().__init__()
-        layers = [image_layer] if text_layer == "words" else [image_layer, text_layer]
-        if max(layers) > -2 or min(text_layers, image_layers) < 1:
-            raise UserError(
-                f"expected layers of at most -2 and at least 1 text and image layer, got "
-                f"{image_layer=}, {text_layer=}, {text_layers=} and {image_layers=}: correct them"
-            )
-        if not 0 <= frozen_weight < math.inf:
-            raise UserError(f"expected frozen_weight >= 0, got {frozen_weight}: raise it")
         self.heads = heads
         self.hidden = hidden
         self.dropout = dropout

@@ -9,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import Decay, DualAdapter
 from vlmtune.adapters.towers import (
-    check_decay,
     image_tower,
     layer_scales,
     longest_state,
@@ -58,7 +57,7 @@ class LastBlocks(DualAdapter[Features, Features]):
     """
 
     def __init__(
-        self, image: int = 2, text: int = 2, decay: float | None = None, **options: Any
+        self, image: int = 2, text: int = 2, decay: Decay | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
         if min(image, text) < 0 or image + text == 0:
@@ -66,7 +65,6 @@ class LastBlocks(DualAdapter[Features, Features]):
                 f"expected numbers of blocks to train, got {image=} and {text=}: "
                 "set at least one of them above 0 and none below"
             )
-        check_decay(decay)
         self.counts = {"image": image, "text": text}
         self.decay = decay
         self.image_input = _spec(image)

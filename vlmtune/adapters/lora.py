@@ -6,11 +6,12 @@ Never: a change of the weights themselves.
 
 from typing import Any, Literal
 
+from pydantic import PositiveFloat, PositiveInt
 from torch.nn.utils import parametrize
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
-from vlmtune.adapters.low_rank import TARGETS, LowRank, projections
+from vlmtune.adapters.base import Dropout, DualAdapter
+from vlmtune.adapters.low_rank import LowRank, projections
 from vlmtune.adapters.towers import (
     fix_fingerprint,
     image_tower,
@@ -61,26 +62,16 @@ class LoRA(DualAdapter[Pooled, Pooled]):
 
     def __init__(
         self,
-        rank: int = 4,
-        alpha: float = 4.0,
-        dropout: float = 0.0,
+        rank: PositiveInt = 4,
+        alpha: PositiveFloat = 4.0,
+        dropout: Dropout = 0.0,
         targets: list[Target] | None = None,
         image: bool = True,
         text: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if rank < 1 or alpha <= 0 or not 0 <= dropout < 1:
-            raise UserError(
-                f"expected rank >= 1, alpha > 0 and dropout in [0, 1), got {rank=}, {alpha=}, "
-                f"{dropout=}: correct them"
-            )
         self.targets = ("query", "value") if targets is None else tuple(targets)
-        if not self.targets or set(self.targets) - set(TARGETS):
-            raise UserError(
-                f"expected targets among {', '.join(TARGETS)}, got {list(self.targets)}: "
-                "choose at least one of these"
-            )
         if not (image or text):
             raise UserError("expected a tower to update, got none: set image or text to true")
         self.rank = rank

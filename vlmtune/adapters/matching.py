@@ -5,6 +5,7 @@ Never: new weights; those it trains are the backbone's.
 """
 
 from jaxtyping import Float
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -51,10 +52,8 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         True
     """
 
-    def __init__(self, blocks: int = 0) -> None:
+    def __init__(self, blocks: NonNegativeInt = 0) -> None:
         super().__init__()
-        if blocks < 0:
-            raise UserError(f"expected blocks >= 0 to train, got {blocks}: correct `blocks`")
         self.blocks = blocks
 
     @override

@@ -133,12 +133,6 @@ def fix_fingerprint(backbone: Backbone) -> str:
     return backbone.fingerprint
 
 
-def check_decay(decay: float | None) -> None:
-    """Raises a `UserError` where `decay` is not in (0, 1]."""
-    if decay is not None and not 0 < decay <= 1:
-        raise UserError(f"expected a decay in (0, 1], got {decay}: choose one, or leave it out")
-
-
 def layer_scales(
     tower: Tower, parameters: Iterable[nn.Parameter], decay: float
 ) -> list[tuple[nn.Parameter, float]]:

@@ -20,7 +20,7 @@ from vlmtune.adapters.towers import run_all, text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.errors import UserError
-from vlmtune.storage.files import regular
+from vlmtune.storage.files import reading, regular
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 WORDS_AT_A_TIME = 512
@@ -108,12 +108,8 @@ def _distinct(words: list[str] | str | os.PathLike) -> tuple[str, ...]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with reading(path, "a text of words", "name another file as `words`"):
         return regular(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"expected a text file of words in {path}, got {type(error).__name__}: correct `words`"
-        ) from error
 
 
 def _rows(tower: TextTower, words: Sequence[str], special: tuple[int, int]) -> Int[Tensor, "rows"]:

@@ -5,11 +5,11 @@ In: scores with embeddings, and targets. Out: a loss. Never: the making of hard 
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import (
     check_factors,
@@ -75,12 +75,14 @@ class CEClip(ShardedObjective):
     threshold: Float[Tensor, ""]
 
     def __init__(
-        self, weight: float = 1.0, intra_modal: float = 0.3, rank: float = 0.2, upper: float = 10.0
+        self,
+        weight: float = 1.0,
+        intra_modal: float = 0.3,
+        rank: float = 0.2,
+        upper: NonNegativeFloat = 10.0,
     ) -> None:
         super().__init__(weight)
         check_factors(intra_modal=intra_modal, rank=rank)
-        if not upper >= 0:
-            raise UserError(f"expected a largest threshold >= 0, got {upper=}: correct it")
         self.intra_modal = intra_modal
         self.rank = rank
         self.upper = upper

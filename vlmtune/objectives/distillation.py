@@ -6,12 +6,12 @@ In: scores, and the frozen backbone's scores. Out: a loss. Never: the truth of p
 from typing import ClassVar
 
 from jaxtyping import Bool, Float
+from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import log_softmax
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import mean_over_ranks, only, reference_of
 from vlmtune.types import ScoreShard
@@ -56,10 +56,8 @@ class Distillation(ShardedObjective):
     needs = frozenset({"reference"})
     regulariser: ClassVar[bool] = True
 
-    def __init__(self, weight: float = 1.0, temperature: float = 1.0) -> None:
+    def __init__(self, weight: float = 1.0, temperature: PositiveFloat = 1.0) -> None:
         super().__init__(weight)
-        if not temperature > 0:
-            raise UserError(f"expected a temperature > 0, got {temperature}: raise it")
         self.temperature = temperature
 
     @override

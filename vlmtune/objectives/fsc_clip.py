@@ -3,8 +3,11 @@
 In: scores with embeddings and tokens. Out: a loss. Never: the making of hard negatives.
 """
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
@@ -78,16 +81,11 @@ class FSCClip(ShardedObjective):
         weight: float = 1.0,
         global_factor: float = 0.5,
         local_factor: float = 0.2,
-        focus: float = 2.0,
-        smoothing: float = 0.02,
+        focus: NonNegativeFloat = 2.0,
+        smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.02,
     ) -> None:
         super().__init__(weight)
         check_factors(global_factor=global_factor, local_factor=local_factor)
-        if not (focus >= 0 and 0 <= smoothing < 1):
-            raise UserError(
-                f"expected focus >= 0 and smoothing in [0, 1), got {focus=}, {smoothing=}: "
-                "correct them"
-            )
         self.global_factor = global_factor
         self.local_factor = local_factor
         self.focus = focus

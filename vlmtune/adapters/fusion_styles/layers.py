@@ -285,11 +285,6 @@ class LayerFactory:
     norm_first: bool
 
     def __post_init__(self) -> None:
-        if min(self.heads, self.hidden) < 1 or not 0 <= self.dropout < 1:
-            raise UserError(
-                f"expected heads and hidden of at least 1 and dropout in [0, 1), got {self.heads} "
-                f"heads, {self.hidden} hidden units and dropout {self.dropout}: correct them"
-            )
         if self.width % self.heads:
             raise UserError(
                 f"expected heads that divide the token width {self.width}, got {self.heads}: "
