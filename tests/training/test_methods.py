@@ -255,6 +255,7 @@ def test_fit_trains_a_named_module_as_python_does(path, model_folder, shards, tm
     assert not all(value.equal(before[name]) for name, value in got.items())
 
 
+@pytest.mark.slow
 def test_a_named_module_resumes_exports_and_is_measured_like_any_other(
     model_folder, shards, tmp_path, monkeypatch
 ):

@@ -266,7 +266,7 @@ def assert_same(got, want):
     assert any(gradient.any() for gradient in want[1].values())
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_loss_and_gradient_are_those_of_one_process(size, tmp_path):
     shared = [groups(SIZES[size], seed) for seed in range(2)]
     shared.append([shared[0][0]] * size)  # all ranks have the same captions

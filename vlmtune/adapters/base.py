@@ -261,6 +261,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
 
     def _texts(self, text: TextT, used: Int[Tensor, "U"]) -> PreparedT:
         """Prepares the chosen texts, ordered by length, in a few groups without much padding."""
+        # Few groups keep calls large, sorted lengths keep padding small.
         size = max(TEXT_GROUP, math.ceil(len(used) / TEXT_GROUPS))
         prepared = [self.prepare_text(text[rows].trimmed()) for rows in used.split(size)]
         return concatenate(prepared)
@@ -270,12 +271,14 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     ) -> list[Tensor]:
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
+        # Copying an image for each of its texts costs more than calling once an image.
         many = len(rows) >= REUSE_FROM * len(rows.unique())
         if self.broadcasts_image and many and not training:
             return self._scores_by_image(image, text, rows, columns)
         pair_bytes = self.pair_bytes(image, text, training)
         memory = self.memory
         if rows.device.type == "cpu" and not training:
+            # A CPU is fastest where a chunk stays in its caches.
             memory = min(memory, CPU_CHUNK)
         size = self._chunk_size(pair_bytes, memory)
         scores = []
@@ -294,6 +297,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     ) -> list[Tensor]:
         """Scores the pairs image by image, without a copy of the image for each text."""
         order = rows.argsort(stable=True)  # captions of one image stay ordered by length
+        # One group of pairs for each image, split by memory.
         _, counts = rows.unique(return_counts=True)
         scores = []
         for pairs in order.split(counts.tolist()):

@@ -88,6 +88,7 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
 
 def _layers(width: int, reduction: int) -> nn.Sequential:
     hidden = width // reduction
+    # Zero at the start, so that the untrained adapter changes nothing but lengths.
     last = nn.Linear(hidden, width, bias=False)
     nn.init.zeros_(last.weight)
     return nn.Sequential(nn.Linear(width, hidden, bias=False), nn.ReLU(), last)

@@ -104,6 +104,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
             towers.append(self.text_tower)
         super().attach(backbone)
         self.special = backbone.text_special
+        # Coupled prompts of a block need the same block in both towers.
         fewest = min(tower.layers for tower in towers)
         if self.depth is not None and self.depth > fewest:
             raise UserError(
@@ -155,6 +156,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
             return image.values
         prompts = self.image_prompts()
         patches = image.token_count
+        # Prompts stand after the patches: without positions the order does not matter.
         first = Tokens.full(_repeated(prompts[0], len(image)))
         joined = torch.cat([image.values, first.values], dim=1)
         mask = torch.cat([image.mask, first.mask], dim=1)  # images that differ in shape are padded
@@ -176,6 +178,7 @@ def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: 
     """Runs all blocks; from the second on, each of the first `depth` gets its prompts at `at`."""
     depth, length, _ = prompts.shape
     state = tower.run(state, 0, 1)
+    # The outputs of a block's prompts are dropped, and the next prompts take their positions.
     for number in range(1, depth):
         values = state.values
         learned = _repeated(prompts[number], len(state)).to(values.dtype)

@@ -140,6 +140,7 @@ def _spread(real: Float[Tensor, "r d"], mask: Bool[Tensor, "n t"]) -> Tokens:
 def _image_weights(backbone: Backbone) -> list[nn.Parameter]:
     """The weights that image embeddings depend on."""
     image = Image.new("RGB", (8, 8))
+    # Any image will do: only which weights have a gradient counts.
     pixels = backbone.preprocess(image)[None].to(backbone.device)
 
     def embed() -> Tensor:
@@ -160,5 +161,6 @@ def _text_weights(backbone: Backbone) -> list[nn.Parameter]:
     words = Tokens.full(zeros)
     table = list(tower.embedding.parameters())
     others = [p for p in backbone.parameters() if p is not table[0]]
+    # The table of words is trained, though the zeros do not pass through it.
     used = params_with_grad(lambda: tower.finish(run_all(tower, words)), others)
     return used + table

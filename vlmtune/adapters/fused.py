@@ -106,6 +106,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         super().attach(backbone)
         self.special = backbone.text_special
         width = backbone.text_width
+        # Image tokens are projected to the text's width, which the layers have.
         read_width = backbone.image_width
         if self.joined is not None:
             read_width = self.joined.width
@@ -157,6 +158,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             # Without the target, which the style knows nothing of.
             text = replace(text, pooled=text.pooled[:, self.target_width :])
             return self.style.fuse(image, text, self.query)
+        # Blocks that stay run pair by pair: nothing after them can be prepared once.
         patches, words = self.joined.read(image.tokens, text.tokens)
         words = self._fusible(self._projected(words))
         text = self.style.prepare_text(words, self.query)

@@ -124,6 +124,7 @@ class FusionTuning(Matching):
         self, backbone: Backbone, score: Callable[[Tokens, Tokens], Float[Tensor, "n d"]]
     ) -> list[nn.Parameter]:
         """The weights that a function of the features depends on, by way of the features too."""
+        # Any pair will do: only which weights have a gradient counts.
         pixels = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(backbone.device)
         image_input = replace(self.image_input, frozen=False)
         text_input = replace(self.text_input, frozen=False)
@@ -208,6 +209,7 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
         first = tower.layers + 1 + spec.layer
         if spec.kind == "words":
             first = 0
+        # Frozen blocks run without dropout and without a graph, up to the first trained one.
         live = max(first, self._live[side])
         frozen: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._frozen_modules:

@@ -235,6 +235,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         queries, content, location = self._word_parts(text.values)
         queries = self._by_head(queries)[0]
         content = self._by_head(content)[0]
+        # (2 width, 2 heads x words): each head reads its own part of keys and values.
         blocks = torch.block_diag(*queries.mT, *content.mT) / self._root
         # (P, patches, heads x words) each: what is read, and what the content there counts for.
         products, weight = (image.values @ blocks).chunk(2, dim=2)

@@ -86,6 +86,7 @@ class LastBlocks(DualAdapter[Features, Features]):
         super().attach(backbone)
         self.trained: dict[str, list[nn.Parameter]] = {}
         for modality, tower in self.towers.items():
+            # Positions may be trained too, so the probe is as long as a state can be.
             length = longest_state(tower, backbone)
             self.trained[modality] = _last(tower, self.counts[modality], length)
         for parameters in self.trained.values():

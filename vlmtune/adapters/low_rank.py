@@ -60,10 +60,12 @@ class LowRank(nn.Module):
         """The term added to the weight."""
         down = self.down
         if self.dropout and self.training:
+            # One mask a step, not one a token: the update stays a matrix.
             columns = torch.ones_like(down[:, :1])
             down = down * dropout(columns, self.dropout)
         updates = self.scale * self.up @ down
         if len(self.chosen) < self.parts:
+            # Projections that were not chosen get no update.
             index = torch.tensor(self.chosen, device=updates.device)
             parts = updates.new_zeros(self.parts, *updates.shape[1:])
             updates = parts.index_add(0, index, updates)

@@ -76,6 +76,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         super().attach(backbone)
         if self.blocks:
             unfreeze(backbone, self._last_blocks())
+        # Frozen modules run in evaluation mode, as their features may come from a store.
         trained = set()
         for block in fusion.blocks[len(fusion.blocks) - self.blocks :]:
             trained.update(block.modules())

@@ -80,6 +80,7 @@ class MMAdapter(FusedAdapter):
     def target(self, text: Tokens) -> Float[Tensor, "n g"]:
         if not self.target_width:
             return super().target(text)
+        # The target is the frozen text: start and end tokens carry no word.
         words = text.values
         if self.cosine:
             # The mean of cosines is the product with the mean of normalised words.

@@ -73,6 +73,7 @@ def insert(
     words = cut(words, tower.positions - count, trail)
     tokens = words.values
     prompts = prompts.to(tokens.dtype)
+    # Prompts follow the start token, as words would.
     values = torch.cat([tokens[:, :lead], prompts, tokens[:, lead:]], dim=1)
     real = torch.ones_like(words.mask[:, :1]).expand(-1, count)
     return Tokens(values, torch.cat([real, words.mask], dim=1))

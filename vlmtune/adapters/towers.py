@@ -78,6 +78,7 @@ def params_with_grad(
     them would stop `DistributedDataParallel`, which waits for a gradient of each.
     """
     distinct = list(dict.fromkeys(parameters))
+    # Autograd knows which weights matter; layouts of towers differ too much to list them.
     before = [parameter.requires_grad for parameter in distinct]
     try:
         for parameter in distinct:
@@ -118,6 +119,7 @@ def longest_state(tower: Tower, backbone: Backbone) -> int:
 def unfreeze(backbone: Backbone, parameters: Sequence[nn.Parameter]) -> None:
     """Makes weights of a backbone trainable."""
     fix_fingerprint(backbone)
+    # bf16 weights round small steps to nothing, without an error.
     types = {parameter.dtype for parameter in parameters} - {torch.float32}
     if types:
         raise UserError(

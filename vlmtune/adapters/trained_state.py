@@ -31,6 +31,7 @@ def load_trained_state(
 ) -> None:
     """Loads a `trained_state` strictly: no name and no shape may differ."""
     current = trained_state(backbone, adapter)
+    # Strict: a name too many is a checkpoint of something else.
     wrong = sorted(current.keys() ^ state.keys())
     if not wrong:
         wrong = sorted(name for name in current if current[name].shape != state[name].shape)

@@ -76,6 +76,7 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         super().attach(backbone)
         self.special = backbone.text_special
         total = self.tower.embedding.num_embeddings
+        # Rows of trained words alone keep an export small.
         rows = torch.arange(total)
         if self.words is not None:
             rows = _rows(self.tower, self.words, self.special).cpu()
@@ -91,6 +92,7 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
 
     def prompted(self, words: Tokens) -> Tokens:
         """Adds the learned differences to word embeddings."""
+        # Untrained ids read row 0 and are masked, as an index of -1 would read the last row.
         row = self.get_buffer("row_of")[words.word_ids]
         trained = (row >= 0) & word_mask(words.mask, self.special)
         learned = self.delta[row.clamp_min(0)] * trained[:, :, None]

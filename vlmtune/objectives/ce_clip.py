@@ -97,12 +97,14 @@ class CEClip(ShardedObjective):
         # Ranks add counts: a text counts if it is a hard negative of any image of any rank.
         hard_texts = group.sum(hard.sum(dim=0)) > 0
         embedded = embedded_of(scores, "CEClip")
+        # One row for each true pair, its caption being the anchor.
         anchors = embedded.text[column]
         true = embedded.scale * (embedded.image[row] * anchors).sum(dim=1)
         false = embedded.scale * anchors @ embedded.text.T
         others = only(false, hard_texts & ~truth[row]).logsumexp(dim=1)
         losses = torch.logaddexp(true, others) - true
         intra = mean_over_ranks(losses, torch.ones_like(row, dtype=torch.bool), group)
+        # (pairs, texts): by how much the true caption leads each text.
         gaps = scores.values[row, column][:, None] - scores.values[row]
         return self.intra_modal * intra + self.rank * self._rank(gaps, hard[row], group)
 

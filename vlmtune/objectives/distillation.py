@@ -78,6 +78,7 @@ class Distillation(ShardedObjective):
         reference: Float[Tensor, "rows columns"],
         computed: Bool[Tensor, "rows columns"],
     ) -> Float[Tensor, "rows"]:
+        # The frozen side is the target: no gradient, and the type of the scores.
         wanted = reference.detach().to(values.dtype)
         log_p = log_softmax(only(values / self.temperature, computed), dim=1)
         log_r = log_softmax(only(wanted / self.temperature, computed), dim=1)

@@ -203,6 +203,7 @@ class EqSim(ShardedObjective):
         shard = _in_single_precision(shard)
         pairs = TruePairs(shard, group)
         comparable = pairs.comparable
+        # (a, A): local pairs against all; each image counts once, however many captions it has.
         weight = pairs.weight[pairs.local, None] * pairs.weight[None, :]
         v1_weight = weight * comparable
         v2_weight = weight * comparable
@@ -217,6 +218,7 @@ class EqSim(ShardedObjective):
         fraction = pairs.weight[pairs.local].sum() / images.clamp_min(1)
         losses = []
         if self.v1 != "none":
+            # The divisor: the weight of the pairs, or the square of the batch.
             over = images.square()
             if self.v1_over == "pairs":
                 over = group.sum(v1_weight.sum())
@@ -280,6 +282,7 @@ class EqSim(ShardedObjective):
             excess = (deviation - margin).relu()
             return (excess * weight).sum() / over
         part = (deviation * weight).sum() / over
+        # The margin is subtracted from the mean over all ranks, each of which has a part of both.
         exceeds = group.sum(part.detach()) > margin
         return (part - margin * fraction) * exceeds
 

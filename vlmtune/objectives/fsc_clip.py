@@ -142,6 +142,7 @@ def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N
     patches = embedded.image_tokens[row]
     words = embedded.text_tokens[column]
     attended = _attend(patches.values, patches.mask, words.values)
+    # (pairs, words), padding left out of the sum.
     cosines = (attended * normalize(words.values, dim=-1)).sum(dim=-1)
     local = only(embedded.scale * cosines, words.mask).logsumexp(dim=1)
     matrix = torch.zeros_like(scores.values)

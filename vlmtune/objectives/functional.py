@@ -56,6 +56,7 @@ def contrast(
         >>> contrast(row, torch.tensor([[True, True, False]]), torch.tensor([[False, False, True]]))
         tensor([0.6931])
     """
+    # log of the sum over the negatives; the positives of a row do not compete.
     others = only(values, negatives).logsumexp(dim=1, keepdim=True)
     return row_means(torch.logaddexp(values, others) - values, positives)
 

@@ -87,6 +87,7 @@ class HardNegative(ShardedObjective):
     ) -> Float[Tensor, ""]:
         true = truth & computed
         false = ~truth & computed
+        # The chance of drawing each false text; a row without one has none.
         chances = only(values.detach(), false).softmax(dim=1) * false
         if not self.relative:
             expected = (chances * softplus(values)).sum(dim=1)

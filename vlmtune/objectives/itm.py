@@ -65,6 +65,7 @@ class ITM(ShardedObjective):
         values = shard.rows.values
         computed = shard.rows.computed
         truth = shard.row_targets.truth
+        # softplus(-s) where the pair is true, softplus(s) where it is false.
         losses = softplus(values.where(~truth, -values))
         matching = mean_over_ranks(losses.flatten(), computed.flatten(), group)
         ranking = mean_contrast(values, truth & computed, ~truth & computed, group)

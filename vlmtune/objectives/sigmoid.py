@@ -43,6 +43,7 @@ class Sigmoid(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         values = shard.rows.values
         computed = shard.rows.computed
+        # y s, so that one formula serves true and false pairs.
         signed = values.where(shard.row_targets.truth, -values)
         terms = softplus(-signed).masked_fill(~computed, 0).sum(dim=1)
         return mean_over_ranks(terms, computed.any(dim=1), group)

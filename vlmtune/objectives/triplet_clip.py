@@ -58,5 +58,6 @@ class TripletClip(ShardedObjective):
         columns = shard.columns
         targets = shard.column_targets
         true = targets.truth & columns.computed
+        # The twin image is of the caption's own group.
         others = ~targets.truth & ~targets.same_group & columns.computed
         return to_text + mean_contrast(columns.values.T, true.T, others.T, group)

@@ -188,6 +188,7 @@ def partners(
             instead of taking the largest. The sample depends on the random state of the first rank
             and on the position of the pair in the batch, not on the number of ranks.
     """
+    # Texts that the image ranks high, then images that the text ranks high.
     keys = [pairs.s12(rows)]
     if by == "union":
         keys.append(pairs.s21(rows, columns))
@@ -204,6 +205,7 @@ def _largest(
     keys: Float[Tensor, "a A"], valid: Bool[Tensor, "a A"], k: int
 ) -> Int[Tensor, "a least_of_k_and_A"]:
     """Positions of the k largest valid keys of each row, the first of equal ones; -1 if fewer."""
+    # Stable, so that ties fall alike on any number of ranks.
     keys = keys.detach().masked_fill(~valid, -torch.inf)
     order = keys.argsort(dim=1, descending=True, stable=True)[:, :k]
     return order.masked_fill(~valid.gather(1, order), -1)

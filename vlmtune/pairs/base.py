@@ -74,6 +74,7 @@ def sample_rows(
     noise = gumbel(logits.shape, generator).to(logits.device)
     keys = logits.detach().double() + noise
     keys = keys.masked_fill(~candidates, -torch.inf)
+    # The position of each candidate in its row; counts differ from row to row.
     rank = keys.argsort(dim=1, descending=True).argsort(dim=1)
     return candidates & (rank < counts[:, None])
 

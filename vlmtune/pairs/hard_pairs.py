@@ -36,5 +36,6 @@ class HardPairs(PairPolicy):
         assert reference is not None
         truth = targets.truth
         texts = sample_rows(reference, ~truth, truth.sum(dim=1), generator)
+        # Columns are sampled as rows are; a pair of both samples is scored once.
         images = sample_rows(reference.T, ~truth.T, truth.sum(dim=0), generator)
         return truth | texts | images.T

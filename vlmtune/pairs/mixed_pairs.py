@@ -71,5 +71,6 @@ def _sample(candidates: Tensor, count: int, generator: Generator) -> Tensor:
         return sampled
     # Drawn on the CPU, so that one seed gives one choice on every device.
     keys = torch.rand(candidates.shape, generator=generator).to(candidates.device)
+    # A key below 0 is not a candidate: a row may have fewer than `count`.
     best = keys.masked_fill(~candidates, -1.0).topk(count, dim=1)
     return sampled.scatter(1, best.indices, best.values >= 0)

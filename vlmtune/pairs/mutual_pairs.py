@@ -82,6 +82,7 @@ def _greedy_matching(
     """Pairs rows up to `wanted` times each; the allowed pairs with the largest noisy logits win."""
     rows, columns = allowed.triu(1).nonzero(as_tuple=True)
     noise = gumbel(torch.Size([len(rows)]), generator)
+    # Largest noisy logit first: a sample without replacement, in proportion to the softmax.
     order = (logits[rows, columns] + noise).argsort(descending=True)
     left = wanted.tolist()
     taken = torch.zeros_like(allowed)

@@ -52,6 +52,7 @@ class RankingPairs(NegativePairs):
         if self.hard:
             assert reference is not None
             false |= sample_rows(reference, ~truth & ~false, self.hard * each, generator)
+        # What mined and hard texts leave is filled by any false text.
         rest = self.negatives * each - false.sum(dim=1)
         false |= sample_rows(uniform, ~truth & ~false, rest, generator)
         if self.mirrored:

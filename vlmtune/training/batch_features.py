@@ -128,6 +128,7 @@ class BatchFeatures:
 
     def _stored_images(self, root: Path, corpus: CorpusContent) -> StoredImages:
         """The store of images, whose rows are known by the digest of an image's content."""
+        # Digests say which images are equal, so that copies are encoded once.
         content = source_digest([corpus.digest("train"), corpus.digest("val")])
         digests = image_digests(root, content, corpus.image_ids(), corpus.image_digests)
         id_of: dict[str, str] = {}
@@ -156,6 +157,7 @@ class BatchFeatures:
             rows, store = len(batch.texts), self.texts
         if store is not None:
             chunk = None  # reading keeps no activations
+        # Nothing before a frozen representation is trained.
         grad = torch.is_grad_enabled() and not self.specs[modality].frozen
         encode = partial(self.encode_rows, modality, batch)
         with torch.set_grad_enabled(grad):
@@ -187,6 +189,7 @@ class BatchFeatures:
         # Rounded as the store would have rounded them, so that reading and encoding agree.
         encoded = self.source.encode_texts(missing).to(device, getattr(torch, self.source.dtype))
         parts.append(encoded.to(device, torch.float32))
+        # Known texts come first, then missing ones: each back to its position in the batch.
         row_of = {text: row for row, text in enumerate(known + missing)}
         order = torch.tensor([row_of[text] for text in texts], device=device)
         return concatenate(parts)[order]

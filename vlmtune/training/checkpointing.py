@@ -129,6 +129,7 @@ class TrainedWeights(pl.LightningModule):
         fits = self._trainer is not None and self._trainer.state.fn == "fit"
         if fits:
             self._check_optimizer(saved)
+        # Objectives are known by number and class: a changed list keeps the states that still fit.
         states = self._objective_states()
         for name, state in saved.get("objectives", {}).items():
             if name in states:  # other objectives start without a state

@@ -59,8 +59,10 @@ def contrastive_scores(
     def embed_text(rows: slice) -> Pooled:
         return Pooled(adapter.embed_text(text[rows]))
 
+    # Chunks free the activations of the towers' ends, as for a dual adapter.
     images = in_chunks(embed_image, len(image), chunk, image.device)
     texts = in_chunks(embed_text, len(text), chunk, text.device)
     layout = shard_layout(batch, group, merged=True)
+    # Pairs are chosen within the rank, and choosing has no gradient.
     local = adapter.compare(images.values.detach(), texts.values.detach()).detach()
     return Contrast(dual_score_shard(adapter, images, texts, layout, group), layout, local)

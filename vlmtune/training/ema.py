@@ -73,6 +73,7 @@ class EMA(Callback):
         step = trainer.global_step
         if step <= self._seen or self._aside is not None or module is not self._module:
             return
+        # Several hooks may ask for one step; only the first adds it.
         self._seen = step
         if step <= self.start or (step - self.start) % self.every_n_steps:
             return
@@ -191,6 +192,7 @@ def _state(module: AdaptationModule) -> dict[str, Tensor]:
 
 def _averaged_part(module: AdaptationModule) -> dict[str, Tensor]:
     """Returns the real numbers among them, in 32 bits at least: less would lose small steps."""
+    # Counters and other integers have no mean.
     average = {}
     for name, value in _state(module).items():
         if value.is_floating_point():

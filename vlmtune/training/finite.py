@@ -37,12 +37,14 @@ def first_wrong_record(
 
     If there is none, it is the first record with any score that is not finite.
     """
+    # A text or an image without any finite score is the cause, others only meet it.
     images = _none_finite(shard.rows.values, shard.rows.computed)
     texts = _none_finite(shard.columns.values.T, shard.columns.computed.T)
     owners = batch.targets.same_group[:, layout.texts]
     certain = images | (owners & texts).any(dim=1)
     possible = (~shard.rows.values.isfinite()).any(dim=1)
     by_rank = group.objects((_first_key(certain, batch), _first_key(possible, batch)))
+    # Certain causes of any rank come before possible ones.
     keys = [key for key, _ in by_rank] + [key for _, key in by_rank]
     return next(filter(None, keys), batch.keys[0])
 
@@ -71,6 +73,7 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
     gradients = []
     for parameter in parameters:
         if parameter.grad is not None:
+            # Only a part of a tensor that a strategy shards is on this rank.
             gradient = _local_part(parameter.grad)
             if gradient.numel():
                 gradients.append(gradient)

@@ -66,6 +66,7 @@ class FSDP2(ModelParallelStrategy):
         self.setup_precision_plugin()
 
     def _shard(self, module: AdaptationModule) -> None:
+        # Names survive sharding, objects do not.
         name_of = {parameter: name for name, parameter in module.named_parameters()}
         scales = [(name_of[parameter], scale) for parameter, scale in module.adapter.lr_scales()]
         shard = partial(fully_shard, mesh=self.device_mesh["data_parallel"])
@@ -74,6 +75,7 @@ class FSDP2(ModelParallelStrategy):
         for parameter in whole:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(_average)
+        # Frozen weights outside the blocks stay whole: they have neither gradient nor state.
         frozen = {parameter for parameter in name_of if not parameter.requires_grad}
         blocks = list(trained_blocks(module))
         for block in blocks:
@@ -161,6 +163,7 @@ class FSDP2(ModelParallelStrategy):
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             trained = [p for group in optimizer.param_groups for p in group["params"]]
+            # A checkpoint numbers weights in the order of the optimizer's groups.
             numbers = [number for group in saved["param_groups"] for number in group["params"]]
             state = {}
             for parameter, number in zip(trained, numbers, strict=False):

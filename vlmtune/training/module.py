@@ -208,9 +208,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             return  # the scaler of 16-mixed precision skips such a step by itself
         group = ProcessGroup()
+        # Only gradients that the step uses can spoil weights.
         trained = [p for parameters in optimizer.param_groups for p in parameters["params"]]
         if finite_gradients(trained, group):
             return
+        # With DDP all ranks have one gradient, with FSDP2 only some hold the wrong part.
         by_rank = group.objects((first_wrong_gradient(self.named_parameters()), self._first_key))
         name = next(name for name, _ in by_rank if name)
         _, key = by_rank[0]
@@ -229,6 +231,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     def _loss(self, batch: Batch, batch_idx: int, stage: Literal["train", "val"]) -> Tensor:
         group = ProcessGroup(alone=stage == "val")
         layout = shard_layout(batch, group, merged=not self.adapter.joint)
+        # A generator of its own: pairs do not depend on what else a step draws.
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
         shard = self.scores.shard(batch, layout, group, generator)
         objectives = cast(list[Objective], list(self.objectives))
@@ -242,6 +245,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
         losses = group.sum(parts.detach())
         self._check_losses(losses, names, batch, group)
+        # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
         weights = parts.new_tensor([objective.weight for objective in objectives])
         logged = {"batch_size": len(batch.keys), "sync_dist": stage == "val"}
         for name, loss in zip(names, losses, strict=True):
@@ -321,6 +325,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
                 f"expected something to train, {type(self.adapter).__name__} has no trained "
                 "parameter: choose another adapter, or use `vlmtune evaluate`"
             )
+        # A group's scale has done its work once it is in the rate.
         groups = parameter_groups(trained, self.adapter.lr_scales())
         optimizer = self.make_optimizer(groups)
         for group in optimizer.param_groups:

@@ -30,6 +30,7 @@ def parameter_groups(
     # Matrices come first, and among them the highest learning rate.
     by_kind: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for parameter in trained:
+        # Decay would pull biases and norms to zero, which regularises nothing.
         vector = parameter.ndim <= 1
         scale = scale_of.get(id(parameter), 1.0)
         by_kind.setdefault((vector, -scale), []).append(parameter)

@@ -207,6 +207,7 @@ class RetentionBudget(Callback):
         suite = run_suite(self.benchmarks, scorer)
         for name, reason in suite.not_run:
             raise UserError(f"expected to watch {name} with RetentionBudget, got {reason}")
+        # A fall is a difference of fractions: another unit could not be compared with the limit.
         values = {}
         for result in suite.results:
             metric = result.metrics[result.primary]

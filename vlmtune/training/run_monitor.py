@@ -59,6 +59,7 @@ class RunMonitor(pl.Callback):
         every: int = cast(Any, trainer).log_every_n_steps  # an attribute that Lightning sets later
         if not every or (trainer.global_step + 1) % every:
             return
+        # Before clipping, so that the norm tells of the loss and not of the clip.
         groups = optimizer.param_groups
         trained = [parameter for group in groups for parameter in group["params"]]
         gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
@@ -85,6 +86,7 @@ class RunMonitor(pl.Callback):
         self._pairs = self._pairs + cast(Any, pl_module).scores.scored * trainer.world_size
         if not self._numbers:
             return
+        # All numbers are of the time since the last logged step.
         now = time.monotonic()
         waited = _waited(trainer)
         step = trainer.global_step

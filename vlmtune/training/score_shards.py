@@ -37,6 +37,7 @@ def dual_score_shard(
     if group.size == 1:
         scores = _scores(adapter, image, text)
         return ScoreShard(scores, layout.rows, scores, layout.columns)
+    # A text of several ranks is a column of the first alone, so that it counts once.
     text = text[layout.texts]
     images = group.gather(image)
     texts = group.gather(text)
@@ -57,6 +58,7 @@ def _scores(adapter: DualAdapter, image: Embeddings, text: Embeddings) -> Scores
         return adapter.scores(image.values, text.values)
     scores = adapter.scores(image.pooled, text.pooled)
     assert scores.embedded is not None
+    # Objectives over tokens find them where they find embeddings.
     embedded = replace(scores.embedded, image_tokens=image.tokens, text_tokens=text.tokens)
     return replace(scores, embedded=embedded)
 
@@ -72,6 +74,7 @@ def joint_score_shard(scores: Scores, layout: ShardLayout, group: ProcessGroup) 
     if group.size == 1:
         return ScoreShard(scores, layout.rows, scores, layout.columns)
     n, m = scores.values.shape
+    # The rank's own block of pairs lies within its strip of rows and its strip of columns.
     left = layout.column_start
     right = layout.rows.truth.shape[1] - left - m
     above = layout.row_start
@@ -111,6 +114,7 @@ def with_reference(
         layout: The position of images and texts among those of all ranks.
         group: All ranks.
     """
+    # Gathered after they are normalised, so that each rank normalises only its own.
     image = normalize(image, dim=-1)
     text = normalize(text[layout.texts], dim=-1)
     reference = scale * image @ group.gather(text).transpose(0, 1) + bias
@@ -128,6 +132,7 @@ def gather_all(shard: ScoreShard, group: ProcessGroup) -> tuple[Scores, Targets]
         return rows, shard.row_targets
     embedded = rows.embedded
     if embedded is not None and shard.columns.embedded is not None:
+        # The columns know the embeddings of all images, the rows those of all texts.
         images = shard.columns.embedded
         embedded = replace(embedded, image=images.image, image_tokens=images.image_tokens)
     reference = rows.reference
@@ -146,6 +151,7 @@ def local_scores(shard: ScoreShard) -> tuple[Scores, Targets]:
     rows = shard.rows
     embedded = rows.embedded
     if embedded is not None and shard.columns.embedded is not None:
+        # The columns know the rank's own texts, the rows all texts.
         texts = shard.columns.embedded
         embedded = replace(embedded, text=texts.text, text_tokens=texts.text_tokens)
     reference = rows.reference

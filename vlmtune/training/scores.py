@@ -70,6 +70,7 @@ class TrainingScores:
         if "reference" in needs:
             original = copy.deepcopy(backbone).requires_grad_(False)
         adapter.attach(backbone)
+        # An adapter may train weights of the backbone, directly or by way of its features.
         frozen = adapter.image_input.frozen and adapter.text_input.frozen
         if frozen and not any(p.requires_grad for p in backbone.parameters()):
             original = None
@@ -92,6 +93,7 @@ class TrainingScores:
             group: All ranks.
             generator: Draws the pairs.
         """
+        # Frozen features, which the reference may use again.
         features: dict[Modality, Features] = {}
         contrast: Contrast | None = None
         if isinstance(self.adapter, DualAdapter):
@@ -134,6 +136,7 @@ class TrainingScores:
         embed = self._embedder(side)
         device = self.inputs.backbone.device
         if not self.inputs.specs[side].frozen:
+            # The backbone runs within a chunk, so that its activations are freed with it.
             count = len(batch.image_ids) if side == "image" else len(batch.texts)
             encode = partial(self.inputs.encode_rows, side, batch)
             return in_chunks(lambda rows: embed(encode(rows)), count, self.chunk, device)

@@ -61,11 +61,13 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
         everything = torch.arange(len(batch.texts), device=batch.targets.truth.device)
         return ShardLayout(everything, 0, 0, batch.targets, batch.targets)
     assert len(batch.text_ids) == len(batch.texts)
+    # Ids and counts alone travel first: they fix every rank's rows and columns.
     gathered = group.objects((batch.text_ids, len(batch.image_ids)))
     text_ids = [ids for ids, _ in gathered]
     counts = [count for _, count in gathered]
     row_start = sum(counts[: group.rank])
     columns_of, column_starts = _columns(text_ids, merged)
+    # Ranks follow one another, so a rank's rows and columns are ranges among all.
     all_rows = range(sum(counts))
     all_columns = range(column_starts[-1])
     rows = all_rows[row_start : row_start + counts[group.rank]]
@@ -110,6 +112,7 @@ def _sparse_targets(
     """The targets of a rank's batch, with rows and columns counted over all ranks."""
     targets = batch.targets
     truth: Entries = []
+    # A caption of another rank may be true too, so truth goes by id and not by position.
     for row, true_ids in enumerate(batch.true_ids, row_start):
         for name in true_ids:
             truth += [(row, column) for column in columns_of.get(name, ())]
@@ -133,11 +136,13 @@ def _targets(by_rank: Sequence[SparseTargets], rows: range, columns: range) -> T
         truth += sparse.truth
         same_group += sparse.same_group
         exhaustive += sparse.exhaustive
+        # Without mining on one rank there is none in the batch of all.
         if mined is None or sparse.mined_negatives is None:
             mined = None
         else:
             mined += sparse.mined_negatives
     within = _dense(same_group, rows, columns)
+    # Within a group truth is annotated; elsewhere only for an image whose corpus is exhaustive.
     known = within | torch.tensor(exhaustive, dtype=torch.bool)[:, None]
     mined_negatives = None if mined is None else _dense(mined, rows, columns)
     return Targets(_dense(truth, rows, columns), known, within, mined_negatives)

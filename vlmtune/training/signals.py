@@ -92,6 +92,7 @@ class Signals(_SignalConnector):
         step = self.trainer.global_step
         if not self._agreed or step == self._step:  # between batches of one accumulated step
             return
+        # In the order of `SIGNALS`: a signal that stops comes before one that goes on.
         agreed = [number for number in SIGNALS if number in self._agreed]
         self._agreed, self._here = set(), set()
         folder = self.trainer.default_root_dir

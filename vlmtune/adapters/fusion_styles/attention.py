@@ -59,6 +59,7 @@ def fold(
     """
     width = attention.embed_dim
     heads = attention.num_heads
+    # (n, heads, width of a head), then through the key projection of each head.
     projected = project(attention, query, 0, 1)[:, 0]
     projected = projected.unflatten(-1, (heads, -1))
     weight = attention.in_proj_weight[width : 2 * width]

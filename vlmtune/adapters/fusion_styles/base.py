@@ -55,6 +55,7 @@ class FusionStyle(Configured, ABC):
         self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
     ) -> dict[str, nn.Module]:
         """Makes the layers and returns them by name."""
+        # The adapter owns the layers; the style only calls them by name.
         layers: dict[str, nn.Module] = {}
         for name in self.encoders:
             layers[name] = factory.encoder(encoder_layers)

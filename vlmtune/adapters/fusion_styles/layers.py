@@ -237,9 +237,11 @@ class Decoder(nn.TransformerDecoder):
         width = last.self_attn.embed_dim
         *keys_values, states = memory.split([2 * width] * len(early) + [width], dim=2)
         if not early:
+            # A single layer keeps one token and its folded query, a row for each head.
             prepared = cls.unflatten(1, (-1, width))
             x, query = prepared.split([1, last.self_attn.num_heads], dim=1)
             return self.norm(last.cross_attend_folded(x, query, states, memory_mask))
+        # Each token beside its query of the first cross-attention.
         tokens = torch.cat([cls[:, None], others], dim=1)
         x, query = tokens.chunk(2, dim=2)
         for number, layer in enumerate(early):
