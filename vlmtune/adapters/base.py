@@ -158,15 +158,17 @@ class DualAdapter(Adapter[ImageT, TextT]):
         values = self.compare(image, text)
         computed = torch.ones_like(values, dtype=torch.bool)
         scale = self.log_scale.exp()
-        embedded = Embedded(normalize(image, dim=-1), normalize(text, dim=-1), scale)
-        return Scores(values, computed, embedded)
+        image = normalize(image, dim=-1)
+        text = normalize(text, dim=-1)
+        return Scores(values, computed, Embedded(image, text, scale))
 
     def compare(
         self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
     ) -> Float[Tensor, "N M"]:
         """Scores embedded images against embedded texts."""
-        cosines = normalize(image, dim=-1) @ normalize(text, dim=-1).mT
-        return self.log_scale.exp() * cosines + self.bias
+        image = normalize(image, dim=-1)
+        text = normalize(text, dim=-1)
+        return self.log_scale.exp() * (image @ text.mT) + self.bias
 
     def compare_pairs(
         self, image: Float[Tensor, "P d"], text: Float[Tensor, "P d"]

@@ -114,8 +114,8 @@ class FusionTuning(Matching):
             return
         embedded = self._used(backbone, ends.embed_both)
         # Projections of the embeddings alone: what matching uses too, the fusion trains.
-        projections = {id(p) for p in ends.tail} - {id(p) for p in matched}
-        heads = [p for p in embedded if id(p) in projections]
+        projections = set(ends.tail).difference(matched)
+        heads = [parameter for parameter in embedded if parameter in projections]
         self._top += heads
         unfreeze(backbone, embedded if self.towers else heads)
         ends.freeze(self._frozen_modules)
@@ -125,7 +125,8 @@ class FusionTuning(Matching):
     ) -> list[nn.Parameter]:
         """The weights that a function of the features depends on, by way of the features too."""
         # Any pair will do: only which weights have a gradient counts.
-        pixels = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(backbone.device)
+        picture = Image.new("RGB", (8, 8))
+        pixels = backbone.preprocess(picture)[None].to(backbone.device)
         image_input = replace(self.image_input, frozen=False)
         text_input = replace(self.text_input, frozen=False)
 
@@ -194,7 +195,9 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
 
     def embed_both(self, image: Tokens, text: Tokens) -> Float[Tensor, "n d"]:
         """Embeds images and texts of one number, side by side."""
-        return torch.cat([self.embed_image(image), self.embed_text(text)], dim=1)
+        images = self.embed_image(image)
+        texts = self.embed_text(text)
+        return torch.cat([images, texts], dim=1)
 
     @override
     def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:

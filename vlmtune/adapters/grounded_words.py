@@ -203,7 +203,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # ends of the rows before it.
         counts = row.bincount(minlength=len(used))
         longest = int(counts.max())
-        gaps = torch.arange(len(used), device=pair.device) * longest - counts.cumsum(0) + counts
+        before = counts.cumsum(0) - counts
+        gaps = torch.arange(len(used), device=pair.device) * longest - before
         slot = torch.arange(len(pair), device=pair.device) + gaps[row]
         source = torch.zeros(len(used) * longest, dtype=torch.int64, device=pair.device)
         source[slot] = columns[pair] * text.token_count + position
@@ -285,8 +286,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # q and e of `recall_image`, summed over the words.
         weight = torch.cat([content, location], dim=3) / 2
         products = torch.einsum("mwhi,mwhj->mhij", queries, weight)
-        total = weight.sum(dim=1)
-        return torch.cat([text.pooled, total.flatten(1), products.flatten(1)], dim=1)
+        parts = [text.pooled, weight.sum(dim=1).flatten(1), products.flatten(1)]
+        return torch.cat(parts, dim=1)
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
@@ -355,7 +356,8 @@ def coordinates(patches: int) -> Float[Tensor, "t 2"]:
     """
     side = square_side(patches)
     steps = torch.linspace(-1, 1, side)
-    return torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=2).flatten(0, 1)
+    x, y = torch.meshgrid(steps, steps, indexing="xy")
+    return torch.stack([x, y], dim=2).flatten(0, 1)
 
 
 def square_side(patches: int) -> int:

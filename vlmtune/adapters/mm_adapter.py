@@ -94,7 +94,8 @@ class MMAdapter(FusedAdapter):
         if self.style.two_sided:
             products = (fused[:, 0] * fused[:, 1]).sum(dim=-1)
         else:
-            products = (fused * target[:, None]).sum(dim=-1).mean(dim=1)
+            products = (fused * target[:, None]).sum(dim=-1)
+            products = products.mean(dim=1)  # over several [CLS] tokens
         if not self.cosine:
             return products
         return self.log_scale.exp() * products + self.bias

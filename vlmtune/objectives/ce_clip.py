@@ -106,7 +106,8 @@ class CEClip(ShardedObjective):
         intra = mean_over_ranks(losses, torch.ones_like(row, dtype=torch.bool), group)
         # (pairs, texts): by how much the true caption leads each text.
         gaps = scores.values[row, column][:, None] - scores.values[row]
-        return self.intra_modal * intra + self.rank * self._rank(gaps, hard[row], group)
+        rank = self._rank(gaps, hard[row], group)
+        return self.intra_modal * intra + self.rank * rank
 
     def _rank(
         self, gaps: Float[Tensor, "P M"], hard: Bool[Tensor, "P M"], group: ProcessGroup

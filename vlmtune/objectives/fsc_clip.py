@@ -119,8 +119,10 @@ class FSCClip(ShardedObjective):
         row, column = true.nonzero(as_tuple=True)
         column = column[:, None]
         compared = hard[row].scatter(1, column, True)
-        log_p = log_softmax(only(values[row], compared), dim=1).masked_fill(~compared, 0)
-        smooth = self.smoothing / compared.sum(dim=1, keepdim=True).to(log_p.dtype)
+        log_p = log_softmax(only(values[row], compared), dim=1)
+        log_p = log_p.masked_fill(~compared, 0)
+        count = compared.sum(dim=1, keepdim=True)
+        smooth = self.smoothing / count.to(log_p.dtype)
         labels = smooth.expand_as(log_p)
         certain = torch.full_like(labels, 1 - self.smoothing)
         labels = labels.scatter_add(1, column, certain)
@@ -143,7 +145,8 @@ def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N
     words = embedded.text_tokens[column]
     attended = _attend(patches.values, patches.mask, words.values)
     # (pairs, words), padding left out of the sum.
-    cosines = (attended * normalize(words.values, dim=-1)).sum(dim=-1)
+    unit_words = normalize(words.values, dim=-1)
+    cosines = (attended * unit_words).sum(dim=-1)
     local = only(embedded.scale * cosines, words.mask).logsumexp(dim=1)
     matrix = torch.zeros_like(scores.values)
     return matrix.index_put((row, column), local.to(matrix.dtype))

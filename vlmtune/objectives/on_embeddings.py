@@ -43,7 +43,9 @@ class OnEmbeddings(ShardedObjective):
     """
 
     def __init__(self, objective: ShardedObjective, weight: float | None = None) -> None:
-        super().__init__(objective.weight if weight is None else weight)
+        if weight is None:
+            weight = objective.weight
+        super().__init__(weight)
         if "tokens" in objective.needs:
             raise UserError(
                 f"expected an objective that reads no tokens, got {type(objective).__name__}: "
@@ -60,7 +62,7 @@ class OnEmbeddings(ShardedObjective):
 
     @override
     def scores_of(self, shard: ScoreShard) -> ScoreShard:
-        return shard if shard.contrast is None else shard.contrast
+        return shard.contrast or shard
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:

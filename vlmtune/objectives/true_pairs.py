@@ -86,10 +86,11 @@ class TruePairs:
         self._column = torch.where(here, column, remote)
         captions = torch.bincount(self._images, minlength=len(columns.values))
         self.weight: Float[Tensor, "A"] = 1 / captions[self._images].to(rows.values.dtype)
-        computed = self.s12(rows.computed) & self.s21(rows.computed, columns.computed)
+        # All four scores are there, and neither text is true of the other's image.
+        both = self.s12(rows.computed) & self.s21(rows.computed, columns.computed)
         column_truth = shard.column_targets.truth
         related = self.s12(targets.truth) | self.s21(targets.truth, column_truth)
-        self.comparable: Bool[Tensor, "a A"] = computed & ~related
+        self.comparable: Bool[Tensor, "a A"] = both & ~related
 
     @property
     def local(self) -> slice:

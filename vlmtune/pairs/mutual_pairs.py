@@ -87,7 +87,8 @@ def _greedy_matching(
     left = wanted.tolist()
     taken = torch.zeros_like(allowed)
     open_rows = sum(count > 0 for count in left)
-    for a, b in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
+    candidates = torch.stack([rows, columns], dim=1)[order]
+    for a, b in candidates.tolist():
         if left[a] <= 0 or left[b] <= 0:
             continue
         taken[a, b] = taken[b, a] = True

@@ -187,7 +187,8 @@ class BatchFeatures:
         known = [text for text in texts if text in store]
         parts = [store.features(known).to(device)] if known else []
         # Rounded as the store would have rounded them, so that reading and encoding agree.
-        encoded = self.source.encode_texts(missing).to(device, getattr(torch, self.source.dtype))
+        stored_as = getattr(torch, self.source.dtype)
+        encoded = self.source.encode_texts(missing).to(device, stored_as)
         parts.append(encoded.to(device, torch.float32))
         # Known texts come first, then missing ones: each back to its position in the batch.
         row_of = {text: row for row, text in enumerate(known + missing)}

@@ -6,6 +6,7 @@ Never: matching scores.
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -64,5 +65,7 @@ def contrastive_scores(
     texts = in_chunks(embed_text, len(text), chunk, text.device)
     layout = shard_layout(batch, group, merged=True)
     # Pairs are chosen within the rank, and choosing has no gradient.
-    local = adapter.compare(images.values.detach(), texts.values.detach()).detach()
-    return Contrast(dual_score_shard(adapter, images, texts, layout, group), layout, local)
+    with torch.no_grad():
+        local = adapter.compare(images.values, texts.values)
+    shard = dual_score_shard(adapter, images, texts, layout, group)
+    return Contrast(shard, layout, local)

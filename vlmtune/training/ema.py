@@ -51,7 +51,9 @@ class EMA(Callback):
                 f"expected decay in [0, 1), every_n_steps >= 1 and start >= 0, got {decay=}, "
                 f"{every_n_steps=}, {start=}: correct them"
             )
-        self.decay, self.every_n_steps, self.start = decay, every_n_steps, start
+        self.decay = decay
+        self.every_n_steps = every_n_steps
+        self.start = start
         self._module: pl.LightningModule | None = None  # whose average it is
         self._average: dict[str, Tensor] = {}  # empty before the first counted step
         self._aside: dict[str, Tensor] | None = None  # live weights while the average is in place

@@ -166,6 +166,7 @@ def _observers() -> list[_ChildProcessObserver]:
 
 
 def _store() -> Any:
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    connected = dist.is_available() and dist.is_initialized()
+    if not connected or dist.get_world_size() == 1:
         return None
     return dist.distributed_c10d._get_default_store()

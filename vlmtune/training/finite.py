@@ -45,8 +45,9 @@ def first_wrong_record(
     possible = (~shard.rows.values.isfinite()).any(dim=1)
     by_rank = group.objects((_first_key(certain, batch), _first_key(possible, batch)))
     # Certain causes of any rank come before possible ones.
-    keys = [key for key, _ in by_rank] + [key for _, key in by_rank]
-    return next(filter(None, keys), batch.keys[0])
+    certain_keys, possible_keys = zip(*by_rank, strict=True)
+    keys = filter(None, [*certain_keys, *possible_keys])
+    return next(keys, batch.keys[0])
 
 
 def _none_finite(

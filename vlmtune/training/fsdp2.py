@@ -156,15 +156,21 @@ class FSDP2(ModelParallelStrategy):
         assert self.lightning_module is not None
         current = self.lightning_module.state_dict()
         state = checkpoint["state_dict"]
-        parts = {name: _part(value, current.get(name)) for name, value in state.items()}
+        parts = {}
+        for name, value in state.items():
+            parts[name] = _part(value, current.get(name))
         self.lightning_module.load_state_dict(parts, strict=strict)
 
     @override
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            trained = [p for group in optimizer.param_groups for p in group["params"]]
             # A checkpoint numbers weights in the order of the optimizer's groups.
-            numbers = [number for group in saved["param_groups"] for number in group["params"]]
+            trained: list[nn.Parameter] = []
+            for group in optimizer.param_groups:
+                trained += group["params"]
+            numbers: list[int] = []
+            for group in saved["param_groups"]:
+                numbers += group["params"]
             state = {}
             for parameter, number in zip(trained, numbers, strict=False):
                 if number in saved["state"]:

@@ -209,11 +209,14 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             return  # the scaler of 16-mixed precision skips such a step by itself
         group = ProcessGroup()
         # Only gradients that the step uses can spoil weights.
-        trained = [p for parameters in optimizer.param_groups for p in parameters["params"]]
+        trained: list[nn.Parameter] = []
+        for parameters in optimizer.param_groups:
+            trained += parameters["params"]
         if finite_gradients(trained, group):
             return
         # With DDP all ranks have one gradient, with FSDP2 only some hold the wrong part.
-        by_rank = group.objects((first_wrong_gradient(self.named_parameters()), self._first_key))
+        wrong = first_wrong_gradient(self.named_parameters())
+        by_rank = group.objects((wrong, self._first_key))
         name = next(name for name, _ in by_rank if name)
         _, key = by_rank[0]
         got = f"NaN or infinity in the gradient of {name!r}"

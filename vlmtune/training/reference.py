@@ -36,8 +36,9 @@ class Reference(BatchFeatures):
     def scores(self, batch: Batch, chunk: int | None) -> Float[Tensor, "n m"]:
         """Returns the scores of a rank's images and texts."""
         image, text = self._embeddings(batch, chunk, {})
-        cosines = self.backbone.logit_scale * normalize(image, dim=-1) @ normalize(text, dim=-1).T
-        return cosines + self.backbone.logit_bias
+        image = normalize(image, dim=-1)
+        text = normalize(text, dim=-1)
+        return self.backbone.logit_scale * image @ text.T + self.backbone.logit_bias
 
     @torch.no_grad()
     def add(

@@ -97,12 +97,16 @@ class RetentionBudget(Callback):
                 f"expected max_drop in [0, 1) and every_n_steps >= 1, got {max_drop=} and "
                 f"{every_n_steps=}: correct them"
             )
-        self.benchmarks, self.max_drop, self.action = benchmarks, max_drop, action
-        self.every_n_steps, self.store = every_n_steps, None if store is None else Path(store)
+        self.benchmarks = benchmarks
+        self.max_drop = max_drop
+        self.action = action
+        self.every_n_steps = every_n_steps
+        self.store = None if store is None else Path(store)
         self.drops: list[Drop] = []
         self._before: Mapping[str, float] = {}
         self._scorer: Scorer | None = None
-        self._checked, self._last = 0, math.inf  # the step checked last, and the run's last step
+        self._checked = 0  # the step that was checked last
+        self._last = math.inf  # the run's last step
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -115,7 +119,8 @@ class RetentionBudget(Callback):
             return
         module = adaptation(pl_module)
         if self.action == "anneal":
-            if any(isinstance(callback, EMA) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+            callbacks = trainer.callbacks  # type: ignore[attr-defined]
+            if any(isinstance(callback, EMA) for callback in callbacks):
                 raise UserError(
                     "expected only RetentionBudget to change the weights, got EMA as well as the "
                     "action 'anneal': leave EMA out, or choose the action 'stop'"
@@ -144,9 +149,11 @@ class RetentionBudget(Callback):
         batch_idx: int,
     ) -> None:
         """Checks the budget at the end of a step."""
-        step, module = trainer.global_step, adaptation(pl_module)
+        module = adaptation(pl_module)
+        step = trainer.global_step
         # With accumulated gradients several batches end at one step.
-        if step == self._checked or (step != self._last and step % self.every_n_steps):
+        due = step == self._last or step % self.every_n_steps == 0
+        if step == self._checked or not due:
             return
         self._checked = step
         if self._keeps_budget(trainer, module):

@@ -124,8 +124,9 @@ class Origin(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         if "provenance" not in checkpoint:
-            known = provenance(trainer, adaptation(pl_module), {}, 0.0)
-            checkpoint["provenance"] = {k: v for k, v in known.items() if k != "seconds"}
+            facts = provenance(trainer, adaptation(pl_module), {}, 0.0)
+            del facts["seconds"]
+            checkpoint["provenance"] = facts
 
 
 @functools.cache

@@ -61,8 +61,11 @@ class RunMonitor(pl.Callback):
             return
         # Before clipping, so that the norm tells of the loss and not of the clip.
         groups = optimizer.param_groups
-        trained = [parameter for group in groups for parameter in group["params"]]
-        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        gradients = []
+        for group in groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    gradients.append(parameter.grad)
         norm = float(get_total_norm(gradients))
         # A fused optimizer unscales the gradients of 16-bit training in its step, later than here.
         scaler = getattr(trainer.precision_plugin, "scaler", None)

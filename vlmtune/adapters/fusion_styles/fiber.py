@@ -77,7 +77,8 @@ def _side(
     target = torch.cat([cls, states], dim=1)
     prepared, others = decoder.prepare_target(target, with_cls(mask))
     memory = other.prepare_memory(states)
-    return PooledTokens(prepared, Tokens(torch.cat([others, memory], dim=2), mask))
+    values = torch.cat([others, memory], dim=2)
+    return PooledTokens(prepared, Tokens(values, mask))
 
 
 def _decode(decoder: Decoder, target: PooledTokens, memory: PooledTokens) -> Tensor:

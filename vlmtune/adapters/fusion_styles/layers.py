@@ -40,7 +40,8 @@ class EncoderLayer(nn.TransformerEncoderLayer):
 
     def pack(self, x: States) -> Float[Tensor, "n t w4"]:
         """Queries, keys, values and the tokens themselves, side by side."""
-        return torch.cat([project(self.self_attn, self._normed(x)), x], dim=2)
+        projected = project(self.self_attn, self._normed(x))
+        return torch.cat([projected, x], dim=2)
 
     def from_packed(
         self, packed: Float[Tensor, "n t w4"], mask: Mask, rows: int
@@ -60,7 +61,8 @@ class EncoderLayer(nn.TransformerEncoderLayer):
         """The first token after this layer, without keys and values of the others."""
         normed = self._normed(x)
         query = fold(self.self_attn, normed[:, :1])
-        return self._after(x[:, :1], attend_folded(self.self_attn, query, normed, mask))
+        attended = attend_folded(self.self_attn, query, normed, mask)
+        return self._after(x[:, :1], attended)
 
     def _normed(self, x: States) -> States:
         return self.norm1(x) if self.norm_first else x
@@ -89,7 +91,8 @@ class DecoderLayer(nn.TransformerDecoderLayer):
         """The first token after self-attention."""
         normed = self.norm1(x) if self.norm_first else x
         query = fold(self.self_attn, normed[:, :1])
-        return self._after_self(x[:, :1], attend_folded(self.self_attn, query, normed, mask))
+        attended = attend_folded(self.self_attn, query, normed, mask)
+        return self._after_self(x[:, :1], attended)
 
     def cross_query(self, x: States) -> States:
         """Queries of cross-attention, from tokens after self-attention."""
@@ -184,7 +187,8 @@ class Decoder(nn.TransformerDecoder):
     ) -> Float[Tensor, "n c w"]:
         """[CLS] after it read `states` alone; a single row of `query` stands for all P."""
         if query.shape[1] > 1:
-            return self._read_by_several(query.expand(len(states), -1, -1), states, mask)
+            query = query.expand(len(states), -1, -1)
+            return self._read_by_several(query, states, mask)
         for layer in self._layers:
             query = layer.self_attend_first(query, None)
             folded = layer.folded_cross_query(query)
@@ -235,7 +239,9 @@ class Decoder(nn.TransformerDecoder):
         """[CLS] after the last layer."""
         *early, last = self._layers
         width = last.self_attn.embed_dim
-        *keys_values, states = memory.split([2 * width] * len(early) + [width], dim=2)
+        # Keys and values of the early layers, then the states that the last one folds.
+        widths = [2 * width] * len(early) + [width]
+        *keys_values, states = memory.split(widths, dim=2)
         if not early:
             # A single layer keeps one token and its folded query, a row for each head.
             prepared = cls.unflatten(1, (-1, width))
@@ -256,7 +262,9 @@ class Decoder(nn.TransformerDecoder):
     @property
     def other_width(self) -> int:
         """Width of what `prepare_target` returns for tokens other than [CLS]."""
-        return 0 if len(self._layers) == 1 else 2 * self._layers[0].self_attn.embed_dim
+        if len(self._layers) == 1:
+            return 0
+        return 2 * self._layers[0].self_attn.embed_dim
 
     @property
     def _layers(self) -> list[DecoderLayer]:

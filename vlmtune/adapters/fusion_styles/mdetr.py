@@ -52,4 +52,5 @@ class Mdetr(JointEncoderStyle):
         both = image_tokens + text_tokens
         # Several [CLS] read keys and values of all tokens.
         read = 1 if self.queries == 1 else self.queries + both
-        return [both] * len(self.encoder.layers) + [read] * len(self.decoder.layers)
+        encoded = [both] * len(self.encoder.layers)
+        return encoded + [read] * len(self.decoder.layers)
