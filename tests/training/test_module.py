@@ -158,8 +158,17 @@ def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shard
     assert checkpoint["vlmtune"]["fingerprint"] == made.backbone.fingerprint
 
 
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("die_at", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("die_at", "stored"),
+    [
+        (2, False),
+        (3, True),  # at the end of an epoch
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((2, True), (3, False), (4, True))
+        ),
+    ],
+)
 def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path, die_at, stored):
     options = {"pairs": MixedPairs(1, 1, 2), "store": str(tmp_path / "store") if stored else None}
     whole = module(model_folder, **options)
