@@ -114,7 +114,7 @@ def marked(case):
     return pytest.param(case, id=str(case), marks=[] if fast else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("case", map(marked, CASES))
+@pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_two_ranks_train_as_one_process(case, folders, tmp_path):
     corpus = corpora(joint=True)
     whole = [[[*itertools.chain(*parts)] for parts in zip(*corpus.values(), strict=True)]]

@@ -180,7 +180,7 @@ def marked(case):
     return pytest.param(*case, marks=[] if case in FAST else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize(("adapter", "family"), map(marked, sorted(CASES)))
+@pytest.mark.parametrize(("adapter", "family"), [marked(case) for case in sorted(CASES)])
 def test_two_ranks_train_as_one_process(adapter, family, blip, tmp_path):
     model = copy.deepcopy(blip) if family == "blip" else backbone(family)
     joint = instantiate(yaml.safe_load(ADAPTERS[adapter].read_text()), Adapter).joint

@@ -242,7 +242,7 @@ def marked(path):
     return pytest.param(path, id=path.stem, marks=[] if fast else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("path", map(marked, MODULES))
+@pytest.mark.parametrize("path", [marked(path) for path in MODULES])
 def test_fit_trains_a_named_module_as_python_does(path, model_folder, shards, tmp_path):
     config = plain(tmp_path, model_folder, shards)
     sgd = ["--model.optimizer", '{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}']

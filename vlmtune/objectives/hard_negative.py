@@ -65,18 +65,20 @@ class HardNegative(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        rows = shard.rows
-        columns = shard.columns
+        rows, columns = shard.rows, shard.columns
+        # Anchors are rows: images with their texts, and texts with their images.
+        values, by_text = rows.values, columns.values.T
         truth = shard.row_targets.truth
-        by_text = self._negatives(rows.values, truth, rows.computed, group)
+        for_images = self._negatives(values, truth, rows.computed, group)
         column_truth = shard.column_targets.truth.T
-        by_image = self._negatives(columns.values.T, column_truth, columns.computed.T, group)
+        for_texts = self._negatives(by_text, column_truth, columns.computed.T, group)
+        negatives = for_images + for_texts
         if self.relative:
-            return (by_text + by_image) / 2
+            return negatives / 2
         true = truth & rows.computed
-        positives = row_means(softplus(-rows.values), true)
+        positives = row_means(softplus(-values), true)
         matched = mean_over_ranks(positives, true.any(dim=1), group)
-        return (matched + (by_text + by_image)) / 3
+        return (matched + negatives) / 3
 
     def _negatives(
         self,

@@ -156,10 +156,10 @@ class TruePairs:
             scored_false = self.shard.rows.computed & ~self.shard.row_targets.truth
             false = only(rows, scored_false).logsumexp(dim=1)
             total = torch.logaddexp(s11, false[self._row])
-            totals = self.group.gather(total)
-            s11 = (s11 - total).exp()
             s12 = self._where_comparable(s12 - total[:, None]).exp()
+            totals = self.group.gather(total)
             s21 = self._where_comparable(s21 - totals[None, :]).exp()
+            s11 = (s11 - total).exp()
         elif normalise == "sigmoid":
             s11, s12, s21 = s11.sigmoid(), s12.sigmoid(), s21.sigmoid()
         s12 = self._where_comparable(s12)
