@@ -48,8 +48,9 @@ class EncoderLayer(nn.TransformerEncoderLayer):
     ) -> Float[Tensor, "n rows w"]:
         """The first `rows` tokens after this layer, from packed tokens."""
         query, key, value, x = packed.chunk(4, dim=2)
+        first = x[:, :rows]
         attended = attend(self.self_attn, query[:, :rows], key, value, mask)
-        return self._after(x[:, :rows], attended)
+        return self._after(first, attended)
 
     def all(self, x: States, mask: Mask) -> States:
         """All tokens after this layer."""
@@ -61,8 +62,9 @@ class EncoderLayer(nn.TransformerEncoderLayer):
         """The first token after this layer, without keys and values of the others."""
         normed = self._normed(x)
         query = fold(self.self_attn, normed[:, :1])
+        first = x[:, :1]
         attended = attend_folded(self.self_attn, query, normed, mask)
-        return self._after(x[:, :1], attended)
+        return self._after(first, attended)
 
     def _normed(self, x: States) -> States:
         return self.norm1(x) if self.norm_first else x
@@ -91,8 +93,9 @@ class DecoderLayer(nn.TransformerDecoderLayer):
         """The first token after self-attention."""
         normed = self.norm1(x) if self.norm_first else x
         query = fold(self.self_attn, normed[:, :1])
+        first = x[:, :1]
         attended = attend_folded(self.self_attn, query, normed, mask)
-        return self._after_self(x[:, :1], attended)
+        return self._after_self(first, attended)
 
     def cross_query(self, x: States) -> States:
         """Queries of cross-attention, from tokens after self-attention."""
