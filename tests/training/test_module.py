@@ -165,7 +165,7 @@ def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shard
         (3, True),  # at the end of an epoch
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((2, True), (3, False), (4, True))
+            for case in ((2, True), (3, False), (4, False), (4, True))
         ),
     ],
 )
