@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-TARGETS = ("query", "key", "value", "out", "mlp")
 PACKED = ("query", "key", "value")
 NAMES = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
 NAMES |= {name: name for name in PACKED}
