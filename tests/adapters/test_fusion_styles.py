@@ -222,8 +222,6 @@ def test_without_a_style_it_is_mdetr():
         ({"fusion": Flava(), "decoder_layers": 1}, "no decoder_layers with Flava, got 3 and 1"),
         ({"decoder_layers": 0}, "1 or more decoder_layers with Mdetr, got 1 and 0"),
         ({"encoder_layers": 0}, "1 or more encoder_layers .* got 0 and 1"),
-        ({"memory": 0}, "memory above 0 .* got 0"),
-        ({"training_memory": -1}, "at least 0 bytes, got .* and -1"),
     ],
 )
 @pytest.mark.parametrize("cls", [MMAdapter, MMPred])

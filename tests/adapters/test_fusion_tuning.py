@@ -154,10 +154,6 @@ def test_evaluation_can_score_by_the_embeddings(make, tmp_path):
 def test_what_cannot_be_is_refused_in_one_line(make, folders):
     with refused("leave `blocks` out"):
         FusionTuning(towers=True, blocks=2)
-    with refused("1 at least"):
-        FusionTuning(blocks=0)
-    with refused("above 0"):
-        FusionTuning(top=0.0)
     with refused("set contrast to true"):
         FusionTuning(scored_by="contrast")
     with refused("tower runs block by block, got Vilt"):

@@ -228,20 +228,5 @@ def test_patches_make_a_square(backbone, monkeypatch):
         attached(backbone)
 
 
-OUT_OF_RANGE = [
-    {"image_layer": -1},
-    {"text_layer": -1},
-    {"text_layers": 0},
-    {"image_layers": 0},
-    {"frozen_weight": -1.0},
-]
-
-
-@pytest.mark.parametrize("options", OUT_OF_RANGE)
-def test_numbers_out_of_range_are_refused(options):
-    with pytest.raises(UserError, match=r"correct|raise it"):
-        GroundedWords(**options)
-
-
 def test_it_reads_the_states_from_which_towers_go_on():
     assert GroundedWords(image_layer=-3).image_input == FeatureSpec("state", -3)

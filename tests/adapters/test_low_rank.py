@@ -1,3 +1,5 @@
+from typing import get_args
+
 import pytest
 import torch
 from timm.models.vision_transformer import Block
@@ -6,7 +8,10 @@ from torch.nn.utils import parametrize
 from transformers import BlipTextConfig
 from transformers.models.blip.modeling_blip_text import BlipTextLayer
 
-from vlmtune.adapters.low_rank import TARGETS, LowRank, projections
+from vlmtune.adapters.lora import Target
+from vlmtune.adapters.low_rank import LowRank, projections
+
+TARGETS = get_args(Target)
 
 
 def blip() -> nn.Module:

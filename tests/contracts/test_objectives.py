@@ -13,8 +13,9 @@ import yaml
 from tests.refusals import refused
 from tests.scored import parts, scored, share_of
 from vlmtune.config import instantiate
+from vlmtune.errors import UserError
 from vlmtune.objectives.base import Objective, ShardedObjective
-from vlmtune.types import Targets
+from vlmtune.types import Scores, Targets
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/objectives").glob("*.yaml"))
 
@@ -61,6 +62,50 @@ def batch(exhaustive: bool = True) -> Targets:
 
 def noise(seed: int = 0) -> torch.Tensor:
     return torch.randn(6, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("distillation.Distillation", {"temperature": 0.0}),
+        ("fsc_clip.FSCClip", {"focus": -1.0}),
+        ("fsc_clip.FSCClip", {"smoothing": 1.0}),
+        ("ce_clip.CEClip", {"upper": -1.0}),
+    ],
+    ids=str,
+)
+def test_the_types_of_a_spec_hold_its_bounds(name, options):
+    path = f"vlmtune.objectives.{name}"
+    with pytest.raises(UserError, match=f"as {next(iter(options))} of {path}"):
+        instantiate({"class_path": path, "init_args": options}, Objective)
+
+
+@pytest.mark.parametrize(
+    ("name", "factors"),
+    [
+        ("itm.ITM", ("matching", "ranking")),
+        ("ce_clip.CEClip", ("intra_modal", "rank")),
+        ("cyclip.CyClip", ("in_modal", "cross_modal")),
+        ("fsc_clip.FSCClip", ("global_factor", "local_factor")),
+    ],
+)
+def test_one_factor_is_above_0_and_none_below(name, factors):
+    for values in ((0.0, 0.0), (-1.0, 1.0), (1.0, -1.0), (float("nan"), 1.0)):
+        options = dict(zip(factors, values, strict=True))
+        with refused("expected factors >= 0"):
+            instantiate(
+                {"class_path": f"vlmtune.objectives.{name}", "init_args": options}, Objective
+            )
+
+
+def test_scores_without_what_it_needs_are_an_error(objective):
+    bare = Scores.full(noise())
+    if "embedded" in objective.needs:
+        with refused(f"expected scores with embeddings for {objective.name}"):
+            objective(bare, batch())
+    if "reference" in objective.needs:
+        with refused("expected the frozen backbone's scores"):
+            objective(bare, batch())
 
 
 def test_there_are_objectives():

@@ -50,7 +50,10 @@ def each_way(rank, adapter, model, corpus, folder):
     ]
 
 
-@pytest.mark.parametrize(("adapter", "family"), CASES)
+SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in CASES[1:]]
+
+
+@pytest.mark.parametrize(("adapter", "family"), [CASES[0], *SLOW])
 def test_it_trains_as_ddp_does(adapter, family, tmp_path):
     model, corpus = backbone(family), corpora(joint=adapter == "mm_adapter")
     for one, other in run_ranks(2, tmp_path / "ranks", each_way, adapter, model, corpus, tmp_path):
@@ -116,6 +119,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_checkpoints_benchmarks_and_resumed_runs_are_those_of_ddp(
     model_folder, shards, folder, monkeypatch
 ):

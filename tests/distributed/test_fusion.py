@@ -109,7 +109,12 @@ class OfRank(Hardest):
         return pairs
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+def marked(case):
+    fast = case in (("blip", True, True), ("vilt", False, False))
+    return pytest.param(case, id=str(case), marks=[] if fast else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_two_ranks_train_as_one_process(case, folders, tmp_path):
     corpus = corpora(joint=True)
     whole = [[[*itertools.chain(*parts)] for parts in zip(*corpus.values(), strict=True)]]

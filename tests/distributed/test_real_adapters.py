@@ -173,7 +173,14 @@ def trained(rank, adapter, model, corpus, folder, pairs=None, **options):
     return [type(x).__name__ for x in objectives], notes.losses, notes.gradients, weights
 
 
-@pytest.mark.parametrize(("adapter", "family"), sorted(CASES))
+FAST = {("linear_probe", "open_clip"), ("mm_adapter", "open_clip"), ("full_finetuning", "flava")}
+
+
+def marked(case):
+    return pytest.param(*case, marks=[] if case in FAST else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("adapter", "family"), [marked(case) for case in sorted(CASES)])
 def test_two_ranks_train_as_one_process(adapter, family, blip, tmp_path):
     model = copy.deepcopy(blip) if family == "blip" else backbone(family)
     joint = instantiate(yaml.safe_load(ADAPTERS[adapter].read_text()), Adapter).joint

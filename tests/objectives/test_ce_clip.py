@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from tests.refusals import refused
 from tests.scored import random_targets
 from vlmtune.objectives.ce_clip import CEClip
 from vlmtune.types import Embedded, Scores, Targets
@@ -119,11 +118,3 @@ def test_without_hard_negatives_it_is_0():
     assert loss == 0
     assert not given.embedded.text.grad.any()
     assert objective.threshold == 0
-
-
-def test_what_is_needed_is_said():
-    with refused("expected scores with embeddings for CEClip"):
-        CEClip()(Scores.full(torch.zeros(5, 9)), random_targets(0))
-    for wrong in ({"upper": -1.0}, {"rank": -1.0}, {"intra_modal": 0.0, "rank": 0.0}):
-        with refused(r"expected (factors|a largest threshold) >= 0"):
-            CEClip(**wrong)

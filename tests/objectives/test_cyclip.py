@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from tests.refusals import refused
 from tests.scored import CUTS, assert_shares_add_up, random_targets, random_values, same, scored
 from vlmtune.objectives.cyclip import CyClip
 from vlmtune.objectives.eqsim import EqSim
@@ -106,10 +105,3 @@ def test_ranks_hold_only_their_own_pairs_and_add_up(seed, monkeypatch):
     pairs = [int(targets.truth[cut].sum()) for cut, _ in CUTS]
     assert sorted(sizes[2:]) == sorted(pairs * 2)  # after those of one process
     assert sizes[:2] == [sum(pairs)] * 2
-
-
-def test_what_is_needed_is_said():
-    with refused("expected scores with embeddings for CyClip"):
-        CyClip()(Scores.full(torch.zeros(5, 9)), random_targets(0))
-    with refused("factors >= 0"):
-        CyClip(in_modal=0.0, cross_modal=0.0)

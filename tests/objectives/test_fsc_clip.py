@@ -177,17 +177,7 @@ def test_tokens_are_asked_for_only_where_they_are_read():
     targets, given = random_targets(0), scores(0)
     bare = Scores(given.values, given.computed)
     assert FSCClip(local_factor=0.0)(bare, targets).isfinite()
-    with refused("expected scores with embeddings for FSCClip"):
-        FSCClip()(bare, targets)
     whole = given.embedded
     pooled = Embedded(whole.image, whole.text, whole.scale)
     with refused("expected scores with tokens for FSCClip"):
         FSCClip()(Scores(given.values, given.computed, pooled), targets)
-
-
-def test_wrong_arguments_are_refused():
-    for wrong in ({"focus": -1.0}, {"global_factor": 0.0, "local_factor": 0.0}):
-        with refused(r"expected (factors|focus) >= 0"):
-            FSCClip(**wrong)
-    with refused("smoothing in"):
-        FSCClip(smoothing=1.0)

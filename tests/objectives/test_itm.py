@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from tests.refusals import refused
 from tests.scored import naive_contrast, random_computed, random_targets, random_values, same
 from vlmtune.objectives.itm import ITM
 from vlmtune.objectives.pair_bce import PairBCE
@@ -57,9 +56,3 @@ def test_an_own_caption_that_was_drawn_is_no_negative():
     truth = torch.tensor([[True, True, False]])
     loss = ITM(matching=0.0)(Scores.full(torch.zeros(1, 3)), same(truth))
     assert loss.item() == pytest.approx(math.log(2))
-
-
-@pytest.mark.parametrize(("matching", "ranking"), [(0.0, 0.0), (-1.0, 1.0), (1.0, -1.0)])
-def test_wrong_factors_are_refused(matching, ranking):
-    with refused("factors >= 0"):
-        ITM(matching=matching, ranking=ranking)

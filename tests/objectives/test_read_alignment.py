@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from tests.refusals import refused
 from tests.scored import CUTS, assert_shares_add_up, random_targets, random_values, same, scored
 from vlmtune.objectives import read_alignment
 from vlmtune.objectives.read_alignment import ReadAlignment
@@ -85,18 +84,13 @@ def test_a_caption_of_two_images_is_related_to_the_captions_of_both():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_ranks_hold_only_their_own_texts_and_add_up(seed, monkeypatch):
-    sizes, contrast = [], read_alignment.contrast
+    sizes, contrast = [], read_alignment.mean_contrast
 
     def noting(x, *rest):
         sizes.append(x.shape)
         return contrast(x, *rest)
 
-    monkeypatch.setattr(read_alignment, "contrast", noting)
+    monkeypatch.setattr(read_alignment, "mean_contrast", noting)
     scores = scored(random_values(seed).requires_grad_())
     assert_shares_add_up(ReadAlignment(), scores, random_targets(seed), CUTS)
     assert (sizes[0], sorted(sizes[1:])) == ((9, 9), [(0, 9), (4, 9), (5, 9)])
-
-
-def test_what_is_needed_is_said():
-    with refused("expected scores with embeddings for ReadAlignment"):
-        ReadAlignment()(Scores.full(torch.zeros(5, 9)), random_targets(0))

@@ -1,7 +1,6 @@
 import csv
 import os
 import sys
-import time
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
@@ -27,6 +26,7 @@ from vlmtune.model import read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.report.markdown import to_markdown
 from vlmtune.report.run_report import RunReport
+from vlmtune.training import benchmark_callback
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.module import AdaptationModule
 
@@ -286,7 +286,10 @@ def test_the_report_goes_where_it_is_told(train, tmp_path, cola):
     assert len(list((tmp_path / "store").glob("*/meta.json"))) == 2
 
 
-@pytest.mark.parametrize("die_at", [2, 3, 4, 5])
+SLOW = [pytest.param(step, marks=pytest.mark.slow) for step in (2, 5)]
+
+
+@pytest.mark.parametrize("die_at", [3, 4, *SLOW])
 def test_a_resumed_run_reports_the_whole(train, tmp_path, cola, saved, die_at):
     whole, first, second = (BenchmarkCallback([cola()], log_every_n_steps=1) for _ in range(3))
     train(whole, folder=tmp_path / "whole")
@@ -304,8 +307,13 @@ def test_a_resumed_run_reports_the_whole(train, tmp_path, cola, saved, die_at):
     assert other.provenance.seconds > 0
 
 
-@pytest.mark.parametrize("limit", [{"steps": 6}, {"steps": -1, "max_epochs": 2}])
-@pytest.mark.parametrize("every", [{}, {"every_n_epochs": 0, "every_n_steps": 4}])
+@pytest.mark.parametrize(
+    ("limit", "every"),
+    [
+        ({"steps": 6}, {"every_n_epochs": 0, "every_n_steps": 4}),
+        pytest.param({"steps": -1, "max_epochs": 2}, {}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_killed_at_its_end_still_reports(train, made, tmp_path, cola, saved, limit, every):
     """Its checkpoint was written, its evaluation not: the resumed run has nothing to train."""
     first, second = (BenchmarkCallback([cola()], **every) for _ in range(2))
@@ -323,15 +331,22 @@ def test_a_run_killed_at_its_end_still_reports(train, made, tmp_path, cola, save
     assert 0 < other.provenance.seconds <= one.provenance.seconds
 
 
-def test_the_time_of_evaluation_is_not_that_of_training(train, cola_path, saved):
+def test_the_time_of_evaluation_is_not_that_of_training(train, cola_path, saved, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(benchmark_callback, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
     class Slow(ColaMulti):
         def run(self, scorer):
-            time.sleep(3)
+            now[0] += 1000
             return super().run(scorer)
 
+    class Steps(Callback):
+        def on_train_batch_start(self, *_):
+            now[0] += 1
+
     slow = Slow(str(cola_path), str(cola_path.parent))
-    train(BenchmarkCallback([slow], every_n_steps=1), steps=2)
-    assert 0 < saved().provenance.seconds < 3
+    train(Steps(), BenchmarkCallback([slow], every_n_steps=1), steps=2)
+    assert saved().provenance.seconds == 2
 
 
 def test_a_checkpoint_tells_where_its_weights_come_from(train, shards, tmp_path, cola, saved):
@@ -560,7 +575,7 @@ def _one_rank(rank, folder, model_folder, shards, path, monitored):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("monitored", [False, True])
+@pytest.mark.parametrize("monitored", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_two_ranks_evaluate_together(model_folder, shards, tmp_path, monitored):
     path = write_cola(tmp_path / "cola")
     arguments = (tmp_path, model_folder, shards, path, monitored)

@@ -14,6 +14,7 @@ NOISE = ("ignore::DeprecationWarning", "ignore:.*grad attribute of a Tensor:User
 pytestmark = [*QUIET, *map(pytest.mark.filterwarnings, NOISE)]
 
 
+@pytest.mark.slow
 def test_compiled_towers_train_alike_under_the_same_names(model_folder, shards, tmp_path):
     torch.compiler.reset()
     runs = []

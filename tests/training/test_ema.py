@@ -213,6 +213,7 @@ def test_validation_sees_the_average_and_gives_the_weights_back(model_folder, sh
         assert equal(after, live.states[number - 1])
 
 
+@pytest.mark.slow
 def test_an_export_is_of_the_average(model_folder, shards, tmp_path):
     one = made(model_folder)
     fit(one, shards, tmp_path, steps=4, callbacks=(EMA(DECAY),), save=True)

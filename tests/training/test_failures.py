@@ -90,6 +90,7 @@ def test_a_killed_rank_stops_the_other(at_fault):
     assert ("rank 0 ended without an error" if at_fault == 0 else named) in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "at_fault"), [("sleeps", 2), ("sleeps", 0), ("stopped", 1)])
 def test_a_rank_that_hangs_is_named_by_all_others(how, at_fault):
     line = ranks(at_fault, how, size=3)
@@ -98,6 +99,7 @@ def test_a_rank_that_hangs_is_named_by_all_others(how, at_fault):
     )
 
 
+@pytest.mark.slow
 def test_a_rank_0_that_does_not_answer_at_all_is_named():
     assert "got the end of another: rank 0 hangs: it no longer answers" in ranks(0, "stopped")
 

@@ -237,7 +237,12 @@ def test_configs_without_an_optimizer_leave_the_methods(model_folder, shards, tm
     assert model.init_args.optimizer is None
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def marked(path):
+    fast = path.stem in ("mm_adapter", "eqsim")
+    return pytest.param(path, id=path.stem, marks=[] if fast else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize("path", [marked(path) for path in MODULES])
 def test_fit_trains_a_named_module_as_python_does(path, model_folder, shards, tmp_path):
     config = plain(tmp_path, model_folder, shards)
     sgd = ["--model.optimizer", '{"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}']
@@ -255,6 +260,7 @@ def test_fit_trains_a_named_module_as_python_does(path, model_folder, shards, tm
     assert not all(value.equal(before[name]) for name, value in got.items())
 
 
+@pytest.mark.slow
 def test_a_named_module_resumes_exports_and_is_measured_like_any_other(
     model_folder, shards, tmp_path, monkeypatch
 ):

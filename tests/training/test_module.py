@@ -158,8 +158,17 @@ def test_a_checkpoint_holds_what_is_trained_and_nothing_else(model_folder, shard
     assert checkpoint["vlmtune"]["fingerprint"] == made.backbone.fingerprint
 
 
-@pytest.mark.parametrize("stored", [False, True])
-@pytest.mark.parametrize("die_at", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("die_at", "stored"),
+    [
+        (2, False),
+        (3, True),  # at the end of an epoch
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((2, True), (3, False), (4, False), (4, True))
+        ),
+    ],
+)
 def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path, die_at, stored):
     options = {"pairs": MixedPairs(1, 1, 2), "store": str(tmp_path / "store") if stored else None}
     whole = module(model_folder, **options)
@@ -279,7 +288,7 @@ def test_a_gradient_that_is_no_number_stops_the_run(model_folder, shards, tmp_pa
     said = stopped(made, shards, tmp_path, gradient_clip_val=1.0, **options)
     path, step, key = tmp_path / "last-before-nan.ckpt", 2 // accumulated, first.keys[2]
     assert said == (
-        "expected finite gradients, got NaN or infinity in that of "
+        "expected finite gradients, got NaN or infinity in the gradient of "
         f"'{next(n for n, p in made.named_parameters() if p.requires_grad)}' at step {step} "
         f"(its batch begins with record {key!r}): weights before this step are in {path}; "
         "resume from them with a lower learning rate or 32-bit precision"

@@ -27,8 +27,8 @@ class Norms(Callback):
         self.norms = []
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
-        squares = [float(p.grad.double().square().sum()) for p in pl_module.parameters()
-                   if p.grad is not None]  # fmt: skip
+        gradients = [p.grad for p in pl_module.parameters() if p.grad is not None]
+        squares = [float(gradient.double().square().sum()) for gradient in gradients]
         self.norms.append(math.sqrt(sum(squares)))
 
 

@@ -45,7 +45,7 @@ def handlers():
 
 
 @pytest.mark.parametrize("number", CODES)
-@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.parametrize("accumulated", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_stopped_run_resumes_to_the_same_end(
     model_folder, shards, tmp_path, handlers, number, accumulated
 ):

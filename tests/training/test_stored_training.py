@@ -66,7 +66,13 @@ CASES += [(stem, {"image": False}) for stem in ("full_finetuning", "lora", "deep
 CASES += [("last_blocks", {"text": 0})]
 
 
-@pytest.mark.parametrize(("stem", "changes"), CASES)
+def marked(stem, changes):
+    """Features of every kind and side by default, all strategies in `make slow`."""
+    fast = stem in ("linear_probe", "mm_adapter", "word_prompts", "last_blocks") and not changes
+    return pytest.param(stem, changes, marks=[] if fast else [pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("stem", "changes"), [marked(*case) for case in CASES])
 def test_training_from_the_store_is_training(
     stem, changes, model_folder, flava, shards, tmp_path, calls, pictures
 ):

@@ -11,10 +11,11 @@ does not matter; export and load change nothing.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic
+from typing import Annotated, Any, ClassVar, Generic
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
@@ -30,6 +31,10 @@ TextT = TypeVar("TextT", bound=Features, default=Any)
 PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 
 PairMask = Bool[Tensor, "N M"]
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+"""The probability with which a number is left out in training."""
+Decay = Annotated[float, Field(gt=0, le=1)]
+"""The factor on the learning rate from a block of a tower to the block below."""
 TEXT_GROUPS, TEXT_GROUP = 4, 32  # groups of texts of similar length, and texts in each at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
 IMAGE_FEATURES = "backbone.encode_image(pixels, adapter.image_input)"
@@ -62,15 +67,20 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
     def attach(self, backbone: Backbone) -> None:
         """Makes the layers, in the backbone's widths. Called once, before training or loading."""
         for modality, spec in (("image", self.image_input), ("text", self.text_input)):
-            if reason := backbone.fits(spec, modality):
-                choice = {"pooled": EMBEDDING, "tokens": TOKENS}.get(spec.kind, TOWERS)
-                pooled = spec.kind == "pooled"
-                wanted = "embeddings" if pooled else f"{spec.kind} of layer {spec.layer}"
-                raise UserError(
-                    f"expected a backbone with {wanted} for {modality}s, got "
-                    f"{type(backbone).__name__} ({reason}): choose {choice}"
-                    + ("" if backbone.fusion is None else "; or the adapter Matching")
-                )
+            reason = backbone.fits(spec, modality)
+            if not reason:
+                continue
+            wanted, choice = f"{spec.kind} of layer {spec.layer}", TOWERS
+            if spec.kind == "pooled":
+                wanted, choice = "embeddings", EMBEDDING
+            elif spec.kind == "tokens":
+                choice = TOKENS
+            if backbone.fusion is not None:
+                choice += "; or the adapter Matching"
+            raise UserError(
+                f"expected a backbone with {wanted} for {modality}s, got "
+                f"{type(backbone).__name__} ({reason}): choose {choice}"
+            )
 
     @property
     def scoring(self) -> "Adapter":
@@ -116,8 +126,10 @@ class DualAdapter(Adapter[ImageT, TextT]):
     @override
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
-        scale = self.initial_scale
-        log_scale = math.log(backbone.logit_scale) if scale is None else log_of_scale(scale)
+        if self.initial_scale is None:
+            log_scale = math.log(backbone.logit_scale)
+        else:
+            log_scale = log_of_scale(self.initial_scale)
         self.log_scale = nn.Parameter(torch.tensor(log_scale), self.learn_scale)
         self.bias = nn.Parameter(torch.zeros(()), self.learn_scale)
 
@@ -144,22 +156,26 @@ class DualAdapter(Adapter[ImageT, TextT]):
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
         """Scores embedded images against embedded texts; the result holds the embeddings."""
         values = self.compare(image, text)
-        embedded = Embedded(normalize(image, dim=-1), normalize(text, dim=-1), self.log_scale.exp())
-        return Scores(values, torch.ones_like(values, dtype=torch.bool), embedded)
+        computed = torch.ones_like(values, dtype=torch.bool)
+        scale = self.log_scale.exp()
+        image = normalize(image, dim=-1)
+        text = normalize(text, dim=-1)
+        return Scores(values, computed, Embedded(image, text, scale))
 
     def compare(
         self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
     ) -> Float[Tensor, "N M"]:
         """Scores embedded images against embedded texts."""
-        cosines = normalize(image, dim=-1) @ normalize(text, dim=-1).transpose(0, 1)
-        return self.log_scale.exp() * cosines + self.bias
+        image = normalize(image, dim=-1)
+        text = normalize(text, dim=-1)
+        return self.log_scale.exp() * (image @ text.mT) + self.bias
 
     def compare_pairs(
         self, image: Float[Tensor, "P d"], text: Float[Tensor, "P d"]
     ) -> Float[Tensor, "P"]:
         """Scores embedded image i against embedded text i: the diagonal of `compare`."""
-        cosines = (normalize(image, dim=-1) * normalize(text, dim=-1)).sum(dim=-1)
-        return self.log_scale.exp() * cosines + self.bias
+        products = normalize(image, dim=-1) * normalize(text, dim=-1)
+        return self.log_scale.exp() * products.sum(dim=-1) + self.bias
 
 
 class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
@@ -231,40 +247,48 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         rows, columns = pairs.nonzero(as_tuple=True)
         if not len(rows):
             return Scores(torch.zeros(pairs.shape, device=pairs.device), pairs)
+        # Captions of one length together, so that a chunk of short captions stays short: `used` are
+        # the chosen texts by length, and pair p reads text `which[p]` of them.
         used, which = columns.unique(return_inverse=True)
-        # Captions of one length together, so that a chunk of short captions stays short.
         by_length = text.lengths[used].argsort(stable=True)
-        used, which = used[by_length], by_length.argsort()[which]
+        used = used[by_length]
+        which = by_length.argsort()[which]
         order = which.argsort(stable=True)
-        rows, columns, which = rows[order], columns[order], which[order]
-        scores = self._scores(self.prepare_image(image), self._texts(text, used), rows, which)
-        flat = torch.cat(scores)
-        values = torch.zeros(pairs.shape, dtype=flat.dtype, device=pairs.device)
-        return Scores(values.index_put((rows, columns), flat), pairs)
+        rows, columns = rows[order], columns[order]
+        images = self.prepare_image(image)
+        texts = self._texts(text, used)
+        scores = torch.cat(self._scores(images, texts, rows, which[order]))
+        values = torch.zeros(pairs.shape, dtype=scores.dtype, device=pairs.device)
+        return Scores(values.index_put((rows, columns), scores), pairs)
 
     def _texts(self, text: TextT, used: Int[Tensor, "U"]) -> PreparedT:
         """Prepares the chosen texts, ordered by length, in a few groups without much padding."""
-        groups = used.split(max(TEXT_GROUP, math.ceil(len(used) / TEXT_GROUPS)))
-        return concatenate([self.prepare_text(text[group].trimmed()) for group in groups])
+        # Few groups keep calls large, sorted lengths keep padding small.
+        size = max(TEXT_GROUP, math.ceil(len(used) / TEXT_GROUPS))
+        prepared = [self.prepare_text(text[rows].trimmed()) for rows in used.split(size)]
+        return concatenate(prepared)
 
     def _scores(
         self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> list[Tensor]:
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
-        few = len(rows) < REUSE_FROM * len(rows.unique())
-        if self.broadcasts_image and not training and not few:
+        # Copying an image for each of its texts costs more than calling once an image.
+        many = len(rows) >= REUSE_FROM * len(rows.unique())
+        if self.broadcasts_image and many and not training:
             return self._scores_by_image(image, text, rows, columns)
         pair_bytes = self.pair_bytes(image, text, training)
-        cached = rows.device.type == "cpu" and not training
-        memory = min(self.memory, CPU_CHUNK) if cached else self.memory
-        size = self.chunk or (max(1, memory // pair_bytes) if pair_bytes else 1024)
-        chunk_bytes = size * pair_bytes if training else 0
-        scores, held = [], 0
-        for i in range(0, len(rows), size):
-            held += chunk_bytes
-            chunk = (image, text, rows[i : i + size], columns[i : i + size])
-            if held > self.training_memory:
+        memory = self.memory
+        if rows.device.type == "cpu" and not training:
+            # A CPU is fastest where a chunk stays in its caches.
+            memory = min(memory, CPU_CHUNK)
+        size = self._chunk_size(pair_bytes, memory)
+        scores = []
+        held = 0  # bytes of activations that the backward pass needs
+        for chunk_rows, chunk_columns in zip(rows.split(size), columns.split(size), strict=True):
+            chunk = (image, text, chunk_rows, chunk_columns)
+            held += size * pair_bytes
+            if training and held > self.training_memory:
                 scores.append(checkpoint(self._score_chunk, *chunk, use_reentrant=False))
             else:
                 scores.append(self._score_chunk(*chunk))
@@ -275,14 +299,20 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     ) -> list[Tensor]:
         """Scores the pairs image by image, without a copy of the image for each text."""
         order = rows.argsort(stable=True)  # captions of one image stay ordered by length
-        parts = []
-        for pairs in order.split(rows.unique(return_counts=True)[1].tolist()):
+        # One group of pairs for each image, split by memory.
+        _, counts = rows.unique(return_counts=True)
+        scores = []
+        for pairs in order.split(counts.tolist()):
             single = image[rows[pairs[:1]]]
-            pair_bytes = self.pair_bytes(single, text, False)
-            size = self.chunk or (max(1, self.memory // pair_bytes) if pair_bytes else 1024)
+            size = self._chunk_size(self.pair_bytes(single, text, False), self.memory)
             for chunk in columns[pairs].split(size):
-                parts.append(self.score_pairs(single, text[chunk].trimmed()))
-        return [torch.cat(parts)[order.argsort()]] if parts else []
+                scores.append(self.score_pairs(single, text[chunk].trimmed()))
+        return [torch.cat(scores)[order.argsort()]]
+
+    def _chunk_size(self, pair_bytes: int, memory: int) -> int:
+        if self.chunk is not None:
+            return self.chunk
+        return max(1, memory // pair_bytes) if pair_bytes else 1024
 
     def _score_chunk(
         self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
@@ -304,5 +334,5 @@ def _kind(spec: FeatureSpec) -> type[Features]:
 def log_of_scale(initial: float) -> float:
     r"""Returns $\tau$ of an initial scale $e^{\tau}$, which must be above 0."""
     if not 0 < initial < math.inf:
-        raise UserError(f"expected an initial scale above 0, got {initial}: correct it")
+        raise UserError(f"expected an initial scale above 0, got {initial}: set initial_scale")
     return math.log(initial)

@@ -1,9 +1,14 @@
-"""Context optimisation (CoOp): a learned prompt before the words of every text."""
+"""Context optimisation (CoOp): a learned prompt before the words of every text.
+
+In: frozen image embeddings, and word embeddings. Out: scores of all pairs.
+Never: a change of the words or the tower.
+"""
 
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -11,7 +16,6 @@ from vlmtune.adapters.base import DualAdapter
 from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embeddings
 from vlmtune.adapters.towers import run_all, text_tower
 from vlmtune.backbones.base import Backbone
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 
@@ -21,6 +25,13 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
     $s_{ij} = e^{\tau} \cos(v_i, G([\mathrm{start}] c_1 \dots c_m\, y_j\, [\mathrm{end}])) + b$,
     $c$ (m x w) learned, $y_j$ the word embeddings of text j, $G$ the frozen text tower from words
     to d. Texts too long for the tower lose their last words, as they do in its tokenizer.
+
+    Choose it where all captions have one form, such as the names of classes.
+
+    - Requirements: images with captions; image features come from the store.
+    - Recommended: `init: a photo of a`, which starts near the backbone.
+    - Relations: `WordPrompts` changes the words themselves, `DeepPrompts` every block.
+    - Config: `--model.adapter context_prompts`.
 
     Source: Zhou et al. 2022 (CoOp), "Learning to prompt for vision-language models", section 3.2,
     equation (2) with the class at the end. Their $[V]_m$ is $c_m$, $M$ is m, $g$ is $G$, $1 / \tau$
@@ -40,12 +51,12 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
 
     identity_at_init = False
 
-    def __init__(self, length: int = 4, init: str | None = None, **options: Any) -> None:
+    def __init__(self, length: PositiveInt = 4, init: str | None = None, **options: Any) -> None:
         super().__init__(**options)
-        if length < 1:
-            raise UserError(f"expected at least 1 context vector, got {length}: raise `length`")
-        self.length, self.init = length, init
-        self.image_input, self.text_input = FeatureSpec("pooled"), FeatureSpec("words")
+        self.length = length
+        self.init = init
+        self.image_input = FeatureSpec("pooled")
+        self.text_input = FeatureSpec("words")
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -62,6 +73,5 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
     @override
     def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
         context = self.context.expand(len(text), -1, -1)
-        return self.tower.finish(
-            run_all(self.tower, insert(text, context, self.tower, self.special))
-        )
+        prompted = insert(text, context, self.tower, self.special)
+        return self.tower.finish(run_all(self.tower, prompted))

@@ -1,9 +1,14 @@
-"""Deep prompts in both towers, coupled as in MaPLe or separate as in visual prompt tuning."""
+"""Deep prompts in both towers, coupled as in MaPLe or separate as in visual prompt tuning.
+
+In: states before the first block, or pooled embeddings of a side without prompts.
+Out: scores of all pairs. Never: a change of the towers' weights.
+"""
 
 from typing import Any
 
 import torch
 from jaxtyping import Float
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -25,6 +30,14 @@ class DeepPrompts(DualAdapter[Features, Features]):
     each block. Scores are $e^{\tau} \cos + b$ of the two embeddings.
 
     Texts too long for the tower lose their last words, as they do in its tokenizer.
+
+    Choose it where few parameters should reach all blocks of both towers.
+
+    - Requirements: towers that run block by block; each step runs the towers that have prompts.
+    - Recommended: `init: a photo of a`; `text: false, coupled: false` is visual prompt tuning.
+    - Relations: `ContextPrompts` has prompts before the first text block alone; `LoRA` changes
+      weights.
+    - Config: `--model.adapter deep_prompts`.
 
     Source: coupled, Khattak et al. 2023 (MaPLe), "Multi-modal prompt learning", section 3.2: their
     b is m, J is J (9 of 12 in the released configuration, with m = 2 and "a photo of a"),
@@ -50,8 +63,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
 
     def __init__(
         self,
-        length: int = 2,
-        depth: int | None = None,
+        length: PositiveInt = 2,
+        depth: PositiveInt | None = None,
         image: bool = True,
         text: bool = True,
         coupled: bool = True,
@@ -59,8 +72,6 @@ class DeepPrompts(DualAdapter[Features, Features]):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if length < 1 or (depth is not None and depth < 1):
-            raise UserError(f"expected length and depth >= 1, got {length=}, {depth=}: raise them")
         if not (image or text):
             raise UserError("expected prompts on a side, got none: set image or text to true")
         if coupled and not (image and text):
@@ -70,9 +81,13 @@ class DeepPrompts(DualAdapter[Features, Features]):
             )
         if init is not None and not text:
             raise UserError("expected `text` prompts for `init`, got none: leave `init` out")
-        self.length, self.depth, self.coupled, self.init = length, depth, coupled, init
-        self.on_image, self.on_text = image, text
-        # The layer is that of the first block's input, which only the tower knows.
+        self.length = length
+        self.depth = depth
+        self.coupled = coupled
+        self.init = init
+        self.on_image = image
+        self.on_text = text
+        # The number of the layer before the first block is known once the tower is.
         self.image_input = FeatureSpec("state" if image else "pooled")
         self.text_input = FeatureSpec("words" if text else "pooled")
 
@@ -89,22 +104,30 @@ class DeepPrompts(DualAdapter[Features, Features]):
             towers.append(self.text_tower)
         super().attach(backbone)
         self.special = backbone.text_special
+        # Coupled prompts of a block need the same block in both towers.
         fewest = min(tower.layers for tower in towers)
         if self.depth is not None and self.depth > fewest:
             raise UserError(
                 f"expected prompts for at most {fewest} blocks, which is all, got {self.depth}: "
                 "lower `depth`"
             )
-        depths = [self.depth or (fewest if self.coupled else tower.layers) for tower in towers]
+        depth = self.depth
+        if depth is None and self.coupled:
+            depth = fewest
         if self.on_text:
-            self.text = nn.Parameter(self._random(depths[-1], self.text_tower))
+            text_depth = depth or self.text_tower.layers
+            self.text = nn.Parameter(self._random(text_depth, self.text_tower))
             if self.init is not None:
                 self._start_as(self.init)
-        if self.coupled:
-            widths = self.text_tower.width, self.image_tower.width
-            self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(depths[0]))
-        elif self.on_image:
-            self.image = nn.Parameter(self._random(depths[0], self.image_tower))
+        if self.on_image:
+            self._make_image_prompts(depth or self.image_tower.layers)
+
+    def _make_image_prompts(self, depth: int) -> None:
+        if not self.coupled:
+            self.image = nn.Parameter(self._random(depth, self.image_tower))
+            return
+        widths = (self.text_tower.width, self.image_tower.width)
+        self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(depth))
 
     def _random(self, depth: int, tower: Tower) -> Float[Tensor, "depth m w"]:
         return DEVIATION * torch.randn(depth, self.length, tower.width)
@@ -122,14 +145,18 @@ class DeepPrompts(DualAdapter[Features, Features]):
         """The prompts of the images for each block."""
         if not self.coupled:
             return self.image
-        pairs = zip(self.coupling, self.text, strict=True)
-        return torch.stack([layer(prompts) for layer, prompts in pairs])
+        prompts = []
+        for layer, text_prompts in zip(self.coupling, self.text, strict=True):
+            prompts.append(layer(text_prompts))
+        return torch.stack(prompts)
 
     @override
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
         if isinstance(image, Pooled):
             return image.values
-        prompts, patches = self.image_prompts(), image.values.shape[1]
+        prompts = self.image_prompts()
+        patches = image.token_count
+        # Prompts stand after the patches: without positions the order does not matter.
         first = Tokens.full(_repeated(prompts[0], len(image)))
         joined = torch.cat([image.values, first.values], dim=1)
         mask = torch.cat([image.mask, first.mask], dim=1)  # images that differ in shape are padded
@@ -140,19 +167,23 @@ class DeepPrompts(DualAdapter[Features, Features]):
     def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
         if isinstance(text, Pooled):
             return text.values
-        tower, first = self.text_tower, _repeated(self.text[0], len(text))
+        tower = self.text_tower
+        first = _repeated(self.text[0], len(text))
         state = tower.start(insert(text, first, tower, self.special))
-        return tower.finish(_deep(tower, state, self.text, self.special[0]))
+        lead, _ = self.special
+        return tower.finish(_deep(tower, state, self.text, lead))
 
 
 def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: int) -> Tokens:
     """Runs all blocks; from the second on, each of the first `depth` gets its prompts at `at`."""
-    depth, length = prompts.shape[:2]
+    depth, length, _ = prompts.shape
     state = tower.run(state, 0, 1)
+    # The outputs of a block's prompts are dropped, and the next prompts take their positions.
     for number in range(1, depth):
-        learned = _repeated(prompts[number], len(state)).to(state.values.dtype)
-        parts = [state.values[:, :at], learned, state.values[:, at + length :]]
-        state = tower.run(Tokens(torch.cat(parts, 1), state.mask), number, number + 1)
+        values = state.values
+        learned = _repeated(prompts[number], len(state)).to(values.dtype)
+        values = torch.cat([values[:, :at], learned, values[:, at + length :]], dim=1)
+        state = tower.run(Tokens(values, state.mask), number, number + 1)
     return tower.run(state, depth, tower.layers)
 
 

@@ -1,14 +1,17 @@
-"""FT-Late: new transformer layers for each modality over frozen token features."""
+"""FT-Late: new transformer layers for each modality over frozen token features.
+
+In: frozen tokens of both towers. Out: scores of all pairs. Never: an image token that sees a text.
+"""
 
 from jaxtyping import Float
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import Dropout, DualAdapter
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
 
@@ -20,6 +23,14 @@ class FTLate(DualAdapter[Tokens, Tokens]):
     w; $\mathrm{Enc}_I$ and $\mathrm{Enc}_T$ are transformer encoders of 2 layers with 4 heads each.
     No image token sees a text token: this is Cola's baseline for the MM-Adapter, with more
     parameters.
+
+    Choose it as the baseline that says what fusion adds: it has none, and no fewer parameters.
+
+    - Requirements: enough records to train new layers from random weights.
+    - Recommended: `PairBCE`, as in Cola.
+    - Relations: `MMAdapter` lets image and text tokens see each other; `LastBlocks` trains old
+      layers.
+    - Config: `--model.adapter ft_late`.
 
     Source: Cola (Ray et al. 2023), sections 5.2 and 11.1 ("FT Late"), row "Unimodal" of Table 5.
     On CLIP ViT-B/32 there are 13,005,314 parameters (Table 5: 13M): four layers of 3,152,384, W
@@ -44,19 +55,20 @@ class FTLate(DualAdapter[Tokens, Tokens]):
 
     def __init__(
         self,
-        layers: int = 2,
-        heads: int = 4,
-        hidden: int = 4,
-        dropout: float = 0.1,
+        layers: PositiveInt = 2,
+        heads: PositiveInt = 4,
+        hidden: PositiveInt = 4,
+        dropout: Dropout = 0.1,
         norm_first: bool = False,
         image_layer: int = -2,
         text_layer: int = -2,
         initial_scale: float = 10.0,
     ) -> None:
         super().__init__(learn_scale=True, initial_scale=initial_scale)
-        if layers < 1:
-            raise UserError(f"expected at least 1 layer, got {layers}: raise it")
-        self.layers, self.heads, self.hidden, self.dropout = layers, heads, hidden, dropout
+        self.layers = layers
+        self.heads = heads
+        self.hidden = hidden
+        self.dropout = dropout
         self.norm_first = norm_first
         self.image_input = FeatureSpec("tokens", image_layer)
         self.text_input = FeatureSpec("tokens", text_layer)
@@ -69,15 +81,16 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         factory = LayerFactory(width, self.heads, hidden, self.dropout, self.norm_first)
         self.special = backbone.text_special
         self.project = nn.Linear(backbone.image_width, width)
-        self.image, self.text = factory.encoder(self.layers), factory.encoder(self.layers)
+        self.image = factory.encoder(self.layers)
+        self.text = factory.encoder(self.layers)
         initialise([self.image, self.text])
 
     @override
     def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:
-        return masked_mean(self.image.all(self.project(image.values), image.mask), image.mask)
+        patches = self.image.all(self.project(image.values), image.mask)
+        return masked_mean(patches, image.mask)
 
     @override
     def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
-        return masked_mean(
-            self.text.all(text.values, text.mask), word_mask(text.mask, self.special)
-        )
+        words = self.text.all(text.values, text.mask)
+        return masked_mean(words, word_mask(text.mask, self.special))

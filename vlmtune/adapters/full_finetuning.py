@@ -1,4 +1,7 @@
-"""Fine-tuning of all weights of a tower, with token embeddings for objectives that need them."""
+"""Fine-tuning of all weights of a tower, with token embeddings for objectives that need them.
+
+In: pixels and captions, by way of the towers. Out: scores of all pairs. Never: new weights.
+"""
 
 import torch
 from jaxtyping import Bool, Float
@@ -6,9 +9,8 @@ from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import Decay, DualAdapter
 from vlmtune.adapters.towers import (
-    check_decay,
     each_token,
     image_tower,
     layer_scales,
@@ -17,7 +19,7 @@ from vlmtune.adapters.towers import (
     text_tower,
     unfreeze,
 )
-from vlmtune.backbones.base import Backbone, Tower
+from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
@@ -34,6 +36,13 @@ class FullFineTuning(DualAdapter[Features, Features]):
 
     With `tokens` it also embeds each patch and each word in the shared space, for FSC-CLIP's local
     loss: the tower's end (norm, pooling, projection to d) is applied to each token alone.
+
+    Choose it for large corpora, or where an objective needs patch and word tokens.
+
+    - Requirements: images with captions; every step runs the trained towers on pixels and captions.
+    - Recommended: learning rates of 1e-6 to 1e-5 and a `Distillation` against forgetting.
+    - Relations: `LoRA` trains less, `LastBlocks` runs less.
+    - Config: `--model.adapter full_finetuning`.
 
     Source: the fine-tuning of NegCLIP (Yuksekgonul et al. 2023, section 4) and FSC-CLIP (Oh et al.
     2024), there with rates of 1e-6 to 1e-5; "FT all" of Cola (Ray et al. 2023, section 11.1),
@@ -58,7 +67,7 @@ class FullFineTuning(DualAdapter[Features, Features]):
         self,
         image: bool = True,
         text: bool = True,
-        decay: float | None = None,
+        decay: Decay | None = None,
         tokens: bool = False,
         learn_scale: bool = True,
         initial_scale: float | None = None,
@@ -66,7 +75,6 @@ class FullFineTuning(DualAdapter[Features, Features]):
         super().__init__(learn_scale, initial_scale)
         if not (image or text):
             raise UserError("expected a tower to train, got none: set image or text to true")
-        check_decay(decay)
         self.trains_image, self.trains_text = image, text
         self.decay = decay
         self.gives_tokens = tokens  # type: ignore[misc]
@@ -76,25 +84,27 @@ class FullFineTuning(DualAdapter[Features, Features]):
     @override
     def attach(self, backbone: Backbone) -> None:
         if self.gives_tokens or self.decay is not None:
-            self.image_tower, self.text_tower = image_tower(backbone), text_tower(backbone)
+            self.image_tower = image_tower(backbone)
+            self.text_tower = text_tower(backbone)
         super().attach(backbone)
         self.trained: dict[str, list[nn.Parameter]] = {}
         if self.trains_image:
             self.trained["image"] = _image_weights(backbone)
         if self.trains_text:
             self.trained["text"] = _text_weights(backbone)
-        unfreeze(backbone, [p for parameters in self.trained.values() for p in parameters])
+        for parameters in self.trained.values():
+            unfreeze(backbone, parameters)
 
     @override
     def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
         if self.decay is None:
             return []
-        towers: dict[str, Tower] = {"image": self.image_tower, "text": self.text_tower}
-        return [
-            pair
-            for modality, parameters in self.trained.items()
-            for pair in layer_scales(towers[modality], parameters, self.decay)
-        ]
+        scales = []
+        if self.trains_image:
+            scales += layer_scales(self.image_tower, self.trained["image"], self.decay)
+        if self.trains_text:
+            scales += layer_scales(self.text_tower, self.trained["text"], self.decay)
+        return scales
 
     @override
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
@@ -108,29 +118,35 @@ class FullFineTuning(DualAdapter[Features, Features]):
 
     @override
     def embed_patches(self, image: Tokens) -> Tokens:
-        special = self.image_tower.special
-        mask = image.mask[:, special:]
-        real = each_token(self.image_tower, image.values[:, special:][mask], special)
-        return _spread(real, mask)
+        tower = self.image_tower
+        patches = image.values[:, tower.special :]
+        mask = image.mask[:, tower.special :]
+        return _spread(each_token(tower, patches[mask], tower.special), mask)
 
     @override
     def embed_words(self, text: Tokens) -> Tokens:
-        mask, state = text.trimmed().mask, run_all(self.text_tower, text)
+        mask = text.trimmed().mask
         # A tower that needs its full length pads captions: padding is not a word.
-        return _spread(each_token(self.text_tower, state.cut(mask.shape[1]).values[mask], 0), mask)
+        words = run_all(self.text_tower, text).cut(mask.shape[1]).values
+        return _spread(each_token(self.text_tower, words[mask], 0), mask)
 
 
 def _spread(real: Float[Tensor, "r d"], mask: Bool[Tensor, "n t"]) -> Tokens:
     """Puts real tokens where the mask is True, row by row."""
-    return Tokens(real.new_zeros(*mask.shape, real.shape[1]).index_put((mask,), real), mask)
+    values = real.new_zeros(*mask.shape, real.shape[1])
+    return Tokens(values.index_put((mask,), real), mask)
 
 
 def _image_weights(backbone: Backbone) -> list[nn.Parameter]:
     """The weights that image embeddings depend on."""
-    pixels = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(backbone.device)
-    return params_with_grad(
-        lambda: backbone.encode_image(pixels, LIVE).values, backbone.parameters()
-    )
+    image = Image.new("RGB", (8, 8))
+    # Any image will do: only which weights have a gradient counts.
+    pixels = backbone.preprocess(image)[None].to(backbone.device)
+
+    def embed() -> Tensor:
+        return backbone.encode_image(pixels, LIVE).values
+
+    return params_with_grad(embed, backbone.parameters())
 
 
 def _text_weights(backbone: Backbone) -> list[nn.Parameter]:
@@ -141,7 +157,10 @@ def _text_weights(backbone: Backbone) -> list[nn.Parameter]:
             lambda: backbone.encode_text(["a"], LIVE).values, backbone.parameters()
         )
     # No word is in every vocabulary, so the tower starts from zeros in place of word embeddings.
-    words = Tokens.full(torch.zeros(1, tower.positions, tower.width, device=backbone.device))
+    zeros = torch.zeros(1, tower.positions, tower.width, device=backbone.device)
+    words = Tokens.full(zeros)
     table = list(tower.embedding.parameters())
     others = [p for p in backbone.parameters() if p is not table[0]]
-    return [*params_with_grad(lambda: tower.finish(run_all(tower, words)), others), *table]
+    # The table of words is trained, though the zeros do not pass through it.
+    used = params_with_grad(lambda: tower.finish(run_all(tower, words)), others)
+    return used + table

@@ -10,11 +10,12 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 from typing_extensions import override
 
-from vlmtune.adapters.base import JointAdapter
+from vlmtune.adapters.base import Dropout, JointAdapter
 from vlmtune.adapters.fusion_styles.base import (
     ClsOutputs,
     FusionStyle,
@@ -60,41 +61,39 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def __init__(
         self,
-        heads: int = 4,
+        heads: PositiveInt = 4,
         encoder_layers: int | None = None,
         decoder_layers: int | None = None,
-        hidden: int = 4,
-        dropout: float = 0.1,
+        hidden: PositiveInt = 4,
+        dropout: Dropout = 0.1,
         norm_first: bool = False,
         normalize_tokens: bool = False,
         masked: bool = True,
         image_layer: int = -2,
         text_layer: int | Literal["words"] = -2,
-        replaces: int = 0,
+        replaces: NonNegativeInt = 0,
         fusion: FusionStyle | None = None,
-        memory: int = 512 * 2**20,
-        training_memory: int = 3 * 2**30,
+        memory: PositiveInt = 512 * 2**20,
+        training_memory: NonNegativeInt = 3 * 2**30,
     ) -> None:
         super().__init__()
-        if memory < 1 or training_memory < 0:
-            raise UserError(
-                f"expected memory above 0 and training_memory of at least 0 bytes, got {memory} "
-                f"and {training_memory}: raise them"
-            )
-        if replaces < 0:
-            raise UserError(f"expected replaces >= 0, got {replaces}: pass a number of blocks")
         self.style = Mdetr() if fusion is None else fusion
         self.gives_reading = isinstance(self.style, JointEncoderStyle) and not replaces
-        self.heads, self.hidden, self.dropout, self.norm_first = heads, hidden, dropout, norm_first
+        self.heads = heads
+        self.hidden = hidden
+        self.dropout = dropout
+        self.norm_first = norm_first
         self.layers = _layers(self.style, encoder_layers, decoder_layers)
-        self.normalize_tokens, self.masked = normalize_tokens, masked
+        self.normalize_tokens = normalize_tokens
+        self.masked = masked
         self.image_input = FeatureSpec("tokens", image_layer)
         # The layer of the words is known once the backbone is.
         self.text_input = FeatureSpec("tokens", -2 if text_layer == "words" else text_layer)
         self.from_words = text_layer == "words"
         self.replaces = replaces
         self.joined: JoinedTokens | None = None
-        self.memory, self.training_memory = memory, training_memory
+        self.memory = memory
+        self.training_memory = training_memory
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -102,16 +101,18 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             self.text_input = word_embeddings(backbone)
         if self.replaces:
             self.joined = JoinedTokens(backbone, self.replaces)
-            fusion = self.joined.fusion
-            self.image_input, self.text_input = fusion.image_input, fusion.text_input
+            self.image_input = self.joined.fusion.image_input
+            self.text_input = self.joined.fusion.text_input
         super().attach(backbone)
-        width = backbone.text_width
-        factory = LayerFactory(
-            width, self.heads, self.hidden * width, self.dropout, self.norm_first
-        )
         self.special = backbone.text_special
-        read_width = backbone.image_width if self.joined is None else self.joined.width
+        width = backbone.text_width
+        # Image tokens are projected to the text's width, which the layers have.
+        read_width = backbone.image_width
+        if self.joined is not None:
+            read_width = self.joined.width
         self.project = nn.Linear(read_width, width)
+        hidden = self.hidden * width
+        factory = LayerFactory(width, self.heads, hidden, self.dropout, self.norm_first)
         layers = self.style.build(factory, *self.layers)
         for name, module in layers.items():
             self.add_module(name, module)
@@ -132,10 +133,12 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         else:
             prepared = tokens_only(self.joined.fusion.prepare_text(text))
         # The target comes first, then what the style keeps beside its tokens.
-        return replace(prepared, pooled=torch.cat([self.target(text), prepared.pooled], dim=1))
+        pooled = torch.cat([self.target(text), prepared.pooled], dim=1)
+        return replace(prepared, pooled=pooled)
 
     def _image_side(self, image: Tokens) -> PooledTokens:
-        return self.style.prepare_image(self._fusible(self._projected(image)), self.query)
+        patches = self._fusible(self._projected(image))
+        return self.style.prepare_image(patches, self.query)
 
     def _projected(self, tokens: Tokens) -> Tokens:
         return replace(tokens, values=self.project(tokens.values))
@@ -146,17 +149,20 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
-        return self.score_head(self.cls_outputs(image, text), text.pooled[:, : self.target_width])
+        target = text.pooled[:, : self.target_width]
+        return self.score_head(self.cls_outputs(image, text), target)
 
     def cls_outputs(self, image: PooledTokens, text: PooledTokens) -> ClsOutputs:
         """Returns the [CLS] outputs of text i with image i, which the score is made of."""
         if self.joined is None:
-            pooled = text.pooled[:, self.target_width :]
-            return self.style.fuse(image, replace(text, pooled=pooled), self.query)
+            # Without the target, which the style knows nothing of.
+            text = replace(text, pooled=text.pooled[:, self.target_width :])
+            return self.style.fuse(image, text, self.query)
+        # Blocks that stay run pair by pair: nothing after them can be prepared once.
         patches, words = self.joined.read(image.tokens, text.tokens)
         words = self._fusible(self._projected(words))
-        prepared = self.style.prepare_text(words, self.query)
-        return self.style.fuse(self._image_side(patches), prepared, self.query)
+        text = self.style.prepare_text(words, self.query)
+        return self.style.fuse(self._image_side(patches), text, self.query)
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
@@ -182,33 +188,38 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         # Without a backward pass: the prepared rows twice (gathered, and side by side), and for the
         # layer with most tokens its hidden units and 6 widths a token. With one: the rows once, and
         # for each layer its hidden units and 15 widths a token.
-        lengths = image.tokens.mask.shape[1], text.tokens.mask.shape[1]
-        counts = self.style.tokens_per_layer(*lengths)
+        patches = image.token_count
+        words = text.token_count
+        counts = self.style.tokens_per_layer(patches, words)
         if self.joined is not None:  # its blocks, and what a style else prepares once
-            counts = [*counts, sum(lengths)]
-        gathered = sum(
-            values.numel() // max(len(values), 1)
-            for side in (image, text)
-            for values in (side.pooled, side.tokens.values)
-        )
+            counts = [*counts, patches + words]
+        gathered = 0
+        for tensor in (image.pooled, image.tokens.values, text.pooled, text.tokens.values):
+            gathered += tensor.numel() // max(len(tensor), 1)
         width = self.query.shape[2]
         if training:
-            values = gathered + sum(counts) * width * (self.hidden + 15)
+            numbers = gathered + sum(counts) * width * (self.hidden + 15)
         else:
-            values = 2 * gathered + max(counts) * width * (self.hidden + 6)
-        return values * image.tokens.values.element_size()
+            numbers = 2 * gathered + max(counts) * width * (self.hidden + 6)
+        return numbers * image.tokens.values.element_size()
 
     def normalized(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
         """Layer-normalises tokens where `normalize_tokens` is True."""
-        return layer_norm(tokens, tokens.shape[-1:]) if self.normalize_tokens else tokens
+        if not self.normalize_tokens:
+            return tokens
+        return layer_norm(tokens, tokens.shape[-1:])
 
 
 def _layers(style: FusionStyle, encoder: int | None, decoder: int | None) -> tuple[int, int]:
     """Numbers of encoder and decoder layers, after checking that the style can have them."""
-    encoder = style.encoder_layers if encoder is None else encoder
-    decoder = style.decoder_layers if decoder is None else decoder
-    if bool(decoder) != bool(style.decoder_layers) or min(encoder, decoder + 1) < 1:
-        wanted = "1 or more" if style.decoder_layers else "no"
+    if encoder is None:
+        encoder = style.encoder_layers
+    if decoder is None:
+        decoder = style.decoder_layers
+    # A style has decoders or has none: the option cannot add or remove them.
+    decodes = style.decoder_layers > 0
+    if encoder < 1 or decoder < 0 or (decoder > 0) != decodes:
+        wanted = "1 or more" if decodes else "no"
         raise UserError(
             f"expected 1 or more encoder_layers and {wanted} decoder_layers with "
             f"{type(style).__name__}, got {encoder} and {decoder}: "

@@ -12,6 +12,7 @@ from typing import Literal, cast
 import torch
 from jaxtyping import Float
 from PIL import Image
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -39,6 +40,13 @@ class FusionTuning(Matching):
     them, and the projections of the embeddings. BLIP's fusion is its text tower with
     cross-attention: blocks that the fusion trains embed captions, too.
 
+    Choose it to fine-tune a fusion encoder, as ALBEF, METER and FIBER do.
+
+    - Requirements: a backbone with a matching head; each step runs the towers if `towers` is true.
+    - Recommended: `ITM` with `HardPairs`; with `contrast` also `OnEmbeddings` of an `InfoNCE`.
+    - Relations: `Matching(n)` trains the last n blocks without contrastive scores.
+    - Config: `--model.adapter fusion_tuning`.
+
     Source: Li et al. 2021 (ALBEF), section 3.2, and Dou et al. 2022 (FIBER), section 3.2, for both
     scores in one run; METER and FIBER for `top`, whose released code multiplies the rates of
     cross-modal layers and heads by 5.
@@ -60,30 +68,31 @@ class FusionTuning(Matching):
     def __init__(
         self,
         towers: bool = False,
-        blocks: int | None = None,
+        blocks: PositiveInt | None = None,
         contrast: bool = False,
-        top: float = 1.0,
+        top: PositiveFloat = 1.0,
         scored_by: Literal["matching", "contrast"] = "matching",
         learn_scale: bool = True,
     ) -> None:
         super().__init__(1 if blocks is None else blocks)
-        if blocks == 0 or (towers and blocks is not None):
+        if towers and blocks is not None:
             raise UserError(
-                f"expected all blocks where towers are trained and 1 at least elsewhere, got "
-                f"{towers=} and {blocks=}: leave `blocks` out"
+                f"expected all blocks where towers are trained, got {blocks=}: leave `blocks` out"
             )
-        if not top > 0:
-            raise UserError(f"expected a factor `top` above 0, got {top}: correct it")
         if scored_by == "contrast" and not contrast:
             raise UserError("expected contrast where it scores, got none: set contrast to true")
-        self.towers, self.top, self.scored_by = towers, top, scored_by
+        self.towers = towers
+        self.top = top
+        self.scored_by = scored_by
         self._all_blocks = blocks is None
         self.contrast = EndsOfTowers(learn_scale) if contrast else None
 
     @property
     @override
     def scoring(self) -> Adapter:
-        return self if self.scored_by == "matching" or self.contrast is None else self.contrast
+        if self.scored_by == "contrast" and self.contrast is not None:
+            return self.contrast
+        return self
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -93,40 +102,45 @@ class FusionTuning(Matching):
         if ends is not None:
             ends.attach(backbone)
         super().attach(backbone)
-        last = self.fusion.blocks[len(self.fusion.blocks) - self.blocks :]
-        self._top = [*(p for block in last for p in block.parameters()), *self.fusion.tail]
         if self.towers:
             self.image_input = replace(self.image_input, frozen=False)
             self.text_input = replace(self.text_input, frozen=False)
             self._frozen_modules = []
+        self._top = self._last_blocks()
         matched = self._used(backbone, self._match)
-        trained = matched if self.towers else []
-        if ends is not None:
-            embedded = self._used(backbone, ends.embed_both)
-            projections = {id(p) for p in ends.tail} - {id(p) for p in matched}
-            heads = [p for p in embedded if id(p) in projections]
-            trained = [*trained, *(embedded if self.towers else heads)]
-            self._top += heads
-        unfreeze(backbone, trained)
-        if ends is not None:
-            ends.freeze(self._frozen_modules)
+        if self.towers:
+            unfreeze(backbone, matched)
+        if ends is None:
+            return
+        embedded = self._used(backbone, ends.embed_both)
+        # Projections of the embeddings alone: what matching uses too, the fusion trains.
+        projections = set(ends.tail).difference(matched)
+        heads = [parameter for parameter in embedded if parameter in projections]
+        self._top += heads
+        unfreeze(backbone, embedded if self.towers else heads)
+        ends.freeze(self._frozen_modules)
 
     def _used(
         self, backbone: Backbone, score: Callable[[Tokens, Tokens], Float[Tensor, "n d"]]
     ) -> list[nn.Parameter]:
         """The weights that a function of the features depends on, by way of the features too."""
-        pixels = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(backbone.device)
-        image, text = (replace(s, frozen=False) for s in (self.image_input, self.text_input))
+        # Any pair will do: only which weights have a gradient counts.
+        picture = Image.new("RGB", (8, 8))
+        pixels = backbone.preprocess(picture)[None].to(backbone.device)
+        image_input = replace(self.image_input, frozen=False)
+        text_input = replace(self.text_input, frozen=False)
 
         def scores() -> Tensor:
-            given = backbone.encode_image(pixels, image), backbone.encode_text(["a"], text)
-            return score(*cast(tuple[Tokens, Tokens], given))
+            image = cast(Tokens, backbone.encode_image(pixels, image_input))
+            text = cast(Tokens, backbone.encode_text(["a"], text_input))
+            return score(image, text)
 
         return params_with_grad(scores, backbone.parameters())
 
     def _match(self, image: Tokens, text: Tokens) -> Float[Tensor, "n d"]:
-        fusion = self.fusion
-        return fusion.match(fusion.prepare_image(image), fusion.prepare_text(text))[:, None]
+        prepared_image = self.fusion.prepare_image(image)
+        prepared_text = self.fusion.prepare_text(text)
+        return self.fusion.match(prepared_image, prepared_text)[:, None]
 
     @override
     def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
@@ -134,7 +148,9 @@ class FusionTuning(Matching):
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
-        return self.fusion.prepare_image(image) if self.towers else super().prepare_image(image)
+        if self.towers:
+            return self.fusion.prepare_image(image)
+        return super().prepare_image(image)
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
@@ -173,11 +189,15 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
             modules: The frozen modules; none if the towers are trained.
         """
         self._frozen_modules = modules
-        self._live = [0, 0] if not modules else [_first_trained(tower) for tower in self._towers]
+        self._live = [0, 0]
+        if modules:
+            self._live = [_first_trained(tower) for tower in self._towers]
 
     def embed_both(self, image: Tokens, text: Tokens) -> Float[Tensor, "n d"]:
         """Embeds images and texts of one number, side by side."""
-        return torch.cat([self.embed_image(image), self.embed_text(text)], dim=1)
+        images = self.embed_image(image)
+        texts = self.embed_text(text)
+        return torch.cat([images, texts], dim=1)
 
     @override
     def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:
@@ -189,10 +209,15 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
 
     def _embed(self, side: int, state: Tokens, spec: FeatureSpec) -> Float[Tensor, "n d"]:
         tower = self._towers[side]
-        first = 0 if spec.kind == "words" else tower.layers + 1 + spec.layer
+        first = tower.layers + 1 + spec.layer
+        if spec.kind == "words":
+            first = 0
+        # Frozen blocks run without dropout and without a graph, up to the first trained one.
         live = max(first, self._live[side])
-        frozen = self._frozen_modules
-        with evaluation_mode(*frozen, recurse=False) if frozen else contextlib.nullcontext():
+        frozen: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._frozen_modules:
+            frozen = evaluation_mode(*self._frozen_modules, recurse=False)
+        with frozen:
             if spec.kind == "words":
                 assert isinstance(tower, TextTower)
                 state = tower.start(state)
@@ -202,9 +227,7 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
 
 def _first_trained(tower: Tower) -> int:
     """The number of the first block with a trained weight; that of all blocks without one."""
-    trained = (
-        number
-        for number, block in enumerate(tower.blocks)
-        if any(p.requires_grad for p in block.parameters())
-    )
-    return next(trained, tower.layers)
+    for number, block in enumerate(tower.blocks):
+        if any(parameter.requires_grad for parameter in block.parameters()):
+            return number
+    return tower.layers

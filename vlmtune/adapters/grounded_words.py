@@ -5,21 +5,26 @@ Never: a change of the towers.
 """
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, normalize
 from typing_extensions import override
 
-from vlmtune.adapters.base import JointAdapter
+from vlmtune.adapters.base import Dropout, JointAdapter
+from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
 from vlmtune.backbones.base import ONE_SHAPE, Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens
+
+EarlyLayer = Annotated[int, Field(le=-2)]
+"""A layer whose tower has blocks left to run."""
 
 
 class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
@@ -44,6 +49,14 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     In training the evidence and b are scored alone. With the frozen score most pairs are easy from
     the start, and the remaining pairs teach words too little to read the image ("What failed" in
     docs/experiments.md).
+
+    Choose it for attributes, counts and relations in space, and for search in two stages.
+
+    - Requirements: captions with hard negatives; towers that run block by block, images of one
+      shape.
+    - Recommended: `PairBCE`; `frozen_weight: 0` to see what the words alone have learnt.
+    - Relations: unlike `MMAdapter` it keeps the frozen score, and its score has a form by vectors.
+    - Config: `--model.adapter grounded_words`.
 
     Source: ours. Words that read patches one by one are those of FILIP (Yao et al. 2022, section
     3.1), which takes the best patch of each word; expected coordinates are those of spatial
@@ -74,29 +87,24 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def __init__(
         self,
-        heads: int = 4,
-        text_layers: int = 2,
-        image_layers: int = 1,
-        hidden: int = 2,
-        dropout: float = 0.0,
+        heads: PositiveInt = 4,
+        text_layers: PositiveInt = 2,
+        image_layers: PositiveInt = 1,
+        hidden: PositiveInt = 2,
+        dropout: Dropout = 0.0,
         locations: bool = True,
-        frozen_weight: float = 1.0,
-        image_layer: int = -2,
-        text_layer: int | Literal["words"] = "words",
-        memory: int = 512 * 2**20,
+        frozen_weight: NonNegativeFloat = 1.0,
+        image_layer: EarlyLayer = -2,
+        text_layer: EarlyLayer | Literal["words"] = "words",
+        memory: PositiveInt = 512 * 2**20,
     ) -> None:
         super().__init__()
-        layers = [image_layer] if text_layer == "words" else [image_layer, text_layer]
-        if max(layers) > -2 or min(text_layers, image_layers) < 1:
-            raise UserError(
-                f"expected layers of at most -2 and at least 1 text and image layer, got "
-                f"{image_layer=}, {text_layer=}, {text_layers=} and {image_layers=}: correct them"
-            )
-        if not 0 <= frozen_weight < math.inf:
-            raise UserError(f"expected frozen_weight >= 0, got {frozen_weight}: raise it")
-        self.heads, self.hidden, self.dropout = heads, hidden, dropout
+        self.heads = heads
+        self.hidden = hidden
+        self.dropout = dropout
         self.layers = {"image": image_layers, "text": text_layers}
-        self.locations, self.memory = locations, memory
+        self.locations = locations
+        self.memory = memory
         self.frozen_weight = frozen_weight
         self.image_input = FeatureSpec("state", image_layer)
         # The layer of the words is known once the backbone is.
@@ -119,7 +127,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         width = backbone.text_width
         factory = LayerFactory(width, self.heads, self.hidden * width, self.dropout, True)
         self.project = nn.Linear(backbone.image_width, width)
-        self.image, self.text = (factory.encoder(self.layers[side]) for side in ("image", "text"))
+        self.image = factory.encoder(self.layers["image"])
+        self.text = factory.encoder(self.layers["text"])
         initialise([self.image, self.text])
         self.keys_values = nn.Linear(width, 2 * width)
         self.side = square_side(backbone.image_tokens)
@@ -138,18 +147,23 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
         pooled = self._embedding("image", image)
-        patches = layer_norm(self.project(image.values[:, self.first_patch :]), [self.width])
-        if self.locations:
-            patches = patches + self.position(torch.cat([self.grid, self.grid**2], dim=1))
-        grid = patches.mT.unflatten(2, (self.side, self.side))
-        patches = patches + gelu(self.local(grid)).flatten(2).mT
         mask = image.mask[:, self.first_patch :]
-        return PooledTokens(pooled, Tokens(self.keys_values(self.image.all(patches, mask)), mask))
+        patches = self.project(image.values[:, self.first_patch :])
+        patches = layer_norm(patches, [self.width])
+        if self.locations:
+            location = torch.cat([self.grid, self.grid**2], dim=1)
+            patches = patches + self.position(location)
+        # Each patch reads its neighbours, before all patches read each other.
+        square = patches.mT.unflatten(2, (self.side, self.side))
+        patches = patches + gelu(self.local(square)).flatten(2).mT
+        keys_values = self.keys_values(self.image.all(patches, mask))
+        return PooledTokens(pooled, Tokens(keys_values, mask))
 
     @override
     def prepare_text(self, text: Tokens) -> PooledTokens:
         text = text.trimmed()
-        words = self.text.all(layer_norm(text.values, [self.width]), text.mask)
+        states = layer_norm(text.values, [self.width])
+        words = self.text.all(states, text.mask)
         parts = [self.queries(words), self.content(words)]
         if self.locations:
             parts.append(self.location(words))
@@ -165,7 +179,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             evidence = self._evidence(image.tokens, text.tokens.values).sum(dim=1)
         if self.training:
             return evidence + self.bias
-        return self.scale * (image.pooled * text.pooled).sum(dim=1) + evidence + self.bias
+        frozen = self.scale * (image.pooled * text.pooled).sum(dim=1)
+        return frozen + evidence + self.bias
 
     @override
     def _score_chunk(
@@ -178,19 +193,26 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if not self.training:
             return super()._score_chunk(image, text, rows, columns)
         # The words of all texts of an image stand in one row, so that no image is copied for each.
+        # First every word: its pair, its position in its text, and the number of its image.
         used, image_of = rows.unique(return_inverse=True)
         pair, position = text.tokens.mask[columns].nonzero(as_tuple=True)
         by_image = image_of[pair].argsort(stable=True)
-        pair, position = pair[by_image], position[by_image]
-        counts = image_of[pair].bincount(minlength=len(used))
+        pair = pair[by_image]
+        position = position[by_image]
+        row = image_of[pair]
+        # Then its slot. All rows are as long as the longest, so a row starts after the gaps at the
+        # ends of the rows before it.
+        counts = row.bincount(minlength=len(used))
         longest = int(counts.max())
-        gaps = torch.arange(len(used), device=pair.device) * longest - counts.cumsum(0) + counts
-        slot = torch.arange(len(pair), device=pair.device) + gaps[image_of[pair]]
-        word = torch.zeros(len(used) * longest, dtype=torch.int64, device=pair.device)
-        word[slot] = columns[pair] * text.tokens.mask.shape[1] + position
-        words = text.tokens.values.flatten(0, 1).index_select(0, word)
+        before = counts.cumsum(0) - counts
+        gaps = torch.arange(len(used), device=pair.device) * longest - before
+        slot = torch.arange(len(pair), device=pair.device) + gaps[row]
+        source = torch.zeros(len(used) * longest, dtype=torch.int64, device=pair.device)
+        source[slot] = columns[pair] * text.token_count + position
+        words = text.tokens.values.flatten(0, 1).index_select(0, source)
+        words = words.unflatten(0, (len(used), longest))
         images = image.tokens.map(lambda tensor: tensor.index_select(0, used))
-        evidence = self._evidence(images, words.unflatten(0, (len(used), longest))).flatten()[slot]
+        evidence = self._evidence(images, words).flatten()[slot]
         return evidence.new_zeros(len(rows)).index_add(0, pair, evidence) + self.bias
 
     def _evidence(
@@ -198,29 +220,31 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     ) -> Float[Tensor, "n words"]:
         """The evidence of each word in its image."""
         # Not by slices, whose gradients are padded to the whole and added.
-        keys, values = (self._by_head(x) for x in image.values.chunk(2, dim=2))
-        sizes = [self.width, self.width, words.shape[2] - 2 * self.width]
-        queries, content, location = (self._by_head(x) for x in words.split(sizes, dim=2))
-        weight = content @ values.mT / math.sqrt(self.width / self.heads)
+        keys, values = image.values.chunk(2, dim=2)
+        queries, content, location = self._word_parts(words)
+        weight = self._by_head(content) @ self._by_head(values).mT / self._root
+        keys = self._by_head(keys)
         if self.locations:
-            weight = weight + location @ self.grid.T.to(keys.dtype)
-        return (self._read(keys, queries, image) * weight).sum(dim=(1, 3)) / 2
+            weight = weight + self._by_head(location) @ self.grid.T.to(keys.dtype)
+        read = self._read(keys, self._by_head(queries), image)
+        return (read * weight).sum(dim=(1, 3)) / 2
 
     def _evidence_of_images(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         """The evidence of one text in many images, by one matrix product.
 
         The heads of the text stand in a block-diagonal matrix, so that no image is copied by head.
         """
-        width = self.width
-        queries, content = (
-            self._by_head(text.values[:, :, start : start + width])[0] for start in (0, width)
-        )
-        blocks = torch.block_diag(*queries.mT, *content.mT) / math.sqrt(width / self.heads)
+        queries, content, location = self._word_parts(text.values)
+        queries = self._by_head(queries)[0]
+        content = self._by_head(content)[0]
+        # (2 width, 2 heads x words): each head reads its own part of keys and values.
+        blocks = torch.block_diag(*queries.mT, *content.mT) / self._root
+        # (P, patches, heads x words) each: what is read, and what the content there counts for.
         products, weight = (image.values @ blocks).chunk(2, dim=2)
         if self.locations:
-            location = self._by_head(text.values[:, :, 2 * width :])[0].flatten(0, 1)
+            location = self._by_head(location)[0].flatten(0, 1)
             weight = weight + self.grid.to(weight.dtype) @ location.T
-        read = products.masked_fill(~image.mask[:, :, None], -torch.inf).softmax(dim=1)
+        read = masked_softmax(products, image.mask[:, :, None], dim=1)
         return (read * weight).sum(dim=(1, 2)) / 2
 
     @override
@@ -235,36 +259,43 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         a sum of products of numbers of the image and numbers of the text. Without b, the vectors
         of both have d = D + H y + H w_h y numbers, with y = w_h + 2 where locations are used.
         """
-        tokens = image.tokens
-        scale = math.sqrt(self.width / self.heads)
-        keys, values = (x.unflatten(2, (self.heads, -1)) for x in tokens.values.chunk(2, dim=2))
-        values = values / scale
+        # k and u of the docstring: (n, patches, heads, width of a head), u with the coordinates.
+        keys, values = image.tokens.values.chunk(2, dim=2)
+        keys = keys.unflatten(2, (self.heads, -1))
+        values = values.unflatten(2, (self.heads, -1)) / self._root
         if self.locations:
             grid = self.grid.to(values.dtype)[None, :, None]
-            values = torch.cat([values, grid.expand(*values.shape[:3], -1)], dim=3)
-        weight = (tokens.mask / tokens.lengths[:, None])[:, :, None, None]
+            grid = grid.expand(*values.shape[:3], -1)
+            values = torch.cat([values, grid], dim=3)
+        # Means over the patches, padding left out.
+        weight = image.tokens.mask / image.tokens.lengths[:, None]
+        weight = weight[:, :, None, None]
         mean = (weight * values).sum(dim=1)
-        centred = weight * (keys - (weight * keys).sum(dim=1, keepdim=True))
-        spread = torch.einsum("nphi,nphj->nhij", centred, values) / scale
-        return torch.cat([self.scale * image.pooled, mean.flatten(1), spread.flatten(1)], dim=1)
+        centred = keys - (weight * keys).sum(dim=1, keepdim=True)
+        spread = torch.einsum("nphi,nphj->nhij", weight * centred, values)
+        frozen = self.scale * image.pooled
+        parts = [frozen, mean.flatten(1), spread.flatten(1) / self._root]
+        return torch.cat(parts, dim=1)
 
     @override
     def recall_text(self, text: PooledTokens) -> Float[Tensor, "m d"]:
         r"""The text's part, see `recall_image`; padding has no weight."""
-        words = text.tokens.values
-        sizes = [self.width, self.width, words.shape[2] - 2 * self.width]
-        queries, content, location = (
-            x.unflatten(2, (self.heads, -1)) for x in words.split(sizes, dim=2)
-        )
+        queries, content, location = self._word_parts(text.tokens.values)
+        queries = queries.unflatten(2, (self.heads, -1))
+        content = content.unflatten(2, (self.heads, -1))
+        location = location.unflatten(2, (self.heads, -1))
+        # q and e of `recall_image`, summed over the words.
         weight = torch.cat([content, location], dim=3) / 2
         products = torch.einsum("mwhi,mwhj->mhij", queries, weight)
-        return torch.cat([text.pooled, weight.sum(dim=1).flatten(1), products.flatten(1)], dim=1)
+        parts = [text.pooled, weight.sum(dim=1).flatten(1), products.flatten(1)]
+        return torch.cat(parts, dim=1)
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
         r"""The mean over the heads of $a_{whp}$."""
-        keys, queries = (x.tokens.values[:, :, : self.width] for x in (image, text))
-        return self._read(self._by_head(keys), self._by_head(queries), image.tokens).mean(dim=1)
+        keys = self._by_head(image.tokens.values[:, :, : self.width])
+        queries = self._by_head(text.tokens.values[:, :, : self.width])
+        return self._read(keys, queries, image.tokens).mean(dim=1)
 
     def _read(
         self,
@@ -273,15 +304,17 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         image: Tokens,
     ) -> Float[Tensor, "#P heads words patches"]:
         r"""$a_{whp}$, how much word w reads patch p with head h."""
-        products = queries @ keys.mT / math.sqrt(self.width / self.heads)
-        return products.masked_fill(~image.mask[:, None, None], -torch.inf).softmax(dim=3)
+        products = queries @ keys.mT / self._root
+        return masked_softmax(products, image.mask[:, None, None], dim=3)
 
     @override
     def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:
-        patches, words = image.tokens.mask.shape[1], text.tokens.mask.shape[1]
-        gathered = 2 * self.width * patches + (2 * self.width + 2 * self.heads) * words
-        copies = 4 if training else 3
-        return (gathered + copies * self.heads * patches * words) * image.pooled.element_size()
+        patches = image.token_count
+        words = text.token_count
+        gathered = 2 * self.width * patches + 2 * (self.width + self.heads) * words
+        products = self.heads * patches * words
+        numbers = gathered + (4 if training else 3) * products
+        return numbers * image.pooled.element_size()
 
     @property
     def width(self) -> int:
@@ -293,10 +326,23 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.training:
             return state.values.new_zeros(len(state), 0)
         tower = self.towers[side]
-        spec = self.image_input if side == "image" else self.text_input
+        layer = self.image_input.layer
+        if side == "text":
+            layer = self.text_input.layer
         with torch.no_grad(), evaluation_mode(*tower.blocks):
-            last = run_last(tower, state.trimmed(), -spec.layer - 1)
+            last = run_last(tower, state.trimmed(), -layer - 1)
             return normalize(tower.finish(last), dim=-1)
+
+    @property
+    def _root(self) -> float:
+        r"""$\sqrt{w_h}$."""
+        return math.sqrt(self.width / self.heads)
+
+    def _word_parts(self, words: Float[Tensor, "n words x"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, and weights of contents and of locations, as `prepare_text` joins them."""
+        locations = words.shape[2] - 2 * self.width
+        queries, content, location = words.split([self.width, self.width, locations], dim=2)
+        return queries, content, location
 
     def _by_head(self, values: Float[Tensor, "P t x"]) -> Float[Tensor, "P heads t y"]:
         return values.unflatten(2, (self.heads, -1)).transpose(1, 2)
@@ -311,7 +357,8 @@ def coordinates(patches: int) -> Float[Tensor, "t 2"]:
     """
     side = square_side(patches)
     steps = torch.linspace(-1, 1, side)
-    return torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=2).flatten(0, 1)
+    x, y = torch.meshgrid(steps, steps, indexing="xy")
+    return torch.stack([x, y], dim=2).flatten(0, 1)
 
 
 def square_side(patches: int) -> int:

@@ -1,4 +1,7 @@
-"""Fine-tuning of the last blocks: earlier blocks stay frozen, and their output may be stored."""
+"""Fine-tuning of the last blocks: earlier blocks stay frozen, and their output may be stored.
+
+In: states before the trained blocks. Out: scores of all pairs. Never: new weights.
+"""
 
 from typing import Any
 
@@ -6,9 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import Decay, DualAdapter
 from vlmtune.adapters.towers import (
-    check_decay,
     image_tower,
     layer_scales,
     longest_state,
@@ -30,6 +32,14 @@ class LastBlocks(DualAdapter[Features, Features]):
     $x$ may come from the feature store; a step then costs n blocks, without pixels. The trained
     weights are the backbone's own, so the first scores are the backbone's.
 
+    Choose it to change the towers at the cost of a few blocks a step.
+
+    - Requirements: towers that run block by block; the state before the trained blocks may be
+      stored.
+    - Recommended: two blocks of each tower, as in Cola; `image: 0` keeps indexed images valid.
+    - Relations: all blocks and the embeddings are `FullFineTuning`; new layers are `FTLate`.
+    - Config: `--model.adapter last_blocks`.
+
     Source: the usual partial fine-tuning; compared among others by Ray et al. 2023 (Cola), section
     5.2, "tuning the last two layers". (Section 11.1 there describes new layers on frozen
     features instead: `FTLate`.) `decay` is the layer-wise learning rate of Clark et
@@ -47,7 +57,7 @@ class LastBlocks(DualAdapter[Features, Features]):
     """
 
     def __init__(
-        self, image: int = 2, text: int = 2, decay: float | None = None, **options: Any
+        self, image: int = 2, text: int = 2, decay: Decay | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
         if min(image, text) < 0 or image + text == 0:
@@ -55,10 +65,10 @@ class LastBlocks(DualAdapter[Features, Features]):
                 f"expected numbers of blocks to train, got {image=} and {text=}: "
                 "set at least one of them above 0 and none below"
             )
-        check_decay(decay)
         self.counts = {"image": image, "text": text}
         self.decay = decay
-        self.image_input, self.text_input = _spec(image), _spec(text)
+        self.image_input = _spec(image)
+        self.text_input = _spec(text)
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -74,21 +84,22 @@ class LastBlocks(DualAdapter[Features, Features]):
                     f"got {self.counts[modality]}: lower `{modality}`"
                 )
         super().attach(backbone)
-        self.trained = {
-            modality: _last(tower, self.counts[modality], longest_state(tower, backbone))
-            for modality, tower in self.towers.items()
-        }
-        unfreeze(backbone, [p for parameters in self.trained.values() for p in parameters])
+        self.trained: dict[str, list[nn.Parameter]] = {}
+        for modality, tower in self.towers.items():
+            # Positions may be trained too, so the probe is as long as a state can be.
+            length = longest_state(tower, backbone)
+            self.trained[modality] = _last(tower, self.counts[modality], length)
+        for parameters in self.trained.values():
+            unfreeze(backbone, parameters)
 
     @override
     def lr_scales(self) -> list[tuple[nn.Parameter, float]]:
         if self.decay is None:
             return []
-        return [
-            pair
-            for modality, tower in self.towers.items()
-            for pair in layer_scales(tower, self.trained[modality], self.decay)
-        ]
+        scales = []
+        for modality, tower in self.towers.items():
+            scales += layer_scales(tower, self.trained[modality], self.decay)
+        return scales
 
     @override
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
@@ -101,8 +112,9 @@ class LastBlocks(DualAdapter[Features, Features]):
     def _embed(self, modality: str, features: Features) -> Float[Tensor, "n d"]:
         if isinstance(features, Pooled):
             return features.values
-        tower, count = self.towers[modality], self.counts[modality]
-        return tower.finish(run_last(tower, features.trimmed(), count))
+        tower = self.towers[modality]
+        last = run_last(tower, features.trimmed(), self.counts[modality])
+        return tower.finish(last)
 
 
 def _spec(count: int) -> FeatureSpec:
@@ -111,6 +123,7 @@ def _spec(count: int) -> FeatureSpec:
 
 def _last(tower: Tower, count: int, length: int) -> list[nn.Parameter]:
     """The parameters of the last blocks and of the tower's end that an embedding uses."""
-    blocks = tower.blocks[tower.layers - count :]
-    candidates = [p for block in blocks for p in block.parameters()]
+    candidates: list[nn.Parameter] = []
+    for block in tower.blocks[tower.layers - count :]:
+        candidates += block.parameters()
     return params_of_last(tower, count, length, [*candidates, *tower.tail])

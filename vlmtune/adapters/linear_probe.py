@@ -1,4 +1,7 @@
-"""Linear probe: one trained linear map per modality over frozen pooled embeddings."""
+"""Linear probe: one trained linear map per modality over frozen pooled embeddings.
+
+In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of the towers.
+"""
 
 import torch
 from jaxtyping import Float
@@ -16,6 +19,13 @@ class LinearProbe(DualAdapter[Pooled, Pooled]):
     $W_I$ and $W_T$ are d x d (512 x 512 on CLIP ViT-B/32) and start as the identity, so the probe
     starts as the frozen model. Temperature $\tau$ and offset $b$ are learned, because a sigmoid
     loss at CLIP's temperature (100) would start saturated.
+
+    Choose it first: a step costs two matrix products, and both sides are trained.
+
+    - Requirements: images with captions; features of both come from the store.
+    - Recommended: `initial_scale: 10` with `PairBCE` or `Sigmoid`.
+    - Relations: `TextMap` leaves images as they are; `LoRA` and `LastBlocks` change the towers.
+    - Config: `--model.adapter linear_probe`.
 
     Source: Cola (Ray et al. 2023), section 11.1, "Linear". The paper states neither its
     initialisation nor a temperature.

@@ -1,12 +1,17 @@
-"""LoRA on the layers of either tower, whatever library they come from."""
+"""LoRA on the layers of either tower, whatever library they come from.
+
+In: pixels and captions, by way of the updated towers. Out: scores of all pairs.
+Never: a change of the weights themselves.
+"""
 
 from typing import Any, Literal
 
+from pydantic import PositiveFloat, PositiveInt
 from torch.nn.utils import parametrize
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
-from vlmtune.adapters.low_rank import TARGETS, LowRank, projections
+from vlmtune.adapters.base import Dropout, DualAdapter
+from vlmtune.adapters.low_rank import LowRank, projections
 from vlmtune.adapters.towers import (
     fix_fingerprint,
     image_tower,
@@ -29,6 +34,13 @@ class LoRA(DualAdapter[Pooled, Pooled]):
     projection has its own pair, also where a library packs query, key and value into one weight
     (`nn.MultiheadAttention`, timm). The frozen W never change.
 
+    Choose it to change the towers with few trained parameters.
+
+    - Requirements: towers that run block by block; each step runs the towers it updates.
+    - Recommended: the default rank, and `targets` with "mlp" if it learns too little.
+    - Relations: `FullFineTuning` trains the weights themselves, `LastBlocks` those of the end.
+    - Config: `--model.adapter lora`.
+
     Source: Hu et al. 2021 (LoRA), section 4.1, their letters; queries and values are the targets
     of section 4.2, and $\alpha = r$ gives a factor of 1. `dropout` leaves out input features of an
     update, the same for all tokens of a step, where theirs differ from token to token.
@@ -50,30 +62,23 @@ class LoRA(DualAdapter[Pooled, Pooled]):
 
     def __init__(
         self,
-        rank: int = 4,
-        alpha: float = 4.0,
-        dropout: float = 0.0,
+        rank: PositiveInt = 4,
+        alpha: PositiveFloat = 4.0,
+        dropout: Dropout = 0.0,
         targets: list[Target] | None = None,
         image: bool = True,
         text: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if rank < 1 or alpha <= 0 or not 0 <= dropout < 1:
-            raise UserError(
-                f"expected rank >= 1, alpha > 0 and dropout in [0, 1), got {rank=}, {alpha=}, "
-                f"{dropout=}: correct them"
-            )
         self.targets = ("query", "value") if targets is None else tuple(targets)
-        if not self.targets or set(self.targets) - set(TARGETS):
-            raise UserError(
-                f"expected targets among {', '.join(TARGETS)}, got {list(self.targets)}: "
-                "choose at least one of these"
-            )
         if not (image or text):
             raise UserError("expected a tower to update, got none: set image or text to true")
-        self.rank, self.alpha, self.dropout = rank, alpha, dropout
-        self.on_image, self.on_text = image, text
+        self.rank = rank
+        self.alpha = alpha
+        self.dropout = dropout
+        self.on_image = image
+        self.on_text = text
         self.image_input = FeatureSpec("pooled", frozen=not image)
         self.text_input = FeatureSpec("pooled", frozen=not text)
 
@@ -90,7 +95,9 @@ class LoRA(DualAdapter[Pooled, Pooled]):
             self._parametrize(tower, backbone)
 
     def _parametrize(self, tower: Tower, backbone: Backbone) -> None:
-        matches = [p for block in tower.blocks for p in projections(block, self.targets)]
+        matches = []
+        for block in tower.blocks:
+            matches += projections(block, self.targets)
         if not matches:
             raise UserError(
                 f"expected weights for {', '.join(self.targets)} in {type(tower).__name__}, got "
@@ -103,8 +110,10 @@ class LoRA(DualAdapter[Pooled, Pooled]):
             )
         weights = [getattr(module, name) for module, name, _, _ in matches]
         length = longest_state(tower, backbone)
-        used = {id(p) for p in params_of_last(tower, tower.layers, length, weights)}
+        # A weight that no embedding uses would get no gradient.
+        used = {id(weight) for weight in params_of_last(tower, tower.layers, length, weights)}
         for (module, name, parts, chosen), weight in zip(matches, weights, strict=True):
             if id(weight) in used:
                 update = LowRank(weight, parts, chosen, self.rank, self.alpha, self.dropout)
-                parametrize.register_parametrization(module, name, update.train(module.training))
+                update.train(module.training)
+                parametrize.register_parametrization(module, name, update)

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-TARGETS = ("query", "key", "value", "out", "mlp")
 PACKED = ("query", "key", "value")
 NAMES = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
 NAMES |= {name: name for name in PACKED}
@@ -43,12 +42,16 @@ class LowRank(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        rows, width = weight.shape[0] // parts, weight.shape[1]
-        self.parts, self.chosen, self.dropout = parts, tuple(chosen), dropout
+        rows = weight.shape[0] // parts
+        width = weight.shape[1]
+        self.parts = parts
+        self.chosen = tuple(chosen)
+        self.dropout = dropout
         self.scale = alpha / rank
         options = {"device": weight.device, "dtype": torch.float32}
-        self.down = nn.Parameter(torch.empty(len(self.chosen), rank, width, **options))
-        self.up = nn.Parameter(torch.zeros(len(self.chosen), rows, rank, **options))
+        count = len(self.chosen)
+        self.down = nn.Parameter(torch.empty(count, rank, width, **options))
+        self.up = nn.Parameter(torch.zeros(count, rows, rank, **options))
         for matrix in self.down:
             nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))
 
@@ -56,12 +59,15 @@ class LowRank(nn.Module):
         """The term added to the weight."""
         down = self.down
         if self.dropout and self.training:
+            # One mask a step, not one a token: the update stays a matrix.
             columns = torch.ones_like(down[:, :1])
             down = down * dropout(columns, self.dropout)
         updates = self.scale * self.up @ down
         if len(self.chosen) < self.parts:
+            # Projections that were not chosen get no update.
             index = torch.tensor(self.chosen, device=updates.device)
-            updates = updates.new_zeros(self.parts, *updates.shape[1:]).index_add(0, index, updates)
+            parts = updates.new_zeros(self.parts, *updates.shape[1:])
+            updates = parts.index_add(0, index, updates)
         return updates.flatten(0, 1)
 
     def forward(self, weight: Float[Tensor, "out width"]) -> Float[Tensor, "out width"]:
@@ -96,8 +102,9 @@ def projections(
 
 def _attends(path: str, module: nn.Module) -> bool:
     """Whether a module of a block is an attention layer, by its name or its class."""
-    names = (path.rpartition(".")[2], type(module).__name__)
-    return any(word in name.lower() for name in names for word in ("attn", "attention"))
+    name = path.rpartition(".")[2].lower()
+    kind = type(module).__name__.lower()
+    return any(word in name or word in kind for word in ("attn", "attention"))
 
 
 def _projections(path: str, attends: bool) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ Never: new weights; those it trains are the backbone's.
 """
 
 from jaxtyping import Float
-from torch import Tensor
+from pydantic import NonNegativeInt
+from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
@@ -33,6 +34,13 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
     The score depends on the backbone: the difference of the two logits of a matching head, or
     ViLT's single output, which ranks captions.
 
+    Choose it to score by a fusion encoder as it is, or to train its end on frozen towers.
+
+    - Requirements: a backbone with a matching head; `blocks` above 0 to train.
+    - Recommended: `ITM` with `HardPairs` or `RankingPairs`.
+    - Relations: `FusionTuning` trains the towers too, and contrastive scores beside these.
+    - Config: `--model.adapter matching`.
+
     Source: Li et al. 2021 (ALBEF), section 3.2, for matching heads; Ray et al. 2023 (Cola), section
     5.2, for tuning the last layers.
 
@@ -44,10 +52,8 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         True
     """
 
-    def __init__(self, blocks: int = 0) -> None:
+    def __init__(self, blocks: NonNegativeInt = 0) -> None:
         super().__init__()
-        if blocks < 0:
-            raise UserError(f"expected blocks >= 0 to train, got {blocks}: correct `blocks`")
         self.blocks = blocks
 
     @override
@@ -64,16 +70,24 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
                 f"fusion, got {self.blocks}: lower `blocks`"
             )
         self.fusion: Fusion = fusion
-        self.image_input, self.text_input = fusion.image_input, fusion.text_input
+        self.image_input = fusion.image_input
+        self.text_input = fusion.text_input
         self.broadcasts_image = fusion.reuses_image
         super().attach(backbone)
-        last = fusion.blocks[len(fusion.blocks) - self.blocks :]
-        if last:
-            unfreeze(backbone, [*(p for block in last for p in block.parameters()), *fusion.tail])
-        trained = {id(module) for block in last for module in block.modules()}
-        self._frozen_modules = [
-            module for module in backbone.modules() if id(module) not in trained
-        ]
+        if self.blocks:
+            unfreeze(backbone, self._last_blocks())
+        # Frozen modules run in evaluation mode, as their features may come from a store.
+        trained = set()
+        for block in fusion.blocks[len(fusion.blocks) - self.blocks :]:
+            trained.update(block.modules())
+        self._frozen_modules = [module for module in backbone.modules() if module not in trained]
+
+    def _last_blocks(self) -> list[nn.Parameter]:
+        """The weights of the last blocks of the fusion and of what follows them."""
+        parameters: list[nn.Parameter] = []
+        for block in self.fusion.blocks[len(self.fusion.blocks) - self.blocks :]:
+            parameters += block.parameters()
+        return parameters + list(self.fusion.tail)
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:

@@ -28,6 +28,14 @@ class MMAdapter(FusedAdapter):
     $f(I, Q) = e^{\tau} \cos(\mathrm{out}_T, \mathrm{out}_I) + b$, as section 10.1 says; there the
     frozen text is not a target.
 
+    Choose it for compositions of attributes and objects on frozen towers.
+
+    - Requirements: captions with hard negatives; tokens of both towers may be stored.
+    - Recommended: `PairBCE` with `MixedPairs`, as most pairs of a batch are easy.
+    - Relations: `MMPred` has a linear head, `FTLate` no fusion; `GroundedWords` can recall by
+      vectors.
+    - Config: `--model.adapter mm_adapter`.
+
     Source: Cola (Ray et al. 2023), section 4 and, for the five fusion styles, section 10.1 and
     Table 5. Its names are ours: I are the image's patch tokens (t x v), Q the text's tokens
     (t x w), $q_i$ its $N_q$ words (start and end tokens take part in attention, not in the mean),
@@ -54,7 +62,8 @@ class MMAdapter(FusedAdapter):
 
     def __init__(self, cosine: bool = True, initial_scale: float = 10.0, **options: Any) -> None:
         super().__init__(**options)
-        self.cosine, self.initial_scale = cosine, initial_scale
+        self.cosine = cosine
+        self.initial_scale = initial_scale
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -72,9 +81,12 @@ class MMAdapter(FusedAdapter):
     def target(self, text: Tokens) -> Float[Tensor, "n g"]:
         if not self.target_width:
             return super().target(text)
-        # The mean of cosines is the product with the mean of normalised words.
-        tokens = normalize(text.values, dim=-1) if self.cosine else text.values
-        return masked_mean(tokens, word_mask(text.mask, self.special))
+        # The target is the frozen text: start and end tokens carry no word.
+        words = text.values
+        if self.cosine:
+            # The mean of cosines is the product with the mean of normalised words.
+            words = normalize(words, dim=-1)
+        return masked_mean(words, word_mask(text.mask, self.special))
 
     @override
     def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> Float[Tensor, "P"]:
@@ -83,5 +95,8 @@ class MMAdapter(FusedAdapter):
         if self.style.two_sided:
             products = (fused[:, 0] * fused[:, 1]).sum(dim=-1)
         else:
-            products = (fused * target[:, None]).sum(dim=-1).mean(dim=1)
-        return self.log_scale.exp() * products + self.bias if self.cosine else products
+            products = (fused * target[:, None]).sum(dim=-1)
+            products = products.mean(dim=1)  # over several [CLS] tokens
+        if not self.cosine:
+            return products
+        return self.log_scale.exp() * products + self.bias

@@ -1,4 +1,7 @@
-"""MM-Pred: the MM-Adapter's fusion with a linear layer as prediction head."""
+"""MM-Pred: the MM-Adapter's fusion with a linear layer as prediction head.
+
+In: image and text tokens. Out: log-odds of each chosen pair. Never: a change of the towers.
+"""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -17,6 +20,13 @@ class MMPred(FusedAdapter):
     other, as out. The paper names their cosine as the score of those styles, which here is the
     MM-Adapter, and leaves MM-Pred open; a linear layer on both is our reading. Options are those of
     `FusedAdapter`.
+
+    Choose it to compare with `MMAdapter`, or where scores should be log-odds from the start.
+
+    - Requirements: captions with hard negatives; tokens of both towers may be stored.
+    - Recommended: `PairBCE` with `MixedPairs`.
+    - Relations: the fusion of `MMAdapter` with another head.
+    - Config: `--model.adapter mm_pred`.
 
     Source: Cola (Ray et al. 2023), sections 4 and 11.1 ("a fully-connected layer on the [CLS] token
     output"); its names are those of `MMAdapter`. u and b are `predict`, w + 1 numbers (2w + 1 with

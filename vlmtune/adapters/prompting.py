@@ -45,18 +45,20 @@ def cut(words: Tokens, room: int, trail: int) -> Tokens:
         tensor([0., 1., 3.])
     """
     words = words.trimmed()
-    if words.mask.shape[1] <= room:
+    if words.token_count <= room:
         return words
     length = words.mask.sum(dim=1, keepdim=True)
     kept = length.clamp_max(room)
+    # Where each kept token comes from: the last `trail` ones move up to the end.
     position = torch.arange(room, device=length.device).expand(len(length), -1)
-    source = torch.where(position < kept - trail, position, position + length - kept)
-    source = source.clamp_max(words.mask.shape[1] - 1)
-    return Tokens(
-        words.values.gather(1, source[:, :, None].expand(-1, -1, words.values.shape[2])),
-        mask=position < kept,
-        ids=None if words.ids is None else words.ids.gather(1, source),
-    )
+    moved = position + length - kept
+    source = torch.where(position < kept - trail, position, moved)
+    source = source.clamp_max(words.token_count - 1)
+    index = source[:, :, None].expand(-1, -1, words.values.shape[2])
+    ids = words.ids
+    if ids is not None:
+        ids = ids.gather(1, source)
+    return Tokens(words.values.gather(1, index), position < kept, ids)
 
 
 def insert(
@@ -66,9 +68,12 @@ def insert(
 
     Texts too long for the tower lose their last words, as they do in its tokenizer.
     """
-    count, lead = prompts.shape[1], special[0]
-    words = cut(words, tower.positions - count, special[1])
+    lead, trail = special
+    count = prompts.shape[1]
+    words = cut(words, tower.positions - count, trail)
     tokens = words.values
-    joined = [tokens[:, :lead], prompts.to(tokens.dtype), tokens[:, lead:]]
+    prompts = prompts.to(tokens.dtype)
+    # Prompts follow the start token, as words would.
+    values = torch.cat([tokens[:, :lead], prompts, tokens[:, lead:]], dim=1)
     real = torch.ones_like(words.mask[:, :1]).expand(-1, count)
-    return Tokens(torch.cat(joined, dim=1), torch.cat([real, words.mask], dim=1))
+    return Tokens(values, torch.cat([real, words.mask], dim=1))

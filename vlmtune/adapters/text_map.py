@@ -1,4 +1,7 @@
-"""LABCLIP: one trained linear map of text embeddings; image embeddings stay untouched."""
+"""LABCLIP: one trained linear map of text embeddings; image embeddings stay untouched.
+
+In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of image embeddings.
+"""
 
 import torch
 from jaxtyping import Float
@@ -19,6 +22,13 @@ class TextMap(DualAdapter[Pooled, Pooled]):
     The paper trains it on a batch of B images and 2B texts: the caption of each image, and the same
     caption with attributes exchanged. Image to text compares with all 2B texts, text to image the B
     true captions alone ("HNB"). That is `InfoNCE` over groups of an image, a true and a false text.
+
+    Choose it where image embeddings are indexed already and must stay valid.
+
+    - Requirements: captions with hard negatives, such as the same words in another order.
+    - Recommended: `InfoNCE`, as in the paper.
+    - Relations: a `LinearProbe` of texts alone, without its bias.
+    - Config: `--model.adapter text_map`.
 
     Source: LABCLIP (Koishigarina, Uselis, Oh; ICLR 2026; arXiv 2502.03566). $\tau$ starts at 0.
     The paper has no $b$; `InfoNCE` does not move it.

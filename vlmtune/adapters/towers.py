@@ -21,8 +21,10 @@ TEXT_ONLY = "or train only the text tower with --model.adapter.init_args.image f
 def image_tower(backbone: Backbone, optional: bool = False) -> ImageTower:
     """Returns the image tower; an error says if an adapter has the option to leave it as it is."""
     if backbone.image_tower is None:
-        text_only = optional and backbone.text_tower is not None
-        raise _without(backbone, "image", f", {TEXT_ONLY}" if text_only else "")
+        other = ""
+        if optional and backbone.text_tower is not None:
+            other = f", {TEXT_ONLY}"
+        raise _without(backbone, "image", other)
     return backbone.image_tower
 
 
@@ -34,8 +36,8 @@ def text_tower(backbone: Backbone) -> TextTower:
 
 
 def _without(backbone: Backbone, modality: Literal["image", "text"], other: str = "") -> UserError:
-    reasons = (backbone.fits(FeatureSpec(kind), modality) for kind in ("state", "pooled"))
-    reason = next(filter(None, reasons), "it has no such tower")
+    reason = backbone.fits(FeatureSpec("state"), modality)
+    reason = reason or backbone.fits(FeatureSpec("pooled"), modality) or "it has no such tower"
     return UserError(
         f"expected a backbone whose {modality} tower runs block by block, got "
         f"{type(backbone).__name__} ({reason}): choose {TOWERS}{other}"
@@ -75,7 +77,8 @@ def params_with_grad(
     A model may hold weights that no embedding uses, such as heads of its pre-training. Training
     them would stop `DistributedDataParallel`, which waits for a gradient of each.
     """
-    distinct = list({id(parameter): parameter for parameter in parameters}.values())
+    distinct = list(dict.fromkeys(parameters))
+    # Autograd knows which weights matter; layouts of towers differ too much to list them.
     before = [parameter.requires_grad for parameter in distinct]
     try:
         for parameter in distinct:
@@ -85,7 +88,11 @@ def params_with_grad(
     finally:
         for parameter, requires_grad in zip(distinct, before, strict=True):
             parameter.requires_grad_(requires_grad)
-    return [p for p, gradient in zip(distinct, gradients, strict=True) if gradient is not None]
+    used = []
+    for parameter, gradient in zip(distinct, gradients, strict=True):
+        if gradient is not None:
+            used.append(parameter)
+    return used
 
 
 def params_of_last(
@@ -96,7 +103,8 @@ def params_of_last(
     Layers may hold more, such as the cross-attention of a text tower that a fusion shares.
     """
     candidates = list(parameters)
-    state = Tokens.full(torch.zeros(1, length, tower.width, device=candidates[0].device))
+    zeros = torch.zeros(1, length, tower.width, device=candidates[0].device)
+    state = Tokens.full(zeros)
     return params_with_grad(lambda: tower.finish(run_last(tower, state, count)), candidates)
 
 
@@ -111,6 +119,7 @@ def longest_state(tower: Tower, backbone: Backbone) -> int:
 def unfreeze(backbone: Backbone, parameters: Sequence[nn.Parameter]) -> None:
     """Makes weights of a backbone trainable."""
     fix_fingerprint(backbone)
+    # bf16 weights round small steps to nothing, without an error.
     types = {parameter.dtype for parameter in parameters} - {torch.float32}
     if types:
         raise UserError(
@@ -126,12 +135,6 @@ def fix_fingerprint(backbone: Backbone) -> str:
     return backbone.fingerprint
 
 
-def check_decay(decay: float | None) -> None:
-    """Raises a `UserError` where `decay` is not in (0, 1]."""
-    if decay is not None and not 0 < decay <= 1:
-        raise UserError(f"expected a decay in (0, 1], got {decay}: correct it or leave it out")
-
-
 def layer_scales(
     tower: Tower, parameters: Iterable[nn.Parameter], decay: float
 ) -> list[tuple[nn.Parameter, float]]:
@@ -142,10 +145,11 @@ def layer_scales(
 
     Source: Clark et al. 2020 (ELECTRA), section A; Bao et al. 2022 (BEiT), section A.
     """
-    power = {
-        id(parameter): tower.layers - number
-        for number, block in enumerate(tower.blocks)
-        for parameter in block.parameters()
-    } | {id(parameter): 0 for parameter in tower.tail}
+    power: dict[int, int] = {}
+    for number, block in enumerate(tower.blocks):
+        for parameter in block.parameters():
+            power[id(parameter)] = tower.layers - number
+    for parameter in tower.tail:
+        power[id(parameter)] = 0
     embeddings = tower.layers + 1
     return [(p, decay ** power.get(id(p), embeddings)) for p in parameters]

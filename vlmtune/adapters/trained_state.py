@@ -31,9 +31,10 @@ def load_trained_state(
 ) -> None:
     """Loads a `trained_state` strictly: no name and no shape may differ."""
     current = trained_state(backbone, adapter)
-    wrong = sorted(current.keys() ^ state.keys()) or sorted(
-        name for name in current if current[name].shape != state[name].shape
-    )
+    # Strict: a name too many is a checkpoint of something else.
+    wrong = sorted(current.keys() ^ state.keys())
+    if not wrong:
+        wrong = sorted(name for name in current if current[name].shape != state[name].shape)
     if wrong:
         raise UserError(
             f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in "

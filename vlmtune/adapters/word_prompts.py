@@ -1,4 +1,8 @@
-"""Prompt tuning as in Cola: trains the word embeddings of the queries."""
+"""Prompt tuning as in Cola: trains the word embeddings of the queries.
+
+In: frozen image embeddings, and word embeddings with their ids. Out: scores of all pairs.
+Never: a change of the tower.
+"""
 
 import os
 from collections.abc import Sequence
@@ -16,7 +20,7 @@ from vlmtune.adapters.towers import run_all, text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.errors import UserError
-from vlmtune.storage.files import regular
+from vlmtune.storage.files import reading, regular
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 WORDS_AT_A_TIME = 512
@@ -33,6 +37,14 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
 
     An export holds all rows, or only the rows of listed `words`: $\Delta$ of CLIP takes 101 MB,
     $\Delta$ of 500 words 1 MB.
+
+    Choose it where the meaning of some words is to change, and nothing else.
+
+    - Requirements: images with captions; image features come from the store.
+    - Recommended: `initial_scale: 10` and `learn_scale: true` with `PairBCE`; `words` for small
+      exports.
+    - Relations: `ContextPrompts` adds vectors before the words and leaves the words as they are.
+    - Config: `--model.adapter word_prompts`.
 
     Source: Ray et al. 2023 (Cola), sections 5.2 and 11.1, "Prompt-tune: we tune the embedding layer
     of the text words used in our training queries while keeping everything else frozen". Ours:
@@ -55,27 +67,32 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         if self.words is not None:
             # The file may be gone by the time the weights are loaded.
             self.init_args["words"] = list(self.words)
-        self.image_input, self.text_input = FeatureSpec("pooled"), FeatureSpec("words")
+        self.image_input = FeatureSpec("pooled")
+        self.text_input = FeatureSpec("words")
 
     @override
     def attach(self, backbone: Backbone) -> None:
         self.tower = text_tower(backbone)
         super().attach(backbone)
         self.special = backbone.text_special
-        rows = torch.arange(self.tower.embedding.num_embeddings)
+        total = self.tower.embedding.num_embeddings
+        # Rows of trained words alone keep an export small.
+        rows = torch.arange(total)
         if self.words is not None:
             rows = _rows(self.tower, self.words, self.special).cpu()
-        row_of = torch.full((self.tower.embedding.num_embeddings,), -1)
+        row_of = torch.full((total,), -1)  # -1 for an untrained id
         row_of[rows] = torch.arange(len(rows))
-        self.register_buffer("row_of", row_of, persistent=False)  # -1 for an untrained id
+        self.register_buffer("row_of", row_of, persistent=False)
         self.delta = nn.Parameter(torch.zeros(len(rows), self.tower.width))
 
     @override
     def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
-        return self.tower.finish(run_all(self.tower, self.prompted(text.trimmed())))
+        words = self.prompted(text.trimmed())
+        return self.tower.finish(run_all(self.tower, words))
 
     def prompted(self, words: Tokens) -> Tokens:
         """Adds the learned differences to word embeddings."""
+        # Untrained ids read row 0 and are masked, as an index of -1 would read the last row.
         row = self.get_buffer("row_of")[words.word_ids]
         trained = (row >= 0) & word_mask(words.mask, self.special)
         learned = self.delta[row.clamp_min(0)] * trained[:, :, None]
@@ -84,26 +101,24 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
 
 def _distinct(words: list[str] | str | os.PathLike) -> tuple[str, ...]:
     """The distinct words of a list or file of words or captions, sorted."""
-    lines = words if isinstance(words, list) else _lines(Path(words))
-    distinct = tuple(sorted({word for line in lines for word in line.split()}))
+    if not isinstance(words, list):
+        words = _lines(Path(words))
+    distinct = {word for line in words for word in line.split()}
     if not distinct:
         raise UserError("expected words to train, got none: list some or leave `words` out")
-    return distinct
+    return tuple(sorted(distinct))
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with reading(path, "a text of words", "name another file as `words`"):
         return regular(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"expected a text file of words in {path}, got {type(error).__name__}: correct `words`"
-        ) from error
 
 
 def _rows(tower: TextTower, words: Sequence[str], special: tuple[int, int]) -> Int[Tensor, "rows"]:
     """The distinct token ids of words, in order."""
     ids = []
     for start in range(0, len(words), WORDS_AT_A_TIME):
-        features = tower.words(words[start : start + WORDS_AT_A_TIME])
-        ids.append(features.word_ids[word_mask(features.mask, special)])
+        tokens = tower.words(words[start : start + WORDS_AT_A_TIME])
+        real = word_mask(tokens.mask, special)
+        ids.append(tokens.word_ids[real])
     return torch.cat(ids).unique()

@@ -1,4 +1,7 @@
-"""Which tokens of a text are words, and means over chosen tokens."""
+"""Which tokens of a text are words, and means over chosen tokens.
+
+In: masks and tokens. Out: masks and means. Never: weights.
+"""
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,9 +15,10 @@ def word_mask(mask: Bool[Tensor, "n t"], special: tuple[int, int]) -> Bool[Tenso
         >>> word_mask(torch.tensor([[True, True, True, False]]), (1, 1)).tolist()
         [[False, True, False, False]]
     """
-    position = torch.arange(mask.shape[1], device=mask.device)
     lead, trail = special
-    return (position >= lead) & (position < mask.sum(dim=1, keepdim=True) - trail)
+    position = torch.arange(mask.shape[1], device=mask.device)
+    end = mask.sum(dim=1, keepdim=True) - trail
+    return (position >= lead) & (position < end)
 
 
 def masked_mean(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n w"]:
@@ -24,4 +28,5 @@ def masked_mean(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Fl
         >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
         tensor([[2.]])
     """
-    return (tokens * mask[:, :, None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+    total = (tokens * mask[:, :, None]).sum(dim=1)
+    return total / mask.sum(dim=1, keepdim=True)

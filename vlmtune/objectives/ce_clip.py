@@ -1,21 +1,22 @@
 """CE-CLIP's losses on hard negative captions: an intra-modal contrast and a cross-modal rank.
 
-Scores with embeddings come in, a loss goes out. It never makes the hard negatives.
+In: scores with embeddings, and targets. Out: a loss. Never: the making of hard negatives.
 """
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.functional import (
     check_factors,
     embedded_of,
     hard_negatives,
     mean_over_ranks,
+    only,
 )
 from vlmtune.types import ScoreShard
 
@@ -39,6 +40,13 @@ class CEClip(ShardedObjective):
     The paper has one threshold for each kind of generated negative. Targets do not record kinds, so
     this loss has one. The released code also divides the rank loss by missing negatives; this loss
     divides by existing ones. Add it to a contrastive loss such as `InfoNCE`.
+
+    Choose it for records with hard negatives and a dual adapter.
+
+    - Requirements: hard negatives of the captions; without any it is 0.
+    - Recommended: add it to `InfoNCE`, with the default factors.
+    - Relations: `FSCClip` softens the labels, `TripletClip` needs an image for each hard negative.
+    - Config: `--model.objectives '[info_nce, ce_clip]'`.
 
     Source: Zhang et al. 2024 (CE-CLIP), the intra-modal contrastive and the cross-modal rank loss
     with adaptive threshold; the rest follows the released code of January 2024 (commit 2d07821).
@@ -67,40 +75,47 @@ class CEClip(ShardedObjective):
     threshold: Float[Tensor, ""]
 
     def __init__(
-        self, weight: float = 1.0, intra_modal: float = 0.3, rank: float = 0.2, upper: float = 10.0
+        self,
+        weight: float = 1.0,
+        intra_modal: float = 0.3,
+        rank: float = 0.2,
+        upper: NonNegativeFloat = 10.0,
     ) -> None:
         super().__init__(weight)
         check_factors(intra_modal=intra_modal, rank=rank)
-        if not upper >= 0:
-            raise UserError(f"expected a largest threshold >= 0, got {upper=}: correct it")
-        self.intra_modal, self.rank, self.upper = intra_modal, rank, upper
+        self.intra_modal = intra_modal
+        self.rank = rank
+        self.upper = upper
         self.register_buffer("threshold", torch.zeros(()))
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        scores, targets = shard.rows, shard.row_targets
-        row, column = (targets.truth & scores.computed).nonzero(as_tuple=True)
-        hard = hard_negatives(scores, targets)
+        scores = shard.rows
+        truth = shard.row_targets.truth
+        row, column = (truth & scores.computed).nonzero(as_tuple=True)
+        hard = hard_negatives(scores, shard.row_targets)
         # Ranks add counts: a text counts if it is a hard negative of any image of any rank.
         hard_texts = group.sum(hard.sum(dim=0)) > 0
-        negatives = hard_texts & ~targets.truth[row]
         embedded = embedded_of(scores, "CEClip")
+        # One row for each true pair, its caption being the anchor.
         anchors = embedded.text[column]
         true = embedded.scale * (embedded.image[row] * anchors).sum(dim=1)
-        lowest = torch.finfo(true.dtype).min
-        false = (embedded.scale * anchors @ embedded.text.T).masked_fill(~negatives, lowest)
-        losses = torch.logaddexp(true, false.logsumexp(dim=1)) - true
+        false = embedded.scale * anchors @ embedded.text.T
+        others = only(false, hard_texts & ~truth[row]).logsumexp(dim=1)
+        losses = torch.logaddexp(true, others) - true
         intra = mean_over_ranks(losses, torch.ones_like(row, dtype=torch.bool), group)
+        # (pairs, texts): by how much the true caption leads each text.
         gaps = scores.values[row, column][:, None] - scores.values[row]
-        return self.intra_modal * intra + self.rank * self._rank(gaps, hard[row], group)
+        rank = self._rank(gaps, hard[row], group)
+        return self.intra_modal * intra + self.rank * rank
 
     def _rank(
         self, gaps: Float[Tensor, "P M"], hard: Bool[Tensor, "P M"], group: ProcessGroup
     ) -> Float[Tensor, ""]:
+        gaps, hard = gaps.flatten(), hard.flatten()
         losses = (self.threshold - gaps).clamp_min(0)
-        loss = mean_over_ranks(losses.flatten(), hard.flatten(), group)
+        loss = mean_over_ranks(losses, hard, group)
         if self.training:
-            with torch.no_grad():
-                gap = group.sum(mean_over_ranks(gaps.detach().flatten(), hard.flatten(), group))
-                self.threshold.copy_(gap.clamp(0, self.upper))
+            gap = group.sum(mean_over_ranks(gaps.detach(), hard, group))
+            self.threshold.copy_(gap.clamp(0, self.upper))
         return loss

@@ -1,6 +1,6 @@
 """CyCLIP's consistency: two true pairs are as close by image as by text, and across modalities.
 
-Embeddings come in, a loss goes out. It never ranks true pairs above false ones.
+In: embeddings and true pairs. Out: a loss. Never: a reward for true pairs above false ones.
 """
 
 from typing import ClassVar
@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import check_factors, embedded_of
+from vlmtune.objectives.functional import check_factors, embedded_of, gather_pairs
 from vlmtune.types import ScoreShard
 
 
@@ -29,6 +29,13 @@ class CyClip(ShardedObjective):
 
     It does not reward true pairs: add it to a contrastive loss. With one caption per image $L_C$ is
     (N - 1) times `EqSim` with v1 of all pairs, on cosines, without margin.
+
+    Choose it to keep distances between images like distances between captions.
+
+    - Requirements: images with captions; hard negatives take no part.
+    - Recommended: add it to `InfoNCE`, with the default factors.
+    - Relations: `EqSim` holds scores equal for chosen pairs, with a margin.
+    - Config: `--model.objectives '[info_nce, cyclip]'`.
 
     Source: Goel et al. 2022 (CyCLIP), section 3; the sum over N squared pairs is divided by N, as
     in the released code. The authors give both 0.25 and 0.5 for the two factors.
@@ -54,20 +61,28 @@ class CyClip(ShardedObjective):
     ) -> None:
         super().__init__(weight)
         check_factors(in_modal=in_modal, cross_modal=cross_modal)
-        self.in_modal, self.cross_modal = in_modal, cross_modal
+        self.in_modal = in_modal
+        self.cross_modal = cross_modal
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        rows, columns = embedded_of(shard.rows, "CyClip"), embedded_of(shard.columns, "CyClip")
-        image, text = (shard.row_targets.truth & shard.rows.computed).nonzero(as_tuple=True)
-        # A pair's terms belong to the rank of its image; true pairs of all ranks are gathered.
-        all_pairs = group.gather(torch.stack([image + shard.row_start, text], dim=1))
-        images, texts = all_pairs.unbind(1)
-        captions = torch.bincount(images, minlength=len(columns.image)).to(rows.image.dtype)
-        u, v = rows.image[image], rows.text[text]
-        all_u, all_v = columns.image[images], rows.text[texts]
-        gaps = self.cross_modal * (u @ all_v.T - v @ all_u.T).square()
-        gaps = gaps + self.in_modal * (u @ all_u.T - v @ all_v.T).square()
-        weight = captions[image + shard.row_start].reciprocal()
-        terms = torch.einsum("p,q,pq->", weight, captions[images].reciprocal(), gaps)
+        rows = embedded_of(shard.rows, "CyClip")
+        columns = embedded_of(shard.columns, "CyClip")
+        true = shard.row_targets.truth & shard.rows.computed
+        row, text = true.nonzero(as_tuple=True)
+        images, texts = gather_pairs(row, text, shard, group)
+        # Pairs p of this rank's images (u, v) against pairs q of all ranks.
+        u = rows.image[row]
+        v = rows.text[text]
+        all_u = columns.image[images]
+        all_v = rows.text[texts]
+        cross_modal = (u @ all_v.T - v @ all_u.T).square()
+        in_modal = (u @ all_u.T - v @ all_v.T).square()
+        gaps = self.cross_modal * cross_modal + self.in_modal * in_modal
+        captions = torch.bincount(images, minlength=len(columns.image))
+        weight = captions.to(rows.image.dtype).reciprocal()
+        w_p = weight[row + shard.row_start]
+        w_q = weight[images]
+        terms = torch.einsum("p,q,pq->", w_p, w_q, gaps)
+        # N counts the images of all ranks that have a caption.
         return terms / (captions > 0).sum().clamp_min(1)

@@ -1,20 +1,19 @@
 """Distillation from the frozen backbone, so that training does not forget what it knew.
 
-Scores with the frozen backbone's come in, a loss goes out. It never uses the truth of pairs.
+In: scores, and the frozen backbone's scores. Out: a loss. Never: the truth of pairs.
 """
 
 from typing import ClassVar
 
-import torch
 from jaxtyping import Bool, Float
+from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import log_softmax
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import mean_over_ranks, reference_of
+from vlmtune.objectives.functional import mean_over_ranks, only, reference_of
 from vlmtune.types import ScoreShard
 
 
@@ -32,6 +31,13 @@ class Distillation(ShardedObjective):
     The loss is least, 0, where the adapter scores as the backbone does: add it to a loss that
     learns.
 
+    Choose it where a model must not lose what it can do.
+
+    - Requirements: any records; a backbone with pooled embeddings of both sides.
+    - Recommended: add it to a loss that learns, and raise `weight` until retention is kept.
+    - Relations: the `RetentionBudget` callback measures forgetting and acts on it.
+    - Config: `--model.objectives '[info_nce, distillation]'`.
+
     Source: Hinton et al. 2015, section 2 (temperature and its square); over the rows and columns
     of a batch's scores, Zheng et al. 2023 (ZSCL).
 
@@ -39,6 +45,7 @@ class Distillation(ShardedObjective):
         temperature: $\tau$ > 0; above 1 small probabilities count for more.
 
     Example:
+        >>> import torch
         >>> from vlmtune.types import Scores, Targets
         >>> values, eye = torch.zeros(2, 2), torch.eye(2, dtype=torch.bool)
         >>> scores = Scores(values, torch.ones_like(eye), reference=values + 3)
@@ -49,20 +56,21 @@ class Distillation(ShardedObjective):
     needs = frozenset({"reference"})
     regulariser: ClassVar[bool] = True
 
-    def __init__(self, weight: float = 1.0, temperature: float = 1.0) -> None:
+    def __init__(self, weight: float = 1.0, temperature: PositiveFloat = 1.0) -> None:
         super().__init__(weight)
-        if not temperature > 0:
-            raise UserError(f"expected a temperature > 0, got {temperature}: raise it")
         self.temperature = temperature
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        rows, columns = shard.rows, shard.columns
-        row_scores, column_scores = (reference_of(side, "Distillation") for side in (rows, columns))
-        by_row = self._divergence(rows.values, row_scores, rows.computed)
-        by_column = self._divergence(columns.values.T, column_scores.T, columns.computed.T)
+        rows = shard.rows
+        columns = shard.columns
+        reference = reference_of(rows, "Distillation")
+        by_row = self._divergence(rows.values, reference, rows.computed)
         to_text = mean_over_ranks(by_row, rows.computed.any(dim=1), group)
-        return (to_text + mean_over_ranks(by_column, columns.computed.any(dim=0), group)) / 2
+        reference = reference_of(columns, "Distillation")
+        by_column = self._divergence(columns.values.T, reference.T, columns.computed.T)
+        to_image = mean_over_ranks(by_column, columns.computed.any(dim=0), group)
+        return (to_text + to_image) / 2
 
     def _divergence(
         self,
@@ -70,10 +78,9 @@ class Distillation(ShardedObjective):
         reference: Float[Tensor, "rows columns"],
         computed: Bool[Tensor, "rows columns"],
     ) -> Float[Tensor, "rows"]:
-        lowest = torch.finfo(values.dtype).min
-        log_p, log_r = (
-            log_softmax((x / self.temperature).masked_fill(~computed, lowest), dim=1)
-            for x in (values, reference.detach().to(values.dtype))
-        )
+        # The frozen side is the target: no gradient, and the type of the scores.
+        wanted = reference.detach().to(values.dtype)
+        log_p = log_softmax(only(values / self.temperature, computed), dim=1)
+        log_r = log_softmax(only(wanted / self.temperature, computed), dim=1)
         gaps = (log_r - log_p).masked_fill(~computed, 0)
         return self.temperature**2 * (log_r.exp() * gaps).sum(dim=1)

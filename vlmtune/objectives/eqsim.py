@@ -1,7 +1,7 @@
 """EqSim: scores change as much as the meaning does, between close and between distant true pairs.
 
-Scores and targets come in, a loss goes out. It never ranks true pairs above false ones: add it to
-a retrieval loss.
+In: scores and targets. Out: a loss.
+Never: a reward for true pairs above false ones: add it to a retrieval loss.
 """
 
 from dataclasses import replace
@@ -49,6 +49,13 @@ class EqSim(ShardedObjective):
     $[(s_{11} - s_{21} - s_{22} + s_{12})^2 - \alpha_2]_+$ for a change of image. Their sum, times
     `weight`, is added to a retrieval loss such as InfoNCE: alone it is 0 where all scores are
     equal.
+
+    Choose it for scores that should follow small changes of meaning.
+
+    - Requirements: images with captions; close pairs (few words apart) help most.
+    - Recommended: add it to a retrieval loss; `normalise: sigmoid` for matching scores.
+    - Relations: v1 of all pairs on cosines is the cross-modal half of `CyClip`, up to a factor.
+    - Config: `--model.objectives '[info_nce, eqsim]'`.
 
     Source: Wang et al. 2023 (EqBen), section 3, eq. 5 and 6; the values in appendix C. The defaults
     are the paper's. `EqSim.paper` states what the paper leaves open, `EqSim.released` has the
@@ -110,12 +117,18 @@ class EqSim(ShardedObjective):
         v1_over: Literal["pairs", "square"] = "pairs",
     ) -> None:
         super().__init__(weight)
-        self.v1, self.v2, self.close, self.k = v1, v2, close, k
+        self.v1 = v1
+        self.v2 = v2
+        self.close = close
         self.by: By = by
+        self.k = k
         self.ranked_by = ranked_by
         self.normalise: Normalise = normalise
-        self.alpha1, self.alpha2 = alpha1, alpha2
-        self.hinge, self.count, self.v1_over = hinge, count, v1_over
+        self.alpha1 = alpha1
+        self.alpha2 = alpha2
+        self.hinge = hinge
+        self.count = count
+        self.v1_over = v1_over
         if v1 == v2 == "none":
             raise UserError("expected v1 or v2 on some pairs, got none for both: set one")
         if k < 1 or not (alpha1 >= 0 and alpha2 >= 0):
@@ -174,64 +187,85 @@ class EqSim(ShardedObjective):
             >>> EqSim.released().spec()["init_args"]["alpha2"]
             0.1
         """
-        values = dict(close="draw", k=4, alpha1=0.0, alpha2=0.1, hinge="mean", count="each")
-        return cls(**{**values, "v1_over": "square", **changes})  # type: ignore[arg-type]
+        values: dict[str, Any] = {
+            "close": "draw",
+            "k": 4,
+            "alpha1": 0.0,
+            "alpha2": 0.1,
+            "hinge": "mean",
+            "count": "each",
+            "v1_over": "square",
+        }
+        return cls(**(values | changes))
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         shard = _in_single_precision(shard)
         pairs = TruePairs(shard, group)
-        close, times = pairs.comparable, pairs.comparable.to(pairs.weight.dtype)
+        comparable = pairs.comparable
+        # (a, A): local pairs against all; each image counts once, however many captions it has.
+        weight = pairs.weight[pairs.local, None] * pairs.weight[None, :]
+        v1_weight = weight * comparable
+        v2_weight = weight * comparable
         if self.v1 == "distant" or self.v2 == "close":
             close, times = self._close(pairs, shard)
+            if self.v1 == "distant":
+                v1_weight = weight * (comparable & ~close)
+            if self.v2 == "close":
+                v2_weight = weight * times
         scores = pairs.four_scores(shard.rows.values, shard.columns.values, self.normalise)
-        fraction = pairs.weight[pairs.local].sum() / pairs.weight.sum().clamp_min(1)
-        weight = pairs.weight[pairs.local, None] * pairs.weight[None, :]
+        images = pairs.weight.sum()
+        fraction = pairs.weight[pairs.local].sum() / images.clamp_min(1)
         losses = []
         if self.v1 != "none":
-            mask = pairs.comparable if self.v1 == "all" else pairs.comparable & ~close
-            v1_weight = weight * mask
-            images = pairs.weight.sum()
-            over = group.sum(v1_weight.sum()) if self.v1_over == "pairs" else images.square()
+            # The divisor: the weight of the pairs, or the square of the batch.
+            over = images.square()
+            if self.v1_over == "pairs":
+                over = group.sum(v1_weight.sum())
             deviation = v1_deviation(scores.s12, scores.s21)
             losses.append(self._hinged(deviation, v1_weight, over, self.alpha1, fraction, group))
         if self.v2 != "none":
-            v2_weight = weight * (pairs.comparable if self.v2 == "all" else times)
             over = group.sum(v2_weight.sum())
-            losses += [
-                self._hinged(deviation, v2_weight, over, self.alpha2, fraction, group)
-                for deviation in v2_deviation(*scores)
-            ]
+            for deviation in v2_deviation(*scores):
+                losses.append(
+                    self._hinged(deviation, v2_weight, over, self.alpha2, fraction, group)
+                )
         return torch.stack(losses).sum()
 
     @override
     def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:
-        # Mean deviations from v2, both sides summed (section 5.4: the smaller the better).
+        # A draw of close partners must not move the random state of training.
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             shard = _in_single_precision(ScoreShard(scores, targets, scores, targets))
             pairs = TruePairs(shard, ProcessGroup(alone=True))
             close, _ = self._close(pairs, shard)
             four = pairs.four_scores(shard.rows.values, shard.columns.values, self.normalise)
             text, image = v2_deviation(*four)
-            weight = pairs.weight[:, None] * pairs.weight[None, :] * pairs.comparable
-            kinds = {"close": weight * close, "distant": weight * ~close}
-        return {
-            name: float(((text + image) * kind).sum() / kind.sum())
-            for name, kind in kinds.items()
-            if kind.any()
-        }
+        # Mean deviations from v2, both sides summed (section 5.4: the smaller the better).
+        deviation = text + image
+        weight = pairs.weight[:, None] * pairs.weight[None, :] * pairs.comparable
+        means = {}
+        for name, kind in (("close", close), ("distant", ~close)):
+            kind_weight = weight * kind
+            if kind_weight.any():
+                mean = (deviation * kind_weight).sum() / kind_weight.sum()
+                means[name] = float(mean)
+        return means
 
     def _close(
         self, pairs: TruePairs, shard: ScoreShard
     ) -> tuple[Bool[Tensor, "a A"], Float[Tensor, "a A"]]:
         """Whether two pairs are close, and how often that counts for the local one."""
-        rows, columns = shard.rows.values, shard.columns.values
+        rows = shard.rows.values
+        columns = shard.columns.values
         if self.ranked_by == "reference":
-            rows, columns = (reference_of(side, "EqSim") for side in (shard.rows, shard.columns))
+            rows = reference_of(shard.rows, "EqSim")
+            columns = reference_of(shard.columns, "EqSim")
         listed = partners(pairs, rows, columns, self.k, self.by, self.close == "draw")
         forward, backward = pairs.count_listings(listed)
         close = forward + backward > 0
-        return close, (close if self.count == "once" else forward).to(pairs.weight.dtype)
+        times = close if self.count == "once" else forward
+        return close, times.to(pairs.weight.dtype)
 
     def _hinged(
         self,
@@ -245,18 +279,20 @@ class EqSim(ShardedObjective):
         """This rank's part of the excess over the margin; `fraction` of the pairs are local."""
         over = torch.where(over > 0, over, 1.0)
         if self.hinge == "pair":
-            return ((deviation - margin).relu() * weight).sum() / over
+            excess = (deviation - margin).relu()
+            return (excess * weight).sum() / over
         part = (deviation * weight).sum() / over
+        # The margin is subtracted from the mean over all ranks, each of which has a part of both.
         exceeds = group.sum(part.detach()) > margin
         return (part - margin * fraction) * exceeds
 
 
 def _in_single_precision(shard: ScoreShard) -> ScoreShard:
     """Converts half precision to single: differences of probabilities vanish in it."""
-    rows, columns = (
-        replace(scores, values=scores.values.float())
-        if scores.values.dtype in (torch.float16, torch.bfloat16)
-        else scores
-        for scores in (shard.rows, shard.columns)
-    )
-    return replace(shard, rows=rows, columns=columns)
+    return replace(shard, rows=_single(shard.rows), columns=_single(shard.columns))
+
+
+def _single(scores: Scores) -> Scores:
+    if scores.values.dtype in (torch.float16, torch.bfloat16):
+        return replace(scores, values=scores.values.float())
+    return scores

@@ -1,10 +1,13 @@
 """FSC-CLIP's calibrated losses on hard negative captions, global and local.
 
-Scores with embeddings and tokens come in, a loss goes out. It never makes the hard negatives.
+In: scores with embeddings and tokens. Out: a loss. Never: the making of hard negatives.
 """
+
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
@@ -16,7 +19,8 @@ from vlmtune.objectives.functional import (
     check_factors,
     embedded_of,
     hard_negatives,
-    mean_over_ranks,
+    mean_over_images,
+    only,
 )
 from vlmtune.types import Scores, ScoreShard
 
@@ -40,6 +44,14 @@ class FSCClip(ShardedObjective):
 
     Add it to `InfoNCE`. Hard negatives are negatives of their image in `InfoNCE` too (as in
     NegCLIP); the paper's contrastive loss leaves them out.
+
+    Choose it where hard negatives are nearly true: it pushes such negatives away less.
+
+    - Requirements: hard negatives of the captions.
+    - Inputs: patch and word tokens, `FullFineTuning(tokens=True)`, unless `local_factor` is 0.
+    - Recommended: add it to `InfoNCE`, with the default factors.
+    - Relations: `CEClip` pushes every hard negative away, by an adaptive margin.
+    - Config: `--model.objectives '[info_nce, fsc_clip]'`.
 
     Source: Oh et al. 2024 (FSC-CLIP), the local hard negative loss and selective calibrated
     regularisation; factors are those of the released COCO run. The local loss differs from the
@@ -69,27 +81,26 @@ class FSCClip(ShardedObjective):
         weight: float = 1.0,
         global_factor: float = 0.5,
         local_factor: float = 0.2,
-        focus: float = 2.0,
-        smoothing: float = 0.02,
+        focus: NonNegativeFloat = 2.0,
+        smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.02,
     ) -> None:
         super().__init__(weight)
         check_factors(global_factor=global_factor, local_factor=local_factor)
-        if not (focus >= 0 and 0 <= smoothing < 1):
-            raise UserError(
-                f"expected focus >= 0 and smoothing in [0, 1), got {focus=}, {smoothing=}: "
-                "correct them"
-            )
-        self.global_factor, self.local_factor = global_factor, local_factor
-        self.focus, self.smoothing = focus, smoothing
+        self.global_factor = global_factor
+        self.local_factor = local_factor
+        self.focus = focus
+        self.smoothing = smoothing
         if local_factor == 0:
             self.needs = frozenset()
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        scores, targets = shard.rows, shard.row_targets
-        true, hard = targets.truth & scores.computed, hard_negatives(scores, targets)
+        scores = shard.rows
+        targets = shard.row_targets
+        hard = hard_negatives(scores, targets)
         # A text of another group may be true too, but it has no hard negatives here.
-        true = true & targets.same_group & hard.any(dim=1, keepdim=True)
+        true = targets.truth & targets.same_group & scores.computed
+        true = true & hard.any(dim=1, keepdim=True)
         loss = self.global_factor * self._calibrated(scores.values, true, hard, group)
         if self.local_factor == 0:
             return loss
@@ -104,18 +115,21 @@ class FSCClip(ShardedObjective):
         hard: Bool[Tensor, "N M"],
         group: ProcessGroup,
     ) -> Float[Tensor, ""]:
+        # One row for each true pair: its text and the hard negatives of its image.
         row, column = true.nonzero(as_tuple=True)
-        compared = hard[row].scatter(1, column[:, None], True)
-        logits = values[row].masked_fill(~compared, torch.finfo(values.dtype).min)
-        log_p = log_softmax(logits, dim=1).masked_fill(~compared, 0)
-        smooth = self.smoothing / compared.sum(dim=1, keepdim=True).to(log_p.dtype)
+        column = column[:, None]
+        compared = hard[row].scatter(1, column, True)
+        log_p = log_softmax(only(values[row], compared), dim=1)
+        log_p = log_p.masked_fill(~compared, 0)
+        count = compared.sum(dim=1, keepdim=True)
+        smooth = self.smoothing / count.to(log_p.dtype)
         labels = smooth.expand_as(log_p)
-        labels = labels.scatter_add(1, column[:, None], torch.full_like(labels, 1 - self.smoothing))
+        certain = torch.full_like(labels, 1 - self.smoothing)
+        labels = labels.scatter_add(1, column, certain)
         # 1 - p without cancellation; the clamp keeps the power's gradient finite where p is 1.
         error = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)
         losses = -(labels * error**self.focus * log_p).sum(dim=1)
-        total = losses.new_zeros(len(values)).index_add(0, row, losses)
-        return mean_over_ranks(total / true.sum(dim=1).clamp_min(1), true.any(dim=1), group)
+        return mean_over_images(losses, row, true, group)
 
 
 def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N M"]:
@@ -127,12 +141,15 @@ def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N
             "choose an adapter that gives tokens, or set local_factor to 0"
         )
     row, column = pairs.nonzero(as_tuple=True)
-    patches, words = embedded.image_tokens[row], embedded.text_tokens[column]
+    patches = embedded.image_tokens[row]
+    words = embedded.text_tokens[column]
     attended = _attend(patches.values, patches.mask, words.values)
-    cosines = (attended * normalize(words.values, dim=-1)).sum(dim=-1)
-    lowest = torch.finfo(cosines.dtype).min
-    flat = (embedded.scale * cosines).masked_fill(~words.mask, lowest).logsumexp(dim=1)
-    return torch.zeros_like(scores.values).index_put((row, column), flat.to(scores.values.dtype))
+    # (pairs, words), padding left out of the sum.
+    unit_words = normalize(words.values, dim=-1)
+    cosines = (attended * unit_words).sum(dim=-1)
+    local = only(embedded.scale * cosines, words.mask).logsumexp(dim=1)
+    matrix = torch.zeros_like(scores.values)
+    return matrix.index_put((row, column), local.to(matrix.dtype))
 
 
 def _attend(
@@ -143,12 +160,15 @@ def _attend(
     """For each word the normalised mean of the patches, weighted by their similarity to it."""
     with torch.no_grad():
         similarity = torch.einsum("nad,nbd->nab", words, patches)
-        padding = ~mask[:, None, :]
-        low = similarity.masked_fill(padding, float("inf")).amin(dim=2, keepdim=True)
-        high = similarity.masked_fill(padding, float("-inf")).amax(dim=2, keepdim=True)
+        real = mask[:, None, :]
+        low = similarity.masked_fill(~real, torch.inf).amin(dim=2, keepdim=True)
+        high = similarity.masked_fill(~real, -torch.inf).amax(dim=2, keepdim=True)
         span = high - low
         # A word that is equally similar to all patches weighs them equally.
-        weights = torch.where(span > 0, (similarity - low) / span.clamp_min(1e-12), 1.0)
-        weights = weights * ((weights >= 1 / mask.sum(dim=1)[:, None, None]) & ~padding)
+        scaled = (similarity - low) / span.clamp_min(1e-12)
+        weights = torch.where(span > 0, scaled, 1.0)
+        uniform = 1 / mask.sum(dim=1)[:, None, None]
+        weights = weights * ((weights >= uniform) & real)
         weights = weights / weights.sum(dim=2, keepdim=True)
-    return normalize(torch.einsum("nab,nbd->nad", weights, patches), dim=-1)
+    attended = torch.einsum("nab,nbd->nad", weights, patches)
+    return normalize(attended, dim=-1)

@@ -1,15 +1,15 @@
 """Tensor helpers of several objectives; each row of a matrix is one anchor.
 
-Scores and masks come in, masks and per-row terms go out. Nothing here is a loss by itself.
+In: scores and masks. Out: masks, terms of rows, and means over ranks. Never: a whole loss.
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.types import Embedded, Scores, Targets
+from vlmtune.types import Embedded, Scores, ScoreShard, Targets
 
 
 def row_means(
@@ -21,7 +21,8 @@ def row_means(
         >>> row_means(torch.tensor([[1.0, 3.0], [5.0, 7.0]]), torch.eye(2) > 0)
         tensor([1., 7.])
     """
-    return values.masked_fill(~mask, 0).sum(dim=1) / mask.sum(dim=1).clamp_min(1)
+    sums = values.masked_fill(~mask, 0).sum(dim=1)
+    return sums / mask.sum(dim=1).clamp_min(1)
 
 
 def mean_over_ranks(
@@ -35,7 +36,8 @@ def mean_over_ranks(
         >>> mean_over_ranks(torch.tensor([1.0, 2.0, 6.0]), counted, ProcessGroup())
         tensor(3.5000)
     """
-    return terms.masked_fill(~counted, 0).sum() / group.sum(counted.sum()).clamp_min(1)
+    total = terms.masked_fill(~counted, 0).sum()
+    return total / group.sum(counted.sum()).clamp_min(1)
 
 
 def contrast(
@@ -54,10 +56,65 @@ def contrast(
         >>> contrast(row, torch.tensor([[True, True, False]]), torch.tensor([[False, False, True]]))
         tensor([0.6931])
     """
-    # Finite rather than -inf: a row without negatives must not put NaN into the gradient.
-    lowest = torch.finfo(values.dtype).min
-    others = values.masked_fill(~negatives, lowest).logsumexp(dim=1, keepdim=True)
+    # log of the sum over the negatives; the positives of a row do not compete.
+    others = only(values, negatives).logsumexp(dim=1, keepdim=True)
     return row_means(torch.logaddexp(values, others) - values, positives)
+
+
+def mean_contrast(
+    values: Float[Tensor, "rows columns"],
+    positives: Bool[Tensor, "rows columns"],
+    negatives: Bool[Tensor, "rows columns"],
+    group: ProcessGroup,
+) -> Float[Tensor, ""]:
+    """This rank's part of the mean of `contrast` over the rows of all ranks with a positive."""
+    return mean_over_ranks(contrast(values, positives, negatives), positives.any(dim=1), group)
+
+
+def mean_over_images(
+    terms: Float[Tensor, "P"],
+    rows: Int[Tensor, "P"],
+    pairs: Bool[Tensor, "rows columns"],
+    group: ProcessGroup,
+) -> Float[Tensor, ""]:
+    """This rank's part of the mean over images of the mean over the true pairs of each.
+
+    Args:
+        terms: A term for each true pair.
+        rows: The row of each.
+        pairs: The matrix that is True at these pairs.
+        group: All ranks.
+    """
+    sums = terms.new_zeros(len(pairs)).index_add(0, rows, terms)
+    means = sums / pairs.sum(dim=1).clamp_min(1)
+    return mean_over_ranks(means, pairs.any(dim=1), group)
+
+
+def gather_pairs(
+    rows: Int[Tensor, "P"], texts: Int[Tensor, "P"], shard: ScoreShard, group: ProcessGroup
+) -> tuple[Int[Tensor, "all"], Int[Tensor, "all"]]:
+    """The images and the texts of the pairs of all ranks, numbered over all ranks.
+
+    Pairs alone travel: no rank holds a matrix of all images and all texts.
+
+    Args:
+        rows: The row of each pair of this rank.
+        texts: The text of each, numbered over all ranks already.
+        shard: This rank's shard, which says where its rows start.
+        group: All ranks.
+    """
+    images = rows + shard.row_start
+    pairs = torch.stack([images, texts], dim=1)
+    all_images, all_texts = group.gather(pairs).unbind(dim=1)
+    return all_images, all_texts
+
+
+def only(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"]) -> Float[Tensor, "*shape"]:
+    """The values where `mask` is True, elsewhere a number that has no weight in a softmax.
+
+    It is finite rather than -inf: a row without values must not put NaN into the gradient.
+    """
+    return values.masked_fill(~mask, torch.finfo(values.dtype).min)
 
 
 def hard_negatives(scores: Scores, targets: Targets) -> Bool[Tensor, "N M"]:
@@ -94,6 +151,7 @@ def reference_of(scores: Scores, objective: str) -> Float[Tensor, "N M"]:
 
 def check_factors(**factors: float) -> None:
     """Refuses factors of the terms of a loss that are negative or all 0."""
-    if not (min(factors.values()) >= 0 and any(factors.values())):
-        stated = ", ".join(f"{name}={value}" for name, value in factors.items())
-        raise UserError(f"expected factors >= 0 with one above 0, got {stated}: correct them")
+    if min(factors.values()) >= 0 and any(factors.values()):
+        return
+    stated = ", ".join(f"{name}={value}" for name, value in factors.items())
+    raise UserError(f"expected factors >= 0 with one above 0, got {stated}: set one above 0")

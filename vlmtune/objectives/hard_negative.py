@@ -1,9 +1,8 @@
 """Matching against hard negatives: the expectation over sampling them, EqSim's HardNeg baseline.
 
-Scores and targets come in, a loss goes out. It never samples: the expectation is exact.
+In: scores and targets. Out: a loss. Never: a sample, as the expectation is exact.
 """
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -11,7 +10,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import mean_over_ranks, row_means
+from vlmtune.objectives.functional import mean_over_images, mean_over_ranks, only, row_means
 from vlmtune.types import ScoreShard
 
 
@@ -39,6 +38,13 @@ class HardNegative(ShardedObjective):
 
     Add it to a contrastive loss such as `InfoNCE`, as in the table.
 
+    Choose it where a batch has few hard pairs: it weighs false pairs by their scores.
+
+    - Requirements: images with captions; no hard negatives of the records.
+    - Recommended: add it to `InfoNCE`; `relative: true` for a dual adapter.
+    - Relations: the expected `ITM` of `HardPairs`, with the present scores and without sampling.
+    - Config: `--model.objectives '[info_nce, hard_negative]'`.
+
     Source: Wang et al. 2023 (EqSim), section 5.4, table 6, and its FIBER fine-tuning code; Li et
     al. 2021 (ALBEF), section 3.2.
 
@@ -46,6 +52,7 @@ class HardNegative(ShardedObjective):
         relative: Compare with the true pair's score instead of zero.
 
     Example:
+        >>> import torch
         >>> from vlmtune.types import Scores, Targets
         >>> eye = torch.eye(2, dtype=torch.bool)
         >>> HardNegative()(Scores.full(torch.zeros(2, 2)), Targets(eye, eye, eye))
@@ -59,14 +66,19 @@ class HardNegative(ShardedObjective):
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
         rows, columns = shard.rows, shard.columns
-        by_row = (rows.values, shard.row_targets.truth, rows.computed)
-        by_column = (columns.values.T, shard.column_targets.truth.T, columns.computed.T)
-        sides = [self._negatives(*side, group) for side in (by_row, by_column)]
+        # Anchors are rows: images with their texts, and texts with their images.
+        values, by_text = rows.values, columns.values.T
+        truth = shard.row_targets.truth
+        for_images = self._negatives(values, truth, rows.computed, group)
+        column_truth = shard.column_targets.truth.T
+        for_texts = self._negatives(by_text, column_truth, columns.computed.T, group)
+        negatives = for_images + for_texts
         if self.relative:
-            return torch.stack(sides).sum() / 2
-        true = shard.row_targets.truth & rows.computed
-        positives = row_means(softplus(-rows.values), true)
-        return (mean_over_ranks(positives, true.any(dim=1), group) + torch.stack(sides).sum()) / 3
+            return negatives / 2
+        true = truth & rows.computed
+        positives = row_means(softplus(-values), true)
+        matched = mean_over_ranks(positives, true.any(dim=1), group)
+        return (matched + negatives) / 3
 
     def _negatives(
         self,
@@ -75,13 +87,14 @@ class HardNegative(ShardedObjective):
         computed: Bool[Tensor, "rows columns"],
         group: ProcessGroup,
     ) -> Float[Tensor, ""]:
-        true, false = truth & computed, ~truth & computed
-        lowest = torch.finfo(values.dtype).min
-        chances = values.detach().masked_fill(~false, lowest).softmax(dim=1) * false
+        true = truth & computed
+        false = ~truth & computed
+        # The chance of drawing each false text; a row without one has none.
+        chances = only(values.detach(), false).softmax(dim=1) * false
         if not self.relative:
-            return mean_over_ranks((chances * softplus(values)).sum(dim=1), true.any(dim=1), group)
+            expected = (chances * softplus(values)).sum(dim=1)
+            return mean_over_ranks(expected, true.any(dim=1), group)
         row, column = true.nonzero(as_tuple=True)
         gaps = values[row] - values[row, column][:, None]
-        losses = (chances[row] * softplus(gaps)).sum(dim=1)
-        total = losses.new_zeros(len(values)).index_add(0, row, losses)
-        return mean_over_ranks(total / true.sum(dim=1).clamp_min(1), true.any(dim=1), group)
+        expected = (chances[row] * softplus(gaps)).sum(dim=1)
+        return mean_over_images(expected, row, true, group)

@@ -1,6 +1,6 @@
 """Image-text matching: is a pair true, and does the true caption rank first among those scored?
 
-Scores of chosen pairs come in, a loss goes out. It never chooses pairs: a pair policy does.
+In: scores of chosen pairs, and targets. Out: a loss. Never: a choice of pairs.
 """
 
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import check_factors, contrast, mean_over_ranks
+from vlmtune.objectives.functional import check_factors, mean_contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
 
@@ -32,6 +32,13 @@ class ITM(ShardedObjective):
     METER fine-tunes for retrieval with the plain sum of both (a = b = 1). ALBEF pre-trains with
     matching alone (b = 0).
 
+    Choose it for matching heads (`Matching`, `FusionTuning`).
+
+    - Requirements: images with captions, and pairs with false captions for each image.
+    - Recommended: `RankingPairs` with both factors (METER), `HardPairs` with `ranking: 0` (ALBEF).
+    - Relations: with `ranking: 0` on all pairs it is `PairBCE`.
+    - Config: `--model.objectives '[itm]'`.
+
     Source: matching from Li et al. 2021 (ALBEF), section 3.2; ranking from Dou et al. 2022 (METER),
     as EqSim's appendix C and METER's released retrieval code use it.
 
@@ -50,13 +57,16 @@ class ITM(ShardedObjective):
     def __init__(self, weight: float = 1.0, matching: float = 1.0, ranking: float = 1.0) -> None:
         super().__init__(weight)
         check_factors(matching=matching, ranking=ranking)
-        self.matching, self.ranking = matching, ranking
+        self.matching = matching
+        self.ranking = ranking
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        values, computed = shard.rows.values, shard.rows.computed
-        true, false = shard.row_targets.truth & computed, ~shard.row_targets.truth & computed
-        losses = softplus(values.where(~shard.row_targets.truth, -values))
-        match = mean_over_ranks(losses.flatten(), computed.flatten(), group)
-        rank = mean_over_ranks(contrast(values, true, false), true.any(dim=1), group)
-        return self.matching * match + self.ranking * rank
+        values = shard.rows.values
+        computed = shard.rows.computed
+        truth = shard.row_targets.truth
+        # softplus(-s) where the pair is true, softplus(s) where it is false.
+        losses = softplus(values.where(~truth, -values))
+        matching = mean_over_ranks(losses.flatten(), computed.flatten(), group)
+        ranking = mean_contrast(values, truth & computed, ~truth & computed, group)
+        return self.matching * matching + self.ranking * ranking

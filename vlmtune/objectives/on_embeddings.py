@@ -1,6 +1,6 @@
 """An objective over the embeddings of an adapter that has matching scores, too.
 
-The scores of a batch come in, the loss of their contrastive part goes out. It has no formula.
+In: the scores of a batch. Out: the loss of their contrastive part. Never: its own formula.
 """
 
 from jaxtyping import Float
@@ -20,6 +20,13 @@ class OnEmbeddings(ShardedObjective):
     images and texts of all ranks, as those of a dual adapter are; the matching scores are of chosen
     pairs. Of a dual adapter it reads the scores as they are.
 
+    Choose it for `FusionTuning(contrast=True)`, whose contrastive scores need a loss.
+
+    - Requirements: those of the objective inside.
+    - Recommended: an `InfoNCE` inside, beside an `ITM` of the matching scores.
+    - Relations: it has no formula of its own.
+    - Config: `--model.objectives '[itm, on_embeddings]'`.
+
     Source: Li et al. 2021 (ALBEF), section 3.2, ITC beside ITM; Wang et al. 2023 (EqSim), section
     3, for EqSim over either score.
 
@@ -36,7 +43,9 @@ class OnEmbeddings(ShardedObjective):
     """
 
     def __init__(self, objective: ShardedObjective, weight: float | None = None) -> None:
-        super().__init__(objective.weight if weight is None else weight)
+        if weight is None:
+            weight = objective.weight
+        super().__init__(weight)
         if "tokens" in objective.needs:
             raise UserError(
                 f"expected an objective that reads no tokens, got {type(objective).__name__}: "
@@ -53,7 +62,7 @@ class OnEmbeddings(ShardedObjective):
 
     @override
     def scores_of(self, shard: ScoreShard) -> ScoreShard:
-        return shard if shard.contrast is None else shard.contrast
+        return shard.contrast or shard
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:

@@ -17,6 +17,13 @@ from vlmtune.types import ScoreShard
 class PairBCE(ShardedObjective):
     r"""Mean over the scored pairs of $-y \log \sigma(s) - (1 - y) \log (1 - \sigma(s))$.
 
+    Choose it with a joint adapter: each pair is true or false, whatever others there are.
+
+    - Requirements: captions that are known to be false, such as hard negatives.
+    - Recommended: scores that start near 0 (`initial_scale: 10`); `balanced` if few pairs are true.
+    - Relations: `ITM` also ranks; `InfoNCE` only ranks.
+    - Config: `--model.objectives '[pair_bce]'`.
+
     Source: Cola (Ray et al. 2023), section 11.1: "we compute the binary sigmoidal cross entropy and
     take the average in the batch [...] since for each image, there can be multiple text queries
     that are true and vice versa."
@@ -38,14 +45,17 @@ class PairBCE(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        scores = shard.rows
-        true = shard.row_targets.truth[scores.computed]
-        losses = binary_cross_entropy_with_logits(
-            scores.values[scores.computed], true.to(scores.values.dtype), reduction="none"
-        )
+        computed = shard.rows.computed
+        values = shard.rows.values[computed]
+        true = shard.row_targets.truth[computed]
+        losses = binary_cross_entropy_with_logits(values, true.to(values.dtype), reduction="none")
+        # Of true pairs and of false ones; their numbers are those of all ranks.
         sums = torch.stack([losses[true].sum(), losses[~true].sum()])
-        counts = group.sum(torch.stack([true.sum(), (~true).sum()]))
+        counts = torch.stack([true.sum(), (~true).sum()])
+        counts = group.sum(counts)
         if not self.balanced:
             return sums.sum() / counts.sum().clamp_min(1)
-        kinds = (counts > 0).sum().clamp_min(1)
-        return (sums / counts.clamp_min(1)).sum() / kinds
+        means = sums / counts.clamp_min(1)
+        # Without pairs of a kind the other kind has the whole loss.
+        kinds = (counts > 0).sum()
+        return means.sum() / kinds.clamp_min(1)

@@ -1,6 +1,6 @@
 """READ's paraphrase alignment: two captions of one image match each other.
 
-Text embeddings come in, a loss goes out. It never compares a text with an image.
+In: text embeddings and true pairs. Out: a loss. Never: a comparison of a text with an image.
 """
 
 from typing import ClassVar
@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import contrast, embedded_of, mean_over_ranks
+from vlmtune.objectives.functional import embedded_of, gather_pairs, mean_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -35,6 +35,13 @@ class ReadAlignment(ShardedObjective):
 
     It trains texts alone: add it to a contrastive loss.
 
+    Choose it where images have several captions, which should mean the same.
+
+    - Requirements: two or more captions an image; with one each it is 0.
+    - Recommended: add it to `InfoNCE` with `weight: 0.5`, the factor of the released method.
+    - Relations: a contrastive loss like `InfoNCE`, among texts alone.
+    - Config: `--model.objectives '[info_nce, read_alignment]'`.
+
     Source: Kwon et al. 2025 (READ), the sentence-level alignment objective.
 
     Example:
@@ -51,18 +58,21 @@ class ReadAlignment(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        all_texts = embedded_of(shard.rows, "ReadAlignment")
+        embedded = embedded_of(shard.rows, "ReadAlignment")
         texts = embedded_of(shard.columns, "ReadAlignment").text
-        # Ranks exchange true pairs alone: no rank holds the truth of all images and all texts.
-        image, text = shard.row_targets.truth.nonzero(as_tuple=True)
-        pairs = group.gather(torch.stack([image + shard.row_start, text], dim=1))
-        true = shard.column_targets.truth[pairs[:, 0]].T.to(torch.int32)
-        counts = true.new_zeros(len(true), len(all_texts.text)).index_add(1, pairs[:, 1], true)
-        paraphrases = counts > 0  # (a, p): the texts have an image in common
-        described = torch.bincount(pairs[:, 1], minlength=len(all_texts.text)) > 0
+        total = len(embedded.text)
+        row, text = shard.row_targets.truth.nonzero(as_tuple=True)
+        images, captions = gather_pairs(row, text, shard, group)
+        # How many images text a of this rank and text p of all ranks have in common.
+        true = shard.column_targets.truth[images].T.to(torch.int32)
+        common = true.new_zeros(len(texts), total).index_add(1, captions, true)
+        paraphrases = common > 0
+        # Hard negatives describe no image: they are neither anchors nor negatives.
+        anchors = paraphrases.any(dim=1, keepdim=True)
+        described = torch.bincount(captions, minlength=total) > 0
+        negatives = ~paraphrases & anchors & described
+        # A text is not a paraphrase of itself.
         position = torch.arange(len(texts), device=texts.device)
-        matches = paraphrases.clone()
-        matches[position, position + shard.column_start] = False
-        negatives = ~paraphrases & paraphrases.any(dim=1, keepdim=True) & described
-        values = all_texts.scale * (texts @ all_texts.text.T)
-        return mean_over_ranks(contrast(values, matches, negatives), matches.any(dim=1), group)
+        paraphrases[position, position + shard.column_start] = False
+        values = embedded.scale * (texts @ embedded.text.T)
+        return mean_contrast(values, paraphrases, negatives, group)

@@ -1,6 +1,6 @@
 """SigLIP's loss: binary classification of each image-text pair of the batch.
 
-Scores and targets come in, a loss goes out. It never normalises over a row or a column.
+In: scores and targets. Out: a loss. Never: a comparison within a row or a column.
 """
 
 from jaxtyping import Float
@@ -22,6 +22,13 @@ class Sigmoid(ShardedObjective):
     image is a positive. The adapter learns the paper's temperature and bias, so the scores contain
     them. Without a bias the many false pairs dominate the first steps.
 
+    Choose it for SigLIP, whose scores are log-odds already.
+
+    - Requirements: images with captions, and an adapter that trains its temperature and bias.
+    - Recommended: an adapter with `learn_scale`, and SigLIP or `initial_scale: 10`.
+    - Relations: `PairBCE` divides by pairs in place of images; `InfoNCE` needs no bias.
+    - Config: `--model.objectives '[sigmoid]'`.
+
     Source: Zhai et al. 2023, section 3.2 and algorithm 1.
 
     Example:
@@ -34,7 +41,9 @@ class Sigmoid(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        values, computed = shard.rows.values, shard.rows.computed
-        losses = softplus(values.where(~shard.row_targets.truth, -values))
-        terms = losses.masked_fill(~computed, 0).sum(dim=1)
+        values = shard.rows.values
+        computed = shard.rows.computed
+        # y s, so that one formula serves true and false pairs.
+        signed = values.where(shard.row_targets.truth, -values)
+        terms = softplus(-signed).masked_fill(~computed, 0).sum(dim=1)
         return mean_over_ranks(terms, computed.any(dim=1), group)

@@ -1,6 +1,6 @@
 """TripletCLIP's loss: each image has a hard negative caption, that of its twin scene.
 
-Scores and targets come in, a loss goes out. A twin image is never a negative of a caption.
+In: scores and targets. Out: a loss. Never: a twin image as a negative of a caption.
 """
 
 from jaxtyping import Float
@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import contrast, mean_over_ranks
+from vlmtune.objectives.functional import mean_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -30,6 +30,13 @@ class TripletClip(ShardedObjective):
     other groups' images, here both sets. Exchanging a scene and its negative leaves this loss
     unchanged. Groups of other shapes are treated alike.
 
+    Choose it for pairs of scenes that differ in one thing.
+
+    - Requirements: records of two images and two captions.
+    - Recommended: alone, in place of `InfoNCE`, and for pre-training, as its authors advise.
+    - Relations: twice `InfoNCE`, without the twin image as a negative of a caption.
+    - Config: `--model.objectives '[triplet_clip]'`.
+
     Source: Patel et al. 2024 (TripletCLIP), section 3. The authors use it for pre-training and
     advise against fine-tuning with it.
 
@@ -44,12 +51,13 @@ class TripletClip(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
-        rows, columns = shard.rows, shard.columns
-        true = shard.row_targets.truth & rows.computed
-        false = ~shard.row_targets.truth & rows.computed
-        to_text = mean_over_ranks(contrast(rows.values, true, false), true.any(dim=1), group)
+        rows = shard.rows
+        truth = shard.row_targets.truth
+        true, false = truth & rows.computed, ~truth & rows.computed
+        to_text = mean_contrast(rows.values, true, false, group)
+        columns = shard.columns
         targets = shard.column_targets
         true = targets.truth & columns.computed
+        # The twin image is of the caption's own group.
         others = ~targets.truth & ~targets.same_group & columns.computed
-        losses = contrast(columns.values.T, true.T, others.T)
-        return to_text + mean_over_ranks(losses, true.any(dim=0), group)
+        return to_text + mean_contrast(columns.values.T, true.T, others.T, group)

@@ -1,7 +1,7 @@
 """The true image-text pairs of a batch against each other, from one rank's shard of the scores.
 
-A `ScoreShard` comes in; the four scores that EqSim compares and the close partners of each pair go
-out. No rank ever holds the N x M scores: memory is linear in the global batch.
+In: a `ScoreShard`. Out: the four scores that EqSim compares, and the close partners of each pair.
+Never: the N x M scores on one rank; memory is linear in the global batch.
 """
 
 from typing import Literal, NamedTuple
@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.functional import gather_pairs, only
 from vlmtune.types import ScoreShard
 
 Normalise = Literal["none", "row", "sigmoid"]
@@ -66,24 +67,30 @@ class TruePairs:
     """
 
     def __init__(self, shard: ScoreShard, group: ProcessGroup) -> None:
-        rows, columns, targets = shard.rows, shard.columns, shard.row_targets
-        self.shard, self.group = shard, group
-        self._row, text = (targets.truth & targets.same_group & rows.computed).nonzero().unbind(1)
-        all_pairs = group.gather(torch.stack([self._row + shard.row_start, text], dim=1))
-        self._images, self._texts = all_pairs.unbind(1)
+        rows = shard.rows
+        columns = shard.columns
+        targets = shard.row_targets
+        self.shard = shard
+        self.group = group
+        true = targets.truth & targets.same_group & rows.computed
+        self._row, text = true.nonzero(as_tuple=True)
+        self._images, self._texts = gather_pairs(self._row, text, shard, group)
         self.start = int((self._images < shard.row_start).sum())
         # A text may be on several ranks: then its column may lie on another rank than the image.
+        # Such columns are gathered, and stand behind the rank's own.
         width = columns.values.shape[1]
-        here = (text >= shard.column_start) & (text < shard.column_start + width)
+        column = text - shard.column_start
+        here = (column >= 0) & (column < width)
         self._remote_texts = group.gather(text[~here]).unique()
         remote = width + torch.searchsorted(self._remote_texts, text)
-        self._column = torch.where(here, text - shard.column_start, remote)
-        count = torch.bincount(self._images, minlength=len(columns.values))
-        self.weight: Float[Tensor, "A"] = 1 / count[self._images].to(rows.values.dtype)
-        computed = self.s12(rows.computed) & self.s21(rows.computed, columns.computed)
+        self._column = torch.where(here, column, remote)
+        captions = torch.bincount(self._images, minlength=len(columns.values))
+        self.weight: Float[Tensor, "A"] = 1 / captions[self._images].to(rows.values.dtype)
+        # All four scores are there, and neither text is true of the other's image.
+        both = self.s12(rows.computed) & self.s21(rows.computed, columns.computed)
         column_truth = shard.column_targets.truth
-        true = self.s12(targets.truth) | self.s21(targets.truth, column_truth)
-        self.comparable: Bool[Tensor, "a A"] = computed & ~true
+        related = self.s12(targets.truth) | self.s21(targets.truth, column_truth)
+        self.comparable: Bool[Tensor, "a A"] = both & ~related
 
     @property
     def local(self) -> slice:
@@ -103,6 +110,10 @@ class TruePairs:
             columns = torch.cat([columns, remote], dim=1)
         return columns[self._images[None, :], self._column[:, None]]
 
+    def _where_comparable(self, values: Float[Tensor, "a A"]) -> Float[Tensor, "a A"]:
+        """The values of comparable pairs, elsewhere 0: others may overflow in an exponential."""
+        return values.masked_fill(~self.comparable, 0.0)
+
     def count_listings(
         self, listed: Int[Tensor, "a listed"]
     ) -> tuple[Int[Tensor, "a A"], Int[Tensor, "a A"]]:
@@ -112,14 +123,17 @@ class TruePairs:
             listed: Positions among all A pairs for each local pair, -1 for none.
         """
         local, total = self.comparable.shape
-        # One extra column takes entries that list no pair, one extra row those of other ranks.
+        # One extra column takes entries that list no pair, one extra row the pairs of other ranks.
         forward = listed.new_zeros(local, total + 1)
         forward.scatter_add_(1, listed % (total + 1), torch.ones_like(listed))
         all_listed = self.group.gather(listed) - self.start
-        all_listed = all_listed.where((all_listed >= 0) & (all_listed < local), local)
-        lister = torch.arange(total, device=listed.device)[:, None].expand_as(all_listed)
+        inside = (all_listed >= 0) & (all_listed < local)
+        all_listed = all_listed.where(inside, local)
+        lister = torch.arange(total, device=listed.device)
+        lister = lister[:, None].expand_as(all_listed)
         backward = listed.new_zeros(local + 1, total)
-        backward.index_put_((all_listed, lister), torch.ones_like(all_listed), accumulate=True)
+        once = torch.ones_like(all_listed)
+        backward.index_put_((all_listed, lister), once, accumulate=True)
         return forward[:, :total], backward[:local]
 
     def four_scores(
@@ -135,28 +149,23 @@ class TruePairs:
                 captions of the image are left out.
         """
         s11 = rows[self._row, self._texts[self.local]]
-        s12, s21 = self.s12(rows), self.s21(rows, columns)
+        s12 = self.s12(rows)
+        s21 = self.s21(rows, columns)
         if normalise == "row":
-            false = self.shard.rows.computed & ~self.shard.row_targets.truth
-            # Finite rather than -inf: a row without false texts must not put NaN into the gradient.
-            lowest = torch.finfo(rows.dtype).min
-            total = torch.logaddexp(
-                s11, rows.masked_fill(~false, lowest).logsumexp(dim=1)[self._row]
-            )
-            # Masked before the exponential, which may overflow where pairs cannot be compared.
-            s12 = (s12 - total[:, None]).masked_fill(~self.comparable, 0.0).exp()
-            all_totals = self.group.gather(total)[None, :]
-            s21 = (s21 - all_totals).masked_fill(~self.comparable, 0.0).exp()
+            # A softmax over the pair itself and the false texts of its image.
+            scored_false = self.shard.rows.computed & ~self.shard.row_targets.truth
+            false = only(rows, scored_false).logsumexp(dim=1)
+            total = torch.logaddexp(s11, false[self._row])
+            s12 = self._where_comparable(s12 - total[:, None]).exp()
+            totals = self.group.gather(total)
+            s21 = self._where_comparable(s21 - totals[None, :]).exp()
             s11 = (s11 - total).exp()
         elif normalise == "sigmoid":
             s11, s12, s21 = s11.sigmoid(), s12.sigmoid(), s21.sigmoid()
-        zero = s12.new_zeros(())
-        return FourScores(
-            s11[:, None],
-            torch.where(self.comparable, s12, zero),
-            torch.where(self.comparable, s21, zero),
-            self.group.gather(s11)[None, :],
-        )
+        s12 = self._where_comparable(s12)
+        s21 = self._where_comparable(s21)
+        s22 = self.group.gather(s11)
+        return FourScores(s11[:, None], s12, s21, s22[None, :])
 
 
 def partners(
@@ -180,19 +189,26 @@ def partners(
             instead of taking the largest. The sample depends on the random state of the first rank
             and on the position of the pair in the batch, not on the number of ranks.
     """
-    keys = [pairs.s12(rows)] + ([pairs.s21(rows, columns)] if by == "union" else [])
-    if draw:
-        noise = _noise(pairs)
-        keys = [key.double() + noise[:, direction] for direction, key in enumerate(keys)]
-    return torch.cat([_largest(key, pairs.comparable, k) for key in keys], dim=1)
+    # Texts that the image ranks high, then images that the text ranks high.
+    keys = [pairs.s12(rows)]
+    if by == "union":
+        keys.append(pairs.s21(rows, columns))
+    noise = _noise(pairs) if draw else None
+    listed = []
+    for direction, key in enumerate(keys):
+        if noise is not None:
+            key = key.double() + noise[:, direction]
+        listed.append(_largest(key, pairs.comparable, k))
+    return torch.cat(listed, dim=1)
 
 
 def _largest(
     keys: Float[Tensor, "a A"], valid: Bool[Tensor, "a A"], k: int
 ) -> Int[Tensor, "a least_of_k_and_A"]:
     """Positions of the k largest valid keys of each row, the first of equal ones; -1 if fewer."""
-    lowest = keys.detach().masked_fill(~valid, -torch.inf)
-    order = lowest.sort(dim=1, descending=True, stable=True).indices[:, :k]
+    # Stable, so that ties fall alike on any number of ranks.
+    keys = keys.detach().masked_fill(~valid, -torch.inf)
+    order = keys.argsort(dim=1, descending=True, stable=True)[:, :k]
     return order.masked_fill(~valid.gather(1, order), -1)
 
 
@@ -202,12 +218,12 @@ def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
     Source: Kool et al. 2019, "Stochastic beams and where to find them", section 3 (Gumbel-top-k).
     """
     device = pairs.comparable.device
-    seed = int(pairs.group.gather(torch.randint(2**31, (1,)).to(device))[0])
+    sampled = torch.randint(2**31, (1,)).to(device)
+    seed = int(pairs.group.gather(sampled)[0]) * 1_000_003 + pairs.start
     local, total = pairs.comparable.shape
     noise = torch.empty(local, 2, total, dtype=torch.float64)
-    for row in range(local):
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + pairs.start + row)
-        # `pairs.base.gumbel` takes the same noise from uniform numbers. Both formulas stay:
-        # with the other one a seed would give other draws.
-        noise[row] = -noise[row].exponential_(generator=generator).log()
-    return noise.to(device)
+    for number, row in enumerate(noise):
+        row.exponential_(generator=torch.Generator().manual_seed(seed + number))
+    # `pairs.base.gumbel` takes the same noise from uniform numbers. Both formulas stay: with the
+    # other one a seed would give other draws.
+    return -noise.log().to(device)

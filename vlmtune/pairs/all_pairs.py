@@ -1,4 +1,7 @@
-"""Every image with every text: targets come in, an all-True mask goes out; it never draws."""
+"""Every image with every text.
+
+In: targets. Out: a mask that is True everywhere. Never: chance.
+"""
 
 import torch
 from torch import Generator

@@ -1,4 +1,6 @@
-"""What a pair policy is: targets and a generator come in, a mask of pairs to score goes out.
+"""What a pair policy is: it chooses which pairs a joint adapter scores.
+
+In: targets and a generator. Out: a mask of pairs to score. Never: a score.
 
 Laws (tests/contracts/test_pairs.py): every image with a true text gets one; no known true pair
 replaces a negative; the generator is the only source of chance, and every device chooses alike.
@@ -51,8 +53,11 @@ class NegativePairs(PairPolicy):
                 "expected at least 1 negative and from 0 to all of them hard or mined, got "
                 f"{negatives=}, {hard=}, {mined=}: correct them"
             )
-        self.negatives, self.hard, self.mined = negatives, hard, mined
-        self.needs_reference, self.needs_mined_negatives = hard > 0, mined > 0
+        self.negatives = negatives
+        self.hard = hard
+        self.mined = mined
+        self.needs_reference = hard > 0
+        self.needs_mined_negatives = mined > 0
 
 
 def sample_rows(
@@ -66,8 +71,10 @@ def sample_rows(
     It samples without replacement, by the largest of logits plus Gumbel noise.
     Source: Kool et al. 2019, arXiv 1903.06059.
     """
-    keys = logits.detach().double() + gumbel(logits.shape, generator).to(logits.device)
+    noise = gumbel(logits.shape, generator).to(logits.device)
+    keys = logits.detach().double() + noise
     keys = keys.masked_fill(~candidates, -torch.inf)
+    # The position of each candidate in its row; counts differ from row to row.
     rank = keys.argsort(dim=1, descending=True).argsort(dim=1)
     return candidates & (rank < counts[:, None])
 
@@ -75,7 +82,8 @@ def sample_rows(
 def gumbel(shape: torch.Size, generator: Generator) -> Float[Tensor, "..."]:
     """Gumbel noise from the CPU, so that one seed gives one choice on every device."""
     uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
-    return -(-uniform.clamp(1e-300, 1 - 1e-16).log()).log()
+    exponential = -uniform.clamp(1e-300, 1 - 1e-16).log()
+    return -exponential.log()
 
 
 def with_mirrored(
@@ -91,6 +99,7 @@ def with_mirrored(
         false: The false pairs chosen.
         truth: Which text is true of which image.
     """
-    partners = (false.float() @ truth.float().T) > 0  # (i, a): a text of a is false of i
-    mirrored = (partners.float().T @ true.float()) > 0
+    # Image a has a text that is false of image i.
+    partner = (false.float() @ truth.float().T) > 0
+    mirrored = (partner.float().T @ true.float()) > 0
     return true | false | mirrored | (truth & false.any(dim=0))

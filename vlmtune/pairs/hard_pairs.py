@@ -1,6 +1,6 @@
 """All true pairs, with hard negatives sampled by the scores of the backbone (ALBEF).
 
-Targets and reference scores come in, a mask goes out. It never scores by the trained adapter.
+In: targets and reference scores. Out: a mask. Never: scores of the trained adapter.
 """
 
 from torch import Generator
@@ -36,5 +36,6 @@ class HardPairs(PairPolicy):
         assert reference is not None
         truth = targets.truth
         texts = sample_rows(reference, ~truth, truth.sum(dim=1), generator)
+        # Columns are sampled as rows are; a pair of both samples is scored once.
         images = sample_rows(reference.T, ~truth.T, truth.sum(dim=0), generator)
         return truth | texts | images.T

@@ -1,6 +1,6 @@
 """A few true texts, hard negatives and random negatives for each image.
 
-Targets come in, a mask goes out. It uses no scores: hard negatives are false texts of the group.
+In: targets. Out: a mask. Never: scores; hard negatives are the false texts of the group.
 """
 
 import torch
@@ -53,19 +53,24 @@ class MixedPairs(PairPolicy):
     @override
     def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         del reference
-        truth, same_group = targets.truth, targets.same_group
+        truth = targets.truth
+        same_group = targets.same_group
         true = _sample(truth, self.positives, generator)
         false = _sample(same_group & ~truth, self.hard_negatives, generator)
         false |= _sample(~same_group & ~truth, self.random_negatives, generator)
-        return with_mirrored(true, false, truth) if self.mirrored else true | false
+        if self.mirrored:
+            return with_mirrored(true, false, truth)
+        return true | false
 
 
 def _sample(candidates: Tensor, count: int, generator: Generator) -> Tensor:
     """Samples up to `count` of the True entries of each row, uniformly."""
     count = min(count, candidates.shape[1])
+    sampled = torch.zeros_like(candidates)
     if count == 0:
-        return torch.zeros_like(candidates)
-    # Sampled on the CPU so that one seed gives one choice on every device.
+        return sampled
+    # Drawn on the CPU, so that one seed gives one choice on every device.
     keys = torch.rand(candidates.shape, generator=generator).to(candidates.device)
+    # A key below 0 is not a candidate: a row may have fewer than `count`.
     best = keys.masked_fill(~candidates, -1.0).topk(count, dim=1)
-    return torch.zeros_like(candidates).scatter(1, best.indices, best.values >= 0)
+    return sampled.scatter(1, best.indices, best.values >= 0)

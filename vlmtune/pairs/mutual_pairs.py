@@ -1,6 +1,7 @@
 """Negatives chosen in both directions at once, so that EqSim needs no further pair.
 
-Targets come in, a symmetric choice goes out as a mask. It never uses scores unless `hard`.
+In: targets, and reference scores where `hard`. Out: a symmetric choice, as a mask.
+Never: a pair of images where either text is true of the other image.
 """
 
 import torch
@@ -43,20 +44,27 @@ class MutualPairs(NegativePairs):
         truth = targets.truth
         zeros = torch.zeros(truth.shape, device=truth.device)
         true = sample_rows(zeros, truth, truth.any(dim=1).long(), generator)
+        # From here on matrices are square, over the images with a true text: b stands for its text.
         images, texts = true.nonzero(as_tuple=True)
-        false = ~truth[images][:, texts].cpu()
+
+        def square(matrix: Tensor) -> Tensor:
+            return matrix[images][:, texts].cpu()
+
+        false = ~square(truth)
         allowed = false & false.T  # the diagonal is true
-        taken, wanted = torch.zeros_like(allowed), torch.ones(len(images), dtype=torch.long)
-        logits = uniform = torch.zeros(allowed.shape, dtype=torch.float64)
+        taken = torch.zeros_like(allowed)
+        uniform = torch.zeros(allowed.shape, dtype=torch.float64)
+        each = torch.ones(len(images), dtype=torch.long)
         if self.mined and targets.mined_negatives is not None:
-            near = targets.mined_negatives[images][:, texts].cpu()
+            near = square(targets.mined_negatives)
             near = allowed & (near | near.T)
-            taken = _greedy_matching(uniform, near, self.mined * wanted, generator)
+            taken = _greedy_matching(uniform, near, self.mined * each, generator)
+        logits = uniform
         if self.hard:
             assert reference is not None
-            square = reference.detach()[images][:, texts].double().cpu()
-            logits = (square + square.T) / 2
-        taken |= _greedy_matching(logits, allowed & ~taken, self.hard * wanted, generator)
+            scores = square(reference.detach().double())
+            logits = (scores + scores.T) / 2
+        taken |= _greedy_matching(logits, allowed & ~taken, self.hard * each, generator)
         rest = self.negatives - taken.sum(dim=1)
         taken |= _greedy_matching(uniform, allowed & ~taken, rest, generator)
         a, b = taken.to(truth.device).nonzero(as_tuple=True)
@@ -73,16 +81,20 @@ def _greedy_matching(
 ) -> Bool[Tensor, "n n"]:
     """Pairs rows up to `wanted` times each; the allowed pairs with the largest noisy logits win."""
     rows, columns = allowed.triu(1).nonzero(as_tuple=True)
-    keys = logits[rows, columns] + gumbel(torch.Size([len(rows)]), generator)
-    order = keys.argsort(descending=True)
-    left, taken = wanted.tolist(), torch.zeros_like(allowed)
+    noise = gumbel(torch.Size([len(rows)]), generator)
+    # Largest noisy logit first: a sample without replacement, in proportion to the softmax.
+    order = (logits[rows, columns] + noise).argsort(descending=True)
+    left = wanted.tolist()
+    taken = torch.zeros_like(allowed)
     open_rows = sum(count > 0 for count in left)
-    for a, b in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
-        if left[a] > 0 and left[b] > 0:
-            taken[a, b] = taken[b, a] = True
-            for row in (a, b):
-                left[row] -= 1
-                open_rows -= left[row] == 0
-            if open_rows < 2:
-                break
+    candidates = torch.stack([rows, columns], dim=1)[order]
+    for a, b in candidates.tolist():
+        if left[a] <= 0 or left[b] <= 0:
+            continue
+        taken[a, b] = taken[b, a] = True
+        for row in (a, b):
+            left[row] -= 1
+            open_rows -= left[row] == 0
+        if open_rows < 2:
+            break
     return taken

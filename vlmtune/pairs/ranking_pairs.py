@@ -1,6 +1,6 @@
 """One true text and several false ones for each image (METER).
 
-Targets come in, a mask goes out. It never uses scores unless `hard`.
+In: targets, and reference scores where `hard`. Out: a mask. Never: a true text as a negative.
 """
 
 import torch
@@ -42,7 +42,8 @@ class RankingPairs(NegativePairs):
     @override
     def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         truth = targets.truth
-        uniform, each = torch.zeros(truth.shape, device=truth.device), truth.any(dim=1).long()
+        uniform = torch.zeros(truth.shape, device=truth.device)
+        each = truth.any(dim=1).long()
         true = sample_rows(uniform, truth, each, generator)
         false = torch.zeros_like(truth)
         if self.mined and targets.mined_negatives is not None:
@@ -51,6 +52,9 @@ class RankingPairs(NegativePairs):
         if self.hard:
             assert reference is not None
             false |= sample_rows(reference, ~truth & ~false, self.hard * each, generator)
+        # What mined and hard texts leave is filled by any false text.
         rest = self.negatives * each - false.sum(dim=1)
         false |= sample_rows(uniform, ~truth & ~false, rest, generator)
-        return with_mirrored(true, false, truth) if self.mirrored else true | false
+        if self.mirrored:
+            return with_mirrored(true, false, truth)
+        return true | false

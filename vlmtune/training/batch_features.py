@@ -91,8 +91,9 @@ class BatchFeatures:
     """
 
     def __init__(self, backbone: Backbone, image: FeatureSpec, text: FeatureSpec) -> None:
+        self.backbone = backbone
         self.source = FeatureSource(backbone, image, text)
-        self.backbone, self.specs = backbone, self.source.specs
+        self.specs = self.source.specs
         self.images: StoredImages | None = None
         self.texts: FeatureStore | None = None
 
@@ -109,28 +110,38 @@ class BatchFeatures:
             UserError: The disk is too small, a caption has a word that the backbone does not know,
                 or features are not finite in `dtype`.
         """
-        image, text = self.specs["image"], self.specs["text"]
-        source = FeatureSource(
-            self.backbone, image, text, root, TEXTS_AT_A_TIME, dtype, fingerprint
+        self.source = FeatureSource(
+            self.backbone,
+            self.specs["image"],
+            self.specs["text"],
+            root,
+            TEXTS_AT_A_TIME,
+            dtype,
+            fingerprint,
         )
-        self.source = source
-        if source.uses_store("image"):
-            self.backbone.check_words(corpus.distinct_texts())  # before all images are encoded
-            content = source_digest([corpus.digest("train"), corpus.digest("val")])
-            digests = image_digests(root, content, corpus.image_ids(), corpus.image_digests)
-            first: dict[str, str] = {}
-            for image_id, digest in digests.items():
-                first.setdefault(digest, image_id)
+        if self.source.uses_store("image"):
+            # A caption that the backbone cannot read would else be found after hours of encoding.
+            self.backbone.check_words(corpus.distinct_texts())
+            self.images = self._stored_images(root, corpus)
+        if self.source.uses_store("text"):
+            self.texts = self.source.store("text", corpus.distinct_texts())
 
-            def pixels(wanted: Sequence[str]) -> Iterator[tuple[list[str], Tensor]]:
-                ids = [first[digest] for digest in wanted]
-                for batch, values in corpus.distinct_images(self.backbone.preprocess, ids):
-                    yield [digests[image_id] for image_id in batch], values
+    def _stored_images(self, root: Path, corpus: CorpusContent) -> StoredImages:
+        """The store of images, whose rows are known by the digest of an image's content."""
+        # Digests say which images are equal, so that copies are encoded once.
+        content = source_digest([corpus.digest("train"), corpus.digest("val")])
+        digests = image_digests(root, content, corpus.image_ids(), corpus.image_digests)
+        id_of: dict[str, str] = {}
+        for image_id, digest in digests.items():
+            id_of.setdefault(digest, image_id)
 
-            store = source.store("image", list(first), pixels)
-            self.images = StoredImages(store, digests)
-        if source.uses_store("text"):
-            self.texts = source.store("text", corpus.distinct_texts())
+        def pixels(wanted: Sequence[str]) -> Iterator[tuple[list[str], Tensor]]:
+            ids = [id_of[digest] for digest in wanted]
+            for image_ids, values in corpus.distinct_images(self.backbone.preprocess, ids):
+                yield [digests[image_id] for image_id in image_ids], values
+
+        store = self.source.store("image", list(id_of), pixels)
+        return StoredImages(store, digests)
 
     def encode_batch(self, modality: Modality, batch: Batch, chunk: int | None = None) -> Features:
         """Returns the features of all images or all texts of a batch.
@@ -140,12 +151,16 @@ class BatchFeatures:
             batch: The batch.
             chunk: How many to encode at a time; None for all.
         """
-        rows = len(batch.image_ids if modality == "image" else batch.texts)
-        if (self.images if modality == "image" else self.texts) is not None:
-            chunk = None
+        if modality == "image":
+            rows, store = len(batch.image_ids), self.images
+        else:
+            rows, store = len(batch.texts), self.texts
+        if store is not None:
+            chunk = None  # reading keeps no activations
+        # Nothing before a frozen representation is trained.
         grad = torch.is_grad_enabled() and not self.specs[modality].frozen
+        encode = partial(self.encode_rows, modality, batch)
         with torch.set_grad_enabled(grad):
-            encode = partial(self.encode_rows, modality, batch)
             return in_chunks(encode, rows, chunk, self.backbone.device)
 
     def encode_rows(self, modality: Modality, batch: Batch, rows: slice) -> Features:
@@ -162,17 +177,20 @@ class BatchFeatures:
         return self.source.encode_images(batch.pixels[rows])
 
     def _texts(self, texts: Sequence[str]) -> Features:
-        store, device = self.texts, self.backbone.device
+        store = self.texts
         if store is None:
             return self.source.encode_texts(texts)
+        device = self.backbone.device
         missing = [text for text in texts if text not in store]
         if not missing:
             return store.features(texts).to(device)
         known = [text for text in texts if text in store]
-        dtype = getattr(torch, self.source.dtype)
-        parts = [self.source.encode_texts(missing).to(device, dtype).to(device, torch.float32)]
-        if known:
-            parts.insert(0, store.features(known).to(device))
-        row = {text: i for i, text in enumerate([*known, *missing])}
-        order = torch.tensor([row[text] for text in texts], device=device)
+        parts = [store.features(known).to(device)] if known else []
+        # Rounded as the store would have rounded them, so that reading and encoding agree.
+        stored_as = getattr(torch, self.source.dtype)
+        encoded = self.source.encode_texts(missing).to(device, stored_as)
+        parts.append(encoded.to(device, torch.float32))
+        # Known texts come first, then missing ones: each back to its position in the batch.
+        row_of = {text: row for row, text in enumerate(known + missing)}
+        order = torch.tensor([row_of[text] for text in texts], device=device)
         return concatenate(parts)[order]

@@ -79,9 +79,12 @@ class BenchmarkCallback(Callback):
                 f"every_n_steps={every_n_steps}: set one above 0"
             )
         self.benchmarks = benchmarks
-        self.every_n_epochs, self.every_n_steps = every_n_epochs, every_n_steps
+        self.every_n_epochs = every_n_epochs
+        self.every_n_steps = every_n_steps
         self.log_every_n_steps = log_every_n_steps
-        self.store, self.report, self.name = store, report, name
+        self.store = store
+        self.report = report
+        self.name = name
         self.curves: dict[str, list[tuple[int, float]]] = {}
         self.results: dict[str, Result] = {}
         self.not_run: dict[str, str] = {}
@@ -129,25 +132,25 @@ class BenchmarkCallback(Callback):
         batch_idx: int,
     ) -> None:
         step = trainer.global_step
-        if step and self.log_every_n_steps and step % self.log_every_n_steps == 0:
+        if _due(step, self.log_every_n_steps):
             for name, value in trainer.callback_metrics.items():
                 if name.startswith("train/"):
                     self._point(name, step, float(value))
-        if step and self.every_n_steps and step % self.every_n_steps == 0:
+        if _due(step, self.every_n_steps):
             self._evaluate_and_check(trainer, pl_module)
 
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        due = self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0
-        last = trainer.current_epoch + 1 == trainer.max_epochs
-        if due or last or trainer.should_stop or trainer.global_step == trainer.max_steps:
+        epoch = trainer.current_epoch + 1
+        last = epoch == trainer.max_epochs or trainer.global_step == trainer.max_steps
+        if _due(epoch, self.every_n_epochs) or last or trainer.should_stop:
             self._evaluate_and_check(trainer, pl_module)
 
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # No hook ends the epoch of a run that was resumed from the last batch of the last epoch.
         self.evaluate(trainer, pl_module)
-        self._seconds, self._started = self._elapsed(), None
+        self._stop_clock()
 
     @override
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -183,9 +186,11 @@ class BenchmarkCallback(Callback):
         if step == self._evaluated_at:
             return
         assert self._scorer is not None
-        running, self._seconds, self._started = self._started, self._elapsed(), None
+        # The clock of training stands still during an evaluation.
+        running = self._started is not None
+        self._stop_clock()
+        training = trainer.state.fn == "fit"
         with averaged_weights(trainer, adaptation(pl_module)):
-            training = trainer.state.fn == "fit"
             suite = run_suite(self.benchmarks, self._scorer, at_least_one=not training)
         self._note(trainer, suite.not_run)
         self.results = {result.benchmark: result for result in suite.results}
@@ -196,7 +201,8 @@ class BenchmarkCallback(Callback):
             for result in suite.results:  # the end of the run has its table
                 log.info("step %d: %s", step, primary_line(result))
         self._evaluated_at = step
-        self._started = None if running is None else time.monotonic()
+        if running:
+            self._started = time.monotonic()
 
     def _evaluate_and_check(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.evaluate(trainer, pl_module)
@@ -212,17 +218,20 @@ class BenchmarkCallback(Callback):
     def run_report(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> RunReport:
         """Returns the latest results with their provenance."""
         module = adaptation(pl_module)
-        backbone, adapter = module.backbone.spec(), module.adapter.spec()
+        backbone = module.backbone
+        adapter = module.adapter
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         origin = Provenance(
-            backbone=module.backbone.title,
-            adapter=type(module.adapter).__name__,
-            model={"backbone": backbone, "adapter": adapter},
-            fingerprint=module.backbone.fingerprint,
-            trainable_parameters=sum(p.numel() for p in module.parameters() if p.requires_grad),
+            backbone=backbone.title,
+            adapter=type(adapter).__name__,
+            model={"backbone": backbone.spec(), "adapter": adapter.spec()},
+            fingerprint=backbone.fingerprint,
+            trainable_parameters=sum(parameter.numel() for parameter in trained),
             **self._provenance(trainer, module),
         )
+        results = tuple(self.results.values())
         curves: dict[str, Curve] = {name: tuple(points) for name, points in self.curves.items()}
-        results, not_run = tuple(self.results.values()), tuple(self.not_run.items())
+        not_run = tuple(self.not_run.items())
         return RunReport(self.name or origin.adapter, origin, results, curves, not_run)
 
     def _provenance(self, trainer: pl.Trainer, module: AdaptationModule) -> dict[str, Any]:
@@ -241,23 +250,31 @@ class BenchmarkCallback(Callback):
     @override
     def state_dict(self) -> dict[str, Any]:
         """Returns the curves and the time so far: a resumed run reports both in full."""
-        return {
-            "curves": {name: list(points) for name, points in self.curves.items()},
-            "seconds": self._elapsed(),
-        }
+        curves = {name: list(points) for name, points in self.curves.items()}
+        return {"curves": curves, "seconds": self._elapsed()}
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.curves = {
-            n: [(int(s), float(v)) for s, v in p] for n, p in state_dict["curves"].items()
-        }
         self._seconds = float(state_dict["seconds"])
+        self.curves = {}
+        for name, points in state_dict["curves"].items():
+            self.curves[name] = [(int(step), float(value)) for step, value in points]
 
     def _elapsed(self) -> float:
-        running = 0.0 if self._started is None else time.monotonic() - self._started
-        return self._seconds + running
+        if self._started is None:
+            return self._seconds
+        return self._seconds + time.monotonic() - self._started
+
+    def _stop_clock(self) -> None:
+        self._seconds = self._elapsed()
+        self._started = None
 
     def _point(self, name: str, step: int, value: float) -> None:
         points = self.curves.setdefault(name, [])
         if not points or points[-1][0] < step:
             points.append((step, value))
+
+
+def _due(count: int, every: int) -> bool:
+    """Whether something that happens `every` so many (0: never) happens after `count` of them."""
+    return count > 0 and every > 0 and count % every == 0

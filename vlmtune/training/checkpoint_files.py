@@ -19,8 +19,11 @@ def newest_checkpoint(folder: Path) -> Path | None:
     Example:
         >>> newest_checkpoint(Path("none"))
     """
-    paths = [path for name in (LAST, ON_SIGNAL) if (path := folder / name).is_file()]
-    return max(paths, key=_step) if len(paths) > 1 else next(iter(paths), None)
+    paths = [folder / name for name in (LAST, ON_SIGNAL)]
+    present = [path for path in paths if path.is_file()]
+    if len(present) > 1:
+        return max(present, key=_step)
+    return present[0] if present else None
 
 
 def _step(path: Path) -> int:

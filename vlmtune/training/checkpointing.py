@@ -83,13 +83,24 @@ class TrainedWeights(pl.LightningModule):
         groups = [{"params": [nn.Parameter(torch.zeros(1))]}]
         return type(self.make_optimizer(groups)).__qualname__
 
+    def _check_optimizer(self, saved: dict[str, Any]) -> None:
+        """The state of one optimizer would be loaded into another without a word."""
+        optimizer = self._optimizer()
+        other = saved.get("optimizer", optimizer)
+        if other != optimizer:
+            raise UserError(
+                f"expected a checkpoint of {optimizer}, got one of {other}: resume with "
+                "that optimizer"
+            )
+
     def _objective_states(self) -> dict[str, dict[str, Tensor]]:
         """Returns the states of objectives by number and name; most have none."""
-        states = {
-            f"{number} {type(objective).__name__}": dict(objective.state_dict())
-            for number, objective in enumerate(self.objectives)
-        }
-        return {name: state for name, state in states.items() if state}
+        states = {}
+        for number, objective in enumerate(self.objectives):
+            state = dict(objective.state_dict())
+            if state:
+                states[f"{number} {type(objective).__name__}"] = state
+        return states
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -102,9 +113,10 @@ class TrainedWeights(pl.LightningModule):
         saved = checkpoint.get("vlmtune")
         if saved is None:
             raise UserError(
-                "expected a vlmtune checkpoint, got something else: correct --ckpt_path"
+                "expected a vlmtune checkpoint, got something else: pass one as --ckpt_path"
             )
-        if other := differences(self.adapter.spec(), saved["adapter"], "adapter", "the checkpoint"):
+        other = differences(self.adapter.spec(), saved["adapter"], "adapter", "the checkpoint")
+        if other:
             raise UserError(
                 f"expected a checkpoint of this adapter, got {', '.join(other)}: "
                 "use the config it was trained with"
@@ -115,14 +127,14 @@ class TrainedWeights(pl.LightningModule):
                 f"{saved['backbone']} with other weights: use that backbone"
             )
         fits = self._trainer is not None and self._trainer.state.fn == "fit"
-        if fits and (other := saved.get("optimizer", self._optimizer())) != self._optimizer():
-            raise UserError(
-                f"expected a checkpoint of {self._optimizer()}, got one of {other}: resume with "
-                "that optimizer"
-            )
+        if fits:
+            self._check_optimizer(saved)
+        # Objectives are known by number and class: a changed list keeps the states that still fit.
+        states = self._objective_states()
         for name, state in saved.get("objectives", {}).items():
-            if name in self._objective_states():  # other objectives start without a state
-                self.objectives[int(name.split()[0])].load_state_dict(state)
+            if name in states:  # other objectives start without a state
+                number, _ = name.split()
+                self.objectives[int(number)].load_state_dict(state)
         data = getattr(self._trainer, "datamodule", None)
         if isinstance(data, CountsPositions):
             data.align(checkpoint)

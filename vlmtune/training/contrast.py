@@ -5,8 +5,8 @@ Never: matching scores.
 """
 
 from dataclasses import dataclass
-from functools import partial
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -54,14 +54,18 @@ def contrastive_scores(
     if adapter is None:
         return None
 
-    def embed(side: str, features: Features, rows: slice) -> Pooled:
-        function = adapter.embed_image if side == "image" else adapter.embed_text
-        return Pooled(function(features[rows]))
+    def embed_image(rows: slice) -> Pooled:
+        return Pooled(adapter.embed_image(image[rows]))
 
-    ends = [
-        in_chunks(partial(embed, side, rows), len(rows), chunk, rows.device)
-        for side, rows in (("image", image), ("text", text))
-    ]
+    def embed_text(rows: slice) -> Pooled:
+        return Pooled(adapter.embed_text(text[rows]))
+
+    # Chunks free the activations of the towers' ends, as for a dual adapter.
+    images = in_chunks(embed_image, len(image), chunk, image.device)
+    texts = in_chunks(embed_text, len(text), chunk, text.device)
     layout = shard_layout(batch, group, merged=True)
-    local = adapter.compare(*(end.values.detach() for end in ends)).detach()
-    return Contrast(dual_score_shard(adapter, ends[0], ends[1], layout, group), layout, local)
+    # Pairs are chosen within the rank, and choosing has no gradient.
+    with torch.no_grad():
+        local = adapter.compare(images.values, texts.values)
+    shard = dual_score_shard(adapter, images, texts, layout, group)
+    return Contrast(shard, layout, local)

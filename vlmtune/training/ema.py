@@ -51,7 +51,9 @@ class EMA(Callback):
                 f"expected decay in [0, 1), every_n_steps >= 1 and start >= 0, got {decay=}, "
                 f"{every_n_steps=}, {start=}: correct them"
             )
-        self.decay, self.every_n_steps, self.start = decay, every_n_steps, start
+        self.decay = decay
+        self.every_n_steps = every_n_steps
+        self.start = start
         self._module: pl.LightningModule | None = None  # whose average it is
         self._average: dict[str, Tensor] = {}  # empty before the first counted step
         self._aside: dict[str, Tensor] | None = None  # live weights while the average is in place
@@ -73,11 +75,13 @@ class EMA(Callback):
         step = trainer.global_step
         if step <= self._seen or self._aside is not None or module is not self._module:
             return
+        # Several hooks may ask for one step; only the first adds it.
         self._seen = step
         if step <= self.start or (step - self.start) % self.every_n_steps:
             return
         for name, value in _averaged_part(module).items():
-            if (mean := self._average.get(name)) is None:
+            mean = self._average.get(name)
+            if mean is None:
                 self._average[name] = value.clone()
             else:  # on a resumed run it comes from the CPU
                 self._average[name] = mean.to(value.device).lerp_(value, 1 - self.decay)
@@ -85,7 +89,7 @@ class EMA(Callback):
     def _put_in(self, module: AdaptationModule) -> bool:
         if not self._average or self._aside is not None or module is not self._module:
             return False
-        self._aside = {n: value.clone() for n, value in _state(module).items()}
+        self._aside = {name: value.clone() for name, value in _state(module).items()}
         _set(module, self._average)
         return True
 
@@ -151,10 +155,12 @@ class EMA(Callback):
         """Restores the average if training continues; the module has loaded the live weights."""
         if trainer.state.fn != "fit":
             return
-        self._average, self._aside = {}, None
-        if AVERAGE in checkpoint:
-            saved, names = checkpoint[AVERAGE], _averaged_part(adaptation(pl_module))
-            self._average = {name: saved[name].clone() for name in names}
+        self._average = {}
+        self._aside = None
+        saved = checkpoint.get(AVERAGE)
+        if saved is not None:
+            for name in _averaged_part(adaptation(pl_module)):
+                self._average[name] = saved[name].clone()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the last step that was added."""
@@ -188,11 +194,12 @@ def _state(module: AdaptationModule) -> dict[str, Tensor]:
 
 def _averaged_part(module: AdaptationModule) -> dict[str, Tensor]:
     """Returns the real numbers among them, in 32 bits at least: less would lose small steps."""
-    return {
-        name: value.to(torch.promote_types(value.dtype, torch.float32))
-        for name, value in _state(module).items()
-        if value.is_floating_point()
-    }
+    # Counters and other integers have no mean.
+    average = {}
+    for name, value in _state(module).items():
+        if value.is_floating_point():
+            average[name] = value.to(torch.promote_types(value.dtype, torch.float32))
+    return average
 
 
 def _set(module: AdaptationModule, values: Mapping[str, Tensor]) -> None:

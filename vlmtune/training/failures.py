@@ -40,9 +40,9 @@ def is_lost(error: BaseException) -> bool:
         >>> is_lost(RuntimeError("shapes differ")), is_lost(UserError("gloo"))
         (False, False)
     """
-    kinds = dist.DistError if dist.is_available() else ()
-    plain = type(error) is RuntimeError and LOST.search(str(error)) is not None
-    return isinstance(error, kinds) or plain
+    if dist.is_available() and isinstance(error, dist.DistError):
+        return True
+    return type(error) is RuntimeError and LOST.search(str(error)) is not None
 
 
 def publish_failure(reason: str) -> None:
@@ -51,9 +51,10 @@ def publish_failure(reason: str) -> None:
     It then leaves the group, which ends what gloo's other ranks wait for. Rank 0 stays a little
     longer, as the others read from its process.
     """
-    store, rank = _store(), dist.get_rank() if _store() is not None else 0
+    store = _store()
     if store is None:
         return
+    rank = dist.get_rank()
     with contextlib.suppress(RuntimeError, OSError):
         store.compare_set(KEY, "", f"rank {rank}: {reason}")
         if dist.get_backend() == "gloo":  # NCCL would wait here for the others
@@ -68,9 +69,11 @@ def failure_of_others(error: BaseException) -> UserError:
     It has the reason if that rank gave one, else the ranks that no longer answer. Those of them
     that rank 0 started are killed.
     """
-    store, reason = _store(), ended_children()
+    store = _store()
+    reason = ended_children()
     if store is not None and reason is None:
-        rank, size = dist.get_rank(), dist.get_world_size()
+        rank = dist.get_rank()
+        size = dist.get_world_size()
         with contextlib.suppress(RuntimeError, OSError):
             if dist.get_backend() == "gloo":  # so that no rank waits for this one
                 dist.destroy_process_group()
@@ -130,8 +133,11 @@ def ended_children() -> str | None:
     """Says which process that rank 0 started has failed, and how; None if none has or elsewhere."""
     for observer in _observers():
         for rank, process in enumerate(observer._child_processes, 1):
-            if code := process.poll():
-                how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            code = process.poll()
+            if code:
+                how = f"exit status {code}"
+                if code < 0:
+                    how = signal.Signals(-code).name
                 return f"rank {rank} ended by {how}"
     return None
 
@@ -160,6 +166,7 @@ def _observers() -> list[_ChildProcessObserver]:
 
 
 def _store() -> Any:
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    connected = dist.is_available() and dist.is_initialized()
+    if not connected or dist.get_world_size() == 1:
         return None
     return dist.distributed_c10d._get_default_store()

@@ -7,6 +7,7 @@ culprit of this rank. Never: the end of the run; `module` stops it.
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
@@ -21,10 +22,11 @@ def all_finite(shard: ScoreShard, group: ProcessGroup, signals: Signals | None =
     """Returns whether all scores of all ranks are finite; ranks agree on `signals` on the way."""
     # Every score is in the rows of some rank.
     wrong = (~shard.rows.values.isfinite()).sum().reshape(1)
-    counts = wrong.new_tensor([] if signals is None else signals.counts())
+    if signals is None:
+        return not int(group.sum(wrong))
+    counts = wrong.new_tensor(signals.counts())
     total, *sums = group.sum(torch.cat([wrong, counts])).tolist()
-    if signals is not None:
-        signals.agree(sums)
+    signals.agree(sums)
     return not total
 
 
@@ -35,21 +37,33 @@ def first_wrong_record(
 
     If there is none, it is the first record with any score that is not finite.
     """
-    sides = ((shard.rows.values, shard.rows.computed),)
-    sides += ((shard.columns.values.T, shard.columns.computed.T),)
-    images, texts = (
-        (computed & ~values.isfinite()).any(dim=1) & ~(computed & values.isfinite()).any(dim=1)
-        for values, computed in sides
-    )
+    # A text or an image without any finite score is the cause, others only meet it.
+    images = _none_finite(shard.rows.values, shard.rows.computed)
+    texts = _none_finite(shard.columns.values.T, shard.columns.computed.T)
     owners = batch.targets.same_group[:, layout.texts]
     certain = images | (owners & texts).any(dim=1)
     possible = (~shard.rows.values.isfinite()).any(dim=1)
-    keys = [
-        [batch.keys[int(i)] for i in batch.image_group[wrong].tolist()]
-        for wrong in (certain, possible)
-    ]
-    by_rank = group.objects(keys)
-    return next((key for level in (0, 1) for rank in by_rank for key in rank[level]), batch.keys[0])
+    by_rank = group.objects((_first_key(certain, batch), _first_key(possible, batch)))
+    # Certain causes of any rank come before possible ones.
+    certain_keys, possible_keys = zip(*by_rank, strict=True)
+    keys = filter(None, [*certain_keys, *possible_keys])
+    return next(keys, batch.keys[0])
+
+
+def _none_finite(
+    values: Float[Tensor, "rows columns"], computed: Bool[Tensor, "rows columns"]
+) -> Bool[Tensor, "rows"]:
+    """True for rows with scores, none of which is finite."""
+    finite = values.isfinite()
+    wrong = (computed & ~finite).any(dim=1)
+    right = (computed & finite).any(dim=1)
+    return wrong & ~right
+
+
+def _first_key(wrong: Bool[Tensor, "n"], batch: Batch) -> str | None:
+    """The key of the record of the first image that is wrong."""
+    groups = batch.image_group[wrong].tolist()
+    return batch.keys[groups[0]] if groups else None
 
 
 def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> bool:
@@ -57,10 +71,16 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
 
     Gradients of DDP are equal on all ranks, others need not be.
     """
-    gradients = [_local_part(p.grad) for p in parameters if p.grad is not None]
-    gradients = [gradient for gradient in gradients if gradient.numel()]
+    gradients = []
+    for parameter in parameters:
+        if parameter.grad is not None:
+            # Only a part of a tensor that a strategy shards is on this rank.
+            gradient = _local_part(parameter.grad)
+            if gradient.numel():
+                gradients.append(gradient)
     if not gradients:  # on this rank; the others still call `sum`
-        return not int(group.sum(torch.zeros((), dtype=torch.int64, device=parameters[0].device)))
+        none = torch.zeros((), dtype=torch.int64, device=parameters[0].device)
+        return not int(group.sum(none))
     # The sum of squares is eight times as fast as the largest absolute value on a CPU, but may be
     # infinite for finite numbers.
     wrong = ~torch.isfinite(get_total_norm(gradients))
@@ -76,7 +96,8 @@ def _local_part(gradient: Tensor) -> Tensor:
 
 def first_wrong_gradient(named: Iterable[tuple[str, nn.Parameter]]) -> str | None:
     """Returns the name of the first parameter whose gradient is not finite, or None."""
-    return first_wrong_weight({name: p.grad for name, p in named if p.grad is not None})
+    gradients = {name: p.grad for name, p in named if p.grad is not None}
+    return first_wrong_weight(gradients)
 
 
 def first_wrong_weight(state: Mapping[str, Tensor]) -> str | None:
@@ -86,4 +107,7 @@ def first_wrong_weight(state: Mapping[str, Tensor]) -> str | None:
         >>> first_wrong_weight({"a": torch.ones(2), "b": torch.tensor([torch.nan])})
         'b'
     """
-    return next((name for name, value in state.items() if not value.isfinite().all()), None)
+    for name, value in state.items():
+        if not value.isfinite().all():
+            return name
+    return None

@@ -66,21 +66,24 @@ class FSDP2(ModelParallelStrategy):
         self.setup_precision_plugin()
 
     def _shard(self, module: AdaptationModule) -> None:
-        shard = partial(fully_shard, mesh=self.device_mesh["data_parallel"])
+        # Names survive sharding, objects do not.
         name_of = {parameter: name for name, parameter in module.named_parameters()}
         scales = [(name_of[parameter], scale) for parameter, scale in module.adapter.lr_scales()]
-        whole = {p for p in name_of if not p.ndim}  # fully_shard takes none of them
-        blocks = list(trained_blocks(module))
-        for block in blocks:
-            shard(block, ignored_params=whole)
-        inside = {parameter for block in blocks for parameter in block.parameters()}
-        frozen = {p for p in module.parameters() if not p.requires_grad} - inside
-        shard(module, ignored_params=whole | frozen)
-        for step in ("training_step", "validation_step"):
-            register_fsdp_forward_method(module, step)
+        shard = partial(fully_shard, mesh=self.device_mesh["data_parallel"])
+        # fully_shard takes no single numbers; a hook averages their gradients instead.
+        whole = {parameter for parameter in name_of if not parameter.ndim}
         for parameter in whole:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(_average)
+        # Frozen weights outside the blocks stay whole: they have neither gradient nor state.
+        frozen = {parameter for parameter in name_of if not parameter.requires_grad}
+        blocks = list(trained_blocks(module))
+        for block in blocks:
+            frozen -= set(block.parameters())
+            shard(block, ignored_params=whole)
+        shard(module, ignored_params=whole | frozen)
+        for step in ("training_step", "validation_step"):
+            register_fsdp_forward_method(module, step)
         self._groups = [cast(FSDPModule, part) for part in (module, *blocks)]
         # The adapter named the weights of before; each is another object now.
         sharded = dict(module.named_parameters())
@@ -153,28 +156,34 @@ class FSDP2(ModelParallelStrategy):
         assert self.lightning_module is not None
         current = self.lightning_module.state_dict()
         state = checkpoint["state_dict"]
-        parts = {name: _part(value, current.get(name)) for name, value in state.items()}
+        parts = {}
+        for name, value in state.items():
+            parts[name] = _part(value, current.get(name))
         self.lightning_module.load_state_dict(parts, strict=strict)
 
     @override
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            trained = [p for group in optimizer.param_groups for p in group["params"]]
-            ids = [number for group in saved["param_groups"] for number in group["params"]]
-            state = {
-                number: {
-                    key: _part(value, trained[i]) for key, value in saved["state"][number].items()
-                }
-                for i, number in enumerate(ids)
-                if number in saved["state"] and i < len(trained)
-            }
+            # A checkpoint numbers weights in the order of the optimizer's groups.
+            trained: list[nn.Parameter] = []
+            for group in optimizer.param_groups:
+                trained += group["params"]
+            numbers: list[int] = []
+            for group in saved["param_groups"]:
+                numbers += group["params"]
+            state = {}
+            for parameter, number in zip(trained, numbers, strict=False):
+                if number in saved["state"]:
+                    whole = saved["state"][number]
+                    state[number] = {key: _part(value, parameter) for key, value in whole.items()}
             optimizer.load_state_dict({**saved, "state": state})
 
 
 def trained_blocks(module: AdaptationModule) -> Iterator[nn.Module]:
     """Yields the blocks of the backbone's towers in which something is trained."""
     for tower in (module.backbone.image_tower, module.backbone.text_tower):
-        for block in () if tower is None else tower.blocks:
+        blocks = [] if tower is None else tower.blocks
+        for block in blocks:
             if any(parameter.requires_grad for parameter in block.parameters()):
                 yield block
 

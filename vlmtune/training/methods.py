@@ -1,7 +1,8 @@
 """The methods of Cola and EqSim as their papers have them, for a few lines of Python or a YAML.
 
-A backbone comes in, an `AdaptationModule` with the parts of a paper's method goes out. It never
-has a step of its own: a config with the same parts trains the same weights to the last bit.
+In: a backbone. Out: an `AdaptationModule` with the parts of a paper's method.
+Never: its own step; a config with the same parts trains the same weights to the last bit.
+
 Numbers are the papers', mAP in % as all/unseen/seen and accuracy in %; none is reproduced here. The
 project's own variants are configs: configs/experiments/corpora/methods.
 

@@ -4,6 +4,7 @@ In: batches. Out: gradients of the weighted sum of losses, logs and checkpoints.
 Never: anything that belongs to one method.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
@@ -116,10 +117,13 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             )
         check_needs(objectives, adapter, backbone)
         needs = frozenset[Need]().union(*(objective.needs for objective in objectives))
-        self.backbone, self.adapter = backbone, adapter
+        self.backbone = backbone
+        self.adapter = adapter
         self.objectives = nn.ModuleList(objectives)
         self.make_optimizer = optimizer or default_optimizer
-        self.warmup, self.final_lr, self.seed = warmup, final_lr, seed or 0
+        self.warmup = warmup
+        self.final_lr = final_lr
+        self.seed = seed or 0
         self.store = store
         self.store_dtype: StoreDType = store_dtype
         self.strict_loading = True
@@ -204,12 +208,19 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             return  # the scaler of 16-mixed precision skips such a step by itself
         group = ProcessGroup()
-        trained = [p for parameters in optimizer.param_groups for p in parameters["params"]]
-        if not finite_gradients(trained, group):
-            first = group.objects((first_wrong_gradient(self.named_parameters()), self._first_key))
-            got = f"NaN or infinity in that of {next(name for name, _ in first if name)!r}"
-            record = f"its batch begins with record {first[0][1]!r}"
-            self._stop("finite gradients", got, record, group)
+        # Only gradients that the step uses can spoil weights.
+        trained: list[nn.Parameter] = []
+        for parameters in optimizer.param_groups:
+            trained += parameters["params"]
+        if finite_gradients(trained, group):
+            return
+        # With DDP all ranks have one gradient, with FSDP2 only some hold the wrong part.
+        wrong = first_wrong_gradient(self.named_parameters())
+        by_rank = group.objects((wrong, self._first_key))
+        name = next(name for name, _ in by_rank if name)
+        _, key = by_rank[0]
+        got = f"NaN or infinity in the gradient of {name!r}"
+        self._stop("finite gradients", got, f"its batch begins with record {key!r}", group)
 
     @override
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -223,21 +234,22 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     def _loss(self, batch: Batch, batch_idx: int, stage: Literal["train", "val"]) -> Tensor:
         group = ProcessGroup(alone=stage == "val")
         layout = shard_layout(batch, group, merged=not self.adapter.joint)
+        # A generator of its own: pairs do not depend on what else a step draws.
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
         shard = self.scores.shard(batch, layout, group, generator)
         objectives = cast(list[Objective], list(self.objectives))
         names = [objective.name for objective in objectives]
-        if not all_finite(shard, group, self.signals if stage == "train" else None):
+        # Ranks agree on signals in the same exchange; validation has none to agree on.
+        signals = self.signals if stage == "train" else None
+        if not all_finite(shard, group, signals):
             key = first_wrong_record(shard, batch, layout, group)
             wanted = f"finite scores for {', '.join(names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
         parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
-        weights = parts.new_tensor([objective.weight for objective in objectives])
         losses = group.sum(parts.detach())
-        if wrong := (~losses.isfinite()).nonzero().flatten().tolist():
-            key = group.objects(batch.keys[0])[0]
-            got = f"{losses[wrong[0]]} from {names[wrong[0]]}"
-            self._stop("a finite loss", got, f"first record {key!r}", group)
+        self._check_losses(losses, names, batch, group)
+        # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
+        weights = parts.new_tensor([objective.weight for objective in objectives])
         logged = {"batch_size": len(batch.keys), "sync_dist": stage == "val"}
         for name, loss in zip(names, losses, strict=True):
             self.log(f"{stage}/{name}", loss, **logged)
@@ -253,15 +265,22 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             return objective.shard_loss(shard, group)
         return objective(*gather_all(shard, group)) / group.size
 
+    def _check_losses(
+        self, losses: Tensor, names: list[str], batch: Batch, group: ProcessGroup
+    ) -> None:
+        for name, loss in zip(names, losses.tolist(), strict=True):
+            if not math.isfinite(loss):
+                key = group.objects(batch.keys[0])[0]
+                self._stop("a finite loss", f"{loss} from {name}", f"first record {key!r}", group)
+
     def _diagnose(self, shard: ScoreShard) -> None:
         """Logs the diagnostics of objectives on the rank's own batch, at some steps."""
         every = getattr(self._trainer, "log_every_n_steps", None)
         if not every or self.global_step % every:
             return
         for objective in cast(list[Objective], list(self.objectives)):
-            for name, value in objective.diagnose(
-                *local_scores(objective.scores_of(shard))
-            ).items():
+            scores, targets = local_scores(objective.scores_of(shard))
+            for name, value in objective.diagnose(scores, targets).items():
                 self.log(f"train/{objective.name}/{name}", value)
 
     def _stop(self, expected: str, got: str, record: str, group: ProcessGroup) -> NoReturn:
@@ -292,7 +311,9 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
     def _accumulated(self, batch_idx: int) -> int:
         """Returns how many batches of the present step came before this one."""
-        return batch_idx % (self._trainer.accumulate_grad_batches if self._trainer else 1)
+        if self._trainer is None:
+            return 0
+        return batch_idx % self._trainer.accumulate_grad_batches
 
     @override
     def configure_optimizers(self) -> Any:
@@ -307,9 +328,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
                 f"expected something to train, {type(self.adapter).__name__} has no trained "
                 "parameter: choose another adapter, or use `vlmtune evaluate`"
             )
-        optimizer = self.make_optimizer(parameter_groups(trained, self.adapter.lr_scales()))
+        # A group's scale has done its work once it is in the rate.
+        groups = parameter_groups(trained, self.adapter.lr_scales())
+        optimizer = self.make_optimizer(groups)
         for group in optimizer.param_groups:
-            group["lr"] = group["lr"] * group.pop("scale", 1.0)
+            group["lr"] *= group.pop("scale", 1.0)
         steps = int(self.trainer.estimated_stepping_batches)
         schedule = LambdaLR(optimizer, warmup_cosine(steps, self.warmup, self.final_lr))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -27,9 +27,11 @@ def check_checkpoints(
     for callback in trainer.checkpoint_callbacks:
         if not isinstance(callback, ModelCheckpoint) or not benchmark_of(callback.monitor, names):
             continue
-        steps, epochs = callback._every_n_train_steps, callback.every_n_epochs
+        steps = callback._every_n_train_steps
+        epochs = callback.every_n_epochs
         timed = callback._train_time_interval is not None
-        if timed or not (_divides(every_n_steps, steps) and _divides(every_n_epochs, epochs)):
+        measured = _divides(every_n_steps, steps) and _divides(every_n_epochs, epochs)
+        if timed or not measured:
             raise UserError(
                 f"expected {callback.monitor} to be measured whenever a checkpoint is saved by "
                 f"it, got ModelCheckpoint with every_n_train_steps={steps} and "
@@ -56,7 +58,10 @@ def check_monitored(trainer: pl.Trainer, not_run: Mapping[str, str]) -> None:
 
 def benchmark_of(metric: Any, benchmarks: Iterable[str]) -> str | None:
     """Returns the benchmark that a logged number belongs to, or None."""
-    return next((name for name in benchmarks if str(metric).startswith(f"{name}/")), None)
+    for name in benchmarks:
+        if str(metric).startswith(f"{name}/"):
+            return name
+    return None
 
 
 def _divides(measured: int, saved: int | None) -> bool:

@@ -26,15 +26,20 @@ def parameter_groups(
         >>> [group["scale"] for group in parameter_groups([bias, matrix], [(matrix, 0.1)])]
         [0.1, 1.0]
     """
-    scale = {id(parameter): factor for parameter, factor in scales}
+    scale_of = {id(parameter): scale for parameter, scale in scales}
+    # Matrices come first, and among them the highest learning rate.
     by_kind: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for parameter in trained:
-        kind = (parameter.ndim <= 1, -scale.get(id(parameter), 1.0))
-        by_kind.setdefault(kind, []).append(parameter)
+        # Decay would pull biases and norms to zero, which regularises nothing.
+        vector = parameter.ndim <= 1
+        scale = scale_of.get(id(parameter), 1.0)
+        by_kind.setdefault((vector, -scale), []).append(parameter)
     groups: list[dict[str, Any]] = []
-    for (vector, factor), parameters in sorted(by_kind.items(), key=lambda item: item[0]):
-        group: dict[str, Any] = {"params": parameters, "scale": -factor}
-        groups.append({**group, "weight_decay": 0.0} if vector else group)
+    for vector, negative in sorted(by_kind):
+        group: dict[str, Any] = {"params": by_kind[vector, negative], "scale": -negative}
+        if vector:
+            group["weight_decay"] = 0.0
+        groups.append(group)
     return groups
 
 
@@ -51,11 +56,12 @@ def warmup_cosine(steps: int, warmup: float, final: float) -> Callable[[int], fl
         [1.0, 0.8, 0.2]
     """
     rise = max(1, round(warmup * steps))
+    fall = max(1, steps - rise)
 
     def factor(step: int) -> float:
         if step < rise:
             return (step + 1) / rise
-        progress = min(1.0, (step - rise) / max(1, steps - rise))
+        progress = min(1.0, (step - rise) / fall)
         return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
 
     return factor

@@ -59,4 +59,6 @@ def in_chunks(
             parts.append(checkpoint(run, part, anchor, use_reentrant=False))
         else:
             parts.append(function(part))
-    return cast(Part, torch.cat(parts) if isinstance(parts[0], Tensor) else concatenate(parts))
+    if isinstance(parts[0], Tensor):
+        return cast(Part, torch.cat(parts))
+    return cast(Part, concatenate(parts))

@@ -21,9 +21,6 @@ from vlmtune.training.score_shards import with_reference
 from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import Batch, Features, Pooled, ScoreShard
 
-Known = Mapping[Modality, Features]
-"""Features of this backbone that have been computed already."""
-
 
 class Reference(BatchFeatures):
     """Batches as the frozen backbone itself embeds and scores them.
@@ -38,7 +35,9 @@ class Reference(BatchFeatures):
     @torch.no_grad()
     def scores(self, batch: Batch, chunk: int | None) -> Float[Tensor, "n m"]:
         """Returns the scores of a rank's images and texts."""
-        image, text = (normalize(x, dim=-1) for x in self._embeddings(batch, chunk, {}))
+        image, text = self._embeddings(batch, chunk, {})
+        image = normalize(image, dim=-1)
+        text = normalize(text, dim=-1)
         return self.backbone.logit_scale * image @ text.T + self.backbone.logit_bias
 
     @torch.no_grad()
@@ -47,28 +46,31 @@ class Reference(BatchFeatures):
         shard: ScoreShard,
         contrast: Contrast | None,
         batch: Batch,
-        known: Known,
+        features: Mapping[Modality, Features],
         chunk: int | None,
         layout: ShardLayout,
         group: ProcessGroup,
     ) -> ScoreShard:
-        """Returns the scores with those of the frozen backbone beside them."""
-        image, text = self._embeddings(batch, chunk, known)
-        temperature = self.backbone.logit_scale, self.backbone.logit_bias
+        """Returns the scores with those of the frozen backbone beside them.
+
+        `features` are the features of this backbone that have been computed already.
+        """
+        image, text = self._embeddings(batch, chunk, features)
+        scale, bias = self.backbone.logit_scale, self.backbone.logit_bias
         if contrast is not None:
-            both = with_reference(contrast.shard, image, text, *temperature, contrast.layout, group)
+            both = with_reference(contrast.shard, image, text, scale, bias, contrast.layout, group)
             shard = replace(shard, contrast=both)
-        return with_reference(shard, image, text, *temperature, layout, group)
+        return with_reference(shard, image, text, scale, bias, layout, group)
 
     def _embeddings(
-        self, batch: Batch, chunk: int | None, known: Known
+        self, batch: Batch, chunk: int | None, features: Mapping[Modality, Features]
     ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "m d"]]:
-        sides: tuple[Modality, Modality] = ("image", "text")
-        given = (known.get(side) for side in sides)
-        image, text = (
-            features if isinstance(features, Pooled) else self.encode_batch(side, batch, chunk)
-            for side, features in zip(sides, given, strict=True)
-        )
+        image = features.get("image")
+        if not isinstance(image, Pooled):
+            image = self.encode_batch("image", batch, chunk)
+        text = features.get("text")
+        if not isinstance(text, Pooled):
+            text = self.encode_batch("text", batch, chunk)
         assert isinstance(image, Pooled)
         assert isinstance(text, Pooled)
         return image.values, text.values

@@ -97,12 +97,16 @@ class RetentionBudget(Callback):
                 f"expected max_drop in [0, 1) and every_n_steps >= 1, got {max_drop=} and "
                 f"{every_n_steps=}: correct them"
             )
-        self.benchmarks, self.max_drop, self.action = benchmarks, max_drop, action
-        self.every_n_steps, self.store = every_n_steps, None if store is None else Path(store)
+        self.benchmarks = benchmarks
+        self.max_drop = max_drop
+        self.action = action
+        self.every_n_steps = every_n_steps
+        self.store = None if store is None else Path(store)
         self.drops: list[Drop] = []
         self._before: Mapping[str, float] = {}
         self._scorer: Scorer | None = None
-        self._checked, self._last = 0, math.inf  # the step checked last, and the run's last step
+        self._checked = 0  # the step that was checked last
+        self._last = math.inf  # the run's last step
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -115,7 +119,8 @@ class RetentionBudget(Callback):
             return
         module = adaptation(pl_module)
         if self.action == "anneal":
-            if any(isinstance(callback, EMA) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+            callbacks = trainer.callbacks  # type: ignore[attr-defined]
+            if any(isinstance(callback, EMA) for callback in callbacks):
                 raise UserError(
                     "expected only RetentionBudget to change the weights, got EMA as well as the "
                     "action 'anneal': leave EMA out, or choose the action 'stop'"
@@ -144,9 +149,11 @@ class RetentionBudget(Callback):
         batch_idx: int,
     ) -> None:
         """Checks the budget at the end of a step."""
-        step, module = trainer.global_step, adaptation(pl_module)
+        module = adaptation(pl_module)
+        step = trainer.global_step
         # With accumulated gradients several batches end at one step.
-        if step == self._checked or (step != self._last and step % self.every_n_steps):
+        due = step == self._last or step % self.every_n_steps == 0
+        if step == self._checked or not due:
             return
         self._checked = step
         if self._keeps_budget(trainer, module):
@@ -168,8 +175,11 @@ class RetentionBudget(Callback):
         """Measures the present weights."""
         assert self._scorer is not None
         with averaged_weights(trainer, module):
-            now = self._measured(self._scorer)
-        drops = [Drop(before - now[n], n, before, now[n]) for n, before in self._before.items()]
+            metrics = self._measured(self._scorer)
+        drops = []
+        for name, before in self._before.items():
+            now = metrics[name]
+            drops.append(Drop(before - now, name, before, now))
         self.drops = sorted(drops, reverse=True)
         return self.drops[0].fall <= self.max_drop
 
@@ -182,11 +192,15 @@ class RetentionBudget(Callback):
 
     def _anneal(self, trainer: pl.Trainer, module: AdaptationModule) -> float:
         """Moves the weights back until they keep the budget; returns alpha."""
-        line, low, high = WiseFT(module.backbone, module.adapter), 0, STEPS
+        line = WiseFT(module.backbone, module.adapter)
+        low, high = 0, STEPS  # `low` keeps the budget, as far as one knows, and `high` does not
         while high - low > 1:
             middle = (low + high) // 2
             line.at(middle / STEPS)
-            low, high = (middle, high) if self._keeps_budget(trainer, module) else (low, middle)
+            if self._keeps_budget(trainer, module):
+                low = middle
+            else:
+                high = middle
         line.at(low / STEPS)
         self._keeps_budget(trainer, module)  # for `drops`
         return low / STEPS
@@ -200,11 +214,14 @@ class RetentionBudget(Callback):
         suite = run_suite(self.benchmarks, scorer)
         for name, reason in suite.not_run:
             raise UserError(f"expected to watch {name} with RetentionBudget, got {reason}")
-        metrics = {result.benchmark: result.metrics[result.primary] for result in suite.results}
-        for name, metric in metrics.items():
+        # A fall is a difference of fractions: another unit could not be compared with the limit.
+        values = {}
+        for result in suite.results:
+            metric = result.metrics[result.primary]
             if metric.unit != "fraction" or not metric.higher_is_better:
                 raise UserError(
-                    f"expected a fraction that is higher for a better model, got {name}: watch "
-                    "another benchmark with RetentionBudget"
+                    "expected a fraction that is higher for a better model, got "
+                    f"{result.benchmark}: watch another benchmark with RetentionBudget"
                 )
-        return {name: metric.value for name, metric in metrics.items()}
+            values[result.benchmark] = metric.value
+        return values

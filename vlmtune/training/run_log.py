@@ -38,18 +38,18 @@ def log_results(
     not_run: Mapping[str, str],
 ) -> dict[str, float]:
     """Logs each number as `<benchmark>/<metric>`, and a table to Weights & Biases; returns them."""
-    numbers = {
-        f"{name}/{metric}": number.value
-        for name, result in results.items()
-        for metric, number in result.metrics.items()
-    }
+    numbers = {}
+    for name, result in results.items():
+        for metric, number in result.metrics.items():
+            numbers[f"{name}/{metric}"] = number.value
     # Every rank has the same numbers: nothing to reduce, nothing to wait for.
     if trainer.state.fn != "fit":  # Lightning returns and shows these
         for name, value in numbers.items():
             module.log(name, value, batch_size=1)
         return numbers
-    for name in [n for n in trainer.callback_metrics if benchmark_of(n, not_run)]:
-        del trainer.callback_metrics[name]  # an earlier step scored it
+    for name in list(trainer.callback_metrics):
+        if benchmark_of(name, not_run):
+            del trainer.callback_metrics[name]  # an earlier step scored it
     # Some hooks have no `log`, and loggers get its numbers at every log_every_n_steps only.
     for name, value in numbers.items():
         trainer.callback_metrics[name] = torch.tensor(value)
@@ -65,9 +65,13 @@ def log_results(
 def log_retrievals(trainer: pl.Trainer, results: Mapping[str, Result]) -> None:
     """Logs pictures of retrievals to Weights & Biases."""
     loggers = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
-    for name, result in results.items() if loggers else ():
+    if not loggers:
+        return
+    for name, result in results.items():
         pictures, texts = retrievals(result)
-        for logger in loggers if pictures else ():
+        if not pictures:
+            continue
+        for logger in loggers:
             logger.log_image(f"{name}/retrievals", pictures, trainer.global_step, caption=texts)
 
 
@@ -83,16 +87,22 @@ def provenance(
         seconds: Time spent on training.
     """
     data = getattr(trainer, "datamodule", None)
-    callbacks = trainer.callbacks  # type: ignore[attr-defined]
-    configs = (c.configuration for c in callbacks if isinstance(c, HasConfiguration))
+    folders = []
+    if data:
+        folders = [str(shard_set.path) for shard_set in data.sets["train"]]
+    config: dict[str, Any] = {}
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, HasConfiguration):
+            config = callback.configuration
+            break
     facts = {
-        "data": ", ".join(str(s.path) for s in data.sets["train"]) if data else "",
+        "data": ", ".join(folders),
         "config": {
             "objectives": [o.spec() for o in module.objectives],  # type: ignore[operator]
             "pairs": module.pairs.spec(),
             "steps": trainer.global_step,
             "benchmarks": dict(benchmarks),
-            "fit": next(configs, {}),
+            "fit": config,
         },
         "versions": library_versions(),
         "commit": _commit(),
@@ -114,8 +124,9 @@ class Origin(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         if "provenance" not in checkpoint:
-            known = provenance(trainer, adaptation(pl_module), {}, 0.0)
-            checkpoint["provenance"] = {k: v for k, v in known.items() if k != "seconds"}
+            facts = provenance(trainer, adaptation(pl_module), {}, 0.0)
+            del facts["seconds"]
+            checkpoint["provenance"] = facts
 
 
 @functools.cache

@@ -42,8 +42,11 @@ class RunMonitor(pl.Callback):
         self._restart(0.0, 0.0, 0)
 
     def _restart(self, since: float, waited: float, step: int) -> None:
-        self._records, self._pairs = 0, torch.zeros((), dtype=torch.int64)
-        self._since, self._waited, self._step = since, waited, step
+        self._records = 0
+        self._pairs = torch.zeros((), dtype=torch.int64)
+        self._since = since
+        self._waited = waited
+        self._step = step
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -56,15 +59,19 @@ class RunMonitor(pl.Callback):
         every: int = cast(Any, trainer).log_every_n_steps  # an attribute that Lightning sets later
         if not every or (trainer.global_step + 1) % every:
             return
+        # Before clipping, so that the norm tells of the loss and not of the clip.
         groups = optimizer.param_groups
-        gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-        scale, scaler = 1.0, getattr(trainer.precision_plugin, "scaler", None)  # of 16-bit training
+        gradients = []
+        for group in groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    gradients.append(parameter.grad)
+        norm = float(get_total_norm(gradients))
+        # A fused optimizer unscales the gradients of 16-bit training in its step, later than here.
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-            scale = float(scaler.get_scale())  # a fused optimizer unscales gradients in its step
-        self._numbers = {
-            "train/lr": float(groups[0]["lr"]),
-            "train/gradient_norm": float(get_total_norm(gradients)) / scale,
-        }
+            norm /= float(scaler.get_scale())
+        self._numbers = {"train/lr": float(groups[0]["lr"]), "train/gradient_norm": norm}
         log_scale = getattr(pl_module.adapter, "log_scale", None)
         if isinstance(log_scale, Tensor) and log_scale.requires_grad:
             self._numbers["train/logit_scale"] = float(log_scale.detach().exp())
@@ -82,7 +89,10 @@ class RunMonitor(pl.Callback):
         self._pairs = self._pairs + cast(Any, pl_module).scores.scored * trainer.world_size
         if not self._numbers:
             return
-        now, waited = time.monotonic(), _waited(trainer)
+        # All numbers are of the time since the last logged step.
+        now = time.monotonic()
+        waited = _waited(trainer)
+        step = trainer.global_step
         passed = max(now - self._since, 1e-9)
         self.latest = {
             **self._numbers,
@@ -91,10 +101,10 @@ class RunMonitor(pl.Callback):
             "train/waiting": (waited - self._waited) / passed,
             "train/memory": _memory(pl_module.device),
         }
-        end, step = trainer.estimated_stepping_batches, trainer.global_step
+        end = trainer.estimated_stepping_batches
         if math.isfinite(end):
-            a_step = passed / max(step - self._step, 1)
-            self.latest["train/seconds_left"] = (end - step) * a_step
+            seconds_a_step = passed / max(step - self._step, 1)
+            self.latest["train/seconds_left"] = (end - step) * seconds_a_step
         for logger in trainer.loggers:
             logger.log_metrics(self.latest, step)
         self._numbers = {}

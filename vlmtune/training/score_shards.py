@@ -37,8 +37,10 @@ def dual_score_shard(
     if group.size == 1:
         scores = _scores(adapter, image, text)
         return ScoreShard(scores, layout.rows, scores, layout.columns)
+    # A text of several ranks is a column of the first alone, so that it counts once.
     text = text[layout.texts]
-    images, texts = group.gather(image), group.gather(text)
+    images = group.gather(image)
+    texts = group.gather(text)
     return ScoreShard(
         _scores(adapter, image, texts),
         layout.rows,
@@ -50,10 +52,13 @@ def dual_score_shard(
 
 
 def _scores(adapter: DualAdapter, image: Embeddings, text: Embeddings) -> Scores:
-    pooled = [side.values if isinstance(side, Pooled) else side.pooled for side in (image, text)]
-    scores = adapter.scores(*pooled)
-    if isinstance(image, Pooled) or isinstance(text, Pooled) or scores.embedded is None:
-        return scores
+    if isinstance(image, Pooled) or isinstance(text, Pooled):
+        assert isinstance(image, Pooled)
+        assert isinstance(text, Pooled)
+        return adapter.scores(image.values, text.values)
+    scores = adapter.scores(image.pooled, text.pooled)
+    assert scores.embedded is not None
+    # Objectives over tokens find them where they find embeddings.
     embedded = replace(scores.embedded, image_tokens=image.tokens, text_tokens=text.tokens)
     return replace(scores, embedded=embedded)
 
@@ -69,15 +74,24 @@ def joint_score_shard(scores: Scores, layout: ShardLayout, group: ProcessGroup) 
     if group.size == 1:
         return ScoreShard(scores, layout.rows, scores, layout.columns)
     n, m = scores.values.shape
-    left, right = layout.column_start, layout.rows.truth.shape[1] - layout.column_start - m
-    above, below = layout.row_start, layout.columns.truth.shape[0] - layout.row_start - n
-    rows, columns = (
-        Scores(pad(scores.values, edges), pad(scores.computed, edges))
-        for edges in ((left, right), (0, 0, above, below))
-    )
+    # The rank's own block of pairs lies within its strip of rows and its strip of columns.
+    left = layout.column_start
+    right = layout.rows.truth.shape[1] - left - m
+    above = layout.row_start
+    below = layout.columns.truth.shape[0] - above - n
     return ScoreShard(
-        rows, layout.rows, columns, layout.columns, layout.row_start, layout.column_start
+        _padded(scores, (left, right)),
+        layout.rows,
+        _padded(scores, (0, 0, above, below)),
+        layout.columns,
+        layout.row_start,
+        layout.column_start,
     )
+
+
+def _padded(scores: Scores, edges: tuple[int, ...]) -> Scores:
+    """Adds pairs without a score; `edges` are as in `torch.nn.functional.pad`."""
+    return Scores(pad(scores.values, edges), pad(scores.computed, edges))
 
 
 def with_reference(
@@ -100,49 +114,48 @@ def with_reference(
         layout: The position of images and texts among those of all ranks.
         group: All ranks.
     """
-    image, text = normalize(image, dim=-1), normalize(text[layout.texts], dim=-1)
-    rows = scale * image @ group.gather(text).transpose(0, 1) + bias
+    # Gathered after they are normalised, so that each rank normalises only its own.
+    image = normalize(image, dim=-1)
+    text = normalize(text[layout.texts], dim=-1)
+    reference = scale * image @ group.gather(text).transpose(0, 1) + bias
+    rows = replace(shard.rows, reference=reference)
     if group.size == 1:
-        scores = replace(shard.rows, reference=rows)
-        return replace(shard, rows=scores, columns=scores)
-    columns = scale * group.gather(image) @ text.transpose(0, 1) + bias
-    return replace(
-        shard,
-        rows=replace(shard.rows, reference=rows),
-        columns=replace(shard.columns, reference=columns),
-    )
+        return replace(shard, rows=rows, columns=rows)
+    reference = scale * group.gather(image) @ text.transpose(0, 1) + bias
+    return replace(shard, rows=rows, columns=replace(shard.columns, reference=reference))
 
 
 def gather_all(shard: ScoreShard, group: ProcessGroup) -> tuple[Scores, Targets]:
     """Returns the N x M scores and targets, for objectives that need the full matrix."""
-    rows, targets = shard.rows, shard.row_targets
+    rows = shard.rows
     if group.size == 1:
-        return rows, targets
+        return rows, shard.row_targets
     embedded = rows.embedded
     if embedded is not None and shard.columns.embedded is not None:
+        # The columns know the embeddings of all images, the rows those of all texts.
         images = shard.columns.embedded
         embedded = replace(embedded, image=images.image, image_tokens=images.image_tokens)
-    scores = Scores(
-        group.gather(rows.values),
-        group.gather(rows.computed),
-        embedded,
-        None if rows.reference is None else group.gather(rows.reference),
-    )
-    return scores, targets.map(group.gather)
+    reference = rows.reference
+    if reference is not None:
+        reference = group.gather(reference)
+    values = group.gather(rows.values)
+    computed = group.gather(rows.computed)
+    scores = Scores(values, computed, embedded, reference)
+    return scores, shard.row_targets.map(group.gather)
 
 
 def local_scores(shard: ScoreShard) -> tuple[Scores, Targets]:
     """Returns the scores and targets of the rank's images against its own texts."""
-    columns = slice(shard.column_start, shard.column_start + shard.columns.values.shape[1])
-    rows, targets = shard.rows, shard.row_targets
+    start = shard.column_start
+    columns = slice(start, start + shard.columns.values.shape[1])
+    rows = shard.rows
     embedded = rows.embedded
     if embedded is not None and shard.columns.embedded is not None:
+        # The columns know the rank's own texts, the rows all texts.
         texts = shard.columns.embedded
         embedded = replace(embedded, text=texts.text, text_tokens=texts.text_tokens)
-    scores = Scores(
-        rows.values[:, columns],
-        rows.computed[:, columns],
-        embedded,
-        None if rows.reference is None else rows.reference[:, columns],
-    )
-    return scores, targets.map(lambda part: part[:, columns])
+    reference = rows.reference
+    if reference is not None:
+        reference = reference[:, columns]
+    scores = Scores(rows.values[:, columns], rows.computed[:, columns], embedded, reference)
+    return scores, shard.row_targets.map(lambda matrix: matrix[:, columns])

@@ -32,8 +32,6 @@ from vlmtune.training.score_shards import (
 from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import Batch, Features, Pooled, PooledTokens, ScoreShard
 
-SIDES: tuple[Modality, Modality] = ("image", "text")
-
 
 class TrainingScores:
     """Scores batches with a backbone and an adapter, and attaches the adapter.
@@ -67,15 +65,22 @@ class TrainingScores:
         if adapter.joint and pairs.needs_reference and self.contrast is None:
             check_pairs(pairs, backbone)
             needs = {*needs, "reference"}
-        spare = copy.deepcopy(backbone).requires_grad_(False) if "reference" in needs else None
+        # Copied before the adapter may unfreeze or wrap weights, dropped if it does neither.
+        original = None
+        if "reference" in needs:
+            original = copy.deepcopy(backbone).requires_grad_(False)
         adapter.attach(backbone)
-        specs = (adapter.image_input, adapter.text_input)
-        changes = not all(spec.frozen for spec in specs)
-        changes = changes or any(p.requires_grad for p in backbone.parameters())
-        self.original = spare if changes else None
-        self.inputs = BatchFeatures(backbone, *specs)
-        self.reference = Reference(self.original or backbone)
-        self.adapter, self.pairs, self.needs, self.chunk = adapter, pairs, needs, chunk
+        # An adapter may train weights of the backbone, directly or by way of its features.
+        frozen = adapter.image_input.frozen and adapter.text_input.frozen
+        if frozen and not any(p.requires_grad for p in backbone.parameters()):
+            original = None
+        self.original = original
+        self.inputs = BatchFeatures(backbone, adapter.image_input, adapter.text_input)
+        self.reference = Reference(original or backbone)
+        self.adapter = adapter
+        self.pairs = pairs
+        self.needs = needs
+        self.chunk = chunk
 
     def shard(
         self, batch: Batch, layout: ShardLayout, group: ProcessGroup, generator: torch.Generator
@@ -88,43 +93,57 @@ class TrainingScores:
             group: All ranks.
             generator: Draws the pairs.
         """
-        computed: dict[Modality, Features] = {}
+        # Frozen features, which the reference may use again.
+        features: dict[Modality, Features] = {}
         contrast: Contrast | None = None
         if isinstance(self.adapter, DualAdapter):
-            image, text = (self._embed(side, batch, computed) for side in SIDES)
+            image = self._embed("image", batch, features)
+            text = self._embed("text", batch, features)
             shard = dual_score_shard(self.adapter, image, text, layout, group)
         else:
-            image, text = (self.inputs.encode_batch(side, batch, self.chunk) for side in SIDES)
+            image = self.inputs.encode_batch("image", batch, self.chunk)
+            text = self.inputs.encode_batch("text", batch, self.chunk)
             contrast = contrastive_scores(self.contrast, image, text, self.chunk, batch, group)
-            pairs = self._choose_pairs(batch, generator, contrast) if self.adapter.joint else None
+            pairs = None
+            if self.adapter.joint:
+                pairs = self._choose_pairs(batch, generator, contrast)
             shard = joint_score_shard(self.adapter(image, text, pairs), layout, group)
             shard = replace(shard, contrast=contrast and contrast.shard)
         self.scored = shard.rows.computed.sum()  # pairs of this rank, for the run's monitor
         if "reference" not in self.needs:
             return shard
-        known = computed if self.original is None else {}
-        return self.reference.add(shard, contrast, batch, known, self.chunk, layout, group)
+        if self.original is not None:
+            features = {}  # of the trained backbone, not of the reference
+        return self.reference.add(shard, contrast, batch, features, self.chunk, layout, group)
 
-    def _choose_pairs(self, batch: Batch, chance: torch.Generator, ends: Contrast | None) -> Tensor:
+    def _choose_pairs(
+        self, batch: Batch, generator: torch.Generator, contrast: Contrast | None
+    ) -> Tensor:
+        """Chooses pairs of the rank's batch, by contrastive scores if there are any."""
         if self.adapter.training:  # validation batches have no mined neighbours
             check_mined(self.pairs, batch.targets)
         if not self.pairs.needs_reference:
-            return self.pairs(batch.targets, chance)
-        hard = self.reference.scores(batch, self.chunk) if ends is None else ends.local
-        return self.pairs(batch.targets, chance, hard)
+            return self.pairs(batch.targets, generator)
+        if contrast is not None:
+            return self.pairs(batch.targets, generator, contrast.local)
+        reference = self.reference.scores(batch, self.chunk)
+        return self.pairs(batch.targets, generator, reference)
 
     def _embed(
-        self, side: Modality, batch: Batch, computed: dict[Modality, Features]
+        self, side: Modality, batch: Batch, features: dict[Modality, Features]
     ) -> Embeddings:
         """Embeds one side, with tokens if an objective needs them; notes frozen features."""
-        embed, device = self._embedder(side), self.inputs.backbone.device
+        embed = self._embedder(side)
+        device = self.inputs.backbone.device
         if not self.inputs.specs[side].frozen:
-            rows = len(batch.image_ids if side == "image" else batch.texts)
+            # The backbone runs within a chunk, so that its activations are freed with it.
+            count = len(batch.image_ids) if side == "image" else len(batch.texts)
             encode = partial(self.inputs.encode_rows, side, batch)
-            return in_chunks(lambda part: embed(encode(part)), rows, self.chunk, device)
+            return in_chunks(lambda rows: embed(encode(rows)), count, self.chunk, device)
         # A frozen backbone has no activations to recompute, only the adapter has.
-        computed[side] = features = self.inputs.encode_batch(side, batch, self.chunk)
-        return in_chunks(lambda part: embed(features[part]), len(features), self.chunk, device)
+        frozen = self.inputs.encode_batch(side, batch, self.chunk)
+        features[side] = frozen
+        return in_chunks(lambda rows: embed(frozen[rows]), len(frozen), self.chunk, device)
 
     def _embedder(self, side: Modality) -> Callable[[Features], Embeddings]:
         adapter = self.adapter

@@ -3,9 +3,9 @@
 In: the batch of each rank. Out: its `ShardLayout`. Never: features, scores or the N x M matrix.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
@@ -14,9 +14,17 @@ from torch import Tensor
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.types import Batch, Targets
 
-Pairs = list[tuple[int, int]]
-Facts = tuple[Pairs, Pairs, Pairs | None, tuple[bool, ...]]
-"""Of one rank: true pairs, pairs within a group, mined pairs, and which images are exhaustive."""
+Entries = list[tuple[int, int]]
+"""Row and column, in the batch of all ranks, of each True entry of a matrix."""
+
+
+class SparseTargets(NamedTuple):
+    """The targets of one rank's images, as they travel: the whole matrix is on no rank."""
+
+    truth: Entries
+    same_group: Entries
+    mined_negatives: Entries | None
+    exhaustive: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -53,38 +61,30 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
         everything = torch.arange(len(batch.texts), device=batch.targets.truth.device)
         return ShardLayout(everything, 0, 0, batch.targets, batch.targets)
     assert len(batch.text_ids) == len(batch.texts)
+    # Ids and counts alone travel first: they fix every rank's rows and columns.
     gathered = group.objects((batch.text_ids, len(batch.image_ids)))
-    images = [count for _, count in gathered]
-    row_start = sum(images[: group.rank])
-    columns, starts = _columns([text_ids for text_ids, _ in gathered], merged)
-    start, stop = starts[group.rank], starts[group.rank + 1]
-    column_of = [columns[name][0] if merged else start + j for j, name in enumerate(batch.text_ids)]
-    true: Pairs = [
-        (row_start + i, column)
-        for i, names in enumerate(batch.true_ids)
-        for name in names
-        for column in columns.get(name, ())
-    ]
-    same_group, mined = (
-        None
-        if part is None
-        else [(row_start + i, column_of[j]) for i, j in part.nonzero().tolist()]
-        for part in (batch.targets.same_group, batch.targets.mined_negatives)
-    )
-    # Only the true entries travel: the whole matrix is on no rank.
-    facts = group.objects((true, same_group, mined, batch.exhaustive))
-    rows = _targets([facts[group.rank]], row_start, images[group.rank], 0, starts[-1])
+    text_ids = [ids for ids, _ in gathered]
+    counts = [count for _, count in gathered]
+    row_start = sum(counts[: group.rank])
+    columns_of, column_starts = _columns(text_ids, merged)
+    # Ranks follow one another, so a rank's rows and columns are ranges among all.
+    all_rows = range(sum(counts))
+    all_columns = range(column_starts[-1])
+    rows = all_rows[row_start : row_start + counts[group.rank]]
+    columns = all_columns[column_starts[group.rank] : column_starts[group.rank + 1]]
+    # A merged text that an earlier rank has too is a column of that rank.
+    column_of = list(columns)
+    if merged:
+        column_of = [columns_of[name][0] for name in batch.text_ids]
+    by_rank = group.objects(_sparse_targets(batch, row_start, column_of, columns_of))
+    kept = [j for j, column in enumerate(column_of) if column in columns]
     device = batch.targets.truth.device
     return ShardLayout(
-        texts=torch.tensor(
-            [j for j, column in enumerate(column_of) if start <= column < stop],
-            dtype=torch.int64,
-            device=device,
-        ),
+        texts=torch.tensor(kept, dtype=torch.int64, device=device),
         row_start=row_start,
-        column_start=start,
-        rows=rows.to(device),
-        columns=_targets(facts, 0, sum(images), start, stop - start).to(device),
+        column_start=columns.start,
+        rows=_targets([by_rank[group.rank]], rows, all_columns).to(device),
+        columns=_targets(by_rank, all_rows, columns).to(device),
     )
 
 
@@ -92,41 +92,69 @@ def _columns(
     text_ids: Sequence[tuple[str, ...]], merged: bool
 ) -> tuple[dict[str, list[int]], list[int]]:
     """Columns of each text id, and the first column of each rank, with the total at the end."""
-    columns: dict[str, list[int]] = {}
-    count, starts = 0, [0]
+    columns_of: dict[str, list[int]] = {}
+    count = 0
+    starts = [0]
     for names in text_ids:
         for name in names:
-            known = columns.setdefault(name, [])
-            if not (merged and known):
-                known.append(count)
-                count += 1
+            columns = columns_of.setdefault(name, [])
+            if merged and columns:
+                continue
+            columns.append(count)
+            count += 1
         starts.append(count)
-    return columns, starts
+    return columns_of, starts
 
 
-def _targets(
-    facts: Sequence[Facts],
-    row_start: int,
-    rows: int,
-    column_start: int,
-    columns: int,
-) -> Targets:
-    corner, shape = (row_start, column_start), (rows, columns)
-    true_pairs, group_pairs, mined_pairs, flags = zip(*facts, strict=True)
-    truth, same_group = (
-        _dense([*chain(*pairs)], corner, shape) for pairs in (true_pairs, group_pairs)
-    )
-    mined = None if None in mined_pairs else _dense([*chain(*mined_pairs)], corner, shape)
-    exhaustive = torch.tensor([*chain(*flags)], dtype=torch.bool)
-    return Targets(truth, same_group | exhaustive[:, None], same_group, mined)
+def _sparse_targets(
+    batch: Batch, row_start: int, column_of: list[int], columns_of: Mapping[str, list[int]]
+) -> SparseTargets:
+    """The targets of a rank's batch, with rows and columns counted over all ranks."""
+    targets = batch.targets
+    truth: Entries = []
+    # A caption of another rank may be true too, so truth goes by id and not by position.
+    for row, true_ids in enumerate(batch.true_ids, row_start):
+        for name in true_ids:
+            truth += [(row, column) for column in columns_of.get(name, ())]
+
+    def entries(matrix: Tensor) -> Entries:
+        return [(row_start + i, column_of[j]) for i, j in matrix.nonzero().tolist()]
+
+    mined = None
+    if targets.mined_negatives is not None:
+        mined = entries(targets.mined_negatives)
+    return SparseTargets(truth, entries(targets.same_group), mined, batch.exhaustive)
 
 
-def _dense(
-    pairs: Pairs, corner: tuple[int, int], shape: tuple[int, int]
-) -> Bool[Tensor, "rows columns"]:
-    """Returns a matrix that is True at the pairs inside the rectangle at `corner`."""
-    at = torch.tensor(pairs, dtype=torch.int64).view(-1, 2) - torch.tensor(corner)
-    at = at[(at[:, 1] >= 0) & (at[:, 1] < shape[1])]
-    dense = torch.zeros(shape, dtype=torch.bool)
-    dense[at[:, 0], at[:, 1]] = True
+def _targets(by_rank: Sequence[SparseTargets], rows: range, columns: range) -> Targets:
+    """The targets of some rows against some columns; `by_rank` has those of these rows."""
+    truth: Entries = []
+    same_group: Entries = []
+    mined: Entries | None = []
+    exhaustive: list[bool] = []
+    for sparse in by_rank:
+        truth += sparse.truth
+        same_group += sparse.same_group
+        exhaustive += sparse.exhaustive
+        # Without mining on one rank there is none in the batch of all.
+        if mined is None or sparse.mined_negatives is None:
+            mined = None
+        else:
+            mined += sparse.mined_negatives
+    within = _dense(same_group, rows, columns)
+    # Within a group truth is annotated; elsewhere only for an image whose corpus is exhaustive.
+    known = within | torch.tensor(exhaustive, dtype=torch.bool)[:, None]
+    mined_negatives = None if mined is None else _dense(mined, rows, columns)
+    return Targets(_dense(truth, rows, columns), known, within, mined_negatives)
+
+
+def _dense(entries: Entries, rows: range, columns: range) -> Bool[Tensor, "rows columns"]:
+    """Returns a matrix of these rows and columns that is True at the entries within."""
+    dense = torch.zeros(len(rows), len(columns), dtype=torch.bool)
+    start = torch.tensor([rows.start, columns.start])
+    positions = torch.tensor(entries, dtype=torch.int64).view(-1, 2) - start
+    # The rows of a rank's own targets are all wanted; columns may be another rank's.
+    inside = (positions[:, 1] >= 0) & (positions[:, 1] < len(columns))
+    row, column = positions[inside].unbind(dim=1)
+    dense[row, column] = True
     return dense

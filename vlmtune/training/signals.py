@@ -78,8 +78,9 @@ class Signals(_SignalConnector):
 
     def agree(self, counts: list[int]) -> None:
         """Notes the signals that came to any rank, given the sums of `counts` over ranks."""
-        came = zip(SIGNALS, counts, strict=True)
-        self._agreed |= {number for number, count in came if count}
+        for number, count in zip(SIGNALS, counts, strict=True):
+            if count:
+                self._agreed.add(number)
         self._step = self.trainer.global_step
 
     def act(self) -> None:
@@ -91,6 +92,7 @@ class Signals(_SignalConnector):
         step = self.trainer.global_step
         if not self._agreed or step == self._step:  # between batches of one accumulated step
             return
+        # In the order of `SIGNALS`: a signal that stops comes before one that goes on.
         agreed = [number for number in SIGNALS if number in self._agreed]
         self._agreed, self._here = set(), set()
         folder = self.trainer.default_root_dir

@@ -49,7 +49,8 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
     )
     if path is None or "://" in str(path):
         return
-    for logger, run in zip(loggers, check_checkpoint(path).get(RUNS, ()), strict=False):
+    runs = check_checkpoint(path).get(RUNS, ())
+    for logger, run in zip(loggers, runs, strict=False):
         logger._id = logger._wandb_init["id"] = run  # Lightning passes `resume="allow"`
 
 

@@ -42,9 +42,10 @@ class Albef(FusionStyle):
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.text_encoder.all(text.values, text.mask)
-        states = torch.cat([query.expand(len(states), -1, -1), states], dim=1)
-        cls, others = self.decoder.prepare_target(states, with_cls(text.mask))
-        return PooledTokens(cls, Tokens(others, text.mask))
+        cls = query.expand(len(states), -1, -1)
+        target = torch.cat([cls, states], dim=1)
+        prepared, others = self.decoder.prepare_target(target, with_cls(text.mask))
+        return PooledTokens(prepared, Tokens(others, text.mask))
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:

@@ -14,6 +14,13 @@ Mask = Bool[Tensor, "n t"] | None
 """True where a token is real, and may be attended to; None if all are."""
 
 
+def masked_softmax(
+    logits: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"], dim: int
+) -> Float[Tensor, "*shape"]:
+    """The softmax over the entries where `mask` is True; 0 elsewhere."""
+    return logits.masked_fill(~mask, -torch.inf).softmax(dim=dim)
+
+
 def project(
     attention: nn.MultiheadAttention, tokens: States, first: int = 0, stop: int = 3
 ) -> Float[Tensor, "n t projected"]:
@@ -32,8 +39,11 @@ def attend(
 ) -> Float[Tensor, "n rows w"]:
     """Multi-head attention of projected queries, keys and values, and the output projection."""
     heads = attention.num_heads
-    query, key, value = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
-    mask = None if mask is None else mask[:, None, None, :]
+    query = query.unflatten(-1, (heads, -1)).transpose(1, 2)
+    key = key.unflatten(-1, (heads, -1)).transpose(1, 2)
+    value = value.unflatten(-1, (heads, -1)).transpose(1, 2)
+    if mask is not None:
+        mask = mask[:, None, None, :]
     dropout = attention.dropout if attention.training else 0.0
     out = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
     return attention.out_proj(out.transpose(1, 2).flatten(2))
@@ -47,10 +57,13 @@ def fold(
     $q^\top (W_k x + b_k) = (W_k^\top q)^\top x + q^\top b_k$, and the last term, the same for all
     tokens x, leaves a softmax as it is. So the tokens that are attended to need no projection.
     """
-    heads = attention.num_heads
-    projected = project(attention, query, 0, 1)[:, 0].unflatten(-1, (heads, -1))
     width = attention.embed_dim
-    weight = attention.in_proj_weight[width : 2 * width].unflatten(0, (heads, -1))
+    heads = attention.num_heads
+    # (n, heads, width of a head), then through the key projection of each head.
+    projected = project(attention, query, 0, 1)[:, 0]
+    projected = projected.unflatten(-1, (heads, -1))
+    weight = attention.in_proj_weight[width : 2 * width]
+    weight = weight.unflatten(0, (heads, -1))
     folded = torch.einsum("nhd,hdw->nhw", projected, weight)
     return folded * (width // heads) ** -0.5
 
@@ -71,10 +84,13 @@ def attend_folded(
     if mask is not None:
         logits = logits.masked_fill(~mask[:, :, None], -torch.inf)
     dropout = attention.dropout if attention.training else 0.0
-    weights = nn.functional.dropout(logits.softmax(dim=1), dropout).transpose(1, 2)
-    width, heads = attention.embed_dim, attention.num_heads
-    weight = attention.in_proj_weight[2 * width :].unflatten(0, (heads, -1))
-    bias = attention.in_proj_bias[2 * width :].unflatten(0, (heads, -1))
+    weights = nn.functional.dropout(logits.softmax(dim=1), dropout)
+    weights = weights.transpose(1, 2)
+    # The part of the projections that makes values.
+    start = 2 * attention.embed_dim
+    heads = attention.num_heads
+    weight = attention.in_proj_weight[start:].unflatten(0, (heads, -1))
+    bias = attention.in_proj_bias[start:].unflatten(0, (heads, -1))
     value = torch.einsum("nhw,hdw->nhd", weights @ memory, weight)
     # Dropout leaves weights that do not sum to one.
     value = value + weights.sum(dim=2, keepdim=True) * bias

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from typing_extensions import override
 
+from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import Encoder, LayerFactory
 from vlmtune.config import Configured
 from vlmtune.types import PooledTokens, Tokens
@@ -54,10 +55,12 @@ class FusionStyle(Configured, ABC):
         self, factory: LayerFactory, encoder_layers: int, decoder_layers: int
     ) -> dict[str, nn.Module]:
         """Makes the layers and returns them by name."""
-        layers: dict[str, nn.Module] = {
-            **{name: factory.encoder(encoder_layers) for name in self.encoders},
-            **{name: factory.decoder(decoder_layers) for name in self.decoders},
-        }
+        # The adapter owns the layers; the style only calls them by name.
+        layers: dict[str, nn.Module] = {}
+        for name in self.encoders:
+            layers[name] = factory.encoder(encoder_layers)
+        for name in self.decoders:
+            layers[name] = factory.decoder(decoder_layers)
         vars(self).update(layers)
         return layers
 
@@ -98,15 +101,17 @@ class JointEncoderStyle(FusionStyle):
         FLAVA's [CLS] left out, is averaged over the h heads. The part on the patches is divided by
         its sum. Later layers mix words and patches further.
         """
-        mask = torch.cat([image.mask, text.mask], dim=1)
-        packed = [side.values.chunk(4, dim=2) for side in (image, text)]
-        query, key = (
-            states.unflatten(2, (heads, -1)).transpose(1, 2)
-            for states in (packed[1][0], torch.cat([part[1] for part in packed], dim=1))
-        )
+        # Packed tokens are a query, a key, a value and the token itself, side by side.
+        query, text_key, _, _ = text.values.chunk(4, dim=2)
+        _, image_key, _, _ = image.values.chunk(4, dim=2)
+        key = torch.cat([image_key, text_key], dim=1)
+        # (P, heads, tokens, width of a head)
+        query = query.unflatten(2, (heads, -1)).transpose(1, 2)
+        key = key.unflatten(2, (heads, -1)).transpose(1, 2)
         logits = query @ key.mT / math.sqrt(query.shape[3])
-        weights = logits.masked_fill(~mask[:, None, None], -torch.inf).softmax(dim=3).mean(dim=1)
-        read = weights[:, :, : image.mask.shape[1]]
+        mask = torch.cat([image.mask, text.mask], dim=1)
+        weights = masked_softmax(logits, mask[:, None, None], dim=3).mean(dim=1)
+        read = weights[:, :, : image.token_count]
         return read / read.sum(dim=2, keepdim=True)
 
 
@@ -121,9 +126,11 @@ def side_by_side(*parts: Tokens) -> tuple[Float[Tensor, "P t w"], Bool[Tensor, "
     Example:
         >>> side_by_side(Tokens.full(torch.ones(2, 3, 4)), Tokens.full(torch.ones(2, 1, 4)))[1]
     """
-    mask = torch.cat([part.mask for part in parts], dim=1)
     values = torch.cat([part.values for part in parts], dim=1)
-    return values, None if bool(mask.all()) else mask
+    mask = torch.cat([part.mask for part in parts], dim=1)
+    if mask.all():
+        return values, None
+    return values, mask
 
 
 def with_cls(mask: Bool[Tensor, "P t"]) -> Bool[Tensor, "P t1"]:

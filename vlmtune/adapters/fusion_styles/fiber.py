@@ -41,11 +41,13 @@ class Fiber(FusionStyle):
 
     @override
     def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
-        return self.image_side(self.image_encoder.all(image.values, image.mask), image.mask, query)
+        states = self.image_encoder.all(image.values, image.mask)
+        return self.image_side(states, image.mask, query)
 
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
-        return self.text_side(self.text_encoder.all(text.values, text.mask), text.mask, query)
+        states = self.text_encoder.all(text.values, text.mask)
+        return self.text_side(states, text.mask, query)
 
     def image_side(self, states: States, mask: TokenMask, query: ClsTokens) -> PooledTokens:
         """What the decoders need of encoded images; `pooled` belongs to [CLS]."""
@@ -57,8 +59,9 @@ class Fiber(FusionStyle):
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
-        outputs = _decode(self.text_decoder, text, image), _decode(self.image_decoder, image, text)
-        return torch.cat(outputs, dim=1)
+        from_text = _decode(self.text_decoder, text, image)
+        from_image = _decode(self.image_decoder, image, text)
+        return torch.cat([from_text, from_image], dim=1)
 
     @override
     def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:
@@ -70,13 +73,17 @@ def _side(
     states: States, mask: TokenMask, query: ClsTokens, decoder: Decoder, other: Decoder
 ) -> PooledTokens:
     """The target of one decoder, with the memory of the other beside its tokens."""
-    tokens = torch.cat([query.expand(len(states), -1, -1), states], dim=1)
-    cls, others = decoder.prepare_target(tokens, with_cls(mask))
-    return PooledTokens(cls, Tokens(torch.cat([others, other.prepare_memory(states)], dim=2), mask))
+    cls = query.expand(len(states), -1, -1)
+    target = torch.cat([cls, states], dim=1)
+    prepared, others = decoder.prepare_target(target, with_cls(mask))
+    memory = other.prepare_memory(states)
+    values = torch.cat([others, memory], dim=2)
+    return PooledTokens(prepared, Tokens(values, mask))
 
 
 def _decode(decoder: Decoder, target: PooledTokens, memory: PooledTokens) -> Tensor:
     width = decoder.other_width  # both decoders have the same number of layers
-    others, packed = target.tokens.values[..., :width], memory.tokens.values[..., width:]
+    others = target.tokens.values[..., :width]
+    packed = memory.tokens.values[..., width:]
     mask = with_cls(target.tokens.mask)
     return decoder.decode(target.pooled, others, mask, packed, memory.tokens.mask)

@@ -29,14 +29,13 @@ class FiberMM(JointEncoderStyle, Fiber):
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
-        states = self.encoder.from_packed(*side_by_side(image.tokens, text.tokens))
-        patch_mask, word_mask = image.tokens.mask, text.tokens.mask
-        count = patch_mask.shape[1]
-        return super().fuse(
-            self.image_side(states[:, :count], patch_mask, query),
-            self.text_side(states[:, count:], word_mask, query),
-            query,
-        )
+        packed, mask = side_by_side(image.tokens, text.tokens)
+        states = self.encoder.from_packed(packed, mask)
+        patches = states[:, : image.token_count]
+        words = states[:, image.token_count :]
+        image = self.image_side(patches, image.tokens.mask, query)
+        text = self.text_side(words, text.tokens.mask, query)
+        return super().fuse(image, text, query)
 
     @override
     def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:

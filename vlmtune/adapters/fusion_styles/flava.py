@@ -31,8 +31,10 @@ class Flava(JointEncoderStyle):
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
-        cls = Tokens.full(self.encoder.pack(query).expand(len(image), -1, -1))
-        return self.encoder.first_from_packed(*side_by_side(cls, image.tokens, text.tokens))
+        packed = self.encoder.pack(query)
+        cls = Tokens.full(packed.expand(len(image), -1, -1))
+        states, mask = side_by_side(cls, image.tokens, text.tokens)
+        return self.encoder.first_from_packed(states, mask)
 
     @override
     def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:

@@ -40,25 +40,31 @@ class EncoderLayer(nn.TransformerEncoderLayer):
 
     def pack(self, x: States) -> Float[Tensor, "n t w4"]:
         """Queries, keys, values and the tokens themselves, side by side."""
-        return torch.cat([project(self.self_attn, self._normed(x)), x], dim=2)
+        projected = project(self.self_attn, self._normed(x))
+        return torch.cat([projected, x], dim=2)
 
     def from_packed(
         self, packed: Float[Tensor, "n t w4"], mask: Mask, rows: int
     ) -> Float[Tensor, "n rows w"]:
         """The first `rows` tokens after this layer, from packed tokens."""
         query, key, value, x = packed.chunk(4, dim=2)
-        return self._after(x[:, :rows], attend(self.self_attn, query[:, :rows], key, value, mask))
+        first = x[:, :rows]
+        attended = attend(self.self_attn, query[:, :rows], key, value, mask)
+        return self._after(first, attended)
 
     def all(self, x: States, mask: Mask) -> States:
         """All tokens after this layer."""
-        query, key, value = project(self.self_attn, self._normed(x)).chunk(3, dim=2)
+        projected = project(self.self_attn, self._normed(x))
+        query, key, value = projected.chunk(3, dim=2)
         return self._after(x, attend(self.self_attn, query, key, value, mask))
 
     def first(self, x: States, mask: Mask) -> Float[Tensor, "n 1 w"]:
         """The first token after this layer, without keys and values of the others."""
         normed = self._normed(x)
         query = fold(self.self_attn, normed[:, :1])
-        return self._after(x[:, :1], attend_folded(self.self_attn, query, normed, mask))
+        first = x[:, :1]
+        attended = attend_folded(self.self_attn, query, normed, mask)
+        return self._after(first, attended)
 
     def _normed(self, x: States) -> States:
         return self.norm1(x) if self.norm_first else x
@@ -79,14 +85,17 @@ class DecoderLayer(nn.TransformerDecoderLayer):
     def self_attend(self, x: States, mask: Mask) -> States:
         """All tokens after self-attention."""
         normed = self.norm1(x) if self.norm_first else x
-        query, key, value = project(self.self_attn, normed).chunk(3, dim=2)
+        projected = project(self.self_attn, normed)
+        query, key, value = projected.chunk(3, dim=2)
         return self._after_self(x, attend(self.self_attn, query, key, value, mask))
 
     def self_attend_first(self, x: States, mask: Mask) -> Float[Tensor, "n 1 w"]:
         """The first token after self-attention."""
         normed = self.norm1(x) if self.norm_first else x
         query = fold(self.self_attn, normed[:, :1])
-        return self._after_self(x[:, :1], attend_folded(self.self_attn, query, normed, mask))
+        first = x[:, :1]
+        attended = attend_folded(self.self_attn, query, normed, mask)
+        return self._after_self(first, attended)
 
     def cross_query(self, x: States) -> States:
         """Queries of cross-attention, from tokens after self-attention."""
@@ -153,10 +162,12 @@ class Encoder(nn.TransformerEncoder):
     ) -> Float[Tensor, "n 1 w"]:
         """The first token after the last layer, which computes no other."""
         first, *others = self._layers
-        x = first.from_packed(packed, mask, packed.shape[1] if others else 1)
+        if not others:
+            return self.norm(first.from_packed(packed, mask, 1))
+        x = first.from_packed(packed, mask, packed.shape[1])
         for layer in others[:-1]:
             x = layer.all(x, mask)
-        return self.norm(others[-1].first(x, mask) if others else x)
+        return self.norm(others[-1].first(x, mask))
 
     def all(self, x: States, mask: Mask) -> States:
         """All tokens of one modality after the last layer."""
@@ -179,7 +190,8 @@ class Decoder(nn.TransformerDecoder):
     ) -> Float[Tensor, "n c w"]:
         """[CLS] after it read `states` alone; a single row of `query` stands for all P."""
         if query.shape[1] > 1:
-            return self._read_by_several(query.expand(len(states), -1, -1), states, mask)
+            query = query.expand(len(states), -1, -1)
+            return self._read_by_several(query, states, mask)
         for layer in self._layers:
             query = layer.self_attend_first(query, None)
             folded = layer.folded_cross_query(query)
@@ -191,7 +203,8 @@ class Decoder(nn.TransformerDecoder):
     ) -> Float[Tensor, "n c w"]:
         for layer in self._layers:
             x = layer.self_attend(x, None)
-            x = layer.cross_attend(x, layer.cross_query(x), layer.keys_values(states), mask)
+            query = layer.cross_query(x)
+            x = layer.cross_attend(x, query, layer.keys_values(states), mask)
         return self.norm(x)
 
     def prepare_target(
@@ -206,8 +219,9 @@ class Decoder(nn.TransformerDecoder):
         layer = self._layers[0]
         if len(self._layers) == 1:
             x = layer.self_attend_first(tokens, mask)
-            cls = torch.cat([x, layer.folded_cross_query(x)], dim=1).flatten(1)
-            return cls, tokens.new_zeros(len(tokens), tokens.shape[1] - 1, 0)
+            cls = torch.cat([x, layer.folded_cross_query(x)], dim=1)
+            others = tokens.new_zeros(len(tokens), tokens.shape[1] - 1, 0)
+            return cls.flatten(1), others
         x = layer.self_attend(tokens, mask)
         both = torch.cat([x, layer.cross_query(x)], dim=2)
         return both[:, 0], both[:, 1:]
@@ -228,16 +242,22 @@ class Decoder(nn.TransformerDecoder):
         """[CLS] after the last layer."""
         *early, last = self._layers
         width = last.self_attn.embed_dim
-        *keys_values, states = memory.split([2 * width] * len(early) + [width], dim=2)
+        # Keys and values of the early layers, then the states that the last one folds.
+        widths = [2 * width] * len(early) + [width]
+        *keys_values, states = memory.split(widths, dim=2)
         if not early:
-            x, query = cls.unflatten(1, (-1, width)).split([1, last.self_attn.num_heads], dim=1)
+            # A single layer keeps one token and its folded query, a row for each head.
+            prepared = cls.unflatten(1, (-1, width))
+            x, query = prepared.split([1, last.self_attn.num_heads], dim=1)
             return self.norm(last.cross_attend_folded(x, query, states, memory_mask))
-        x, query = torch.cat([cls[:, None], others], dim=1).chunk(2, dim=2)
-        for layer, following, part in zip(early, self._layers[1:], keys_values, strict=True):
-            x = layer.cross_attend(x, query, part, memory_mask)
-            if following is not last:
-                x = following.self_attend(x, mask)
-                query = following.cross_query(x)
+        # Each token beside its query of the first cross-attention.
+        tokens = torch.cat([cls[:, None], others], dim=1)
+        x, query = tokens.chunk(2, dim=2)
+        for number, layer in enumerate(early):
+            if number > 0:
+                x = layer.self_attend(x, mask)
+                query = layer.cross_query(x)
+            x = layer.cross_attend(x, query, keys_values[number], memory_mask)
         x = last.self_attend_first(x, mask)
         folded = last.folded_cross_query(x)
         return self.norm(last.cross_attend_folded(x, folded, states, memory_mask))
@@ -245,7 +265,9 @@ class Decoder(nn.TransformerDecoder):
     @property
     def other_width(self) -> int:
         """Width of what `prepare_target` returns for tokens other than [CLS]."""
-        return 0 if len(self._layers) == 1 else 2 * self._layers[0].self_attn.embed_dim
+        if len(self._layers) == 1:
+            return 0
+        return 2 * self._layers[0].self_attn.embed_dim
 
     @property
     def _layers(self) -> list[DecoderLayer]:
@@ -276,11 +298,6 @@ class LayerFactory:
     norm_first: bool
 
     def __post_init__(self) -> None:
-        if min(self.heads, self.hidden) < 1 or not 0 <= self.dropout < 1:
-            raise UserError(
-                f"expected heads and hidden of at least 1 and dropout in [0, 1), got {self.heads} "
-                f"heads, {self.hidden} hidden units and dropout {self.dropout}: correct them"
-            )
         if self.width % self.heads:
             raise UserError(
                 f"expected heads that divide the token width {self.width}, got {self.heads}: "

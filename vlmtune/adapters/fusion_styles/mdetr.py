@@ -1,5 +1,6 @@
 """MDETR-style fusion: a [CLS] token reads image and text tokens that attended to each other."""
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from vlmtune.adapters.fusion_styles.base import (
@@ -9,7 +10,6 @@ from vlmtune.adapters.fusion_styles.base import (
     side_by_side,
 )
 from vlmtune.adapters.fusion_styles.layers import Decoder
-from vlmtune.errors import UserError
 from vlmtune.types import PooledTokens
 
 
@@ -36,9 +36,7 @@ class Mdetr(JointEncoderStyle):
     decoders = ("decoder",)
     decoder: Decoder
 
-    def __init__(self, cls_tokens: int = 1) -> None:
-        if cls_tokens < 1:
-            raise UserError(f"expected cls_tokens of at least 1, got {cls_tokens}: raise it")
+    def __init__(self, cls_tokens: PositiveInt = 1) -> None:
         self.queries = cls_tokens
 
     @override
@@ -54,4 +52,5 @@ class Mdetr(JointEncoderStyle):
         both = image_tokens + text_tokens
         # Several [CLS] read keys and values of all tokens.
         read = 1 if self.queries == 1 else self.queries + both
-        return [both] * len(self.encoder.layers) + [read] * len(self.decoder.layers)
+        encoded = [both] * len(self.encoder.layers)
+        return encoded + [read] * len(self.decoder.layers)
