@@ -51,8 +51,9 @@ class CaptionNegatives(Configured):
 
         `whole` are the same groups with the captions that were not drawn: those are true, too.
         """
-        known = whole or groups
-        texts = {i: t for group in known for i, t in zip(group.text_ids, group.texts, strict=True)}
+        texts: dict[str, str] = {}
+        for group in whole or groups:
+            texts |= zip(group.text_ids, group.texts, strict=True)
         ids: dict[str, str] = {}
         for text_id, text in texts.items():
             ids.setdefault(canonical(text), text_id)
@@ -60,29 +61,34 @@ class CaptionNegatives(Configured):
 
     def _added(self, group: Group, texts: dict[str, str], ids: dict[str, str], key: str) -> Group:
         # Truth is known by id; ids that are captions tell of other batches too.
-        true = {name for names in group.true_ids for name in names}
+        true: set[str] = set().union(*group.true_ids)
         avoid = [*group.texts, *true, *(texts[name] for name in true if name in texts)]
-        rewritten: dict[str, tuple[str, int]] = {}  # id -> text, and the number of its original
+        rewritten: dict[str, str] = {}  # by id
+        originals: dict[str, int] = {}  # the column that each was made from
         for j, caption in enumerate(group.texts):
             if not group.truth[:, j].any():
                 continue
             for text in self.rewriter.negatives(caption, avoid, self.count, f"{key}/{j}"):
                 avoid.append(text)
                 text_id = ids.get(canonical(text), text)
-                rewritten[text_id] = texts.get(text_id, text), j
-        sources = torch.tensor([j for _, j in rewritten.values()], dtype=torch.long)
+                rewritten[text_id] = texts.get(text_id, text)
+                originals[text_id] = j
+
+        # A negative is of the group of its original, for the images that the original is true of.
+        columns = torch.tensor(list(originals.values()), dtype=torch.long)
         same_group = torch.ones_like(group.truth) if group.same_group is None else group.same_group
         false = torch.zeros(len(group.truth), len(rewritten), dtype=torch.bool)
-        true_ids = zip(group.true_ids, group.truth.tolist(), strict=True)
+
+        # A rewritten caption of another image may be, by its words, true of this image.
+        true_ids = []
+        for names, row in zip(group.true_ids, group.truth.tolist(), strict=True):
+            shown = [text for text, yes in zip(group.texts, row, strict=True) if yes]
+            true_ids.append(names.union(shown))
         return replace(
             group,
             text_ids=(*group.text_ids, *rewritten),
-            texts=(*group.texts, *(text for text, _ in rewritten.values())),
+            texts=(*group.texts, *rewritten.values()),
             truth=torch.cat([group.truth, false], dim=1),
-            same_group=torch.cat([same_group, group.truth[:, sources]], dim=1),
-            # A rewritten caption of another image may be, by its words, true of this image.
-            true_ids=tuple(
-                names | {text for text, yes in zip(group.texts, row, strict=True) if yes}
-                for names, row in true_ids
-            ),
+            same_group=torch.cat([same_group, group.truth[:, columns]], dim=1),
+            true_ids=tuple(true_ids),
         )

@@ -46,14 +46,13 @@ class DistinctImages:
 
     def add(self, row: TableRow, digests: Sequence[bytes]) -> None:
         """Adds a row, with the sha256 of its image and of its hard-negative image if it has one."""
-        first, where = digests[0], ""
         if row.id:
             first, where = self._rows.setdefault(row.id, (digests[0], row.where))
-        if first != digests[0]:
-            raise UserError(
-                f"expected one image for the id {row.id!r}, got two, in {where} and {row.where}: "
-                "make the ids unique, or set `columns.id` to null"
-            )
+            if first != digests[0]:
+                raise UserError(
+                    f"expected one image for the id {row.id!r}, got two, in {where} and "
+                    f"{row.where}: make the ids unique, or set `columns.id` to null"
+                )
         texts = (row.captions, row.negatives)
         names = (row.id or row.name, row.negative_name)
         for digest, true, name in zip(digests, texts, names, strict=False):
@@ -111,4 +110,6 @@ def training_splits(known: Collection[str]) -> tuple[str, ...]:
 
 def _order(split: str) -> int:
     name = split.lower()
-    return 0 if name in _TRAINING else 1 if name in _VALIDATION else 2
+    if name in _TRAINING:
+        return 0
+    return 1 if name in _VALIDATION else 2

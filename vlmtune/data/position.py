@@ -79,11 +79,13 @@ def align(state: dict[str, Any], loops: dict[str, Any], trainer: Any, loader: Ep
     between two optimizer steps.
     """
     batches = _limited(len(loader), trainer.limit_train_batches)
-    left = 0 if state["ended"] else _left(state["samples"], batches, loader)
-    if left == 0 and not state["ended"]:  # too few groups for a batch of this run
-        state |= {"epoch": state["epoch"] + 1, "samples": 0}
-    progress, pending = loops["epoch_loop.batch_progress"], state["pending"]
-    current, total = progress["current"], progress["total"]
+    left = 0
+    if not state["ended"]:
+        left = _left(state["samples"], batches, loader)
+        if left == 0:  # too few groups for a batch of this run
+            state |= {"epoch": state["epoch"] + 1, "samples": 0}
+    progress = loops["epoch_loop.batch_progress"]
+    pending, current, total = state["pending"], progress["current"], progress["total"]
     if pending and current["processed"] > current["completed"]:
         # Lightning adds the last step, which it had not counted when it saved.
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1

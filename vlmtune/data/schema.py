@@ -15,6 +15,7 @@ images, in order) followed by `K.json`:
 has a `manifest.json` (see `Manifest`).
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -130,16 +131,15 @@ def parse_manifest(path: Path, shown: str) -> Manifest:
 
 def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:
     """Returns the JSON part of a record; image i goes beside it as `<i>.<extensions[i]>`."""
-    described = zip(group.image_ids, group.true_ids, extensions, strict=True)
+    images = []
+    for image, true, extension in zip(group.image_ids, group.true_ids, extensions, strict=True):
+        file = f"{len(images)}.{extension}"
+        images.append({"id": image, "file": file, "true": sorted(true)})
+    described = zip(group.text_ids, group.texts, strict=True)
     return {
         "version": VERSION,
-        "images": [
-            {"id": image, "file": f"{i}.{extension}", "true": sorted(true)}
-            for i, (image, true, extension) in enumerate(described)
-        ],
-        "texts": [
-            {"id": i, "text": text} for i, text in zip(group.text_ids, group.texts, strict=True)
-        ],
+        "images": images,
+        "texts": [{"id": text_id, "text": text} for text_id, text in described],
         "truth": group.truth.int().tolist(),
         "exhaustive": group.exhaustive,
     }
@@ -200,6 +200,6 @@ def check(group: Group) -> None:
         if not text.strip():
             raise RecordError(f"text {text_id!r} is blank")
     for i, true in enumerate(group.true_ids):
-        stated = {t for t, yes in zip(group.text_ids, group.truth[i].tolist(), strict=True) if yes}
+        stated = set(itertools.compress(group.text_ids, group.truth[i].tolist()))
         if stated != true & set(group.text_ids):
             raise RecordError(f"`true` of image {group.image_ids[i]!r} contradicts `truth`")

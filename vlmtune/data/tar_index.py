@@ -69,9 +69,8 @@ class TarIndex:
 
     def _strings(self, first: int, last: int) -> Iterator[str]:
         ends = self.ends[first : last + 1].tolist()
-        content = self.strings[ends[0] : ends[-1]].tobytes()
         for start, stop in pairwise(ends):
-            yield content[start - ends[0] : stop - ends[0]].decode("utf-8", "surrogateescape")
+            yield self.strings[start:stop].tobytes().decode("utf-8", "surrogateescape")
 
 
 def make_index(shard: Path, records: int) -> TarIndex:
