@@ -113,6 +113,7 @@ def test_a_model_without_texts_is_probed_and_refused_where_texts_are_read(photos
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_an_adapted_model_is_probed_beside_its_original(photos, model_folder, tmp_path, capsys):
     model = load(str(model_folder), device="cpu")
     adapter = FullFineTuning()
@@ -137,10 +138,8 @@ def test_an_adapted_model_is_probed_beside_its_original(photos, model_folder, tm
         "## What adaptation changed: tuned, before-projection",
     ]
     folders = sorted(path.name for path in out.iterdir() if path.is_dir())
-    assert folders == [
-        "features", "tuned", "tuned-before-projection", "tuned-frozen",
-        "tuned-frozen-before-projection",
-    ]  # fmt: skip
+    layers = ["tuned", "tuned-before-projection", "tuned-frozen", "tuned-frozen-before-projection"]
+    assert folders == ["features", *layers]
     frozen = RunReport.load(out / "tuned-frozen/report.json")
     assert frozen.provenance.fingerprint == load(str(model_folder)).backbone.fingerprint
     assert frozen.provenance.adapter == "zero-shot"
@@ -174,6 +173,7 @@ def row(text, *names):
     return found
 
 
+@pytest.mark.slow
 def test_tables_and_report_show_one_difference(photos, model_folder, tmp_path, capsys):
     """Its interval counts runs as well as images, in both files."""
     model = load(str(model_folder), device="cpu")
@@ -215,6 +215,7 @@ TINY = {
 """Options that make a command of the page small."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(*(f"ignore:{pattern}" for pattern in NOISE))
 def test_before_and_after_is_one_page_as_documented(tmp_path, monkeypatch, capsys):
     """All commands of the section, on the tiny world of the quickstart."""

@@ -1,7 +1,6 @@
 """`vlmtune evaluate`: measures a model on benchmarks.
 
-In: a model and benchmarks. Out: report.json, report.md and report.html. It never trains.
-`main` declares its options.
+In: a model and benchmarks. Out: report.json, report.md and report.html. Never: a changed model.
 """
 
 import argparse
@@ -54,8 +53,8 @@ def run(options: argparse.Namespace) -> None:
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
     runs = [report]
     if n_gram is not None:
-        measured = {result.benchmark for result in suite.results}
-        ran = [benchmark for benchmark in benchmarks if benchmark.name in measured]
+        names = {result.benchmark for result in suite.results}
+        ran = [benchmark for benchmark in benchmarks if benchmark.name in names]
         runs += text_only_runs(ran, scorer, n_gram, str(options.text_only), provenance)
     with all_or_none():
         report.save(options.out / "report.json")

@@ -1,6 +1,6 @@
 """Runs a command line; imports nothing heavy before the command, so `--help` answers at once.
 
-In: the words of a command line. Out: an exit status. It never prints a traceback without `--debug`.
+In: the words of a command line. Out: an exit status. Never: a traceback without `--debug`.
 """
 
 import contextlib
@@ -87,8 +87,9 @@ def run_command(arguments: list[str]) -> int:
 def _located(word: str) -> str:
     """Returns a word of the command line; a config that comes with vlmtune gets its full path."""
     option, equals, value = word.rpartition("=")
-    path = find_path(value) if value.startswith("configs/") and not Path(value).exists() else None
-    return f"{option}{equals}{path or value}"
+    if value.startswith("configs/") and not Path(value).exists():
+        value = find_path(value) or value
+    return f"{option}{equals}{value}"
 
 
 class _Plain(logging.Formatter):

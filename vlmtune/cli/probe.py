@@ -32,6 +32,8 @@ from vlmtune.storage.files import all_or_none, write_text
 from vlmtune.storage.folder import digest
 
 TASKS = {"fine": fine, "categories": categories}
+SETTINGS = ("images", "transformations", "widths", "steps", "runs", "limit", "side", "seed")
+"""Options that a report repeats."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -58,16 +60,15 @@ def run(options: argparse.Namespace) -> None:
     for one in embeddings:
         began = time.monotonic()
         embedded = embed_tasks(one.embedder, images, runnable, store, options.side, options.seed)
-        measured = [
-            measure(task, spec, embedded[task.name], classes, training, device)
-            for task in runnable
-            for spec in probe_specs(options.widths, classes > 0)
-        ]
-        names = ("images", "transformations", "widths", "steps", "runs", "limit", "side", "seed")
-        settings = {name: getattr(options, name) for name in names}
+        measured = []
+        for task in runnable:
+            for spec in probe_specs(options.widths, classes > 0):
+                found = measure(task, spec, embedded[task.name], classes, training, device)
+                measured.append(found)
+        settings = {name: getattr(options, name) for name in SETTINGS}
         settings |= {"layer": one.embedder.layer, "seconds": time.monotonic() - began}
-        model, how = one.embedder.model, {"probe": settings}
-        origin = provenance_of(model, one.given, options.pretrained, how)
+        how = {"probe": settings}
+        origin = provenance_of(one.embedder.model, one.given, options.pretrained, how)
         folder = options.out / one.folder if len(embeddings) > 1 else options.out
         reports.append(_report(one, origin, measured, tasks, images))
         probed.append(Probed(one.name, measured, one.before))
@@ -103,7 +104,7 @@ def _check(options: argparse.Namespace) -> None:
         if value is not None and value < lowest:
             raise UserError(f"expected --{name} of {lowest} or more, got {value}: raise it")
     if min(options.widths) < 0:
-        raise UserError(f"expected widths of 0 or more, got {min(options.widths)}: correct them")
+        raise UserError(f"expected widths of 0 or more, got {min(options.widths)}: raise it")
 
 
 def _report(
@@ -116,11 +117,11 @@ def _report(
     settings = origin.config["probe"]
     facts = [str(settings["side"]), str(settings["seed"]), *sorted(x.digest for x in images)]
     results = to_results(measured, digest(facts))
-    reasons = [
-        (f"probe_{task.name}/{', '.join(x.name for x in task.not_run)}", "no weights (--styles)")
-        for task in tasks
-        if task.not_run
-    ]
+    reasons = []
+    for task in tasks:
+        if task.not_run:
+            names = ", ".join(transformation.name for transformation in task.not_run)
+            reasons.append((f"probe_{task.name}/{names}", "no weights (--styles)"))
     return RunReport(one.name, origin, tuple(results), not_run=tuple(reasons))
 
 

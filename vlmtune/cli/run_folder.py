@@ -6,7 +6,6 @@ Never: two runs that write the same files, at once or one after the other.
 
 import contextlib
 import csv
-import itertools
 import logging
 import os
 from collections.abc import Iterator
@@ -174,14 +173,16 @@ def set_aside(folder: Path) -> None:
 
     A config alone is of a run that did not begin: it is replaced.
     """
-    left = [folder / name for name in WRITTEN if (folder / name).exists()]
-    if not left or [path.name for path in left] == ["config.yaml"]:
+    left = [name for name in WRITTEN if (folder / name).exists()]
+    if not left or left == ["config.yaml"]:
         return
-    numbers = itertools.count()
-    kept = next(path for n in numbers if not (path := folder / f"earlier_{n}").exists())
+    number = 0
+    while (folder / f"earlier_{number}").exists():
+        number += 1
+    kept = folder / f"earlier_{number}"
     kept.mkdir()
-    for path in left:
-        path.rename(kept / path.name)
+    for name in left:
+        (folder / name).rename(kept / name)
     log.warning(
         "%s had another run, which is in %s now; --ckpt_path and its checkpoint would resume it",
         *(folder, kept),
