@@ -249,8 +249,9 @@ def test_one_seed_changes_weights_and_data(fitted, config, monkeypatch, tmp_path
         (file,) = folder.glob("**/*.ckpt")
         weights[name] = torch.load(file, weights_only=True)["state_dict"]
     assert seeds == {"0": 0, "1": 1, "own": 0}
-    same = [all(weights["0"][x].equal(weights[y][x]) for x in weights["0"]) for y in ("1", "own")]
-    assert same == [False, True]
+    for name, equal in (("1", False), ("own", True)):
+        same = [value.equal(weights[name][key]) for key, value in weights["0"].items()]
+        assert all(same) == equal
 
 
 def test_fit_says_what_matters_and_nothing_else(fitted):
@@ -258,8 +259,8 @@ def test_fit_says_what_matters_and_nothing_else(fitted):
     assert start.startswith("vlmtune fit: LinearProbe on OpenClip, ")
     title, *rows, saved, advice = (fitted / "out.txt").read_text().splitlines()
     assert title == "weights of step 2, the last"
-    cells = [[cell.strip() for cell in row.split("|")[1:4]] for row in rows if "tiny" in row]
-    assert cells == [["tiny", "accuracy ↑", "9"]]
+    (row,) = [row for row in rows if "tiny" in row]
+    assert [cell.strip() for cell in row.split("|")[1:4]] == ["tiny", "accuracy ↑", "9"]
     assert len([row for row in rows if row.strip()]) == 3  # head, line, the primary metric
     path = saved.removeprefix("checkpoint: ").removesuffix(" (weights of step 2)")
     assert torch.load(path, weights_only=True)["global_step"] == 2
@@ -461,14 +462,14 @@ def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_
     first = lines[0]
     want = vlmtune.load(out).score(first["files"], first["captions"]).flatten().tolist()
     assert [x for row in first["scores"] for x in row] == pytest.approx(want, abs=1e-4)
-    numbers = [
-        {k: v["value"] for k, v in json.loads(path.read_text())["results"][0]["metrics"].items()}
-        for path in (run / "report.json", tmp_path / "mine" / "report.json")
-    ]
-    assert numbers[0] == numbers[1]  # an exported model scores what the run reported
-
-    reports = ((folder / "report.json").read_text() for folder in (run, tmp_path / "mine"))
-    one, other = (json.loads(text)["provenance"] for text in reports)
+    trained, exported = (
+        json.loads((folder / "report.json").read_text()) for folder in (run, tmp_path / "mine")
+    )
+    # An exported model scores what the run reported.
+    metrics = exported["results"][0]["metrics"]
+    for name, metric in trained["results"][0]["metrics"].items():
+        assert metric["value"] == metrics[name]["value"]
+    one, other = trained["provenance"], exported["provenance"]
     for key in ("data", "seed", "seconds", "trainable_parameters", "fingerprint", "model"):
         assert other[key] == one[key]
     assert other["data"]

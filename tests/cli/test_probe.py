@@ -168,9 +168,13 @@ def test_packages_are_those_an_export_may_import(photos, tmp_path, monkeypatch, 
 
 def row(text, *names):
     """The cells of the one line of a table that has these cells."""
-    lines = [[x.strip() for x in line.split("|")[1:-1]] for line in text.splitlines()]
-    (found,) = [cells for cells in lines if all(name in cells for name in names)]
-    return found
+    found = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if set(names) <= set(cells):
+            found.append(cells)
+    (cells,) = found
+    return cells
 
 
 @pytest.mark.slow

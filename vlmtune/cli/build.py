@@ -57,6 +57,7 @@ def _build(options: argparse.Namespace) -> str | None:
     source = find("builders", options.corpus)
     words = arguments(source, options.config, options.overrides)
     builder: Any = make(Builder, source, words)  # type: ignore[type-abstract]
+    # The default `exclude` of a YAML lists compositions of another world than these annotations.
     if source != options.corpus and _excludes_of_others(builder, words):
         builder = make(Builder, source, [*words, "--exclude=null"])  # type: ignore[type-abstract]
     part = None if options.part is None else Part.parse(options.part)

@@ -68,10 +68,13 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
     build = _build(file)
     if not file.exists() or (build and build[0] == folder.resolve()):
         return True
+    # Builds of rendered scenes keep training and test images apart themselves.
     if _rendered(folder) or _rendered(file):
         return True
     if getattr(benchmark, "split", None) in (manifest.arguments.get("splits") or ()):
         return False
+
+    # Whoever built the set may have left out the images of this file, or built it from this file.
     measured = {Path(path).resolve() for path in manifest.arguments.get("measured") or ()}
     if not measured.isdisjoint(_folders(file)):
         return True

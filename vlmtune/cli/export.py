@@ -38,6 +38,7 @@ def run(options: argparse.Namespace) -> None:
     With `options.alphas` it measures the model at each of them. Without `options.out` it then
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
     """
+    # Contradictions are found before the work.
     _check_options(options)
     if options.model is None:
         model = read_checkpoint(options.checkpoint, options.packages)
@@ -47,6 +48,7 @@ def run(options: argparse.Namespace) -> None:
     provenance: dict[str, Any] = {}
     if options.report is not None:
         provenance = _reported(options.report, model)
+    # Some adapters have no weights between, so none are made unless they are asked for.
     if options.alphas is not None or alpha != 1:
         weights = WiseFT(model.backbone, model.adapter)
         if options.alphas is not None:
@@ -64,6 +66,8 @@ def run(options: argparse.Namespace) -> None:
         print(f"{options.merged}: {kind}; load it with {line}")
     if options.out is None:
         return
+
+    # A report knows more than the checkpoint, and the checkpoint more than this process.
     today = {"versions": library_versions(), "commit": code_commit(), "date": now()}
     save_export(
         options.out,
@@ -159,6 +163,7 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
         )
     trained, measured = model.provenance.get("config"), provenance.config.get("steps")
     steps = trained.get("steps") if isinstance(trained, Mapping) else None
+    # A run reports its last step, and its best checkpoint may be of another.
     if steps is not None and steps != measured:
         print(
             f"the report is left out: it measured {measured} steps, the checkpoint has {steps}",

@@ -242,6 +242,7 @@ class VlmtuneCLI(LightningCLI):
         words: Any = args
         try:
             if self.items:
+                # Plug-ins in YAMLs are read first, so that an item of their lists can be named.
                 shown = [word for word in words if not word.startswith("--print_config")]
                 known = parser.parse_args(shown)[self.command]
                 content = yaml.safe_load(self._parser(self.command).dump(known))
@@ -267,6 +268,7 @@ class VlmtuneCLI(LightningCLI):
         config = self.config[self.command]
         config.trainer.default_root_dir = trial_folder(config.trainer.default_root_dir)
         for section in (config.model, config.data):
+            # A model by class path has its arguments one level deeper.
             values = section.get("init_args", section)
             if values.get("seed") is None and not isinstance(config.seed_everything, bool):
                 values["seed"] = config.seed_everything

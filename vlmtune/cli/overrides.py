@@ -49,6 +49,7 @@ def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
         word = waiting.pop(0)
         key, equals, value = word.removeprefix("--").partition("=")
         key = POSITION.sub(r".\1", key)
+        # Only options of plug-ins and of items of lists are read here; the parser reads the others.
         of_item = _is_item(key)
         if not word.startswith("--") or not (of_item or _changes(key)):
             words.append(word)
@@ -102,6 +103,7 @@ def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str
             part: Any = name
             node = _arguments(node, name)
             if isinstance(node, list):
+                # A list inside a changed list is given with it.
                 if not any(here.startswith(f"{known}.") for known in lists):
                     lists[here] = node
                 part = _position(node, name, here)

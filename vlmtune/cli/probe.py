@@ -48,6 +48,8 @@ def run(options: argparse.Namespace) -> None:
             write_sheet(file, image, task, options.side)
             print(f"pictures: {file}")
         return
+
+    # Wrong numbers, images and devices are found before a model is loaded.
     training = Training(options.steps, runs=options.runs, seed=options.seed)
     images = labelled_images(options.images, options.labels, options.limit)
     device = find_device(options.device)
@@ -56,6 +58,8 @@ def run(options: argparse.Namespace) -> None:
     store = options.store or options.out / "features"
     runnable = [task.runnable() for task in tasks]
     classes = len(label_names(images))
+
+    # A model is measured and written before the next, so that a stop loses one of them.
     reports, probed, page = [], [], options.out
     for one in embeddings:
         began = time.monotonic()
@@ -79,6 +83,7 @@ def run(options: argparse.Namespace) -> None:
                 if (main := main_probe(measured, task.name)) is not None:
                     write_confusion(folder / f"confusion_{task.name}.png", main, one.name)
             reports[-1].save(folder / "report.json")
+    # Several models are compared on a page of all of them, beside the page of each.
     if len(embeddings) > 1:
         page = _write(options.out, reports, probed, tasks, images)
     show(reports)

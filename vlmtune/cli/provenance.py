@@ -25,6 +25,7 @@ def provenance_of(
         measured: What was measured and how, for `config`.
     """
     untrained, trained = model.untrained, model.provenance
+    # Versions and date of the training are not those of the measurement.
     training = {}
     for key in ("config", "versions", "commit", "date"):
         if key in trained:

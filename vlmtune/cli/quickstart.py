@@ -105,6 +105,7 @@ def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
         yield
         process.join()
     finally:
+        # If the block failed, nobody waits for the process.
         process.terminate()
         process.join()
     if process.exitcode:
@@ -115,6 +116,7 @@ def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
 def _logged(lane: Sequence[Step], start: float, log: Path) -> None:
     """Runs steps with their output in a file."""
     with log.open("w", encoding="utf-8") as file:
+        # Libraries that write to the descriptors themselves write into the file, too.
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
         try:
@@ -139,6 +141,7 @@ def write_configs(out: Path, size: str) -> Path:
     """Copies the configs to `out/configs`, with `out` for `runs/quickstart`."""
     source = find_path(CONFIGS)
     assert source is not None, "configs come with vlmtune"
+    # The copies lie in another folder, where relative paths of plug-ins lead nowhere.
     replaced = {OUT: str(out), "../../plugins": str(source.parents[1] / "plugins")}
     folder = out / "configs"
     folder.mkdir(parents=True, exist_ok=True)
@@ -163,6 +166,7 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
         (f"writing the {name}", _build(builder, name, out, configs))
         for name, builder in SHARDS.items()
     )
+    # An image of a composition that no training shows.
     image = out / "world/images/cola/cola_unseen_000000.png"
     return Plan(
         prepare=[("rendering the world", _build("scenes", "world", out, configs))],

@@ -40,9 +40,11 @@ def run(options: argparse.Namespace) -> None:
     check_outputs([options.csv, options.latex], _inputs(files))
     read, read_rows = _loaded(files)
     groups = same_model(read)
-    loaded = [merged([read[i] for i in group]) for group in groups]
-    rows = []
+
+    # An evaluation and a probe of one model become one run, with the items of both.
+    loaded, rows = [], []
     for group in groups:
+        loaded.append(merged([read[i] for i in group]))
         items: Items = {}
         for i in group:
             items |= read_rows[i]
@@ -81,6 +83,7 @@ def _loaded(files: Sequence[Path]) -> tuple[list[RunReport], list[Items]]:
             loaded[file] = RunReport.load(file)
             beside = items_beside(file)
             rows[file] = {} if beside is None else read_items(beside)
+    # The items of another tool are compared with those of the runs, which must be known by then.
     for file in files:
         if file in loaded:
             continue

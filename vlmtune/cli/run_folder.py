@@ -176,6 +176,7 @@ def set_aside(folder: Path) -> None:
     left = [name for name in WRITTEN if (folder / name).exists()]
     if not left or left == ["config.yaml"]:
         return
+    # Checkpoints of two runs in one folder would replace each other.
     number = 0
     while (folder / f"earlier_{number}").exists():
         number += 1

@@ -51,6 +51,7 @@ def text_only_runs(
     if not scored:
         print("no text-only runs: no benchmark uses scores", file=sys.stderr)
         return []
+    # The n-gram model is not the model of the report: its backbone, seed and time are its own.
     model = n_gram.model
     fitted = replace(
         provenance,

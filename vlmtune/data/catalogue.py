@@ -154,6 +154,7 @@ def corpus(sets: Sequence[ShardSet]) -> Corpus:
             images.setdefault(image, ImageLocation(raw.shard, *raw.spans[file]))
             here = itertools.compress(group.text_ids, group.truth[i].tolist())
             true.setdefault(image, set()).update(group.true_ids[i], here)
+    # A record may name captions of its image that only other records have.
     captions = {}
     for image, ids in true.items():
         known = {texts[name] for name in ids if name in texts}

@@ -44,6 +44,7 @@ def collate(
         exhaustive += [group.exhaustive] * len(group.image_ids)
         images += group.images or ()
 
+    # One (N, M) matrix each; an image's row gathers what any group knows of it.
     flags = torch.zeros(4, len(image_ids), len(texts), dtype=torch.bool)
     truth, same_group, known, mined = flags.unbind()
     n = 0  # row of the image

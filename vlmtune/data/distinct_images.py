@@ -53,6 +53,7 @@ class DistinctImages:
                     f"expected one image for the id {row.id!r}, got two, in {where} and "
                     f"{row.where}: make the ids unique, or set `columns.id` to null"
                 )
+        # With a hard-negative image the negatives are its captions: they are true of it.
         texts = (row.captions, row.negatives)
         names = (row.id or row.name, row.negative_name)
         for digest, true, name in zip(digests, texts, names, strict=False):
@@ -63,11 +64,13 @@ class DistinctImages:
         if len(digests) == 1 and self._named(row):
             image.captions |= dict.fromkeys(row.captions)
             image.negatives |= dict.fromkeys(row.negatives)
+        # Images of one row belong to one split, and so do the images of rows that share one.
         for digest in digests[1:]:
             self._parents[self._root(digest)] = self._root(digests[0])
 
     def finish(self) -> None:
         """Gives images that share rows one split; call it after the last row."""
+        # The least digest names a set of images, as the order of the rows must not change a split.
         shared: dict[bytes, set[str]] = {}
         least: dict[bytes, bytes] = {}
         for digest, image in self.images.items():

@@ -31,6 +31,7 @@ class TrainingPosition:
         left = int(trainer.num_training_batches) - progress.current.completed
         if left <= 0:  # a resumed epoch that had ended: nothing is read
             return 0, loader.stream.positions
+        # The first epoch of a process may be resumed; the next ones follow it.
         if self._resumed is not None:
             resumed, self._resumed = self._resumed, None
             self._epoch, self._start = int(resumed["epoch"]), int(resumed["samples"])
@@ -53,6 +54,7 @@ class TrainingPosition:
         if self._resumed is not None:
             epoch, samples = self._resumed["epoch"], self._resumed["samples"]
         elif self._epoch >= 0:
+            # Batches since the last optimizer step are pending: their gradients are lost.
             done = progress.total.processed - self._before
             if done >= self._left:
                 epoch, samples = self._epoch + 1, 0

@@ -81,6 +81,7 @@ def record_index(
     shards: dict[Shard, int] = {}
     shard_of, rows, spans, ends = array("i"), array("q", [0]), array("q"), array("q", [0])
     strings = bytearray()
+    # Shards of all sets become one index: `ends` goes on where the shard before ended.
     for number, (raw, group, _) in enumerate(read_headers(sets)):
         shard_of.append(shards.setdefault(raw.shard, len(shards)))
         for text in (raw.key, *raw.spans):

@@ -104,6 +104,7 @@ class GroupStream:
         reader = _Reader(self, epoch, tars)
         for positions in train_ranges(self.positions, self.batch_size, consumer, start):
             reader.expect(positions.start)
+            # Training has batches of one size on every rank, so a damaged record is replaced.
             groups: list[Group] = []
             for group in reader.groups(positions, log.note):
                 if group is None:
@@ -149,6 +150,7 @@ class _Reader:
     def groups(self, positions: range, note: Callable[[str], None]) -> Iterator[Group | None]:
         """Yields the group at each position; None for a damaged record, which goes to `note`."""
         entries = self._order.entries(positions)
+        # A rendered set renders all its groups of a batch together.
         rendered: dict[int, Iterator[Group]] = {}
         for entry in entries:
             data = self._stream.sets[entry.set]
@@ -187,6 +189,7 @@ class _Reader:
     def _decoded(self, entry: Entry, note: Callable[[str], None]) -> Group | None:
         stream, data = self._stream, self._stream.sets[entry.set]
         shard, info = data.file(entry.shard), data.manifest.shards[entry.shard]
+        # A record is undecoded (`raw`), decoded, or damaged in one of the two steps.
         damage = raw = self._tars.read(shard, info, entry.record, stream.images, data.has_sha256)
         if not isinstance(raw, Damage):
             try:

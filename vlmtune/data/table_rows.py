@@ -204,6 +204,7 @@ class Table:
         if isinstance(cell, Mapping):  # as `datasets` stores images
             name = str(cell.get("path") or "")
             cell = cell.get("bytes") or cell.get("path")
+        # Parquet may hold the images themselves.
         if isinstance(cell, bytes | bytearray) and cell:
             return bytes(cell), name
         if cell is None or (isinstance(cell, str) and not cell.strip()):
@@ -279,6 +280,7 @@ def _checked(
             raise UserError(
                 f"expected `columns` of {', '.join(GUESSES)}, got {role!r}: name one of them"
             )
+        # A table may have a column called "None".
         value = None if value in _NONE and value not in names else value
         columns = (value,) if isinstance(value, str) else tuple(value or ())
         unknown = [column for column in columns if column not in names]

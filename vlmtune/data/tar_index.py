@@ -224,6 +224,7 @@ class OpenTars:
 
         The cache may then remove these.
         """
+        # A tar that is open is in use, so the cache cannot remove it for the next one.
         coming = [shard for shard in shards if isinstance(shard, RemoteFile)]
         needed = set(coming)
         for shard in [x for x in self._open if isinstance(x, RemoteFile) and x not in needed]:
@@ -254,6 +255,7 @@ class OpenTars:
 
     def _opened(self, shard: Shard, info: ShardInfo, verify: bool) -> tuple[int, TarIndex]:
         if shard not in self._open:
+            # Each open tar takes a file descriptor and the memory of its index.
             while len(self._open) >= OPEN_TARS:
                 self._close_oldest()
             if isinstance(shard, RemoteFile):

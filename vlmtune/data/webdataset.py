@@ -130,6 +130,7 @@ def open_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if _is_complete(folder, path):
         return read_manifest(folder)
+    # A data set that many users share is often read-only.
     if not os.access(folder, os.W_OK):
         digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
         path = Path.home() / ".cache/vlmtune/webdataset" / f"{digest}.json"
@@ -177,6 +178,7 @@ def _index(folder: Path) -> Manifest:
             for raw in read_records(tar, 0, None, images=False):
                 records += 1
                 try:
+                    # The checksum is of texts and places: images are not read here.
                     if isinstance(raw, Damage):
                         raise RecordError(raw.reason)
                     state.update(repr((raw.key, raw.spans, raw.members)).encode())

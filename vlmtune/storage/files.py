@@ -175,6 +175,7 @@ def _of_the_disk(error: BaseException) -> str | None:
     """Why a file could not be written; torch and safetensors raise errors of their own."""
     if isinstance(error, OSError):
         return f"{type(error).__name__} ({error.strerror})"
+    # The reason may be several errors deep.
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UserError):
         text = cause.strerror if isinstance(cause, OSError) else str(cause)

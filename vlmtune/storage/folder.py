@@ -162,6 +162,7 @@ def read_meta(
     for name in files:
         if name not in entries:
             raise DamagedError(f"{META} does not list {name}")
+    # A sha256 reads the whole file. In a large folder it is computed where a time has changed.
     small = sum(entry["bytes"] for entry in entries.values()) <= ALWAYS_CHECKED
     for name, entry in entries.items():
         if reason := _damage(folder / name, entry, small):

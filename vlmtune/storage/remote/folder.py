@@ -243,6 +243,7 @@ class _Ahead:
                     self._thread = None
                     return
                 file = self._next[0]
+            # The download takes long, and `take` must not wait for it: it runs without the lock.
             opened = None
             # Whoever needs the file gets the error.
             with contextlib.suppress(DownloadError, UserError):
