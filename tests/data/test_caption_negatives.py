@@ -17,7 +17,6 @@ from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
-from vlmtune.errors import UserError
 from vlmtune.language.caption_edits import (
     ExchangeAttributes,
     ReplaceWord,
@@ -148,11 +147,6 @@ def test_a_false_text_of_the_record_is_not_rewritten() -> None:
     )
     (added,) = swapping().added([group], 0, 0)
     assert added.texts == ("a dog chases a cat", "a man rides a horse", "a cat chases a dog")
-
-
-def test_a_count_of_none_is_refused() -> None:
-    with pytest.raises(UserError, match="at least 1, got 0"):
-        CaptionNegatives(Rewriter([SwapNouns()]), 0)
 
 
 # -- in training ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.loggers.logger import rank_zero_experiment
@@ -25,6 +25,7 @@ from typing_extensions import override
 from vlmtune.errors import UserError
 from vlmtune.model import check_checkpoint
 from vlmtune.storage.files import write_atomically
+from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
 
 CHECKPOINTS = LAST.split("/")[0]
@@ -145,27 +146,18 @@ def alone_in(trainer: pl.Trainer, ckpt_path: str | None) -> Iterator[None]:
     if not trainer.is_global_zero or "://" in str(folder):
         yield
         return
-    lock = FileLock(folder / ".fit.lock")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise UserError(
-            f"expected a folder of its own for this run, got {folder}, where another one trains: "
-            "choose another --trainer.default_root_dir or wait"
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"expected a folder that can be written, got {folder} ({error.strerror}): choose "
-            "another --trainer.default_root_dir"
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / ".fit", wait=False))
+        except Timeout as error:
+            raise UserError(
+                f"expected a folder of its own for this run, got {folder}, where another one "
+                "trains: choose another --trainer.default_root_dir or wait"
+            ) from error
+        stack.callback((folder / ".fit.lock").unlink, missing_ok=True)
         if not resumes(folder, ckpt_path):
             set_aside(folder)
         yield
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
 
 
 def set_aside(folder: Path) -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import torch
 
 from vlmtune.config import Configured
-from vlmtune.errors import UserError
 from vlmtune.language.rewriting import Rewriter
 from vlmtune.language.words import canonical
 from vlmtune.types import Group
@@ -33,10 +32,6 @@ class CaptionNegatives(Configured):
     """
 
     def __init__(self, rewriter: Rewriter, count: int = 1) -> None:
-        if count < 1:
-            raise UserError(
-                f"expected a count of negatives of at least 1, got {count}: raise it or drop them"
-            )
         self.rewriter, self.count = rewriter, count
 
     def prepare(self, captions: Callable[[], Iterable[str]]) -> None:
