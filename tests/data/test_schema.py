@@ -118,7 +118,7 @@ def test_manifests(tmp_path: Path) -> None:
         (tmp_path / schema.MANIFEST).write_text(json.dumps(changed))
         with pytest.raises(UserError, match=message):
             schema.read_manifest(tmp_path)
-    texts = {"{": "expected a manifest", "[]": "no schema_version", "{}": "no schema_version"}
+    texts = {"{": "expected a manifest", "[]": "at the top", "{}": "got nothing at builder"}
     for text, message in texts.items():
         (tmp_path / schema.MANIFEST).write_text(text)
         with pytest.raises(UserError, match=message):

@@ -32,8 +32,10 @@ def run(options: argparse.Namespace) -> None:
         paper = _build(options)
     if (options.out / PART).is_file():
         content = read_part(options.out)
-        infos = (state.written.info for state in content["states"])
-        written = [info.records for info in infos if info]
+        written = []
+        for state in content["states"]:
+            if state.written.info:
+                written.append(state.written.info.records)
         number, count = content["part"]
         print(f"{options.out}: part {number} of {count}, {_sizes(written)}")
         return

@@ -30,8 +30,12 @@ _RENDERED = (
 
 def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) -> list[str]:
     """Returns a line for each set that may hold images of benchmarks, or could not be checked."""
-    lines = [_checked(data, benchmarks) for data in sets if not isinstance(data, RenderedSet)]
-    return [line for line in lines if line]
+    lines = []
+    for data in sets:
+        line = "" if isinstance(data, RenderedSet) else _checked(data, benchmarks)
+        if line:
+            lines.append(line)
+    return lines
 
 
 def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
@@ -128,7 +132,9 @@ def _files(benchmark: Benchmark[Any]) -> Iterator[Path]:
 def _listed(path: Path) -> list[Path]:
     """The annotation files in a folder; a file alone."""
     suffixes = (".json", ".jsonl", ".csv", ".tsv")
-    return [path] if path.is_file() else sorted(p for p in path.glob("*") if p.suffix in suffixes)
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.glob("*") if file.suffix in suffixes)
 
 
 def _rendered(path: Path) -> bool:

@@ -1,6 +1,6 @@
 """Turns an exception into one line: what was expected, what came, what to do.
 
-In: an exception. Out: its line. The traceback is the command line's (`--debug`).
+In: an exception. Out: its line. Never: a traceback, which the command line shows (`--debug`).
 """
 
 import argparse

@@ -67,6 +67,7 @@ def run_command(arguments: list[str]) -> int:
         if not rest or {"-h", "--help"} & set(rest):
             print(TRAINING_HELP.format(command=command, summary=sentence(TRAINING[command])))
             return 0 if rest else 2
+        # Lightning's own help lists every key, which a newcomer should not meet first.
         rest = ["--help" if argument == "--all-help" else argument for argument in rest]
         importlib.import_module("vlmtune.cli.fit").run(command, rest)
         return 0

@@ -1,6 +1,6 @@
 """`vlmtune quickstart`: builds a world, trains on it, exports a model and writes reports, on a CPU.
 
-In: a folder and a seed. Out: that folder. It never computes: each step is a command of vlmtune.
+In: a folder and a seed. Out: that folder. Never: work of its own; each step is a command.
 """
 
 import argparse

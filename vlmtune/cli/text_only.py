@@ -1,6 +1,7 @@
 """The text-only runs of an evaluation: the same benchmarks, scored without seeing the image.
 
-In: captions and what was measured. Out: two runs, written next to the report.
+In: captions and what was measured. Out: two runs, written next to the report. Never: a score that
+depends on the image.
 """
 
 import itertools
