@@ -3,6 +3,7 @@
 In: groups. Out: groups with false texts. Never: a caption that is known to be true.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -55,11 +56,39 @@ class CaptionNegatives(Configured):
         return [self._added(group, texts, ids, f"{seed}/{epoch}/{group.key}") for group in groups]
 
     def _added(self, group: Group, texts: dict[str, str], ids: dict[str, str], key: str) -> Group:
+        false_texts, originals = self._rewritten(group, texts, ids, key)
+        truth, same_group = group.truth, group.same_group
+        if same_group is None:
+            same_group = torch.ones_like(truth)
+
+        # A negative is of the group of its original, for the images that the original is true of.
+        columns = torch.tensor(originals, dtype=torch.long)
+        same_group = torch.cat([same_group, truth[:, columns]], dim=1)
+        false = torch.zeros(len(truth), len(false_texts), dtype=torch.bool)
+
+        # A rewritten caption of another image may be, by its words, true of this image.
+        true_ids = []
+        for names, row in zip(group.true_ids, truth.tolist(), strict=True):
+            true_ids.append(names.union(itertools.compress(group.texts, row)))
+        return replace(
+            group,
+            text_ids=(*group.text_ids, *false_texts),
+            texts=(*group.texts, *false_texts.values()),
+            truth=torch.cat([truth, false], dim=1),
+            same_group=same_group,
+            true_ids=tuple(true_ids),
+        )
+
+    def _rewritten(
+        self, group: Group, texts: dict[str, str], ids: dict[str, str], key: str
+    ) -> tuple[dict[str, str], list[int]]:
+        """The false texts by id, and the column that each was made from."""
         # Truth is known by id; ids that are captions tell of other batches too.
         true: set[str] = set().union(*group.true_ids)
-        avoid = [*group.texts, *true, *(texts[name] for name in true if name in texts)]
-        rewritten: dict[str, str] = {}  # by id
-        originals: dict[str, int] = {}  # the column that each was made from
+        avoid = [*group.texts, *true]
+        avoid += [texts[name] for name in true if name in texts]
+        rewritten: dict[str, str] = {}
+        originals: dict[str, int] = {}
         for j, caption in enumerate(group.texts):
             if not group.truth[:, j].any():
                 continue
@@ -68,22 +97,4 @@ class CaptionNegatives(Configured):
                 text_id = ids.get(canonical(text), text)
                 rewritten[text_id] = texts.get(text_id, text)
                 originals[text_id] = j
-
-        # A negative is of the group of its original, for the images that the original is true of.
-        columns = torch.tensor(list(originals.values()), dtype=torch.long)
-        same_group = torch.ones_like(group.truth) if group.same_group is None else group.same_group
-        false = torch.zeros(len(group.truth), len(rewritten), dtype=torch.bool)
-
-        # A rewritten caption of another image may be, by its words, true of this image.
-        true_ids = []
-        for names, row in zip(group.true_ids, group.truth.tolist(), strict=True):
-            shown = [text for text, yes in zip(group.texts, row, strict=True) if yes]
-            true_ids.append(names.union(shown))
-        return replace(
-            group,
-            text_ids=(*group.text_ids, *rewritten),
-            texts=(*group.texts, *rewritten.values()),
-            truth=torch.cat([group.truth, false], dim=1),
-            same_group=torch.cat([same_group, group.truth[:, columns]], dim=1),
-            true_ids=tuple(true_ids),
-        )
+        return rewritten, list(originals.values())

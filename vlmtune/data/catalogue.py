@@ -150,9 +150,11 @@ def corpus(sets: Sequence[ShardSet]) -> Corpus:
     texts: dict[str, str] = {}
     for raw, group, files in read_headers(sets):
         texts.update(zip(group.text_ids, group.texts, strict=True))
-        for i, (image, file) in enumerate(zip(group.image_ids, files, strict=True)):
-            images.setdefault(image, ImageLocation(raw.shard, *raw.spans[file]))
-            here = itertools.compress(group.text_ids, group.truth[i].tolist())
+        truth = group.truth.tolist()
+        for i, image in enumerate(group.image_ids):
+            offset, size = raw.spans[files[i]]
+            images.setdefault(image, ImageLocation(raw.shard, offset, size))
+            here = itertools.compress(group.text_ids, truth[i])
             true.setdefault(image, set()).update(group.true_ids[i], here)
     # A record may name captions of its image that only other records have.
     captions = {}

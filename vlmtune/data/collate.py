@@ -59,13 +59,16 @@ def collate(
             mined[n, hard] = True
             n += 1
 
-    with_mined = any(group.mined_negatives is not None for group in groups)
+    # Without mined groups there is no matrix of mined negatives, not one of zeros.
+    mined_negatives = None
+    if any(group.mined_negatives is not None for group in groups):
+        mined_negatives = mined & ~truth
     sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)
     return Batch(
         keys=tuple(group.key for group in groups),
         image_ids=tuple(image_ids),
         texts=tuple(texts.values()),
-        targets=Targets(truth, known, same_group, mined & ~truth if with_mined else None),
+        targets=Targets(truth, known, same_group, mined_negatives),
         image_group=torch.repeat_interleave(torch.arange(len(groups)), sizes),
         pixels=None if preprocess is None else _pixels(images, preprocess),
         damaged=tuple(damaged),

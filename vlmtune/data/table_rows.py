@@ -114,11 +114,12 @@ class Table:
             raise UserError(f"expected rows in {self.path}, got none: add some")
         given = _checked(self.given or {}, names, self.path)
         # A group is read beside what its column is otherwise.
-        used = {name for role in given.keys() - {"group"} for name in given[role]}
+        used: set[str] = set()
+        for role, listed in given.items():
+            if role != "group":
+                used.update(listed)
         free = [name for name in names if name not in used]
-        columns = {}
-        for role in GUESSES:
-            columns[role] = given[role] if role in given else _guess(role, free)
+        columns = {role: _guess(role, free) for role in GUESSES} | given
         for role in ("image", "caption"):
             if not columns[role]:
                 raise self._lacking(role, names)
@@ -133,7 +134,9 @@ class Table:
                 used.update(columns)
         line = f"{self.path.name}: {', '.join(taken)}"
         rest = [repr(name) for name in column_names(self.path) if name not in used]
-        return f"{line}; not used: {', '.join(rest)}" if rest else line
+        if rest:
+            line += f"; not used: {', '.join(rest)}"
+        return line
 
     def rows(self, unusable: Callable[[str, str], None] | None = None) -> Iterator[TableRow]:
         """Yields the rows in order.

@@ -280,11 +280,11 @@ def _folder(path: Path) -> Iterator[Cells | _Unreadable]:
         return
     for file in source_files(path):
         named = _PART.fullmatch(file.stem)
-        split = named[1] if named else "data"
+        beside: Cells = {}
         if (path / _DICT).is_file():
-            split = file.parent.name
-        # "data-00000-of-00002" is a part of a whole dataset.
-        beside = {} if split == "data" else {"split": split}
+            beside["split"] = file.parent.name
+        elif named and named[1] != "data":  # "data-00000-of-00002" is of a whole dataset
+            beside["split"] = named[1]
         for row in read_cells(file):
             yield beside | row
 
@@ -301,7 +301,9 @@ def _image_folder(path: Path) -> Iterator[Cells | _Unreadable]:
         )
     for file in files:
         name = file.relative_to(path)
-        row: Cells = {"split": name.parts[0]} if name.parts[0] in SPLIT_FOLDERS else {}
+        row: Cells = {}
+        if name.parts[0] in SPLIT_FOLDERS:
+            row["split"] = name.parts[0]
         text, sidecar = file.with_suffix(".txt"), file.with_suffix(".json")
         try:
             if text.is_file():
