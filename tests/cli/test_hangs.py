@@ -90,7 +90,7 @@ def bomb(levels):
     return "\n".join(lists)
 
 
-@pytest.mark.parametrize("text", [bomb(12), "[" * 5000 + "]" * 5000])
+@pytest.mark.parametrize("text", [bomb(12), "[" * 500 + "]" * 500])
 def test_a_bomb_is_no_plug_in_and_no_model(tmp_path, text, capsys):
     path = tmp_path / "bomb.yaml"
     path.write_text(text)
@@ -100,7 +100,7 @@ def test_a_bomb_is_no_plug_in_and_no_model(tmp_path, text, capsys):
         assert line.startswith("vlmtune: error: expected ")
 
 
-@pytest.mark.parametrize("text", [bomb(12), "a: &a [*a]", "[" * 5000])
+@pytest.mark.parametrize("text", [bomb(12), "a: &a [*a]", "[" * 500])
 def test_aliases_that_multiply_are_refused(tmp_path, text):
     path = tmp_path / "fit.yaml"
     path.write_text(text)

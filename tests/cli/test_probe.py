@@ -98,6 +98,7 @@ def test_a_folder_is_probed(photos, model_folder, tmp_path, capsys):
     assert again.metric(name, "transformation_accuracy") == coarse
 
 
+@pytest.mark.slow
 def test_a_model_without_texts_is_probed_and_refused_where_texts_are_read(photos, tmp_path, capsys):
     folder = hf_models.write_timm(tmp_path / "timm")
     words = ["--images", photos, "--out", tmp_path / "out", "--transformations", "fine"]
