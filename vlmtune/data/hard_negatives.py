@@ -29,6 +29,7 @@ def with_hard_negatives(
     The one image is drawn anew in each epoch, as a function of seed, epoch and group.
 
     Example:
+        >>> import torch
         >>> truth = torch.eye(2, 3, dtype=torch.bool)
         >>> texts, true = ("a", "b", "c"), (frozenset("a"), frozenset("b"))
         >>> group = Group("g", ("i", "j"), texts, texts, truth, true)
