@@ -63,9 +63,9 @@ def explain(error: Exception) -> str:
     """
     text = _one_line(str(error))
     if isinstance(error, OSError) and error.errno in FULL:
-        place = "the disk" if error.filename is None else f"the disk for {error.filename}"
+        disk = "the disk" if error.filename is None else f"the disk for {error.filename}"
         return (
-            f"expected room on {place}, got: {error.strerror}: free the disk or write to another "
+            f"expected room on {disk}, got: {error.strerror}: free the disk or write to another "
             "one; a training resumes with --ckpt_path and its last checkpoint"
         )
     if isinstance(error, OSError) and error.filename is not None:

@@ -106,10 +106,10 @@ def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
 
     An item of a list is a plug-in, or the path of its YAML relative to the list.
     """
-    made = []
+    plugins = []
     for name in names:
-        made += [make(base, source) for source in _sources(find(kind, name))]
-    return made
+        plugins += [make(base, source) for source in _sources(find(kind, name))]
+    return plugins
 
 
 def _sources(source: str) -> list[str]:

@@ -67,8 +67,8 @@ def run(options: argparse.Namespace) -> None:
         measured = []
         for task in runnable:
             for spec in probe_specs(options.widths, classes > 0):
-                found = measure(task, spec, embedded[task.name], classes, training, device)
-                measured.append(found)
+                features = embedded[task.name]
+                measured.append(measure(task, spec, features, classes, training, device))
         settings = {name: getattr(options, name) for name in SETTINGS}
         settings |= {"layer": one.embedder.layer, "seconds": time.monotonic() - began}
         how = {"probe": settings}

@@ -30,11 +30,11 @@ def draw_captions(groups: Sequence[Group], count: int, seed: int, epoch: int) ->
         >>> [draw_captions([group], 1, 0, epoch)[0].texts for epoch in (0, 2)]
         [('a cat', 'a dog'), ('a pet', 'a dog')]
     """
-    drawn = []
+    sampled = []
     for group in groups:
         rng = random.Random(f"{seed}/{epoch}/{group.key}/{group.image_ids}")
-        drawn.append(_sampled(group, count, rng))
-    return drawn
+        sampled.append(_sampled(group, count, rng))
+    return sampled
 
 
 def _sampled(group: Group, count: int, rng: random.Random) -> Group:

@@ -197,7 +197,7 @@ def check(group: Group) -> None:
     for text_id, text in zip(group.text_ids, group.texts, strict=True):
         if not text.strip():
             raise RecordError(f"text {text_id!r} is blank")
-    # What is true within the record is said twice: as ids, and as a matrix.
+    # A record states twice what is true in it: by ids, and by a matrix.
     for i, true in enumerate(group.true_ids):
         stated = set(itertools.compress(group.text_ids, group.truth[i].tolist()))
         if stated != true & set(group.text_ids):

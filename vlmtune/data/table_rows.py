@@ -191,10 +191,10 @@ class Table:
 
     def _columns_of_texts(self, cells: Cells, role: str, where: str) -> dict[str, str]:
         """The column of each caption, or of each negative, in order."""
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for column in self.columns[role]:
-            found |= dict.fromkeys(_texts(cells.get(column), column, where), column)
-        return found
+            texts |= dict.fromkeys(_texts(cells.get(column), column, where), column)
+        return texts
 
     def _cell(self, cells: Cells, role: str) -> Any:
         """The cell of what has one column at most; None without a column."""

@@ -102,19 +102,19 @@ def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:
             tar, where an index can be kept. If they differ, a warning names the tar.
     """
     key = _key(shard, info)
-    found = _found(shard, key, verify)
-    if found is None:
+    stored = _stored(shard, key, verify)
+    if stored is None:
         # A tar in the cache of remote storage is locked by its readers, and is checked already.
         with _alone(shard) if verify else nullcontext():
             # Another reader may have written it meanwhile.
-            found = _found(shard, key, verify) or _made(shard, info, key, verify)
-    index, sha256 = found
+            stored = _stored(shard, key, verify) or _new(shard, info, key, verify)
+    index, sha256 = stored
     if verify and sha256 not in ("", info.sha256):
         _warn(shard)
     return index
 
 
-def _found(shard: Path, key: str, verify: bool) -> tuple[TarIndex, str] | None:
+def _stored(shard: Path, key: str, verify: bool) -> tuple[TarIndex, str] | None:
     """The first kept index of this very tar, with the tar's sha256."""
     for path in _candidates(shard):
         kept = _read(path, key)
@@ -123,7 +123,7 @@ def _found(shard: Path, key: str, verify: bool) -> tuple[TarIndex, str] | None:
     return None
 
 
-def _made(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex, str]:
+def _new(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex, str]:
     """A new index, kept if it can be, with the tar's sha256 if that is to be kept, too."""
     index = make_index(shard, info.records)
     path = _writable(_candidates(shard))
