@@ -16,6 +16,12 @@ from vlmtune.cli.main import main
 from vlmtune.cli.plugins import find, make
 from vlmtune.data.schema import read_manifest
 
+GRAPHS = [
+    "--annotations=data_builders.corpora.gqa.GQAGraphs",
+    "--annotations.path=graphs.json",
+    "--annotations.images=.",
+]
+
 
 def options(corpus: str, overrides: list[str] | None = None) -> argparse.Namespace:
     """The options of `vlmtune build CORPUS --out out`."""
@@ -89,10 +95,7 @@ def test_the_compositions_of_the_rendered_world_are_excluded_of_no_other_corpus(
     objects = {"1": {"name": "cup", "attributes": ["red"]}}
     Path("graphs.json").write_text(json.dumps({"5": {"objects": objects}}))
     Path("5.jpg").write_bytes(encoded())
-    reader = [
-        "--annotations=data_builders.corpora.gqa.GQAGraphs", "--annotations.path=graphs.json",
-        "--annotations.images=.", "--multi=0",
-    ]  # fmt: skip
+    reader = [*GRAPHS, "--multi=0"]
     assert main(["build", "cola", *reader, "--out", "without"]) == 0, capsys.readouterr().err
     exclude = Path("data/scenes/compositions.json")
     exclude.parent.mkdir(parents=True)
@@ -128,8 +131,7 @@ def test_queries_are_counted_beside_the_papers(tmp_path, monkeypatch, capsys):
     Path("graphs.json").write_text(json.dumps(graphs))
     for number in graphs:
         Path(f"{number}.jpg").write_bytes(encoded())
-    words = ["--annotations=data_builders.corpora.gqa.GQAGraphs", "--annotations.path=graphs.json",
-             "--annotations.images=.", "--multi=0", "--single=9"]  # fmt: skip
+    words = [*GRAPHS, "--multi=0", "--single=9"]
     assert main(["build", "cola", *words, "--out", "out"]) == 0
     line, paper = capsys.readouterr().out.splitlines()
     assert "queries: distinct 2" in line

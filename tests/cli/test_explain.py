@@ -4,7 +4,6 @@ import errno
 import json
 
 import pytest
-from pytorch_lightning.loggers import CSVLogger
 from wandb.errors import UsageError
 
 from tests.refusals import refused
@@ -29,8 +28,7 @@ from vlmtune.cli.plugins import make_list
             "unexpectedly: free memory",
         ),
         (
-            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate m"
-                         "emory: you tried to allocate 8 bytes."),
+            RuntimeError("[enforce fail at alloc_cpu.cpp] can't allocate memory"),
             "expected enough memory, got [enforce fail",
         ),
         (ValueError("Invalid learning rate: nan"), "expected a valid optimizer, got: Invalid lear"),
@@ -38,21 +36,13 @@ from vlmtune.cli.plugins import make_list
         (MemoryError(), "expected enough memory, got MemoryError: lower the batch size"),
         (UsageError("No API key configured."), "expected a run of Weights & Biases, got: No API"),
     ],
-)  # fmt: skip
+)
 def test_what_the_machine_lacks_is_no_fault_of_vlmtune(error, line):
     assert explain(error).startswith(line)
     assert is_expected(error)
 
 
-def test_a_full_disk_is_named_with_the_file_of_a_logger(tmp_path):
-    log = CSVLogger(str(tmp_path), version="")
-    log.log_metrics({"loss": 0.5}, step=1)
-    (tmp_path / "lightning_logs/metrics.csv").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left on device") as raised:
-        log.save()
-    line = explain(raised.value)
-    assert line.startswith(f"expected room on the disk for {tmp_path}/lightning_logs/metrics.csv, ")
-    assert "got: No space left on device: free the disk or write to another one; a train" in line
+def test_a_full_disk_is_named():
     named = OSError(errno.ENOSPC, "No space left on device", "a.txt")
     assert explain(named).startswith("expected room on the disk for a.txt, got: No space")
     other = OSError(errno.EDQUOT, "Disk quota exceeded")
@@ -76,12 +66,13 @@ WRONG_CLASSES = [
     ),
     (
         "nowhere.Callback",
-        "Problem with given class_path 'nowhere.Callback': No module named 'nowhere': correct it",
+        "Problem with given class_path 'nowhere.Callback': No module named 'nowhere': change the "
+        "config",
     ),
     (
         "vlmtune.adapters.zero_shot.ZeroShot",
         "Import path vlmtune.adapters.zero_shot.ZeroShot does not correspond to a subclass of "
-        "{kind}: correct it",
+        "{kind}: change the config",
     ),
 ]
 

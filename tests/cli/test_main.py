@@ -1,4 +1,6 @@
+import contextlib
 import csv
+import io
 import json
 import os
 import signal
@@ -176,16 +178,20 @@ def test_the_module_imports_nothing_that_lies_in_the_working_folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def fitted(write_config):
-    """Folder of a run of two steps."""
+    """Folder of a run of two steps, and what it printed (`out.txt`, `err.txt`)."""
     path = write_config()
     before, argv = Path.cwd(), sys.argv
     sys.argv = ["vlmtune"]
     os.chdir(path.parent.parent)  # paths are relative to the config, not to the working directory
+    out, err = io.StringIO(), io.StringIO()
     try:
-        assert main(["fit", "--config", str(path)]) == 0
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            assert main(["fit", "--config", str(path)]) == 0
     finally:
         os.chdir(before)
         sys.argv = argv
+    (path.parent / "out.txt").write_text(out.getvalue())
+    (path.parent / "err.txt").write_text(err.getvalue())
     return path.parent
 
 
@@ -199,6 +205,7 @@ def test_fit_leaves_config_checkpoint_and_report(fitted):
     assert "vlmtune.adapters.linear_probe.LinearProbe" in saved
     assert "use_distributed_sampler: false" in saved
     report = json.loads((fitted / "run" / "report.json").read_text())
+    assert report["name"] == "mine"
     assert report["results"][0]["benchmark"] == "tiny"
     told = report["provenance"]["config"]["fit"]  # whatever can change a number
     assert told["model"]["optimizer"]["init_args"]["lr"] == 0.01
@@ -225,35 +232,35 @@ def test_credentials_of_a_logger_are_in_no_file(write_config, tmp_path, capsys):
     assert "https://host/a" in (tmp_path / "export/adapter_config.json").read_text()
 
 
-def test_one_seed_changes_weights_and_data(write_config, monkeypatch, tmp_path):
+def test_one_seed_changes_weights_and_data(fitted, config, monkeypatch, tmp_path):
     """Unless the model has a seed of its own."""
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # restored afterwards
-    runs = {"0": [], "1": ["--seed_everything", "1"]}
+    runs = {"1": ["--seed_everything", "1"]}
     runs["own"] = ["--seed_everything", "1", "--model.seed", "0", "--data.seed", "0"]
-    seeds, weights = {}, {}
+    folders = {"0": fitted / "run"}
     for name, words in runs.items():
-        path = write_config()
-        words += ["--trainer.default_root_dir", str(tmp_path / name)]
-        assert main(["fit", "--config", str(path), *words]) == 0
-        seeds[name] = json.loads((tmp_path / name / "report.json").read_text())["provenance"][
-            "seed"
-        ]
-        (file,) = (tmp_path / name).glob("**/*.ckpt")
+        folders[name] = tmp_path / name
+        words += ["--trainer.default_root_dir", str(folders[name])]
+        assert main(["fit", "--config", str(config), *words]) == 0
+    seeds, weights = {}, {}
+    for name, folder in folders.items():
+        report = json.loads((folder / "report.json").read_text())
+        seeds[name] = report["provenance"]["seed"]
+        (file,) = folder.glob("**/*.ckpt")
         weights[name] = torch.load(file, weights_only=True)["state_dict"]
     assert seeds == {"0": 0, "1": 1, "own": 0}
-    same = [all(weights["0"][x].equal(weights[y][x]) for x in weights["0"]) for y in ("1", "own")]
-    assert same == [False, True]
+    for name, equal in (("1", False), ("own", True)):
+        same = [value.equal(weights[name][key]) for key, value in weights["0"].items()]
+        assert all(same) == equal
 
 
-def test_fit_says_what_matters_and_nothing_else(write_config, capsys):
-    assert main(["fit", "--config", str(write_config())]) == 0
-    output = capsys.readouterr()
-    (start,) = output.err.splitlines()
+def test_fit_says_what_matters_and_nothing_else(fitted):
+    (start,) = (fitted / "err.txt").read_text().splitlines()
     assert start.startswith("vlmtune fit: LinearProbe on OpenClip, ")
-    title, *rows, saved, advice = output.out.splitlines()
+    title, *rows, saved, advice = (fitted / "out.txt").read_text().splitlines()
     assert title == "weights of step 2, the last"
-    cells = [[cell.strip() for cell in row.split("|")[1:4]] for row in rows if "tiny" in row]
-    assert cells == [["tiny", "accuracy ↑", "9"]]
+    (row,) = [row for row in rows if "tiny" in row]
+    assert [cell.strip() for cell in row.split("|")[1:4]] == ["tiny", "accuracy ↑", "9"]
     assert len([row for row in rows if row.strip()]) == 3  # head, line, the primary metric
     path = saved.removeprefix("checkpoint: ").removesuffix(" (weights of step 2)")
     assert torch.load(path, weights_only=True)["global_step"] == 2
@@ -289,24 +296,21 @@ def test_a_run_of_no_steps_says_why(name, config, capsys):
 @pytest.mark.parametrize(
     ("word", "line"),
     [
-        ("--trainer.accumulate_grad_batches=0", "from 1 to 4294967295, got 0"),
         ("--trainer.accumulate_grad_batches=-2", "from 1 to 4294967295, got -2"),
         ("--trainer.log_every_n_steps=-1", "from 0 to 4294967295, got -1"),
         ("--seed_everything=-1", "from 0 to 4294967295, got -1"),
-        ("--seed_everything=4294967296", "from 0 to 4294967295, got 4294967296"),
         ("--model.seed=18446744073709551616", "from 0 to 4294967295, got 18446744073709551616"),
         ("--trainer.val_check_interval=0", "from 1 to 4294967295, got 0"),
     ],
 )
 def test_numbers_that_lightning_does_not_check_are_refused(word, line, config, capsys):
-    wanted = f"expected {word.partition('=')[0]} {line}: correct it"
+    wanted = f"expected {word.partition('=')[0]} {line}: choose another"
     refused(capsys, ["fit", "--config", config, word], wanted)
 
 
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ([], "mine"),
         (["--model.adapter", "bottleneck"], "Bottleneck"),
         (["--model.adapter=bottleneck", "--trainer.callbacks.0.name=other"], "other"),
     ],
@@ -318,12 +322,16 @@ def test_a_report_never_names_an_adapter_that_was_not_trained(write_config, word
     assert report["name"] == name
 
 
-def test_a_finished_run_says_that_nothing_was_left(write_config, capsys):
-    path = write_config()
-    assert main(["fit", "--config", str(path)]) == 0
-    finished = checkpoint(path.parent)
-    capsys.readouterr()
-    assert main(["fit", "--config", str(path), "--ckpt_path", str(finished)]) == 0
+def resumed(fitted, folder, *words):
+    """The words that go on with the fitted run in a folder of its own."""
+    config, last = str(fitted / "fit.yaml"), str(checkpoint(fitted))
+    where = ["--trainer.default_root_dir", str(folder)]
+    return ["fit", "--config", config, "--ckpt_path", last, *where, *words]
+
+
+def test_a_finished_run_says_that_nothing_was_left(fitted, tmp_path, capsys):
+    finished = checkpoint(fitted)
+    assert main(resumed(fitted, tmp_path)) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert f"nothing was left to train: {finished} is at step 2, the end of the run" in line
 
@@ -363,18 +371,14 @@ def test_a_frozen_copy_is_no_part_of_the_model(write_config, model_folder, capsy
     assert said == [f"vlmtune fit: LastBlocks on OpenClip, {count(trained)} of {count(whole)} "] * 2
 
 
-def test_resuming_goes_on_from_the_checkpoint(write_config, capsys):
-    path = write_config()
-    assert main(["fit", "--config", str(path)]) == 0
-    first = checkpoint(path.parent)
-    weights = torch.load(first, weights_only=True)["state_dict"]
-    longer = ["--ckpt_path", str(first), "--trainer.max_steps=4"]
-    capsys.readouterr()
-    assert main(["fit", "--config", str(path), *longer]) == 0, capsys.readouterr().err
+def test_resuming_goes_on_from_the_checkpoint(fitted, tmp_path, capsys):
+    weights = torch.load(checkpoint(fitted), weights_only=True)["state_dict"]
+    longer = resumed(fitted, tmp_path, "--trainer.max_steps=4")
+    assert main(longer) == 0, capsys.readouterr().err
     start, numbers = capsys.readouterr().err.splitlines()
     assert start.startswith("vlmtune fit: ")
     assert numbers.startswith("step 3: tiny accuracy ")  # of the first epoch, before the end
-    (last,) = first.parent.glob("*step=4.ckpt")
+    (last,) = tmp_path.glob("checkpoints/*step=4.ckpt")
     content = torch.load(last, weights_only=True)
     assert content["global_step"] == 4
     assert any(not value.equal(weights[name]) for name, value in content["state_dict"].items())
@@ -458,14 +462,14 @@ def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_
     first = lines[0]
     want = vlmtune.load(out).score(first["files"], first["captions"]).flatten().tolist()
     assert [x for row in first["scores"] for x in row] == pytest.approx(want, abs=1e-4)
-    numbers = [
-        {k: v["value"] for k, v in json.loads(path.read_text())["results"][0]["metrics"].items()}
-        for path in (run / "report.json", tmp_path / "mine" / "report.json")
-    ]
-    assert numbers[0] == numbers[1]  # an exported model scores what the run reported
-
-    reports = ((folder / "report.json").read_text() for folder in (run, tmp_path / "mine"))
-    one, other = (json.loads(text)["provenance"] for text in reports)
+    trained, exported = (
+        json.loads((folder / "report.json").read_text()) for folder in (run, tmp_path / "mine")
+    )
+    # An exported model scores what the run reported.
+    metrics = exported["results"][0]["metrics"]
+    for name, metric in trained["results"][0]["metrics"].items():
+        assert metric["value"] == metrics[name]["value"]
+    one, other = trained["provenance"], exported["provenance"]
     for key in ("data", "seed", "seconds", "trainable_parameters", "fingerprint", "model"):
         assert other[key] == one[key]
     assert other["data"]
@@ -757,9 +761,8 @@ def test_every_command_with_a_model_has_the_same_options_for_it():
     shared = {"--pretrained", "--architecture", "--packages", "--device", "--batch-size"}
     options = {name: {*parser._option_string_actions} for name, parser in commands.choices.items()}
     with_model = {name for name, known in options.items() if shared & known}
-    assert with_model == {
-        "evaluate", "export", "index", "neighbours", "probe", "score", "search"
-    }  # fmt: skip
+    names = "evaluate export index neighbours probe score search"
+    assert with_model == set(names.split())
     assert all(shared <= options[name] for name in with_model)
 
 

@@ -94,7 +94,7 @@ def test_matching_heads_score_captions(kind, model_folder, shards, tmp_path, cap
     write = getattr(hf_models, f"write_{kind}")
     modules = {"blip": "Blip", "bridgetower": "BridgeTower", "flava": "Flava", "vilt": "Vilt"}
     weights = str(write(tmp_path / "weights"))
-    backbone = plugin(f"backbones.{kind}.{modules[kind]}", model=weights)
+    backbone = plugin(f"backbones.hf.{kind}.{modules[kind]}", model=weights)
     adapter = plugin("adapters.matching.Matching", blocks=0)
     file = tmp_path / "model.yaml"
     file.write_text(json.dumps({"backbone": backbone, "adapter": adapter}))

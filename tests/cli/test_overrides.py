@@ -157,10 +157,6 @@ def test_a_null_of_a_named_module_is_not_a_text(parsed, tmp_path):
         ("--trainer.callbacks.7.every_n_steps=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'7'"]),
         ("--trainer.callbacks.Emma.decay=3", ["0 (BenchmarkCallback, mine), 1 (EMA)", "'Emma'"]),
         ("--model.objectives.PairBCE.wight=3", ["'wight' is not accepted", "'weight'"]),
-        (
-            "--trainer.callbacks.init_args.report=a",
-            ["of another item: --trainer.callbacks.0.report"],
-        ),
         ("--model.objectives.0.weight", ["a value after --model.objectives.0.weight"]),
     ],
 )

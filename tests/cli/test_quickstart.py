@@ -81,10 +81,9 @@ def test_another_folder_stands_in_every_path(run, tmp_path):
 
 def test_a_seed_has_folders_of_its_own_and_shares_the_data(run):
     calls, other = run(), run("--seed", "3")
-    same = [
-        [re.sub("^3$", "0", word).replace("seed-3", "seed-0") for word in call] for call in other
-    ]
-    assert same == calls
+    for call, seeded in zip(calls, other, strict=True):
+        same = [re.sub("^3$", "0", word).replace("seed-3", "seed-0") for word in seeded]
+        assert same == call
     seeded = "--seed_everything 3"
     assert [seeded in " ".join(call) for call in other] == [call[0] == "fit" for call in other]
     shared = [i for i, call in enumerate(calls) if call[0] in ("build", "evaluate")]

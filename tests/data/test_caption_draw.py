@@ -160,19 +160,17 @@ def by_image(loader: EpochLoader, epoch: int) -> dict[str, frozenset[str]]:
 
 @pytest.mark.filterwarnings("ignore:.*worker processes in total.*")
 def test_every_image_shows_one_caption_whatever_the_number_of_workers(data):
-    drawn = {n: by_image(data(num_workers=n).train_dataloader(), 3) for n in (0, 1, 3)}
+    drawn = {n: by_image(data(num_workers=n).train_dataloader(), 3) for n in (0, 2)}
     assert len(drawn[0]) == 24 + 2 * 8
     assert {len(captions) for captions in drawn[0].values()} == {1}
-    assert drawn[0] == drawn[1] == drawn[3]
+    assert drawn[0] == drawn[2]
     assert by_image(data().train_dataloader(), 4) != drawn[0]
     assert {len(c) for c in by_image(data(captions=None).train_dataloader(), 3).values()} == {2, 5}
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.filterwarnings("ignore:.*worker processes in total.*")
-def test_a_resumed_epoch_has_the_same_captions(data, num_workers):
-    whole = texts(data(num_workers=num_workers).train_dataloader(), epoch=1)
-    again = data(num_workers=num_workers).train_dataloader()
+def test_a_resumed_epoch_has_the_same_captions(data):
+    whole = texts(data().train_dataloader(), epoch=1)
+    again = data().train_dataloader()
     for done in (1, 5):
         assert texts(again, epoch=1, done=done) == whole[done:]
 

@@ -82,7 +82,7 @@ def loaders(
         yield EpochLoader(stream, None, lambda: position, rank, world, workers)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 3])
 def test_loaders_have_their_length_and_resume_anywhere(make_set: MakeSet, workers: int) -> None:
     stream = GroupStream((make_set(15, 4),), 2, window=3, images=False)
     (alone,) = loaders(stream, 0, (1, 0))
@@ -125,9 +125,8 @@ def test_an_epoch_of_four_ranks_goes_on_with_two_and_other_workers(make_set: Mak
         assert 35 - 16 - len(rest) < 2 * other[0]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_evaluation_loaders_see_each_record_once(make_set: MakeSet, workers: int, world: int):
+@pytest.mark.parametrize(("world", "workers"), [(1, 0), (2, 0), (3, 2)])
+def test_evaluation_loaders_see_each_record_once(make_set: MakeSet, world: int, workers: int):
     stream = GroupStream((make_set(11, 4),), 2, train=False, images=False)
     seen = []
     for loader in loaders(stream, workers, (0, 0), world):
@@ -154,7 +153,6 @@ def test_user_errors_of_workers_stay_one_line(make_set, damage_set, workers):
         (0, 11, "steps"),
         (0, 4, "steps"),
         (2, 3, "epochs"),
-        (2, 7, "steps"),
     ],
 )
 def test_a_resumed_run_goes_on_where_the_killed_one_was(

@@ -63,7 +63,7 @@ def flat(batches) -> list[str]:
 @pytest.mark.parametrize("die_at", [1, 4, 5, 7])
 @pytest.mark.parametrize(
     ("size", "workers", "limit"),
-    [(3, 0, "epochs"), (6, 2, "steps"), (1, 0, "steps"), (8, 0, "epochs"), (4, 3, "steps")],
+    [(3, 0, "epochs"), (6, 0, "steps"), (1, 0, "steps"), (8, 0, "epochs"), (4, 2, "steps")],
 )
 def test_another_batch_size_goes_on_at_the_next_group(
     make_set, tmp_path, die_at, size, workers, limit
@@ -227,8 +227,7 @@ def test_a_checkpoint_of_lightning_after_half_a_step_loses_no_gradient(
     assert all(value.equal(want[name]) for name, value in weights(last).items())
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_number_of_workers_changes_no_weight(model_folder, shards, tmp_path, workers):
+def test_the_number_of_workers_changes_no_weight(model_folder, shards, tmp_path):
     def trained(workers: int) -> dict[str, Tensor]:
         model = module(model_folder)
         data = ShardDataModule([ShardSet(str(shards))], batch_size=4, num_workers=workers)
@@ -237,4 +236,4 @@ def test_the_number_of_workers_changes_no_weight(model_folder, shards, tmp_path,
         return weights(model)
 
     alone = trained(0)
-    assert all(value.equal(alone[name]) for name, value in trained(workers).items())
+    assert all(value.equal(alone[name]) for name, value in trained(2).items())

@@ -80,14 +80,12 @@ class Pairs(ShardBuilder):
             yield Group(f"{n}", images, ids, ids, truth, true), [png(n), png(100 + n)]
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.filterwarnings("ignore:.*worker processes in total.*")
-def test_the_datamodule_passes_it_to_training(tmp_path, num_workers):
+def test_the_datamodule_passes_it_to_training(tmp_path):
     Pairs().build(tmp_path / "shards", progress=False)
 
     def loader(which: HardNegatives) -> EpochLoader:
         sets = [ShardSet(str(tmp_path / "shards"))]
-        module = ShardDataModule(sets, 3, hard_negatives=which, num_workers=num_workers)
+        module = ShardDataModule(sets, 3, hard_negatives=which)
         module.use_stored_images()
         return module.train_dataloader()
 

@@ -89,7 +89,7 @@ def test_an_index_finds_every_record_as_the_stream_reads_it(shards):
     assert len(index) == COUNT
     assert noted == [(number, f"i{number}") for number in range(COUNT)]
     assert [place.key for place in index] == [f"r{number}" for number in range(COUNT)]
-    assert [place.key for place in index[-2:]] == ["r22", "r23"]
+    assert (index[22].key, index[23].key) == ("r22", "r23")
     group = index[17].read()
     assert (group.key, group.texts) == ("r17", ("caption 17",))
     assert group.images is not None
@@ -141,10 +141,9 @@ def test_truth_reaches_across_the_added_groups(shards, cache):
     assert met
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_resuming_gives_the_same_batches(shards, cache, workers):
-    whole = list(loader(shards, MinedNeighbours(cache, 1, 3), workers=workers, epoch=1))
-    rest = list(loader(shards, MinedNeighbours(cache, 1, 3), 2, workers, 1))
+def test_resuming_gives_the_same_batches_from_workers_too(shards, cache):
+    whole = list(loader(shards, MinedNeighbours(cache, 1, 3), epoch=1))
+    rest = list(loader(shards, MinedNeighbours(cache, 1, 3), 2, 2, 1))
     assert [batch.keys for batch in rest] == [batch.keys for batch in whole[2:]]
     for a, b in zip(rest, whole[2:], strict=True):
         assert a.pixels.equal(b.pixels)

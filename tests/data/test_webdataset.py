@@ -31,8 +31,8 @@ def write_tar(path: Path, members: list[tuple[str, bytes]]) -> None:
 def members(number: int, image: bytes) -> list[tuple[str, bytes]]:
     """A record as img2dataset writes it."""
     key, caption = f"{number:09d}", f"caption {number}"
-    facts = {"caption": caption, "url": f"x.org/{key}", "key": key, "status": "success",
-             "error_message": None, "width": 8, "height": 8, "exif": "{}"}  # fmt: skip
+    facts = {"caption": caption, "url": f"x.org/{key}", "key": key, "status": "success"}
+    facts |= {"error_message": None, "width": 8, "height": 8, "exif": "{}"}
     return [
         (f"{key}.jpg", image),
         (f"{key}.json", json.dumps(facts).encode()),

@@ -126,6 +126,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_report_is_replaced_with_all_its_files_or_not_at_all(
     tmp_path, model_folder, monkeypatch, capsys
 ):

@@ -232,11 +232,6 @@ def test_a_checksum_that_is_none_names_no_file(remote, sha256):
         remote.file("a", 1, sha256)
 
 
-def test_a_limit_of_nothing_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"^expected cache_bytes of at least 1 for s3://a, got 0"):
-        RemoteFolder("s3://a", tmp_path, 0)
-
-
 def test_a_file_is_for_reading_alone(remote, server, digest):
     with pytest.raises(ValueError, match="not 'wb'"):
         listed(remote, server, digest)[0].open("wb")

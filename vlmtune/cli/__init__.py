@@ -1,1 +1,5 @@
-"""What each subcommand does; imported when it runs, so that `--help` stays instant."""
+"""What each subcommand does.
+
+In: the words of a command line. Out: what the command writes and prints. Never: an import of other
+commands, so that `--help` stays instant.
+"""

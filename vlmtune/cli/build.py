@@ -1,6 +1,6 @@
 """`vlmtune build`: writes a corpus.
 
-In: a builder and its arguments. Out: shards with a manifest. It never changes a finished build.
+In: a builder and its arguments. Out: shards with a manifest. Never: a change of a finished build.
 """
 
 import argparse
@@ -32,8 +32,10 @@ def run(options: argparse.Namespace) -> None:
         paper = _build(options)
     if (options.out / PART).is_file():
         content = read_part(options.out)
-        infos = (state.written.info for state in content["states"])
-        written = [info.records for info in infos if info]
+        written = []
+        for state in content["states"]:
+            if state.written.info:
+                written.append(state.written.info.records)
         number, count = content["part"]
         print(f"{options.out}: part {number} of {count}, {_sizes(written)}")
         return
@@ -57,6 +59,7 @@ def _build(options: argparse.Namespace) -> str | None:
     source = find("builders", options.corpus)
     words = arguments(source, options.config, options.overrides)
     builder: Any = make(Builder, source, words)  # type: ignore[type-abstract]
+    # The default `exclude` of a YAML lists compositions of another world than these annotations.
     if source != options.corpus and _excludes_of_others(builder, words):
         builder = make(Builder, source, [*words, "--exclude=null"])  # type: ignore[type-abstract]
     part = None if options.part is None else Part.parse(options.part)
@@ -108,9 +111,11 @@ def _check_corpus(corpus: str) -> None:
     known = find_path(Path("configs/plugins/builders", f"{corpus}.yaml"))
     if known or not (table or path.is_dir()):
         return
-    builder, data = (
-        ("folder", path) if path.is_dir() else ("table", path if path.suffix else "FILE")
-    )
+    builder, data = "table", corpus
+    if path.is_dir():
+        builder = "folder"
+    elif not path.suffix:
+        data = "FILE"
     raise UserError(
         f"expected a builder, got {corpus!r}: use `vlmtune build {builder} {data} --out FOLDER`"
     )
@@ -144,9 +149,11 @@ def arguments(source: str, config: str | None, words: list[str]) -> list[str]:
 
 def _first_argument(source: str) -> str:
     """The name of a builder's first argument; `path` if there is no such builder."""
-    content = read_yaml(Path(source)) if Path(source).is_file() else {"class_path": source}
-    builder = locate(content["class_path"]) if "class_path" in content else None
-    return next(iter(inspect.signature(builder).parameters)) if inspect.isclass(builder) else "path"
+    path = read_yaml(Path(source)).get("class_path") if Path(source).is_file() else source
+    builder = locate(path) if path else None
+    if not inspect.isclass(builder):
+        return "path"
+    return next(iter(inspect.signature(builder).parameters))
 
 
 def changes(path: Path) -> list[str]:
@@ -154,10 +161,11 @@ def changes(path: Path) -> list[str]:
     content = read_yaml(path)
     content = content.get("init_args", content) if isinstance(content, dict) else content
     if not isinstance(content, dict):
-        raise UserError(f"expected arguments of a builder in {path}, got {content!r}: correct it")
-    # A quoted string would keep its quotes where a path is expected.
-    return [
-        f"--{key}={value if isinstance(value, str) else json.dumps(value)}"
-        for key, value in content.items()
-        if key != "class_path"
-    ]
+        raise UserError(f"expected arguments of a builder in {path}, got {content!r}: write keys")
+    words = []
+    for key, value in content.items():
+        # A quoted string would keep its quotes where a path is expected.
+        text = value if isinstance(value, str) else json.dumps(value)
+        if key != "class_path":
+            words.append(f"--{key}={text}")
+    return words

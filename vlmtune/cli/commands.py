@@ -134,6 +134,7 @@ class _Parser(argparse.ArgumentParser):
 
     @override
     def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # argparse lists all choices, without the nearest of them.
         known = [str(choice) for choice in action.choices or ()]
         if str(value) not in known and (near := difflib.get_close_matches(str(value), known, 1)):
             what = "/".join(action.option_strings) or action.metavar or action.dest
@@ -194,10 +195,12 @@ def command_parser() -> argparse.ArgumentParser:
     subcommands: Any = {"dest": "command", "required": True, "metavar": "COMMAND"}
     commands = parser.add_subparsers(**subcommands, parser_class=_CommandParser)
 
+    # Declares a command; returns what declares its arguments, in the order of the help.
     def command(name: str, summary: str, epilog: str = "", **more: Any) -> Callable[..., Any]:
         texts = {"help": summary, "description": sentence(summary), "epilog": epilog}
         return commands.add_parser(name, **texts, **plain, **more).add_argument
 
+    # Options that several commands share.
     path: Any = {"type": Path}
     many: Any = {"nargs": "+", "required": True}
 

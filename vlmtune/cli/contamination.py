@@ -30,8 +30,12 @@ _RENDERED = (
 
 def unchecked(sets: Sequence[ShardSet], benchmarks: Sequence[Benchmark[Any]]) -> list[str]:
     """Returns a line for each set that may hold images of benchmarks, or could not be checked."""
-    lines = [_checked(data, benchmarks) for data in sets if not isinstance(data, RenderedSet)]
-    return [line for line in lines if line]
+    lines = []
+    for data in sets:
+        line = "" if isinstance(data, RenderedSet) else _checked(data, benchmarks)
+        if line:
+            lines.append(line)
+    return lines
 
 
 def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
@@ -55,8 +59,12 @@ def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
 def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[str, Path]:
     """The benchmarks of which a set may have images, by name, with a file of each."""
     folder, manifest = Path(data.path), data.manifest
-    return {b.name: file for b in benchmarks for file in _files(b)
-            if not _apart(folder, manifest, b, file)}  # fmt: skip
+    overlapping = {}
+    for benchmark in benchmarks:
+        for file in _files(benchmark):
+            if not _apart(folder, manifest, benchmark, file):
+                overlapping[benchmark.name] = file
+    return overlapping
 
 
 def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Path) -> bool:
@@ -64,17 +72,21 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
     build = _build(file)
     if not file.exists() or (build and build[0] == folder.resolve()):
         return True
+    # Builds of rendered scenes keep training and test images apart themselves.
     if _rendered(folder) or _rendered(file):
         return True
     if getattr(benchmark, "split", None) in (manifest.arguments.get("splits") or ()):
         return False
-    measured = [Path(path).resolve() for path in manifest.arguments.get("measured") or ()]
-    if not set(measured).isdisjoint(_folders(file)):
+
+    # Whoever built the set may have left out the images of this file, or built it from this file.
+    measured = {Path(path).resolve() for path in manifest.arguments.get("measured") or ()}
+    if not measured.isdisjoint(_folders(file)):
         return True
     listed = _listed(file) if hasattr(benchmark, "path") else []
-    if listed and {_sha256(one) for one in listed} <= set(manifest.sources.values()):
+    if listed and set(map(_sha256, listed)) <= set(manifest.sources.values()):
         return True
-    return not any(_may_show(one, _corpus(manifest)) for one in listed or [file])
+    corpus = _corpus(manifest)
+    return not any(_may_show(one, corpus) for one in listed or [file])
 
 
 def _may_show(file: Path, corpus: str | None) -> bool:
@@ -89,14 +101,18 @@ def _may_show(file: Path, corpus: str | None) -> bool:
         names = image_names(file)
     except UserError:  # a table that only another reader knows
         return True
-    # Corpora of photographs name them by numbers.
-    return any(overlap(n.corpus, corpus) if n.corpus else n.stem.isdigit() for n in names)
+    for name in names:
+        if overlap(name.corpus, corpus) if name.corpus else name.stem.isdigit():
+            return True  # corpora of photographs name them by numbers
+    return False
 
 
 def _corpus(manifest: Manifest) -> str | None:
     """The corpus of a set's images; None if its builder and its reader do not say it."""
+    paths = [manifest.builder]
     reader = manifest.arguments.get("annotations")
-    paths = [manifest.builder, reader.get("class_path", "") if isinstance(reader, dict) else ""]
+    if isinstance(reader, dict):
+        paths.append(reader.get("class_path", ""))
     for path in paths:
         module, _, name = path.rpartition(".")
         if module.startswith("data_builders."):
@@ -116,7 +132,9 @@ def _files(benchmark: Benchmark[Any]) -> Iterator[Path]:
 def _listed(path: Path) -> list[Path]:
     """The annotation files in a folder; a file alone."""
     suffixes = (".json", ".jsonl", ".csv", ".tsv")
-    return [path] if path.is_file() else sorted(p for p in path.glob("*") if p.suffix in suffixes)
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.glob("*") if file.suffix in suffixes)
 
 
 def _rendered(path: Path) -> bool:
@@ -127,8 +145,10 @@ def _rendered(path: Path) -> bool:
     folder, manifest = build
     if manifest["builder"] in _RENDERED:
         return True
-    sources = map(Path, _texts(_images_of(manifest.get("arguments"))))
-    return any(_rendered(p) for p in sources if os.path.exists(p) and folder not in _folders(p))
+    for source in map(Path, _texts(_images_of(manifest.get("arguments")))):
+        if os.path.exists(source) and folder not in _folders(source) and _rendered(source):
+            return True
+    return False
 
 
 def _build(path: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -156,7 +176,8 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
+        items = value.values() if isinstance(value, dict) else value
+        for item in items:
             yield from _texts(item)
 
 

@@ -1,7 +1,6 @@
 """`vlmtune evaluate`: measures a model on benchmarks.
 
-In: a model and benchmarks. Out: report.json, report.md and report.html. It never trains.
-`main` declares its options.
+In: a model and benchmarks. Out: report.json, report.md and report.html. Never: a changed model.
 """
 
 import argparse
@@ -30,6 +29,7 @@ def run(options: argparse.Namespace) -> None:
     A benchmark that cannot be run is reported as not run. Missing files are reported before the
     first image is encoded. With `options.text_only` the text-only runs are reported too.
     """
+    # What can be wrong with the options is found before a model is loaded.
     check_outputs([options.items], map(Path, options.benchmarks))
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     for name, why in load_all(benchmarks):
@@ -44,6 +44,7 @@ def run(options: argparse.Namespace) -> None:
             f"expected a model that reads texts with --text-only, got {model.backbone.title}, "
             "which only reads images: leave --text-only out"
         )
+
     scorer = model.scorer(options.store)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     rows: list[ItemRow] | None = None if options.items is None else []
@@ -52,11 +53,14 @@ def run(options: argparse.Namespace) -> None:
     measured = {"benchmarks": {benchmark.name: benchmark.spec() for benchmark in benchmarks}}
     provenance = provenance_of(model, options.model, options.pretrained, measured)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
+    # A benchmark that was not run has no text-only numbers either.
     runs = [report]
     if n_gram is not None:
-        measured = {result.benchmark for result in suite.results}
-        ran = [benchmark for benchmark in benchmarks if benchmark.name in measured]
+        names = {result.benchmark for result in suite.results}
+        ran = [benchmark for benchmark in benchmarks if benchmark.name in names]
         runs += text_only_runs(ran, scorer, n_gram, str(options.text_only), provenance)
+
+    # All files are of one evaluation, even if the disk is full at the last of them.
     with all_or_none():
         report.save(options.out / "report.json")
         if options.items is not None and rows is not None:

@@ -1,6 +1,6 @@
 """Turns an exception into one line: what was expected, what came, what to do.
 
-In: an exception. Out: its line. The traceback is the command line's (`--debug`).
+In: an exception. Out: its line. Never: a traceback, which the command line shows (`--debug`).
 """
 
 import argparse
@@ -11,7 +11,6 @@ import inspect
 import pkgutil
 import re
 import sys
-import traceback
 from collections.abc import Iterable
 
 from vlmtune.errors import UserError
@@ -44,8 +43,6 @@ NO_YAML = re.compile(
     r"- Expected a path but (\[?\{.*?\}\]?|[\w.]+(?<!\.json|\.yaml)(?<!\.yml)) "
     r"either not accessible or invalid (- )?"
 )
-NO_KEYS = re.compile(r"Unexpected config:\s*(.*)")  # an empty file, or not a mapping
-LISTED = re.compile(r"(trainer\.callbacks|model\.objectives): ")
 # jsonargparse loads a faulty YAML twice and reports a loop. The cause is the real error.
 LOOP = re.compile(r"Config file loop detected: (\S+) -> .*", re.DOTALL)
 
@@ -66,11 +63,10 @@ def explain(error: Exception) -> str:
     """
     text = _one_line(str(error))
     if isinstance(error, OSError) and error.errno in FULL:
-        file = error.filename or _closed_by(error)
+        disk = "the disk" if error.filename is None else f"the disk for {error.filename}"
         return (
-            f"expected room on the disk{f' for {file}' if file else ''}, got: {error.strerror}: "
-            "free the disk or write to another one; a training resumes with --ckpt_path and its "
-            "last checkpoint"
+            f"expected room on {disk}, got: {error.strerror}: free the disk or write to another "
+            "one; a training resumes with --ckpt_path and its last checkpoint"
         )
     if isinstance(error, OSError) and error.filename is not None:
         return f"expected the file {str(error.filename)!r}, got: {error.strerror}: correct the path"
@@ -88,9 +84,8 @@ def _known_line(error: Exception) -> str | None:
         return _one_line(str(error.__cause__))
     text = _one_line(str(error))
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if "OutOfMemoryError" in kinds or (
-        isinstance(error, MemoryError | RuntimeError) and (not text or MEMORY.search(text))
-    ):
+    of_memory = isinstance(error, MemoryError | RuntimeError) and (not text or MEMORY.search(text))
+    if of_memory or "OutOfMemoryError" in kinds:
         got = text or type(error).__name__
         return f"expected enough memory, got {got}: lower the batch size or use a smaller model"
     if isinstance(error, RuntimeError) and (worker := WORKER.search(text)):
@@ -104,15 +99,8 @@ def _known_line(error: Exception) -> str | None:
             "WANDB_MODE=offline, or leave the logger out"
         )
     if isinstance(error, ValueError) and OPTIMIZER.match(text):
-        return f"expected a valid optimizer, got: {text}: correct --model.optimizer"
+        return f"expected a valid optimizer, got: {text}: change --model.optimizer"
     return None
-
-
-def _closed_by(error: OSError) -> str | None:
-    """The path of the fsspec file that failed, as when a logger of Lightning closes its own."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    path = getattr(frames[-1].f_locals.get("self"), "path", None) if frames else None
-    return path if isinstance(path, str) else None
 
 
 def warning_line(message: Warning | str, *_: object, **__: object) -> str:
@@ -132,20 +120,20 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         >>> error = ValueError("Option 'sed' is not accepted")
         >>> print(configuration_error(error, ["seed"]))
         expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
-        >>> print(configuration_error(ValueError("Unexpected config: "), []))
-        expected a valid config, got: a file without keys (empty): correct it
     """
     text = KEY.sub(r"\1:", PLUGIN.sub(_named, " ".join(_without_loop(error).split())))
     text = COMMAND.sub("", _one_line(NO_YAML.sub("", OTHERS.sub("", text))))
-    text = NO_KEYS.sub(lambda config: f"a file without keys ({config[1] or 'empty'})", text)
-    known = [*keys, *(name for path in CLASS.findall(text) for name in _names(*path))]
+    known = [*keys]
+    for module, name in CLASS.findall(text):
+        known += _names(module, name)
     wrong = WRONG.search(text)
     near = difflib.get_close_matches(wrong[1], known, 1) if wrong else []
-    correct = "install it" if "pip install" in text else "correct it"
-    advice = f"did you mean {near[0]!r}?" if near else correct
-    is_class = wrong is not None and wrong[0].startswith("attribute")
-    if wrong and not is_class and (listed := LISTED.search(text)):
-        advice += f" (of another item: --{listed[1]}.0.{wrong[1]}, or its class in place of 0)"
+    if near:
+        advice = f"did you mean {near[0]!r}?"
+    elif "pip install" in text:
+        advice = "install it"
+    else:
+        advice = "change the config"
     return UserError(f"expected a valid config, got: {text}: {advice}")
 
 
@@ -171,11 +159,13 @@ def _names(module: str, name: str) -> list[str]:
     except ImportError:
         folders = getattr(sys.modules.get(module.rpartition(".")[0]), "__path__", ())
         return [other.name for other in pkgutil.iter_modules(folders)]
-    if name in values:
-        cls = values[name]
-        bases = [base for base in getattr(cls, "__mro__", ()) if "__init__" in vars(base)]
-        return [key for base in bases or [cls] for key in inspect.signature(base).parameters]
-    return [other for other, value in values.items() if inspect.isclass(value)]
+    if name not in values:
+        return [other for other, value in values.items() if inspect.isclass(value)]
+    bases = getattr(values[name], "__mro__", ())
+    parameters = []
+    for maker in [base for base in bases if "__init__" in vars(base)] or [values[name]]:
+        parameters += inspect.signature(maker).parameters
+    return parameters
 
 
 def _one_line(text: str) -> str:

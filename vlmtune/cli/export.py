@@ -1,7 +1,7 @@
 """`vlmtune export`: turns a checkpoint into a folder that loads in three lines.
 
-In: a checkpoint. Out: the folder, a merged checkpoint, or what mixtures of weights score. It never
-trains.
+In: a checkpoint. Out: the folder, a merged checkpoint, or what mixtures of weights score.
+Never: an overwritten export without --overwrite.
 """
 
 import argparse
@@ -38,16 +38,17 @@ def run(options: argparse.Namespace) -> None:
     With `options.alphas` it measures the model at each of them. Without `options.out` it then
     writes nothing. If `options.alpha` is one of them, the model card has its scores.
     """
+    # Contradictions are found before the work.
     _check_options(options)
-    model = (
-        read_checkpoint(options.checkpoint, options.packages)
-        if options.model is None
-        else model_of(options, device="cpu")
-    )
+    if options.model is None:
+        model = read_checkpoint(options.checkpoint, options.packages)
+    else:
+        model = model_of(options, device="cpu")
     alpha = 1.0 if options.alpha is None else options.alpha
     provenance: dict[str, Any] = {}
     if options.report is not None:
         provenance = _reported(options.report, model)
+    # Some adapters have no weights between, so none are made unless they are asked for.
     if options.alphas is not None or alpha != 1:
         weights = WiseFT(model.backbone, model.adapter)
         if options.alphas is not None:
@@ -57,13 +58,16 @@ def run(options: argparse.Namespace) -> None:
         weights.at(alpha)
     if options.merged is not None:
         left_out = save_merged(options.merged, model, options.format)
-        note = f" ({left_out})" if left_out else ""
         library = options.format or "the model's own library"
         kind = "two graphs of ONNX" if library == "onnx" else f"a checkpoint of {library}"
+        if left_out:
+            kind += f" ({left_out})"
         line = loading_line(options.merged, model.backbone, options.format)
-        print(f"{options.merged}: {kind}{note}; load it with {line}")
+        print(f"{options.merged}: {kind}; load it with {line}")
     if options.out is None:
         return
+
+    # A report knows more than the checkpoint, and the checkpoint more than this process.
     today = {"versions": library_versions(), "commit": code_commit(), "date": now()}
     save_export(
         options.out,
@@ -111,15 +115,7 @@ def _check_options(options: argparse.Namespace) -> None:
             "expected --out FOLDER to write to, or only --alphas and --benchmarks to measure, got "
             "neither: add --out or --merged"
         )
-    if (options.alphas is None) != (options.benchmarks is None):
-        given, missing = ("--alphas", "--benchmarks")[:: -1 if options.alphas is None else 1]
-        raise UserError(f"expected {missing} with {given}, got only {given}: add it")
-    if options.alphas is not None and target is not None and options.alpha is None:
-        raise UserError(
-            "expected --alpha to say which of --alphas to write to --out, got none: choose one"
-        )
-    for alpha in [*(options.alphas or ()), *([] if options.alpha is None else [options.alpha])]:
-        check_alpha(alpha)
+    _check_alphas(options, target)
     if options.report is not None and options.alpha not in (None, 1.0):
         raise UserError(
             f"expected no --report with --alpha {options.alpha:g}, as its scores are those of the "
@@ -127,6 +123,21 @@ def _check_options(options: argparse.Namespace) -> None:
         )
     if options.out is not None:
         check_target(options.out, options.overwrite)
+
+
+def _check_alphas(options: argparse.Namespace, target: Path | None) -> None:
+    if (options.alphas is None) != (options.benchmarks is None):
+        given, missing = "--alphas", "--benchmarks"
+        if options.alphas is None:
+            given, missing = missing, given
+        raise UserError(f"expected {missing} with {given}, got only {given}: add {missing}")
+    if options.alphas is not None and target is not None and options.alpha is None:
+        raise UserError(
+            "expected --alpha to say which of --alphas to write to --out, got none: choose one"
+        )
+    for alpha in (*(options.alphas or ()), options.alpha):
+        if alpha is not None:
+            check_alpha(alpha)
 
 
 def _check_publishing(options: argparse.Namespace) -> None:
@@ -150,8 +161,9 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
             f"expected the report of this checkpoint's {adapter}, got one of {described} on "
             f"backbone {provenance.fingerprint[:12]}: pass the report of the same run"
         )
-    configs = (model.provenance.get("config"), provenance.config)
-    steps, measured = (c.get("steps") if isinstance(c, Mapping) else None for c in configs)
+    trained, measured = model.provenance.get("config"), provenance.config.get("steps")
+    steps = trained.get("steps") if isinstance(trained, Mapping) else None
+    # A run reports its last step, and its best checkpoint may be of another.
     if steps is not None and steps != measured:
         print(
             f"the report is left out: it measured {measured} steps, the checkpoint has {steps}",
@@ -159,7 +171,8 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
         )
         return {}
     keys = ("config", "versions", "commit", "date", "data", "seed", "seconds")
-    return {**{key: asdict(provenance)[key] for key in keys}, "results": report.results}
+    origin = asdict(provenance)
+    return {**{key: origin[key] for key in keys}, "results": report.results}
 
 
 def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteResult]:

@@ -1,6 +1,6 @@
 """`vlmtune fit`, `validate` and `test`: Lightning's command line over our module and data.
 
-In: configs and arguments. Out: a run's folder. It never trains: Lightning and `training` do.
+In: configs and arguments. Out: a run's folder. Never: a step; Lightning and `training` take them.
 """
 
 import argparse
@@ -26,7 +26,6 @@ from vlmtune.cli.contamination import unchecked
 from vlmtune.cli.explain import configuration_error, explain, is_expected, warning_line
 from vlmtune.cli.fit_checks import (
     check_clipping,
-    check_devices,
     check_numbers,
     check_optimizer,
     check_shards,
@@ -105,11 +104,14 @@ def stop_line(stop: Stopped, command: str, arguments: Sequence[str]) -> str:
     """
     if stop.path is None:
         return f"vlmtune: stopped by {stop.signal.name} outside training, no checkpoint was written"
-    words, skip = ["vlmtune", command], False
-    for word in arguments:
-        if not skip and not word.startswith("--ckpt_path="):
-            words += [] if word == "--ckpt_path" else [word]
-        skip = not skip and word == "--ckpt_path"
+    words = ["vlmtune", command]
+    waiting = list(arguments)
+    while waiting:
+        word = waiting.pop(0)
+        if word == "--ckpt_path":
+            del waiting[:1]
+        elif not word.startswith("--ckpt_path="):
+            words.append(word)
     resume = shlex.join([*words, "--ckpt_path", str(stop.path)])
     return f"vlmtune: stopped by {stop.signal.name} at step {stop.step}, resume with: {resume}"
 
@@ -127,12 +129,12 @@ class Announcement(pl.Callback):
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        data, callbacks = getattr(trainer, "datamodule", None), cast(Any, trainer).callbacks
-        if trainer.is_global_zero and isinstance(data, ShardDataModule):
-            for callback in callbacks:
-                if isinstance(callback, BenchmarkCallback):
-                    for line in unchecked(data.sets["train"], callback.benchmarks):
-                        print(line, file=sys.stderr)
+        data = getattr(trainer, "datamodule", None)
+        if not (trainer.is_global_zero and isinstance(data, ShardDataModule)):
+            return
+        for callback in _benchmark_callbacks(trainer):
+            for line in unchecked(data.sets["train"], callback.benchmarks):
+                print(line, file=sys.stderr)
 
     @override
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -146,15 +148,21 @@ class Announcement(pl.Callback):
         model = cast(AdaptationModule, pl_module)
         parameters = list(ModuleList([model.backbone, model.adapter]).parameters())
         trained = sum(p.numel() for p in parameters if p.requires_grad)
+        whole = sum(p.numel() for p in parameters)
         self._started = True
-        random = " (random weights)" if model.backbone.random_weights else ""
+        name = f"{type(model.adapter).__name__} on {type(model.backbone).__name__}"
+        if model.backbone.random_weights:
+            name += " (random weights)"
         print(
-            f"vlmtune fit: {type(model.adapter).__name__} on {type(model.backbone).__name__}"
-            f"{random}, "
-            f"{count(trained)} of {count(sum(p.numel() for p in parameters))} parameters trained, "
-            f"output in {trainer.default_root_dir}",
+            f"vlmtune fit: {name}, {count(trained)} of {count(whole)} parameters trained, output "
+            f"in {trainer.default_root_dir}",
             file=sys.stderr,
         )
+
+
+def _benchmark_callbacks(trainer: pl.Trainer) -> list[BenchmarkCallback]:
+    callbacks = cast(Any, trainer).callbacks  # an attribute that Lightning sets later
+    return [one for one in callbacks if isinstance(one, BenchmarkCallback)]
 
 
 def _untrained(trainer: pl.Trainer) -> str:
@@ -182,7 +190,8 @@ class VlmtuneCLI(LightningCLI):
         self.nameless = loses_name(arguments)
         arguments, self.items = rewritten(arguments)
         self.named = names_module(arguments)
-        arguments = with_nulls(arguments, "model") if self.named else arguments
+        if self.named:
+            arguments = with_nulls(arguments, "model")
         strict = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
             AdaptationModule,
@@ -233,11 +242,13 @@ class VlmtuneCLI(LightningCLI):
         words: Any = args
         try:
             if self.items:
+                # Plug-ins in YAMLs are read first, so that an item of their lists can be named.
                 shown = [word for word in words if not word.startswith("--print_config")]
                 known = parser.parse_args(shown)[self.command]
                 content = yaml.safe_load(self._parser(self.command).dump(known))
                 changed = changed_lists(content, self.items)
-                changed = with_nulls(changed, "model") if self.named else changed
+                if self.named:
+                    changed = with_nulls(changed, "model")
                 words = [*words, *changed]
             self.config = parser.parse_args(words)
         except (argparse.ArgumentError, TypeError) as error:
@@ -257,13 +268,16 @@ class VlmtuneCLI(LightningCLI):
         config = self.config[self.command]
         config.trainer.default_root_dir = trial_folder(config.trainer.default_root_dir)
         for section in (config.model, config.data):
+            # A model by class path has its arguments one level deeper.
             values = section.get("init_args", section)
             if values.get("seed") is None and not isinstance(config.seed_everything, bool):
                 values["seed"] = config.seed_everything
         optimizer = config.model.get("init_args", config.model).get("optimizer")
         check_optimizer(optimizer)
         check_clipping(config.trainer, optimizer)
-        for callback in config.trainer.callbacks or [] if self.nameless else []:
+        if not self.nameless:
+            return
+        for callback in config.trainer.callbacks or []:
             if str(getattr(callback, "class_path", "")).endswith(".BenchmarkCallback"):
                 callback.init_args.name = None  # the class of the adapter names the run
 
@@ -279,7 +293,6 @@ class VlmtuneCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> pl.Trainer:
         """Makes the trainer."""
-        check_devices(self.config_init[self.command].trainer.devices)
         # Before Lightning, which appends its bar to this very list.
         config = self.config_init[self.command]
         given = [type(one) for one in config.trainer.callbacks or []]
@@ -295,8 +308,8 @@ class VlmtuneCLI(LightningCLI):
         """Shows the numbers of the last weights, and where the checkpoints are."""
         if not self.trainer.is_global_zero:
             return
-        for callback in cast(Any, self.trainer).callbacks:
-            if isinstance(callback, BenchmarkCallback) and (callback.results or callback.not_run):
+        for callback in _benchmark_callbacks(self.trainer):
+            if callback.results or callback.not_run:
                 title = f"weights of step {self.trainer.global_step}, the last"
                 show([callback.run_report(self.trainer, self.model)], title)
         for line in checkpoint_lines(self.trainer):
@@ -312,19 +325,20 @@ def _show_steps(trainer: pl.Trainer, given: Sequence[type]) -> None:
 
 def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
     """Says which checkpoint has the last weights, which the best, and what to type next."""
-    paths: dict[str, int] = {}
+    paths: dict[str, int] = {}  # and the step of each
     monitored = {}
     for callback in trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint):
-            for path in (callback.last_model_path, callback.best_model_path):
-                if path and Path(path).is_file():
-                    paths[path] = check_checkpoint(path)["global_step"]
-            if callback.monitor and callback.best_model_path in paths:
-                monitored[callback.best_model_path] = (callback.monitor, callback.best_model_score)
+        if not isinstance(callback, ModelCheckpoint):
+            continue
+        for path in (callback.last_model_path, callback.best_model_path):
+            if path and Path(path).is_file():
+                paths[path] = check_checkpoint(path)["global_step"]
+        if callback.monitor and callback.best_model_path in paths:
+            monitored[callback.best_model_path] = (callback.monitor, callback.best_model_score)
     if not paths:
         return []
-    last = next((path for path, step in paths.items() if step == trainer.global_step), None)
-    shown = last or next(iter(monitored), next(iter(paths)))
+    last = [path for path, step in paths.items() if step == trainer.global_step]
+    shown = [*last, *monitored, *paths][0]
     lines = [f"checkpoint: {shown} (weights of step {paths[shown]})"]
     for path, (monitor, score) in monitored.items():
         if paths[path] != trainer.global_step:

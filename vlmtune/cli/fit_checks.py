@@ -1,4 +1,4 @@
-"""What `fit` refuses in a config before it makes anything.
+"""What `fit` refuses in a config before it makes anything: silent mistakes, and foreign code.
 
 In: the words of the command, and values of the parsed config. Out: errors of one line.
 Never: an object that a config names.
@@ -19,7 +19,6 @@ from vlmtune.data.schema import read_manifest
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import is_remote
 
-MOST_DEVICES = 1024  # Lightning lists them all
 LEAST = {
     "seed_everything": 0,
     "model.seed": 0,
@@ -43,20 +42,9 @@ def check_numbers(config: Any) -> None:
     for name, least in LEAST.items():
         value = config.get(name)
         if type(value) is int and not least <= value <= MOST:  # True: any seed; None: the default
-            raise UserError(f"expected --{name} from {least} to {MOST}, got {value}: correct it")
-
-
-def check_devices(devices: Any) -> None:
-    """Refuses a number of devices that no node has.
-
-    Raises:
-        UserError: It is above `MOST_DEVICES`.
-    """
-    if str(devices).isdecimal() and int(devices) > MOST_DEVICES:
-        raise UserError(
-            f"expected at most {MOST_DEVICES} devices on a node, got {devices}: lower "
-            "--trainer.devices"
-        )
+            raise UserError(
+                f"expected --{name} from {least} to {MOST}, got {value}: choose another"
+            )
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -76,7 +64,7 @@ def check_optimizer(optimizer: Any) -> None:
         return
     raise UserError(
         f"expected an optimizer, or a function whose return type is one, got {path or optimizer}: "
-        "correct --model.optimizer"
+        "change --model.optimizer"
     )
 
 
@@ -133,7 +121,9 @@ def names_module(arguments: Sequence[str]) -> bool:
         >>> names_module(["--model", "vlmtune.training.methods.MMAdapterModule"])
         True
     """
-    words = [part for word in arguments for part in word.split("=", 1)]
+    words: list[str] = []
+    for word in arguments:
+        words += word.split("=", 1)
     configs = [path for word, path in pairwise(words) if word in ("--config", "-c")]
     paths = [config for config in configs if not config.startswith("{")]
     for path in paths:

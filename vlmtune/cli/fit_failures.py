@@ -36,19 +36,20 @@ def lightning_runs(checkpoint: str | None) -> Iterator[None]:
         if is_expected(error) or is_lost(error):
             raise
         why = " ".join(reason(error).split())
-        calls = [
-            (frame.f_globals.get("__name__", ""), frame.f_code.co_name)
-            for frame, _ in traceback.walk_tb(error.__traceback__)
-        ]
-        if any(x == CHECKPOINTS and not name.startswith(COLLECTS) for x, name in calls):
+        restores, modules, function = False, [], ""
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+            modules.append(module)
+            restores |= module == CHECKPOINTS and not function.startswith(COLLECTS)
+        if restores:
             raise UserError(
-                f"expected a checkpoint that this run can use, got {checkpoint!r} ({why}): correct "
+                f"expected a checkpoint that this run can use, got {checkpoint!r} ({why}): change "
                 "--ckpt_path"
             ) from error
-        if _is_of_lightning([module for module, _ in calls]):
+        if _is_of_lightning(modules):
             raise UserError(
-                f"expected a config that Lightning can run, got {why} in its {calls[-1][1]}: "
-                "correct the config"
+                f"expected a config that Lightning can run, got {why} in its {function}: "
+                "change the config"
             ) from error
         raise
 

@@ -1,6 +1,6 @@
 """Runs a command line; imports nothing heavy before the command, so `--help` answers at once.
 
-In: the words of a command line. Out: an exit status. It never prints a traceback without `--debug`.
+In: the words of a command line. Out: an exit status. Never: a traceback without `--debug`.
 """
 
 import contextlib
@@ -67,6 +67,7 @@ def run_command(arguments: list[str]) -> int:
         if not rest or {"-h", "--help"} & set(rest):
             print(TRAINING_HELP.format(command=command, summary=sentence(TRAINING[command])))
             return 0 if rest else 2
+        # Lightning's own help lists every key, which a newcomer should not meet first.
         rest = ["--help" if argument == "--all-help" else argument for argument in rest]
         importlib.import_module("vlmtune.cli.fit").run(command, rest)
         return 0
@@ -87,8 +88,9 @@ def run_command(arguments: list[str]) -> int:
 def _located(word: str) -> str:
     """Returns a word of the command line; a config that comes with vlmtune gets its full path."""
     option, equals, value = word.rpartition("=")
-    path = find_path(value) if value.startswith("configs/") and not Path(value).exists() else None
-    return f"{option}{equals}{path or value}"
+    if value.startswith("configs/") and not Path(value).exists():
+        value = find_path(value) or value
+    return f"{option}{equals}{value}"
 
 
 class _Plain(logging.Formatter):

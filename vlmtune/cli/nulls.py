@@ -22,20 +22,24 @@ def with_nulls(words: Sequence[str], root: str) -> list[str]:
         ['--model={"backbone": {"init_args": {"pretrained": null}}}', '--model.seed', '1']
     """
     options = list(_options(words, root))
-    nulls = {one.path[:-1] for one in options if _holds_null(one.content)}
+    nulls = {option.path[:-1] for option in options if _holds_null(option.content)}
     mappings = {parent for parent in nulls if parent and parent[-1] != "init_args"}
+    siblings: dict[tuple[str, ...], dict[str, Any]] = {}  # the contents of each mapping
+    for option in options:
+        parent = option.path[:-1]
+        if parent in mappings:
+            siblings.setdefault(parent, {})[option.path[-1]] = option.content
     out: list[str] = []
-    for one in options:
-        parent = one.path[:-1]
-        if one.path and parent in mappings:
-            siblings = [other for other in options if other.path[:-1] == parent]
-            if one is siblings[0]:
-                content = {other.path[-1]: other.content for other in siblings}
-                out.append(_object(root, parent, content))
-        elif one.path and _holds_null(one.content):
-            out.append(_object(root, one.path, one.content))
+    for option in options:
+        parent = option.path[:-1]
+        if parent in mappings:
+            # The first of the siblings stands for all of them.
+            if parent in siblings:
+                out.append(_object(root, parent, siblings.pop(parent)))
+        elif option.path and _holds_null(option.content):
+            out.append(_object(root, option.path, option.content))
         else:
-            out += one.words
+            out += option.words
     return out
 
 

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from vlmtune.cli.plugins import find
 from vlmtune.cli.yaml_files import read_value, read_yaml
@@ -49,19 +49,20 @@ def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
         word = waiting.pop(0)
         key, equals, value = word.removeprefix("--").partition("=")
         key = POSITION.sub(r".\1", key)
+        # Only options of plug-ins and of items of lists are read here; the parser reads the others.
         of_item = _is_item(key)
         if not word.startswith("--") or not (of_item or _changes(key)):
             words.append(word)
             continue
         if not equals:
             if not waiting:
-                raise UserError(f"expected a value after --{key}, got none: add it")
+                raise UserError(f"expected a value after --{key}, got none: add one")
             value = waiting.pop(0)
         value = _expanded(key, value)
         if of_item:
             items.append((key, read_value(value)))
         else:
-            words += [f"--{key}={value}"] if equals else [f"--{key}", value]
+            words.append(f"--{key}={value}")
     return words, items
 
 
@@ -98,19 +99,21 @@ def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str
         parts: list[str] = key.split(".")
         node: Any = config
         for i, name in enumerate(parts):
-            here, part = ".".join(parts[:i]), cast(Any, name)
+            here, last = ".".join(parts[:i]), i == len(parts) - 1
+            part: Any = name
             node = _arguments(node, name)
             if isinstance(node, list):
+                # A list inside a changed list is given with it.
                 if not any(here.startswith(f"{known}.") for known in lists):
                     lists[here] = node
                 part = _position(node, name, here)
-            elif not isinstance(node, dict) or (part not in node and i < len(parts) - 1):
+            elif not isinstance(node, dict) or (part not in node and not last):
                 known = ", ".join(node) if isinstance(node, dict) else repr(node)
-                raise UserError(f"expected one of {known} in {here}, got {part!r}: correct --{key}")
-            if i < len(parts) - 1:
-                node = node[part]
-            else:
+                raise UserError(f"expected one of {known} in {here}, got {part!r}: change --{key}")
+            if last:
                 node[part] = value
+            else:
+                node = node[part]
     return [f"--{key}={json.dumps(value)}" for key, value in lists.items()]
 
 
@@ -141,7 +144,9 @@ def _expanded(key: str, text: str) -> str:
         if whole and not _holds_list(content):
             return json.dumps([item])
         return item if isinstance(item, str) else json.dumps(item)
-    return json.dumps([_item(key, x) for x in content]) if isinstance(content, list) else text
+    if isinstance(content, list):
+        return json.dumps([_item(key, item) for item in content])
+    return text
 
 
 def _item(key: str, item: Any) -> Any:
@@ -176,14 +181,18 @@ def _arguments(node: Any, part: str) -> Any:
 
 def _position(items: Sequence[Any], part: str, key: str) -> int:
     """Position of the item that `part` names."""
-    names = [_names(item) for item in items]
-    listed = ", ".join(f"{i} ({', '.join(of) or '?'})" for i, of in enumerate(names)) or "none"
     if part.isdigit() and int(part) < len(items):
         return int(part)
-    fitting = [i for i, of in enumerate(names) if part in of]
+    fitting, listed = [], []
+    for i, item in enumerate(items):
+        names = _names(item)
+        listed.append(f"{i} ({', '.join(names) or '?'})")
+        if part in names:
+            fitting.append(i)
     if len(fitting) != 1:
         got = f"{part!r}, which is {len(fitting)} of them" if fitting else repr(part)
-        raise UserError(f"expected an item of {key}, {listed}, got {got}: correct the key")
+        known = ", ".join(listed) or "none"
+        raise UserError(f"expected an item of {key}, {known}, got {got}: name one of these")
     return fitting[0]
 
 

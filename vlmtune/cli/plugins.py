@@ -1,7 +1,7 @@
 """From names on the command line to objects: plug-ins, lists of them, models, devices.
 
-In: stems, YAMLs, class paths, names of models. Out: objects. An unknown key or a wrong value fails
-before any work.
+In: stems, YAMLs, class paths, names of models. Out: objects. Never: work before an unknown key or a
+wrong value is reported.
 """
 
 import argparse
@@ -71,14 +71,17 @@ def arguments_of(base: type[Configured], source: str) -> str:
     except argparse.ArgumentError as error:
         raise _argument_error(error) from error
     _, _, text = printed.getvalue().split("\n\n", 2)  # usage, "Help for"
-    lines = [ALIGNED.sub(rf"\1--\2\3{' ' * len(f'{NAME}.')}\4", x) for x in text.splitlines()]
+    # Without the prefix, the help of an option moves to the left: spaces take its place.
+    aligned = rf"\1--\2\3{' ' * len(f'{NAME}.')}\4"
+    lines = [ALIGNED.sub(aligned, line) for line in text.splitlines()]
     return "\n".join(lines).replace(f"--{NAME}.", "--")
 
 
 def find(kind: str, name: str) -> str:
     """Returns a path or a class path unchanged, and for a stem in `configs/plugins` its YAML."""
-    if file := find_path(name) if name.startswith("configs/") else None:
-        return str(file)
+    shipped = find_path(name) if name.startswith("configs/") else None
+    if shipped is not None:
+        return str(shipped)
     if Path(name).is_file() or is_dataset(Path(name)):
         if Path(name).is_file() and name.endswith((".yaml", ".yml", ".json")):
             check_yaml(name)
@@ -103,7 +106,10 @@ def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
 
     An item of a list is a plug-in, or the path of its YAML relative to the list.
     """
-    return [make(base, source) for name in names for source in _sources(find(kind, name))]
+    plugins = []
+    for name in names:
+        plugins += [make(base, source) for source in _sources(find(kind, name))]
+    return plugins
 
 
 def _sources(source: str) -> list[str]:
@@ -112,8 +118,11 @@ def _sources(source: str) -> list[str]:
     content = read_yaml(Path(source)) if Path(source).is_file() else None
     if not isinstance(content, list):
         return [source]
-    folder = Path(source).parent
-    return [str(folder / item) if isinstance(item, str) else json.dumps(item) for item in content]
+    sources = []
+    for item in content:
+        of_file = isinstance(item, str)
+        sources.append(str(Path(source).parent / item) if of_file else json.dumps(item))
+    return sources
 
 
 def find_model(

@@ -32,6 +32,8 @@ from vlmtune.storage.files import all_or_none, write_text
 from vlmtune.storage.folder import digest
 
 TASKS = {"fine": fine, "categories": categories}
+SETTINGS = ("images", "transformations", "widths", "steps", "runs", "limit", "side", "seed")
+"""Options that a report repeats."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -46,6 +48,8 @@ def run(options: argparse.Namespace) -> None:
             write_sheet(file, image, task, options.side)
             print(f"pictures: {file}")
         return
+
+    # Wrong numbers, images and devices are found before a model is loaded.
     training = Training(options.steps, runs=options.runs, seed=options.seed)
     images = labelled_images(options.images, options.labels, options.limit)
     device = find_device(options.device)
@@ -54,20 +58,21 @@ def run(options: argparse.Namespace) -> None:
     store = options.store or options.out / "features"
     runnable = [task.runnable() for task in tasks]
     classes = len(label_names(images))
+
+    # A model is measured and written before the next, so that a stop loses one of them.
     reports, probed, page = [], [], options.out
     for one in embeddings:
         began = time.monotonic()
         embedded = embed_tasks(one.embedder, images, runnable, store, options.side, options.seed)
-        measured = [
-            measure(task, spec, embedded[task.name], classes, training, device)
-            for task in runnable
-            for spec in probe_specs(options.widths, classes > 0)
-        ]
-        names = ("images", "transformations", "widths", "steps", "runs", "limit", "side", "seed")
-        settings = {name: getattr(options, name) for name in names}
+        measured = []
+        for task in runnable:
+            for spec in probe_specs(options.widths, classes > 0):
+                features = embedded[task.name]
+                measured.append(measure(task, spec, features, classes, training, device))
+        settings = {name: getattr(options, name) for name in SETTINGS}
         settings |= {"layer": one.embedder.layer, "seconds": time.monotonic() - began}
-        model, how = one.embedder.model, {"probe": settings}
-        origin = provenance_of(model, one.given, options.pretrained, how)
+        how = {"probe": settings}
+        origin = provenance_of(one.embedder.model, one.given, options.pretrained, how)
         folder = options.out / one.folder if len(embeddings) > 1 else options.out
         reports.append(_report(one, origin, measured, tasks, images))
         probed.append(Probed(one.name, measured, one.before))
@@ -78,6 +83,7 @@ def run(options: argparse.Namespace) -> None:
                 if (main := main_probe(measured, task.name)) is not None:
                     write_confusion(folder / f"confusion_{task.name}.png", main, one.name)
             reports[-1].save(folder / "report.json")
+    # Several models are compared on a page of all of them, beside the page of each.
     if len(embeddings) > 1:
         page = _write(options.out, reports, probed, tasks, images)
     show(reports)
@@ -103,7 +109,7 @@ def _check(options: argparse.Namespace) -> None:
         if value is not None and value < lowest:
             raise UserError(f"expected --{name} of {lowest} or more, got {value}: raise it")
     if min(options.widths) < 0:
-        raise UserError(f"expected widths of 0 or more, got {min(options.widths)}: correct them")
+        raise UserError(f"expected widths of 0 or more, got {min(options.widths)}: raise it")
 
 
 def _report(
@@ -116,11 +122,11 @@ def _report(
     settings = origin.config["probe"]
     facts = [str(settings["side"]), str(settings["seed"]), *sorted(x.digest for x in images)]
     results = to_results(measured, digest(facts))
-    reasons = [
-        (f"probe_{task.name}/{', '.join(x.name for x in task.not_run)}", "no weights (--styles)")
-        for task in tasks
-        if task.not_run
-    ]
+    reasons = []
+    for task in tasks:
+        if task.not_run:
+            names = ", ".join(transformation.name for transformation in task.not_run)
+            reasons.append((f"probe_{task.name}/{names}", "no weights (--styles)"))
     return RunReport(one.name, origin, tuple(results), not_run=tuple(reasons))
 
 

@@ -1,6 +1,6 @@
 """The options of `vlmtune probe`.
 
-In: the function that declares a command. Out: the command's options. It imports nothing heavy.
+In: the function that declares a command. Out: the command's options. Never: a heavy import.
 """
 
 from collections.abc import Callable

@@ -25,8 +25,12 @@ def provenance_of(
         measured: What was measured and how, for `config`.
     """
     untrained, trained = model.untrained, model.provenance
-    training = {k: trained[k] for k in ("config", "versions", "commit", "date") if k in trained}
-    data, seed, seconds = (trained.get(key) for key in ("data", "seed", "seconds"))
+    # Versions and date of the training are not those of the measurement.
+    training = {}
+    for key in ("config", "versions", "commit", "date"):
+        if key in trained:
+            training[key] = trained[key]
+    data, seed, seconds = trained.get("data"), trained.get("seed"), trained.get("seconds")
     return Provenance(
         backbone=model.backbone.title,
         adapter="zero-shot" if untrained else type(model.adapter).__name__,

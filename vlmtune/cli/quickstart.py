@@ -1,6 +1,6 @@
 """`vlmtune quickstart`: builds a world, trains on it, exports a model and writes reports, on a CPU.
 
-In: a folder and a seed. Out: that folder. It never computes: each step is a command of vlmtune.
+In: a folder and a seed. Out: that folder. Never: work of its own; each step is a command.
 """
 
 import argparse
@@ -30,19 +30,19 @@ CAPTIONS = ("a red cube and a blue sphere", "a blue cube and a red sphere")
 RUN_SIZES = {"max_steps": 2, "every_n_train_steps": 2, "batch_size": 8}
 SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> other values
     "tiny": {
-        "world": dict(
-            train=24, val=4, test=30, multi=4, ar4t_train=8, ar4t_test=4, benchmarks=2,
-            spar_repeats=1,
-        ),
+        "world": {
+            **{"train": 24, "val": 4, "test": 30, "multi": 4, "ar4t_train": 8, "ar4t_test": 4},
+            **{"benchmarks": 2, "spar_repeats": 1},
+        },
         "mm_adapter": RUN_SIZES,
         "grounded_words": RUN_SIZES,
     },
     "small": {},
     "full": {
-        "world": dict(train=12000, ar4t_train=6000, long_foils=2),
-        "grounded_words": dict(max_steps=8000),
+        "world": {"train": 12000, "ar4t_train": 6000, "long_foils": 2},
+        "grounded_words": {"max_steps": 8000},
     },
-}  # fmt: skip
+}
 SHARDS = {
     "queries": "cola",
     "relations": "cola",
@@ -105,6 +105,7 @@ def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
         yield
         process.join()
     finally:
+        # If the block failed, nobody waits for the process.
         process.terminate()
         process.join()
     if process.exitcode:
@@ -115,6 +116,7 @@ def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
 def _logged(lane: Sequence[Step], start: float, log: Path) -> None:
     """Runs steps with their output in a file."""
     with log.open("w", encoding="utf-8") as file:
+        # Libraries that write to the descriptors themselves write into the file, too.
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
         try:
@@ -139,6 +141,7 @@ def write_configs(out: Path, size: str) -> Path:
     """Copies the configs to `out/configs`, with `out` for `runs/quickstart`."""
     source = find_path(CONFIGS)
     assert source is not None, "configs come with vlmtune"
+    # The copies lie in another folder, where relative paths of plug-ins lead nowhere.
     replaced = {OUT: str(out), "../../plugins": str(source.parents[1] / "plugins")}
     folder = out / "configs"
     folder.mkdir(parents=True, exist_ok=True)
@@ -158,11 +161,12 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
     benchmarks = ["--benchmarks", configs / "benchmarks.yaml", "--store", out / "features"]
     names = ["--name", "CLIP, zero-shot", "--text-only", out / "queries", "--out", frozen]
     checkpoint = [mixture / LAST, "--report", mixture]
-    texts = [word for caption in CAPTIONS for word in ("--text", caption)]
+    texts = ["--text", CAPTIONS[0], "--text", CAPTIONS[1]]
     queries, *others = (
         (f"writing the {name}", _build(builder, name, out, configs))
         for name, builder in SHARDS.items()
     )
+    # An image of a composition that no training shows.
     image = out / "world/images/cola/cola_unseen_000000.png"
     return Plan(
         prepare=[("rendering the world", _build("scenes", "world", out, configs))],
@@ -200,10 +204,10 @@ def _build(builder: str, name: str, out: Path, configs: Path) -> list[Any]:
 
 def _fit(config: Path, folder: Path, seed: int) -> list[Any]:
     """A training, resumed if it has a checkpoint."""
+    words = ["fit", "--config", config, "--trainer.default_root_dir", folder]
+    words += ["--seed_everything", seed]
     last = newest_checkpoint(folder)
-    resumed = ["--ckpt_path", last] if last is not None else []
-    words = ["fit", "--config", config, *resumed, "--trainer.default_root_dir", folder]
-    return [*words, "--seed_everything", seed]
+    return words if last is None else [*words, "--ckpt_path", last]
 
 
 def _changed(value: Any, replaced: Mapping[str, str], sizes: Mapping[str, int]) -> Any:

@@ -1,7 +1,7 @@
 """`vlmtune report`: puts finished runs side by side in one report.
 
 In: report.json files, and items of other tools. Out: report.md, report.html, CSV and LaTeX.
-It never measures.
+Never: a measurement.
 """
 
 import argparse
@@ -35,17 +35,25 @@ def run(options: argparse.Namespace) -> None:
     seeds differ; other runs of the same name are called by their folders.
     Text-only runs beside a run come last, each once.
     """
-    files = [path / "report.json" if path.is_dir() else path for path in options.runs]
+    folders = [path for path in options.runs if path.is_dir()]
+    files = [path / "report.json" if path in folders else path for path in options.runs]
     check_outputs([options.csv, options.latex], _inputs(files))
     read, read_rows = _loaded(files)
     groups = same_model(read)
-    loaded = [merged([read[i] for i in group]) for group in groups]
-    rows = [{k: v for i in group for k, v in read_rows[i].items()} for group in groups]
+
+    # An evaluation and a probe of one model become one run, with the items of both.
+    loaded, rows = [], []
+    for group in groups:
+        loaded.append(merged([read[i] for i in group]))
+        items: Items = {}
+        for i in group:
+            items |= read_rows[i]
+        rows.append(items)
     runs = _by_recipe(loaded, [files[group[0]] for group in groups])
-    items = _items(runs, loaded, rows)
-    runs += _text_only(runs, [path for path in options.runs if path.is_dir()])
+    shown = _items(runs, loaded, rows)
+    runs += _text_only(runs, folders)
     with all_or_none():
-        page = write_report(options.out, runs, items)
+        page = write_report(options.out, runs, shown)
         if options.csv is not None:
             write_text(options.csv, to_csv(runs))
         if options.latex is not None:
@@ -57,20 +65,29 @@ def run(options: argparse.Namespace) -> None:
 def _inputs(files: Sequence[Path]) -> list[Path]:
     """The files of runs, and what is read beside them."""
     reports = [file for file in files if not is_items_file(file)]
-    items = [file for report in reports if (file := items_beside(report)) is not None]
-    texts = [text for report in reports for text in report.parent.glob(FILES)]
-    return [*files, *items, *texts]
+    inputs = list(files)
+    for report in reports:
+        items = items_beside(report)
+        if items is not None:
+            inputs.append(items)
+        inputs += report.parent.glob(FILES)
+    return inputs
 
 
 def _loaded(files: Sequence[Path]) -> tuple[list[RunReport], list[Items]]:
     """The runs and the items of each; those of other tools are read last, to be compared."""
-    loaded = {i: RunReport.load(file) for i, file in enumerate(files) if not is_items_file(file)}
-    beside = {i: items_beside(files[i]) for i in loaded}
-    rows = {i: {} if path is None else read_items(path) for i, path in beside.items()}
-    for i, file in enumerate(files):
-        if i in loaded:
+    loaded: dict[Path, RunReport] = {}
+    rows: dict[Path, Items] = {}
+    for file in files:
+        if not is_items_file(file):
+            loaded[file] = RunReport.load(file)
+            beside = items_beside(file)
+            rows[file] = {} if beside is None else read_items(beside)
+    # The items of another tool are compared with those of the runs, which must be known by then.
+    for file in files:
+        if file in loaded:
             continue
-        known = {loaded[k].name: rows[k] for k in loaded}
+        known = {run.name: rows[other] for other, run in loaded.items()}
         run, items, apart = run_of_items(file, read_items(file), list(loaded.values()), known)
         if apart:
             print(
@@ -78,8 +95,8 @@ def _loaded(files: Sequence[Path]) -> tuple[list[RunReport], list[Items]]:
                 "runs; these numbers are not compared",
                 file=sys.stderr,
             )
-        loaded[i], rows[i] = run, items
-    return [loaded[i] for i in range(len(files))], [rows[i] for i in range(len(files))]
+        loaded[file], rows[file] = run, items
+    return [loaded[file] for file in files], [rows[file] for file in files]
 
 
 def _items(
@@ -89,9 +106,9 @@ def _items(
     out = {}
     for run in runs:
         results = seeds_of(run)[0].results
-        items = next(x for one, x in zip(loaded, rows, strict=True) if one.results is results)
-        if items:
-            out[run.name] = items
+        for one, items in zip(loaded, rows, strict=True):
+            if one.results is results and items:
+                out.setdefault(run.name, items)
     return out
 
 
@@ -135,16 +152,19 @@ def _warn_of_differences(runs: Sequence[RunReport]) -> None:
 def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunReport]:
     """The text-only runs of the folders; equal names with other numbers get the folder's name."""
     loaded: list[tuple[RunReport, Path]] = []
-    for file in [file for folder in folders for file in sorted(folder.glob(FILES))]:
-        run = RunReport.load(file)
-        known = [*runs, *(other for other, _ in loaded)]
-        if not any((run.name, run.results) == (other.name, other.results) for other in known):
-            loaded.append((run, file))
-    names = Counter(run.name for run in [*runs, *(run for run, _ in loaded)])
-    return [
-        run if names[run.name] == 1 else replace(run, name=f"{run.name}, {_folder(file)}")
-        for run, file in loaded
-    ]
+    known = [(run.name, run.results) for run in runs]
+    for folder in folders:
+        for file in sorted(folder.glob(FILES)):
+            run = RunReport.load(file)
+            if (run.name, run.results) not in known:
+                known.append((run.name, run.results))
+                loaded.append((run, file))
+    names = Counter(name for name, _ in known)
+    out = []
+    for run, file in loaded:
+        alone = names[run.name] == 1
+        out.append(run if alone else replace(run, name=f"{run.name}, {_folder(file)}"))
+    return out
 
 
 def _folder(file: Path) -> str:

@@ -6,7 +6,6 @@ Never: two runs that write the same files, at once or one after the other.
 
 import contextlib
 import csv
-import itertools
 import logging
 import os
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.loggers.logger import rank_zero_experiment
@@ -26,6 +25,7 @@ from typing_extensions import override
 from vlmtune.errors import UserError
 from vlmtune.model import check_checkpoint
 from vlmtune.storage.files import write_atomically
+from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
 
 CHECKPOINTS = LAST.split("/")[0]
@@ -146,27 +146,18 @@ def alone_in(trainer: pl.Trainer, ckpt_path: str | None) -> Iterator[None]:
     if not trainer.is_global_zero or "://" in str(folder):
         yield
         return
-    lock = FileLock(folder / ".fit.lock")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise UserError(
-            f"expected a folder of its own for this run, got {folder}, where another one trains: "
-            "choose another --trainer.default_root_dir or wait"
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"expected a folder that can be written, got {folder} ({error.strerror}): choose "
-            "another --trainer.default_root_dir"
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder / ".fit", wait=False))
+        except Timeout as error:
+            raise UserError(
+                f"expected a folder of its own for this run, got {folder}, where another one "
+                "trains: choose another --trainer.default_root_dir or wait"
+            ) from error
+        stack.callback((folder / ".fit.lock").unlink, missing_ok=True)
         if not resumes(folder, ckpt_path):
             set_aside(folder)
         yield
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
 
 
 def set_aside(folder: Path) -> None:
@@ -174,14 +165,17 @@ def set_aside(folder: Path) -> None:
 
     A config alone is of a run that did not begin: it is replaced.
     """
-    left = [folder / name for name in WRITTEN if (folder / name).exists()]
-    if not left or [path.name for path in left] == ["config.yaml"]:
+    left = [name for name in WRITTEN if (folder / name).exists()]
+    if not left or left == ["config.yaml"]:
         return
-    numbers = itertools.count()
-    kept = next(path for n in numbers if not (path := folder / f"earlier_{n}").exists())
+    # Checkpoints of two runs in one folder would replace each other.
+    number = 0
+    while (folder / f"earlier_{number}").exists():
+        number += 1
+    kept = folder / f"earlier_{number}"
     kept.mkdir()
-    for path in left:
-        path.rename(kept / path.name)
+    for name in left:
+        (folder / name).rename(kept / name)
     log.warning(
         "%s had another run, which is in %s now; --ckpt_path and its checkpoint would resume it",
         *(folder, kept),

@@ -71,8 +71,10 @@ class RunProgress(ProgressBar):
         if self._bar is None or self._steps is None or self._bar.disable:
             return
         callbacks = cast(Any, trainer).callbacks  # an attribute that Lightning sets later
-        monitors = [one.latest for one in callbacks if isinstance(one, RunMonitor)]
-        numbers = {**self.get_metrics(trainer, pl_module), **(monitors[0] if monitors else {})}
+        numbers = dict(self.get_metrics(trainer, pl_module))
+        for callback in callbacks:
+            if isinstance(callback, RunMonitor):
+                numbers |= callback.latest
         note = "  ".join(form.format(numbers[x]) for x, form in SHOWN.items() if x in numbers)
         self._bar.update(self._steps, completed=trainer.global_step, note=note)
 

@@ -1,4 +1,7 @@
-"""`vlmtune score`: shows how well captions fit images. It writes nothing."""
+"""`vlmtune score`: shows how well captions fit images.
+
+In: a model, images and captions. Out: a table on stdout. Never: a file.
+"""
 
 import argparse
 import sys
@@ -26,11 +29,15 @@ def run(options: argparse.Namespace) -> None:
     for text in options.text:
         table.add_column(escape(text), justify="right")
     for image, row in zip(options.images, scores.tolist(), strict=True):
-        marks = ["* " if several and score == max(row) else "" for score in row]
-        cells = [f"{mark}{score:.4f}" for mark, score in zip(marks, row, strict=True)]
+        cells = []
+        for score in row:
+            best = several and score == max(row)
+            cells.append(f"* {score:.4f}" if best else f"{score:.4f}")
         table.add_row(escape(image), *cells)
     console().print(table)
-    note = "higher is better" + ("; * is the best caption of an image" if several else "")
+    note = "higher is better"
+    if several:
+        note += "; * is the best caption of an image"
     console().print(f"{note}; scores are not probabilities", markup=False)
 
 

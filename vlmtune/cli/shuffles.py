@@ -1,4 +1,7 @@
-"""`vlmtune shuffles`: writes the shuffled captions that ARO's order benchmarks read."""
+"""`vlmtune shuffles`: writes the shuffled captions that ARO's order benchmarks read.
+
+In: a file of captions. Out: a file with four shuffles of each. Never: a change of its input.
+"""
 
 import argparse
 

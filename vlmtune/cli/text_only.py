@@ -1,8 +1,10 @@
 """The text-only runs of an evaluation: the same benchmarks, scored without seeing the image.
 
-In: captions and what was measured. Out: two runs, written next to the report.
+In: captions and what was measured. Out: two runs, written next to the report. Never: a score that
+depends on the image.
 """
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,12 +13,11 @@ from pathlib import Path
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.data.shards import ShardSet, read_headers
-from vlmtune.errors import UserError, reason
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
 from vlmtune.report.run_report import Provenance, RunReport
-from vlmtune.storage.files import all_or_none, regular
+from vlmtune.storage.files import all_or_none, reading, regular
 
 FILES = "text-only-*.json"  # next to report.json
 N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
@@ -29,17 +30,11 @@ def captions(source: Path | str) -> Iterator[str]:
     """
     if isinstance(source, str) or source.is_dir():
         for _, group, _ in read_headers([ShardSet(str(source))]):
-            true = group.truth.any(dim=0).tolist()
-            yield from (text for text, yes in zip(group.texts, true, strict=True) if yes)
+            yield from itertools.compress(group.texts, group.truth.any(dim=0).tolist())
         return
-    try:
-        with regular(source).open(encoding="utf-8") as file:
-            yield from (line.strip() for line in file if line.strip())
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"expected a text file with a caption a line or a folder of shards in {source}, got "
-            f"{reason(error)}: correct the path"
-        ) from error
+    expected = "a text file with a caption a line or a folder of shards"
+    with reading(source, expected), regular(source).open(encoding="utf-8") as file:
+        yield from filter(None, map(str.strip, file))
 
 
 def text_only_runs(
@@ -57,6 +52,7 @@ def text_only_runs(
     if not scored:
         print("no text-only runs: no benchmark uses scores", file=sys.stderr)
         return []
+    # The n-gram model is not the model of the report: its backbone, seed and time are its own.
     model = n_gram.model
     fitted = replace(
         provenance,
@@ -78,8 +74,10 @@ def text_only_runs(
 
 def save_text_only(folder: Path, runs: Sequence[RunReport]) -> None:
     """Writes the runs next to their report, then removes others of an earlier evaluation."""
-    names = [run.name.partition("(")[2].rstrip(")").replace(" ", "-") for run in runs]
-    files = [folder / FILES.replace("*", name) for name in names]
+    files = []
+    for run in runs:
+        name = run.name.partition("(")[2].rstrip(")").replace(" ", "-")
+        files.append(folder / FILES.replace("*", name))
     with all_or_none():
         for run, file in zip(runs, files, strict=True):
             run.save(file)

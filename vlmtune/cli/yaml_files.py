@@ -7,6 +7,7 @@ values than memory holds.
 import difflib
 import json
 import math
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 
 from vlmtune.config import find_path
 from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import regular
+from vlmtune.storage.files import reading, regular
 
 SUFFIXES = (".yaml", ".yml", ".json")
 MOST_VALUES = 100_000
@@ -28,13 +29,8 @@ def read_yaml(path: Path) -> Any:
         UserError: It cannot be read, is not YAML, or `check_yaml` refuses it.
     """
     check_yaml(path)
-    try:
+    with reading(path, "YAML"):
         return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"expected YAML in {path}, got {reason(error)}: correct it") from error
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        line = " ".join(str(error).split())
-        raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
 
 
 def read_value(text: str) -> Any:
@@ -69,7 +65,9 @@ def check_yaml(path: str | Path) -> None:
         node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
         values = 0.0 if node is None else _values(node, {})
     except UnicodeError as error:
-        raise UserError(f"expected YAML in UTF-8 in {path}, got {error}: correct it") from error
+        raise UserError(
+            f"expected YAML in UTF-8 in {path}, got {error}: save it as UTF-8"
+        ) from error
     except (OSError, ValueError, yaml.YAMLError):
         return
     except RecursionError:
@@ -101,7 +99,10 @@ def _values(node: yaml.Node, known: dict[int, float]) -> float:
     """How many values a node holds, with those that its aliases repeat; infinity for a circle."""
     if id(node) not in known:
         known[id(node)] = math.inf
-        inner: Any = node.value if isinstance(node, yaml.CollectionNode) else []
-        parts = [part for item in inner for part in (item if isinstance(item, tuple) else [item])]
+        parts: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            parts = node.value
+        elif isinstance(node, yaml.MappingNode):
+            parts = list(chain.from_iterable(node.value))  # keys and values
         known[id(node)] = 1.0 + sum(_values(part, known) for part in parts)
     return known[id(node)]

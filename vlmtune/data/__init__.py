@@ -1,6 +1,6 @@
-"""Shards to batches: takes folders of records, gives collated batches of groups.
+"""Shards to batches of groups.
 
-It never runs a model, and what it gives is a function of the data, the seed and the position alone.
+In: folders of records. Out: batches, a function of data, seed and position alone. Never: a model.
 """
 
 import lazy_loader

@@ -39,16 +39,14 @@ def augmented(
         >>> augmented([group], RandomResizedCrop(32, scale=(0.9, 1.0)), 0, 0)[0].images[0].size
         (32, 32)
     """
-    return [
-        replace(
-            group,
-            images=tuple(
-                _changed(image, augmentation, f"{seed}/{epoch}/{name}")
-                for name, image in zip(group.image_ids, group.images or (), strict=True)
-            ),
-        )
-        for group in groups
-    ]
+    changed = []
+    for group in groups:
+        images = [
+            _changed(image, augmentation, f"{seed}/{epoch}/{name}")
+            for name, image in zip(group.image_ids, group.images or (), strict=True)
+        ]
+        changed.append(replace(group, images=tuple(images)))
+    return changed
 
 
 def _changed(image: Any, augmentation: nn.Module, key: str) -> Any:

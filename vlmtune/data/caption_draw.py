@@ -30,23 +30,27 @@ def draw_captions(groups: Sequence[Group], count: int, seed: int, epoch: int) ->
         >>> [draw_captions([group], 1, 0, epoch)[0].texts for epoch in (0, 2)]
         [('a cat', 'a dog'), ('a pet', 'a dog')]
     """
-    return [
-        _sampled(group, count, random.Random(f"{seed}/{epoch}/{group.key}/{group.image_ids}"))
-        for group in groups
-    ]
+    sampled = []
+    for group in groups:
+        rng = random.Random(f"{seed}/{epoch}/{group.key}/{group.image_ids}")
+        sampled.append(_sampled(group, count, rng))
+    return sampled
 
 
 def _sampled(group: Group, count: int, rng: random.Random) -> Group:
-    kept = {j for j, true in enumerate(group.truth.any(dim=0).tolist()) if not true}
-    for row in group.truth.tolist():
-        true = [j for j, yes in enumerate(row) if yes]
+    hard = ~group.truth.any(dim=0)
+    kept = set(hard.nonzero().flatten().tolist())
+    for row in group.truth:
+        true = row.nonzero().flatten().tolist()
         kept.update(rng.sample(true, min(count, len(true))))
     columns = sorted(kept)
     same_group = group.same_group
+    if same_group is not None:
+        same_group = same_group[:, columns]
     return replace(
         group,
         text_ids=tuple(group.text_ids[j] for j in columns),
         texts=tuple(group.texts[j] for j in columns),
         truth=group.truth[:, columns],
-        same_group=None if same_group is None else same_group[:, columns],
+        same_group=same_group,
     )

@@ -3,13 +3,13 @@
 In: groups. Out: groups with false texts. Never: a caption that is known to be true.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import torch
 
 from vlmtune.config import Configured
-from vlmtune.errors import UserError
 from vlmtune.language.rewriting import Rewriter
 from vlmtune.language.words import canonical
 from vlmtune.types import Group
@@ -33,10 +33,6 @@ class CaptionNegatives(Configured):
     """
 
     def __init__(self, rewriter: Rewriter, count: int = 1) -> None:
-        if count < 1:
-            raise UserError(
-                f"expected a count of negatives of at least 1, got {count}: raise it or drop them"
-            )
         self.rewriter, self.count = rewriter, count
 
     def prepare(self, captions: Callable[[], Iterable[str]]) -> None:
@@ -51,38 +47,54 @@ class CaptionNegatives(Configured):
 
         `whole` are the same groups with the captions that were not drawn: those are true, too.
         """
-        known = whole or groups
-        texts = {i: t for group in known for i, t in zip(group.text_ids, group.texts, strict=True)}
+        texts: dict[str, str] = {}
+        for group in whole or groups:
+            texts |= zip(group.text_ids, group.texts, strict=True)
         ids: dict[str, str] = {}
         for text_id, text in texts.items():
             ids.setdefault(canonical(text), text_id)
         return [self._added(group, texts, ids, f"{seed}/{epoch}/{group.key}") for group in groups]
 
     def _added(self, group: Group, texts: dict[str, str], ids: dict[str, str], key: str) -> Group:
+        false_texts, originals = self._rewritten(group, texts, ids, key)
+        truth, same_group = group.truth, group.same_group
+        if same_group is None:
+            same_group = torch.ones_like(truth)
+
+        # A negative is of the group of its original, for the images that the original is true of.
+        columns = torch.tensor(originals, dtype=torch.long)
+        same_group = torch.cat([same_group, truth[:, columns]], dim=1)
+        false = torch.zeros(len(truth), len(false_texts), dtype=torch.bool)
+
+        # A rewritten caption of another image may be, by its words, true of this image.
+        true_ids = []
+        for names, row in zip(group.true_ids, truth.tolist(), strict=True):
+            true_ids.append(names.union(itertools.compress(group.texts, row)))
+        return replace(
+            group,
+            text_ids=(*group.text_ids, *false_texts),
+            texts=(*group.texts, *false_texts.values()),
+            truth=torch.cat([truth, false], dim=1),
+            same_group=same_group,
+            true_ids=tuple(true_ids),
+        )
+
+    def _rewritten(
+        self, group: Group, texts: dict[str, str], ids: dict[str, str], key: str
+    ) -> tuple[dict[str, str], list[int]]:
+        """The false texts by id, and the column that each was made from."""
         # Truth is known by id; ids that are captions tell of other batches too.
-        true = {name for names in group.true_ids for name in names}
-        avoid = [*group.texts, *true, *(texts[name] for name in true if name in texts)]
-        rewritten: dict[str, tuple[str, int]] = {}  # id -> text, and the number of its original
+        true: set[str] = set().union(*group.true_ids)
+        avoid = [*group.texts, *true]
+        avoid += [texts[name] for name in true if name in texts]
+        rewritten: dict[str, str] = {}
+        originals: dict[str, int] = {}
         for j, caption in enumerate(group.texts):
             if not group.truth[:, j].any():
                 continue
             for text in self.rewriter.negatives(caption, avoid, self.count, f"{key}/{j}"):
                 avoid.append(text)
                 text_id = ids.get(canonical(text), text)
-                rewritten[text_id] = texts.get(text_id, text), j
-        sources = torch.tensor([j for _, j in rewritten.values()], dtype=torch.long)
-        same_group = torch.ones_like(group.truth) if group.same_group is None else group.same_group
-        false = torch.zeros(len(group.truth), len(rewritten), dtype=torch.bool)
-        true_ids = zip(group.true_ids, group.truth.tolist(), strict=True)
-        return replace(
-            group,
-            text_ids=(*group.text_ids, *rewritten),
-            texts=(*group.texts, *(text for text, _ in rewritten.values())),
-            truth=torch.cat([group.truth, false], dim=1),
-            same_group=torch.cat([same_group, group.truth[:, sources]], dim=1),
-            # A rewritten caption of another image may be, by its words, true of this image.
-            true_ids=tuple(
-                names | {text for text, yes in zip(group.texts, row, strict=True) if yes}
-                for names, row in true_ids
-            ),
-        )
+                rewritten[text_id] = texts.get(text_id, text)
+                originals[text_id] = j
+        return rewritten, list(originals.values())

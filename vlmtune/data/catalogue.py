@@ -1,10 +1,11 @@
 """Where the images and captions of shard sets lie, by the JSON of all records.
 
-Shard sets come in; locations, captions and decoded images go out. Nothing loads a whole tar.
+In: shard sets. Out: locations, captions and decoded images. Never: a whole tar in memory.
 """
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -112,18 +113,22 @@ def decoded_images(
     damaged: list[str] = []
     total = len(images) if total is None else total
     for rows in loader:
-        lines = [line for _, pixels, line in rows if pixels is None]
-        for line in lines:  # the stream only says that such an image has no features
-            log.warning("left out a damaged image: %s", line)
-        damaged += lines
+        ids, good = [], []
+        for image, pixels, line in rows:
+            if pixels is None:
+                # The stream only says that such an image has no features.
+                log.warning("left out a damaged image: %s", line)
+                damaged.append(line)
+            else:
+                ids.append(image)
+                good.append(pixels)
         if len(damaged) > math.ceil(max_damaged * total):
             raise UserError(
                 f"expected at most {max_damaged:.1%} damaged of {total} images, got "
                 f"{len(damaged)} ({damaged[0]}): build the shards again or raise max_damaged"
             )
-        good = [(image, pixels) for image, pixels, _ in rows if pixels is not None]
         if good:
-            yield tuple(image for image, _ in good), torch.stack([pixels for _, pixels in good])
+            yield tuple(ids), torch.stack(good)
 
 
 @dataclass(frozen=True)
@@ -145,15 +150,17 @@ def corpus(sets: Sequence[ShardSet]) -> Corpus:
     texts: dict[str, str] = {}
     for raw, group, files in read_headers(sets):
         texts.update(zip(group.text_ids, group.texts, strict=True))
-        described = zip(group.image_ids, files, group.true_ids, group.truth.tolist(), strict=True)
-        for image, file, ids, row in described:
-            images.setdefault(image, ImageLocation(raw.shard, *raw.spans[file]))
-            here = (name for name, yes in zip(group.text_ids, row, strict=True) if yes)
-            true.setdefault(image, set()).update(ids, here)
-    captions = {
-        image: tuple(sorted({texts[name] for name in ids if name in texts}))
-        for image, ids in true.items()
-    }
+        truth = group.truth.tolist()
+        for i, image in enumerate(group.image_ids):
+            offset, size = raw.spans[files[i]]
+            images.setdefault(image, ImageLocation(raw.shard, offset, size))
+            here = itertools.compress(group.text_ids, truth[i])
+            true.setdefault(image, set()).update(group.true_ids[i], here)
+    # A record may name captions of its image that only other records have.
+    captions = {}
+    for image, ids in true.items():
+        known = {texts[name] for name in ids if name in texts}
+        captions[image] = tuple(sorted(known))
     return Corpus(images, captions, corpus_digest(sets))
 
 

@@ -3,7 +3,7 @@
 In: groups. Out: one `Batch`. Never: a file or a random number.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,34 +34,53 @@ def collate(
     """
     texts = _texts(groups)
     column = {text_id: m for m, text_id in enumerate(texts)}
-    image_ids = tuple(image for group in groups for image in group.image_ids)
+    image_ids: list[str] = []
+    true_ids: list[frozenset[str]] = []
+    exhaustive: list[bool] = []
+    images: list[Any] = []
+    for group in groups:
+        image_ids += group.image_ids
+        true_ids += group.true_ids
+        exhaustive += [group.exhaustive] * len(group.image_ids)
+        images += group.images or ()
+
+    # One (N, M) matrix each; an image's row gathers what any group knows of it.
     flags = torch.zeros(4, len(image_ids), len(texts), dtype=torch.bool)
     truth, same_group, known, mined = flags.unbind()
-    n = 0
+    n = 0  # row of the image
     for group in groups:
         columns = [column[text_id] for text_id in group.text_ids]
+        hard = _columns(group.mined_negatives or (), column)
         for i, true in enumerate(group.true_ids):
-            truth[n, [column[text_id] for text_id in true & column.keys()]] = True
+            truth[n, _columns(true, column)] = True
             same_group[n, columns] = True if group.same_group is None else group.same_group[i]
+            # In a corpus that is not exhaustive only a group knows what is false of its images.
             known[n] = same_group[n] | group.exhaustive
-            hard = (group.mined_negatives or frozenset()) & column.keys()
-            mined[n, [column[text_id] for text_id in hard]] = True
+            mined[n, hard] = True
             n += 1
-    images = [image for group in groups for image in group.images or ()]
-    with_mined = any(group.mined_negatives is not None for group in groups)
+
+    # Without mined groups there is no matrix of mined negatives, not one of zeros.
+    mined_negatives = None
+    if any(group.mined_negatives is not None for group in groups):
+        mined_negatives = mined & ~truth
     sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)
     return Batch(
         keys=tuple(group.key for group in groups),
-        image_ids=image_ids,
+        image_ids=tuple(image_ids),
         texts=tuple(texts.values()),
-        targets=Targets(truth, known, same_group, mined & ~truth if with_mined else None),
+        targets=Targets(truth, known, same_group, mined_negatives),
         image_group=torch.repeat_interleave(torch.arange(len(groups)), sizes),
         pixels=None if preprocess is None else _pixels(images, preprocess),
         damaged=tuple(damaged),
         text_ids=tuple(texts),
-        true_ids=tuple(true for group in groups for true in group.true_ids),
-        exhaustive=tuple(group.exhaustive for group in groups for _ in group.image_ids),
+        true_ids=tuple(true_ids),
+        exhaustive=tuple(exhaustive),
     )
+
+
+def _columns(text_ids: Iterable[str], column: Mapping[str, int]) -> list[int]:
+    """The columns of those texts that the batch has."""
+    return [column[text_id] for text_id in text_ids if text_id in column]
 
 
 def _pixels(images: Sequence[Any], preprocess: Callable[[Any], Tensor]) -> Tensor:
@@ -81,6 +100,6 @@ def _texts(groups: Sequence[Group]) -> dict[str, str]:
             if texts.setdefault(text_id, text) != text:
                 raise UserError(
                     f"expected one caption for text id {text_id!r}, got {texts[text_id]!r} and "
-                    f"{text!r} (record {group.key}): give sets that differ different text ids"
+                    f"{text!r} (record {group.key}): text ids must be unique across sets"
                 )
     return texts

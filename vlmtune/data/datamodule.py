@@ -88,9 +88,7 @@ class ShardDataModule(LightningDataModule):
         _at_least("shuffle_buffer", shuffle_buffer, 0)
         _at_least("captions", 1 if captions is None else captions, 1)
         if not 0 <= max_damaged < 1:
-            raise UserError(
-                f"expected max_damaged from 0 to below 1, got {max_damaged}: correct it"
-            )
+            raise UserError(f"expected max_damaged from 0 to below 1, got {max_damaged}: change it")
         self.sets = {"train": list(train), "val": list(val or [])}
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed or 0
         self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer

@@ -46,14 +46,14 @@ class DistinctImages:
 
     def add(self, row: TableRow, digests: Sequence[bytes]) -> None:
         """Adds a row, with the sha256 of its image and of its hard-negative image if it has one."""
-        first, where = digests[0], ""
         if row.id:
             first, where = self._rows.setdefault(row.id, (digests[0], row.where))
-        if first != digests[0]:
-            raise UserError(
-                f"expected one image for the id {row.id!r}, got two, in {where} and {row.where}: "
-                "make the ids unique, or set `columns.id` to null"
-            )
+            if first != digests[0]:
+                raise UserError(
+                    f"expected one image for the id {row.id!r}, got two, in {where} and "
+                    f"{row.where}: make the ids unique, or set `columns.id` to null"
+                )
+        # With a hard-negative image the negatives are its captions: they are true of it.
         texts = (row.captions, row.negatives)
         names = (row.id or row.name, row.negative_name)
         for digest, true, name in zip(digests, texts, names, strict=False):
@@ -64,11 +64,13 @@ class DistinctImages:
         if len(digests) == 1 and self._named(row):
             image.captions |= dict.fromkeys(row.captions)
             image.negatives |= dict.fromkeys(row.negatives)
+        # Images of one row belong to one split, and so do the images of rows that share one.
         for digest in digests[1:]:
             self._parents[self._root(digest)] = self._root(digests[0])
 
     def finish(self) -> None:
         """Gives images that share rows one split; call it after the last row."""
+        # The least digest names a set of images, as the order of the rows must not change a split.
         shared: dict[bytes, set[str]] = {}
         least: dict[bytes, bytes] = {}
         for digest, image in self.images.items():
@@ -111,4 +113,6 @@ def training_splits(known: Collection[str]) -> tuple[str, ...]:
 
 def _order(split: str) -> int:
     name = split.lower()
-    return 0 if name in _TRAINING else 1 if name in _VALIDATION else 2
+    if name in _TRAINING:
+        return 0
+    return 1 if name in _VALIDATION else 2

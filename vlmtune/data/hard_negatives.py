@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-import torch
-
 from vlmtune.types import Group
 
 HardNegatives = Literal["all", "captions", "images", "none"]
@@ -31,6 +29,7 @@ def with_hard_negatives(
     The one image is drawn anew in each epoch, as a function of seed, epoch and group.
 
     Example:
+        >>> import torch
         >>> truth = torch.eye(2, 3, dtype=torch.bool)
         >>> texts, true = ("a", "b", "c"), (frozenset("a"), frozenset("b"))
         >>> group = Group("g", ("i", "j"), texts, texts, truth, true)
@@ -39,19 +38,26 @@ def with_hard_negatives(
     """
     if kept == "all":
         return list(groups)
-    return [
-        _reduced(group, kept, random.Random(f"{seed}/{epoch}/{group.key}/{group.image_ids}"))
-        for group in groups
-    ]
+    reduced = []
+    for group in groups:
+        rng = random.Random(f"{seed}/{epoch}/{group.key}/{group.image_ids}")
+        reduced.append(_reduced(group, kept, rng))
+    return reduced
 
 
 def _reduced(group: Group, kept: HardNegatives, rng: random.Random) -> Group:
     rows = list(range(len(group.image_ids)))
     if kept != "images":
         rows = [rng.choice(rows)]
-    true = group.truth[rows].any(dim=0)
-    columns = (torch.ones_like(true) if kept == "captions" else true).nonzero().flatten().tolist()
-    same_group = group.same_group
+    if kept == "captions":
+        columns = list(range(len(group.text_ids)))
+    else:
+        columns = group.truth[rows].any(dim=0).nonzero().flatten().tolist()
+    images, same_group = group.images, group.same_group
+    if images is not None:
+        images = tuple(images[i] for i in rows)
+    if same_group is not None:
+        same_group = same_group[rows][:, columns]
     return replace(
         group,
         image_ids=tuple(group.image_ids[i] for i in rows),
@@ -59,6 +65,6 @@ def _reduced(group: Group, kept: HardNegatives, rng: random.Random) -> Group:
         texts=tuple(group.texts[j] for j in columns),
         truth=group.truth[rows][:, columns],
         true_ids=tuple(group.true_ids[i] for i in rows),
-        images=None if group.images is None else tuple(group.images[i] for i in rows),
-        same_group=None if same_group is None else same_group[rows][:, columns],
+        images=images,
+        same_group=same_group,
     )

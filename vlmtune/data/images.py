@@ -1,6 +1,7 @@
-"""Untrusted image files: a path or bytes come in, an upright RGB image or a digest goes out.
+"""Opens image files that are not trusted.
 
-The size is checked before anything is decoded, and nothing is ever unpickled.
+In: a path or bytes. Out: an upright RGB image, or a digest. Never: more pixels than are allowed, or
+an unpickled object.
 """
 
 import contextlib

@@ -87,6 +87,7 @@ class GroupChanges:
         if self.captions is not None:
             shown = draw_captions(shown, self.captions, stream.seed, epoch)
         if self.negatives is not None:
+            # Made from the captions that are shown, and of none that is true but not shown.
             shown = self.negatives.added(shown, stream.seed, epoch, groups)
         if self.augmentation is not None:
             shown = augmented(shown, self.augmentation, stream.seed, epoch)

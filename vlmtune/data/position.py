@@ -31,6 +31,7 @@ class TrainingPosition:
         left = int(trainer.num_training_batches) - progress.current.completed
         if left <= 0:  # a resumed epoch that had ended: nothing is read
             return 0, loader.stream.positions
+        # The first epoch of a process may be resumed; the next ones follow it.
         if self._resumed is not None:
             resumed, self._resumed = self._resumed, None
             self._epoch, self._start = int(resumed["epoch"]), int(resumed["samples"])
@@ -53,6 +54,7 @@ class TrainingPosition:
         if self._resumed is not None:
             epoch, samples = self._resumed["epoch"], self._resumed["samples"]
         elif self._epoch >= 0:
+            # Batches since the last optimizer step are pending: their gradients are lost.
             done = progress.total.processed - self._before
             if done >= self._left:
                 epoch, samples = self._epoch + 1, 0
@@ -79,11 +81,13 @@ def align(state: dict[str, Any], loops: dict[str, Any], trainer: Any, loader: Ep
     between two optimizer steps.
     """
     batches = _limited(len(loader), trainer.limit_train_batches)
-    left = 0 if state["ended"] else _left(state["samples"], batches, loader)
-    if left == 0 and not state["ended"]:  # too few groups for a batch of this run
-        state |= {"epoch": state["epoch"] + 1, "samples": 0}
-    progress, pending = loops["epoch_loop.batch_progress"], state["pending"]
-    current, total = progress["current"], progress["total"]
+    left = 0
+    if not state["ended"]:
+        left = _left(state["samples"], batches, loader)
+        if left == 0:  # too few groups for a batch of this run
+            state |= {"epoch": state["epoch"] + 1, "samples": 0}
+    progress = loops["epoch_loop.batch_progress"]
+    pending, current, total = state["pending"], progress["current"], progress["total"]
     if pending and current["processed"] > current["completed"]:
         # Lightning adds the last step, which it had not counted when it saved.
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1

@@ -7,10 +7,8 @@ memory, which worker processes would copy: what is kept are arrays.
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
-from typing_extensions import override
 
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, read_headers
@@ -42,25 +40,16 @@ class RecordLocation:
         return decode_group(RawRecord(self.shard, self.key, members, self.spans), images)
 
 
-class RecordIndex(Sequence[RecordLocation]):
-    """The records in order, as one `TarIndex` of all shards and the shard of each record."""
+class RecordIndex:
+    """The records by number, as one `TarIndex` of all shards and the shard of each record."""
 
     def __init__(self, shards: Sequence[Shard], shard_of: np.ndarray, index: TarIndex) -> None:
         self._shards, self._shard_of, self._index = shards, shard_of, index
 
-    @override
     def __len__(self) -> int:
         return len(self._shard_of)
 
-    @overload
-    def __getitem__(self, index: int) -> RecordLocation: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[RecordLocation]: ...
-    @override
-    def __getitem__(self, index: int | slice) -> RecordLocation | list[RecordLocation]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        number = range(len(self))[index]  # an IndexError where there is none
+    def __getitem__(self, number: int) -> RecordLocation:
         raw = self._index.record(self._shards[self._shard_of[number]], number)
         assert isinstance(raw, RawRecord)  # no other is in it
         return RecordLocation(raw.shard, raw.key, raw.spans)
@@ -81,6 +70,7 @@ def record_index(
     shards: dict[Shard, int] = {}
     shard_of, rows, spans, ends = array("i"), array("q", [0]), array("q"), array("q", [0])
     strings = bytearray()
+    # Shards of all sets become one index: `ends` goes on where the shard before ended.
     for number, (raw, group, _) in enumerate(read_headers(sets)):
         shard_of.append(shards.setdefault(raw.shard, len(shards)))
         for text in (raw.key, *raw.spans):

@@ -34,8 +34,6 @@ class RenderedSet(ShardSet):
 
     def __init__(self, records: int, weight: float = 1.0) -> None:
         super().__init__(type(self).__name__, weight)
-        if records < 1:
-            raise UserError(f"expected records of at least 1, got {records}: raise it")
         self.records = records
 
     @abstractmethod

@@ -15,6 +15,7 @@ images, in order) followed by `K.json`:
 has a `manifest.json` (see `Manifest`).
 """
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -123,23 +124,20 @@ def read_manifest(folder: Path, file: Path | None = None) -> Manifest:
 def parse_manifest(path: Path, shown: str) -> Manifest:
     """Reads a manifest, without a look at its shards; `shown` names it in errors."""
     raw = read_json(path, "a manifest", AGAIN)
-    if not isinstance(raw, dict) or "schema_version" not in raw:
-        raise UserError(f"expected a manifest in {shown}, got no schema_version: {AGAIN}")
     return check_shape(raw, Manifest, shown, "a manifest", AGAIN)
 
 
 def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:
     """Returns the JSON part of a record; image i goes beside it as `<i>.<extensions[i]>`."""
-    described = zip(group.image_ids, group.true_ids, extensions, strict=True)
+    images = []
+    for image, true, extension in zip(group.image_ids, group.true_ids, extensions, strict=True):
+        file = f"{len(images)}.{extension}"
+        images.append({"id": image, "file": file, "true": sorted(true)})
+    described = zip(group.text_ids, group.texts, strict=True)
     return {
         "version": VERSION,
-        "images": [
-            {"id": image, "file": f"{i}.{extension}", "true": sorted(true)}
-            for i, (image, true, extension) in enumerate(described)
-        ],
-        "texts": [
-            {"id": i, "text": text} for i, text in zip(group.text_ids, group.texts, strict=True)
-        ],
+        "images": images,
+        "texts": [{"id": text_id, "text": text} for text_id, text in described],
         "truth": group.truth.int().tolist(),
         "exhaustive": group.exhaustive,
     }
@@ -199,7 +197,8 @@ def check(group: Group) -> None:
     for text_id, text in zip(group.text_ids, group.texts, strict=True):
         if not text.strip():
             raise RecordError(f"text {text_id!r} is blank")
+    # A record states twice what is true in it: by ids, and by a matrix.
     for i, true in enumerate(group.true_ids):
-        stated = {t for t, yes in zip(group.text_ids, group.truth[i].tolist(), strict=True) if yes}
+        stated = set(itertools.compress(group.text_ids, group.truth[i].tolist()))
         if stated != true & set(group.text_ids):
             raise RecordError(f"`true` of image {group.image_ids[i]!r} contradicts `truth`")

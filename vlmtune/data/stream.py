@@ -1,7 +1,7 @@
 """The groups one consumer sees in one epoch: a pure function of seed, epoch and position.
 
-Shard sets come in, batches of groups and lines about damaged records go out. It never collates, and
-never shifts a position: what stands at a position does not depend on who reads it, damage or not.
+In: shard sets. Out: batches of groups, and lines about damaged records. Never: a shifted position,
+as what stands at a position does not depend on who reads it, damage or not.
 """
 
 import math
@@ -104,6 +104,7 @@ class GroupStream:
         reader = _Reader(self, epoch, tars)
         for positions in train_ranges(self.positions, self.batch_size, consumer, start):
             reader.expect(positions.start)
+            # Training has batches of one size on every rank, so a damaged record is replaced.
             groups: list[Group] = []
             for group in reader.groups(positions, log.note):
                 if group is None:
@@ -113,12 +114,13 @@ class GroupStream:
 
     def order(self, epoch: int) -> EpochOrder:
         """Returns what stands at each position of an epoch; evaluation has one order."""
-        rendered = [isinstance(data, RenderedSet) for data in self.sets]
-        counts = [None if x else data.counts for x, data in zip(rendered, self.sets, strict=True)]
-        records = [data.manifest.records for data in self.sets]
+        counts, records, weights = [], [], []
+        for data in self.sets:
+            counts.append(None if isinstance(data, RenderedSet) else data.counts)
+            records.append(data.manifest.records)
+            weights.append(data.weight * records[-1])
         if not self.train:
             return EpochOrder(counts, records, None)
-        weights = [data.weight * n for data, n in zip(self.sets, records, strict=True)]
         parts = apportion(self.positions, weights)
         return EpochOrder(counts, parts, (self.seed, epoch), self.window)
 
@@ -148,10 +150,16 @@ class _Reader:
     def groups(self, positions: range, note: Callable[[str], None]) -> Iterator[Group | None]:
         """Yields the group at each position; None for a damaged record, which goes to `note`."""
         entries = self._order.entries(positions)
-        rendered = {number: self._rendered(number, entries) for number in {p.set for p in entries}}
+        # A rendered set renders all its groups of a batch together.
+        rendered: dict[int, Iterator[Group]] = {}
         for entry in entries:
-            groups = rendered[entry.set]
-            yield self._decoded(entry, note) if groups is None else next(groups)
+            data = self._stream.sets[entry.set]
+            if not isinstance(data, RenderedSet):
+                yield self._decoded(entry, note)
+                continue
+            if entry.set not in rendered:
+                rendered[entry.set] = self._rendered(data, entry.set, entries)
+            yield next(rendered[entry.set])
 
     def expect(self, position: int) -> None:
         """Has remote shards downloaded that come after a position, while others are read."""
@@ -171,24 +179,25 @@ class _Reader:
                 return group
         raise log.error(total)
 
-    def _rendered(self, number: int, entries: Sequence[Entry]) -> Iterator[Group] | None:
-        """The groups of a batch of one rendered set, all at once; None for shards."""
-        data = self._stream.sets[number]
-        if not isinstance(data, RenderedSet):
-            return None
+    def _rendered(
+        self, data: RenderedSet, number: int, entries: Sequence[Entry]
+    ) -> Iterator[Group]:
+        """The groups of a batch of one rendered set, all at once."""
         records = [entry.record for entry in entries if entry.set == number]
         return iter(data.groups(self._epoch, records[0], len(records)))
 
     def _decoded(self, entry: Entry, note: Callable[[str], None]) -> Group | None:
         stream, data = self._stream, self._stream.sets[entry.set]
         shard, info = data.file(entry.shard), data.manifest.shards[entry.shard]
+        # A record is undecoded (`raw`), decoded, or damaged in one of the two steps.
         damage = raw = self._tars.read(shard, info, entry.record, stream.images, data.has_sha256)
         if not isinstance(raw, Damage):
             try:
                 group = decode_group(raw, stream.images)
-                for image in group.image_ids:
-                    if stream.stored is not None and image not in stream.stored:
-                        raise RecordError(f"image {image} has no stored features")
+                if stream.stored is not None:
+                    for image in group.image_ids:
+                        if image not in stream.stored:
+                            raise RecordError(f"image {image} has no stored features")
                 return group
             except RecordError as error:
                 damage = Damage(shard, raw.key, str(error))

@@ -18,30 +18,25 @@ from typing import Any
 from vlmtune.data.tables import Cells, column_names, numbered_rows
 from vlmtune.errors import UserError
 
-# What a column holds -> names that are taken for it, most telling first. All columns of the first
-# group that a table has are taken, with numbers too ("caption_0", "caption_1").
-GUESSES: dict[str, tuple[tuple[str, ...], ...]] = {
+# What a column holds -> names that are taken for it, most telling first. Captions and negatives may
+# have several columns: all of the first name that a table has, also in the plural and numbered.
+GUESSES: dict[str, tuple[str, ...]] = {
     "image": (
-        *(("image",), ("image_path",), ("filepath",), ("file_path",), ("path",), ("img_path",)),
-        *(("img",), ("image_file",), ("image_name",), ("file_name",), ("filename",), ("file",)),
+        *("image", "image_path", "filepath", "file_path", "path", "img_path", "img"),
+        *("image_file", "image_name", "file_name", "filename", "file"),
     ),
-    "caption": (
-        *(("caption", "captions"), ("text", "texts"), ("sentence", "sentences"), ("raw",)),
-        *(("description", "descriptions"), ("alt_text",)),
-    ),
+    "caption": ("caption", "text", "sentence", "raw", "description", "alt_text"),
     "negative": (
-        *(("hard_negative", "hard_negatives"), ("negative", "negatives")),
-        *(("hard_negative_caption", "hard_negative_captions"),),
-        *(("negative_caption", "negative_captions"), ("caption_neg",), ("neg_caption",)),
-        *(("false_caption", "false_captions"), ("foil", "foils")),
+        *("hard_negative", "negative", "hard_negative_caption", "negative_caption"),
+        *("caption_neg", "neg_caption", "false_caption", "foil"),
     ),
     "negative_image": (
-        *(("image_neg",), ("negative_image",), ("hard_negative_image",), ("neg_image",)),
-        *(("image_negative",), ("filename_neg",), ("negative_image_path",)),
+        *("image_neg", "negative_image", "hard_negative_image", "neg_image", "image_negative"),
+        *("filename_neg", "negative_image_path"),
     ),
-    "id": (("id",), ("image_id",), ("uid",), ("key",)),
-    "split": (("split",), ("partition",)),
-    "votes": (("votes",),),
+    "id": ("id", "image_id", "uid", "key"),
+    "split": ("split", "partition"),
+    "votes": ("votes",),
     "group": (),
 }
 _LONGEST = 255  # bytes of a file's name
@@ -116,11 +111,15 @@ class Table:
         """The columns by what they hold; empty where the table has none."""
         names = column_names(self.path)
         if not names:
-            raise UserError(f"expected rows in {self.path}, got none: correct the table")
+            raise UserError(f"expected rows in {self.path}, got none: add some")
         given = _checked(self.given or {}, names, self.path)
-        used = {name for role, columns in given.items() if role != "group" for name in columns}
+        # A group is read beside what its column is otherwise.
+        used: set[str] = set()
+        for role, listed in given.items():
+            if role != "group":
+                used.update(listed)
         free = [name for name in names if name not in used]
-        columns = {role: given[role] if role in given else _guess(role, free) for role in GUESSES}
+        columns = {role: _guess(role, free) for role in GUESSES} | given
         for role in ("image", "caption"):
             if not columns[role]:
                 raise self._lacking(role, names)
@@ -128,15 +127,16 @@ class Table:
 
     def summary(self) -> str:
         """States which column was taken for what, and which were not used."""
-        names, columns = column_names(self.path), self.columns
-        taken = [
-            f"{role} from {', '.join(map(repr, columns[role]))}"
-            for role in columns
-            if columns[role]
-        ]
-        used = {name for listed in columns.values() for name in listed}
-        rest = ", ".join(repr(name) for name in names if name not in used)
-        return f"{self.path.name}: {', '.join(taken)}{f'; not used: {rest}' if rest else ''}"
+        taken, used = [], set()
+        for role, columns in self.columns.items():
+            if columns:
+                taken.append(f"{role} from {', '.join(map(repr, columns))}")
+                used.update(columns)
+        line = f"{self.path.name}: {', '.join(taken)}"
+        rest = [repr(name) for name in column_names(self.path) if name not in used]
+        if rest:
+            line += f"; not used: {', '.join(rest)}"
+        return line
 
     def rows(self, unusable: Callable[[str, str], None] | None = None) -> Iterator[TableRow]:
         """Yields the rows in order.
@@ -150,43 +150,56 @@ class Table:
         """
         (column,) = self.columns["image"]
         for position, cells in numbered_rows(self.path):
-            where, wrong = f"{position} of {self.path}", "no image"
+            where = f"{position} of {self.path}"
             if isinstance(cells, str):
-                cells, wrong = {}, cells
-            image = self._image(cells.get(column), column, where)
-            if image is not None:
+                image, wrong = None, cells
+            else:
+                image, wrong = self._image(cells.get(column), column, where), "no image"
+            if isinstance(cells, dict) and image is not None:
                 yield self._row(cells, image, where)
             elif unusable is not None:
                 unusable(where, wrong)
             else:
-                raise UserError(f"expected an image in {where}, got {wrong}: correct the row")
+                raise UserError(f"expected an image in {where}, got {wrong}: mend or remove it")
 
     def _row(self, cells: Cells, first: tuple[Path | bytes, str], where: str) -> TableRow:
-        columns = self.columns
         image, name = first
         negative_image, negative_name = None, ""
-        for column in columns["negative_image"]:
+        for column in self.columns["negative_image"]:
             second = self._image(cells.get(column), column, where)
             negative_image, negative_name = second or (None, "")
-        texts = {
-            role: {
-                text: column
-                for column in columns[role]
-                for text in _texts(cells.get(column), column, where)
-            }
-            for role in _LISTS
-        }
         ids = {role: self._name(cells, role, where) for role in ("id", "split", "group")}
-        for text, column in texts["negative"].items():
-            if text in texts["caption"]:
+        captions = self._columns_of_texts(cells, "caption", where)
+        negatives = self._columns_of_texts(cells, "negative", where)
+        for text, column in negatives.items():
+            if text in captions:
                 raise UserError(
                     f"expected a false caption in {where}, column {column!r}, got {text!r}, which "
                     f"is also a caption of its image {ids['id'] or name!r}: remove one of them"
                 )
-        captions, negatives = (tuple(texts[role]) for role in _LISTS)
-        shared = (negative_image, negative_name)
-        votes = next((cells.get(column) for column in columns["votes"]), None)
-        return TableRow(image, name, captions, negatives, *shared, **ids, where=where, votes=votes)
+        return TableRow(
+            image,
+            name,
+            tuple(captions),
+            tuple(negatives),
+            negative_image,
+            negative_name,
+            **ids,
+            where=where,
+            votes=self._cell(cells, "votes"),
+        )
+
+    def _columns_of_texts(self, cells: Cells, role: str, where: str) -> dict[str, str]:
+        """The column of each caption, or of each negative, in order."""
+        texts: dict[str, str] = {}
+        for column in self.columns[role]:
+            texts |= dict.fromkeys(_texts(cells.get(column), column, where), column)
+        return texts
+
+    def _cell(self, cells: Cells, role: str) -> Any:
+        """The cell of what has one column at most; None without a column."""
+        columns = self.columns[role]
+        return cells.get(columns[0]) if columns else None
 
     def _image(self, cell: Any, column: str, where: str) -> tuple[Path | bytes, str] | None:
         """The image of a cell with its name; None for an empty cell."""
@@ -194,6 +207,7 @@ class Table:
         if isinstance(cell, Mapping):  # as `datasets` stores images
             name = str(cell.get("path") or "")
             cell = cell.get("bytes") or cell.get("path")
+        # Parquet may hold the images themselves.
         if isinstance(cell, bytes | bytearray) and cell:
             return bytes(cell), name
         if cell is None or (isinstance(cell, str) and not cell.strip()):
@@ -214,7 +228,7 @@ class Table:
             )
         # Shards copy every file that a table names; a downloaded table must not name others.
         named = self.folder / _as_path(cell, self.folder)
-        folder, path = (os.path.abspath(x) for x in (self.folder, named))
+        folder, path = os.path.abspath(self.folder), os.path.abspath(named)
         if os.path.commonpath((folder, path)) != folder:
             raise UserError(
                 f"expected an image file inside {self.folder} in {where}, column {column!r}, got "
@@ -223,10 +237,12 @@ class Table:
         return self.folder / os.path.relpath(path, folder), cell
 
     def _name(self, cells: Cells, role: str, where: str) -> str:
-        cell = next((cells.get(column) for column in self.columns[role]), None)
-        if cell is not None and (isinstance(cell, bool) or not isinstance(cell, str | int | float)):
+        cell = self._cell(cells, role)
+        if cell is None:
+            return ""
+        if isinstance(cell, bool) or not isinstance(cell, str | int | float):
             raise _cell_error(where, self.columns[role][0], "a name or a number", cell)
-        return "" if cell is None else str(cell).strip()
+        return str(cell).strip()
 
     def _lacking(self, role: str, names: Sequence[str]) -> UserError:
         urls = [name for name in names if name.lower() in _URLS]
@@ -256,10 +272,11 @@ def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
         >>> captions({"caption": "a dog", "negatives": ["a cat"], "width": 3})
         (('a dog',), ('a cat',))
     """
-    texts = ([t for c in _guess(role, list(cells)) for t in _texts(cells[c], c, "the record")]
-             for role in _LISTS)  # fmt: skip
-    true, false = (tuple(dict.fromkeys(listed)) for listed in texts)
-    return true, false
+    true, false = {}, {}
+    for role, texts in zip(_LISTS, (true, false), strict=True):
+        for column in _guess(role, list(cells)):
+            texts |= dict.fromkeys(_texts(cells[column], column, "the record"))
+    return tuple(true), tuple(false)
 
 
 def _checked(
@@ -270,8 +287,9 @@ def _checked(
     for role, value in given.items():
         if role not in GUESSES:
             raise UserError(
-                f"expected `columns` of {', '.join(GUESSES)}, got {role!r}: correct the name"
+                f"expected `columns` of {', '.join(GUESSES)}, got {role!r}: name one of them"
             )
+        # A table may have a column called "None".
         value = None if value in _NONE and value not in names else value
         columns = (value,) if isinstance(value, str) else tuple(value or ())
         unknown = [column for column in columns if column not in names]
@@ -289,13 +307,13 @@ def _checked(
 
 def _guess(role: str, names: Sequence[str]) -> tuple[str, ...]:
     plain = {name: re.sub(r"[\s\-]+", "_", name.strip().lower()) for name in names}
-    for group in GUESSES[role]:
-        matches = [name for name in names if plain[name] in group]
-        if not matches and role in _LISTS:
-            numbered = re.compile(rf"(?:{'|'.join(group)})_?\d+")
-            matches = [name for name in names if numbered.fullmatch(plain[name])]
-        if matches:
-            return tuple(matches) if role in _LISTS else (matches[0],)
+    for guess in GUESSES[role]:
+        # A table has an unnumbered column in preference to numbered ones.
+        forms = (f"{guess}s?", rf"{guess}s?_?\d+") if role in _LISTS else (guess,)
+        for form in forms:
+            matches = [name for name in names if re.fullmatch(form, plain[name])]
+            if matches:
+                return tuple(matches) if role in _LISTS else (matches[0],)
     return ()
 
 
@@ -306,13 +324,17 @@ def _texts(cell: Any, column: str, where: str) -> list[str]:
     if isinstance(cell, str) and cell.lstrip().startswith("["):
         cell = _list(cell)
     if isinstance(cell, Mapping):
-        cell = next((cell[key] for key in _TEXT_KEYS if key in cell), cell)
+        known = [key for key in _TEXT_KEYS if key in cell]
+        cell = cell[known[0]] if known else cell
     if isinstance(cell, str):
         text = " ".join(cell.split())
         return [text] if text else []
     if not isinstance(cell, list | tuple):
         raise _cell_error(where, column, "a caption or a list of captions", cell)
-    return [text for item in cell for text in _texts(item, column, where)]
+    texts = []
+    for item in cell:
+        texts += _texts(item, column, where)
+    return texts
 
 
 def _list(cell: str) -> Any:
@@ -340,4 +362,6 @@ def _as_path(name: str, folder: Path) -> str:
 
 def _cell_error(where: str, column: str, expected: str, cell: Any) -> UserError:
     got = "nothing" if cell in (None, "") else repr(cell)[:60]
-    return UserError(f"expected {expected} in {where}, column {column!r}, got {got}: correct it")
+    return UserError(
+        f"expected {expected} in {where}, column {column!r}, got {got}: change or remove the cell"
+    )

@@ -9,7 +9,7 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from vlmtune.data.images import SUFFIXES
-from vlmtune.errors import UserError, reason
+from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, reading, regular
 
 Cells = dict[str, Any]
@@ -112,8 +112,10 @@ def column_names(path: Path) -> list[str]:
     """Returns the columns of a table; rows of JSON and of folders may lack some of them."""
     complete = Path(path).suffix.lower() in (".csv", ".tsv", ".parquet", ".arrow")
     rows = (cells for _, cells in numbered_rows(path) if not isinstance(cells, str))
-    first = islice(rows, 1 if complete else None)
-    return list(dict.fromkeys(name for row in first for name in row))
+    names: dict[str, None] = {}
+    for cells in islice(rows, 1 if complete else None):
+        names |= dict.fromkeys(cells)
+    return list(names)
 
 
 class _Unreadable(NamedTuple):
@@ -148,10 +150,10 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
             if row is None:
                 return
             end = rows.line_num
-            wrong = f"{len(row)} cells for {len(names)} columns"
-            if row:
-                fits = len(row) == len(names)
-                yield f"line {first}", dict(zip(names, row, strict=True)) if fits else wrong
+            if len(row) == len(names):
+                yield f"line {first}", dict(zip(names, row, strict=True))
+            elif row:
+                yield f"line {first}", f"{len(row)} cells for {len(names)} columns"
 
 
 def _delimiter(header: str, path: Path) -> str:
@@ -192,7 +194,8 @@ def _json(path: Path) -> Iterator[NumberedRow]:
 def _parquet(path: Path) -> Iterator[NumberedRow]:
     arrow = _pyarrow(path)
     with arrow.parquet.ParquetFile(path) as file:
-        yield from _rows(row for x in file.iter_batches(_AT_ONCE) for row in _sound(x).to_pylist())
+        batches = map(_sound, file.iter_batches(_AT_ONCE))
+        yield from _rows(chain.from_iterable(batch.to_pylist() for batch in batches))
 
 
 def _arrow(path: Path) -> Iterator[NumberedRow]:
@@ -256,13 +259,18 @@ def source_files(path: Path) -> list[Path]:
         return [path]
     if (path / _DICT).is_file():
         listed: _Splits = read_json(path / _DICT, "a dataset", shape=_Splits)
-        return [file for split in listed["splits"] for file in source_files(path / split)]
+        files = []
+        for split in listed["splits"]:
+            files += source_files(path / split)
+        return files
     if (path / _STATE).is_file():
         state: _State = read_json(path / _STATE, "a dataset", shape=_State)
         return [path / part["filename"] for part in state["_data_files"]]
     if parts := sorted(path.rglob("*.parquet")):
         return parts
-    beside = (image.with_suffix(x) for image in _images(path) for x in (".txt", ".json"))
+    beside = []
+    for image in _images(path):
+        beside += [image.with_suffix(".txt"), image.with_suffix(".json")]
     return [file for file in beside if file.is_file()]
 
 
@@ -272,9 +280,13 @@ def _folder(path: Path) -> Iterator[Cells | _Unreadable]:
         return
     for file in source_files(path):
         named = _PART.fullmatch(file.stem)
-        split = file.parent.name if (path / _DICT).is_file() else named and named[1]
+        beside: Cells = {}
+        if (path / _DICT).is_file():
+            beside["split"] = file.parent.name
+        elif named and named[1] != "data":  # "data-00000-of-00002" is of a whole dataset
+            beside["split"] = named[1]
         for row in read_cells(file):
-            yield {"split": split, **row} if split and split != "data" else row
+            yield beside | row
 
 
 def _images(path: Path) -> list[Path]:
@@ -285,11 +297,13 @@ def _image_folder(path: Path) -> Iterator[Cells | _Unreadable]:
     files = _images(path)
     if not files:
         raise UserError(
-            f"expected images ({', '.join(SUFFIXES)}) in {path}, got none: correct the path"
+            f"expected images ({', '.join(SUFFIXES)}) in {path}, got none: name their folder"
         )
     for file in files:
         name = file.relative_to(path)
-        row: Cells = {"split": name.parts[0]} if name.parts[0] in SPLIT_FOLDERS else {}
+        row: Cells = {}
+        if name.parts[0] in SPLIT_FOLDERS:
+            row["split"] = name.parts[0]
         text, sidecar = file.with_suffix(".txt"), file.with_suffix(".json")
         try:
             if text.is_file():
@@ -303,9 +317,5 @@ def _image_folder(path: Path) -> Iterator[Cells | _Unreadable]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
+    with reading(path, "captions"):
         return path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"expected captions in {path}, got {reason(error)}: correct the file"
-        ) from error

@@ -2,63 +2,48 @@
 
 In: a tar, and what its manifest says of it. Out: undecoded records. Never: a whole tar in memory.
 
-The index is made when a tar is first read, and kept in a file beside it (`shard-000000.offsets`),
-or in `~/.cache/vlmtune/offsets` where that folder cannot be written. The file is a line of JSON and
-four arrays that are mapped into memory:
+The index is made when a tar is first read, and kept in a file of numpy beside the tar
+(`shard-000000.offsets.npz`), or in `~/.cache/vlmtune/offsets` where that folder cannot be written.
+It has the arrays
 
     rows     int64 (n + 1)       the members of record r are rows[r] to rows[r + 1]
     spans    int64 (m, 2)        offset and size of each member in the tar
     ends     int64 (n + m + 1)   where each string ends in `strings`
     strings  bytes               of each record its key and the names of its members
+    key      text                of which tar it is, and of which change of that tar
+    sha256   text                of the whole tar; empty if it was not computed
 
 A refused record has one member with offset -1, whose name is the reason.
 
-With the index the sha256 of the whole tar is computed and kept, so once for all ranks, workers and
-later runs, until the tar's size, time of change or inode is another one.
+The sha256 is computed once for all ranks, workers and later runs, until the tar's size, time of
+change or inode is another one.
 """
 
 import hashlib
-import json
 import logging
 import os
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from vlmtune.data.schema import ShardInfo
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, locate_records, read_members
 from vlmtune.errors import UserError
-from vlmtune.storage.files import Count, check_shape, regular, write_atomically
+from vlmtune.storage.files import regular, write_atomically
 from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
 
-VERSION = 3
-SUFFIX = ".offsets"
+VERSION = 4
+SUFFIX = ".offsets.npz"
 OPEN_TARS = 128  # tars, with their indexes, that one reader keeps open
 AHEAD = 16  # remote tars that one reader downloads before it needs them
 
 log = logging.getLogger("vlmtune")
 _warned: set[Path] = set()
-
-
-class _Header(TypedDict):
-    """The line of JSON: of which tar the index is, with its sha256 if that was computed."""
-
-    version: Count
-    records: Count
-    bytes: Count
-    of: str
-    tar: list[int]
-    sha256: str | None
-    members: Count
-    crc32: Count
 
 
 @dataclass(frozen=True)
@@ -80,15 +65,12 @@ class TarIndex:
         spans = self.spans[first:last].tolist()
         if spans and spans[0][0] < 0:
             return Damage(shard, key, names[0])
-        return RawRecord(
-            shard, key, {}, {n: (x, y) for n, (x, y) in zip(names, spans, strict=True)}
-        )
+        return RawRecord(shard, key, {}, dict(zip(names, map(tuple, spans), strict=True)))
 
     def _strings(self, first: int, last: int) -> Iterator[str]:
         ends = self.ends[first : last + 1].tolist()
-        content = self.strings[ends[0] : ends[-1]].tobytes()
         for start, stop in pairwise(ends):
-            yield content[start - ends[0] : stop - ends[0]].decode("utf-8", "surrogateescape")
+            yield self.strings[start:stop].tobytes().decode("utf-8", "surrogateescape")
 
 
 def make_index(shard: Path, records: int) -> TarIndex:
@@ -119,21 +101,38 @@ def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:
         verify: Whether to compare the tar's sha256 with that of `info`, once for each change of the
             tar, where an index can be kept. If they differ, a warning names the tar.
     """
-    candidates = _candidates(shard)
-    with suppress(OSError, ValueError, RecursionError):
-        return _first(candidates, shard, info, verify)
-    # A tar in the cache of remote storage is locked by its readers, and is checked already.
-    with _alone(shard) if verify else nullcontext():
-        with suppress(OSError, ValueError, RecursionError):
-            # Another reader has written it meanwhile.
-            return _first(candidates, shard, info, verify)
-        index = make_index(shard, info.records)
-        if (index.spans[:, 0] >= 0).all() and (path := _writable(candidates)):
-            sha256 = _sha256(shard) if verify else None
-            with suppress(UserError):  # on a full disk it is made again by each reader
-                _write(path, index, {**_facts(info), "tar": _identity(shard), "sha256": sha256})
-            _compare(shard, info, sha256)
-        return index
+    key = _key(shard, info)
+    stored = _stored(shard, key, verify)
+    if stored is None:
+        # A tar in the cache of remote storage is locked by its readers, and is checked already.
+        with _alone(shard) if verify else nullcontext():
+            # Another reader may have written it meanwhile.
+            stored = _stored(shard, key, verify) or _new(shard, info, key, verify)
+    index, sha256 = stored
+    if verify and sha256 not in ("", info.sha256):
+        _warn(shard)
+    return index
+
+
+def _stored(shard: Path, key: str, verify: bool) -> tuple[TarIndex, str] | None:
+    """The first kept index of this very tar, with the tar's sha256."""
+    for path in _candidates(shard):
+        kept = _read(path, key)
+        if kept is not None and not (verify and kept[1] == ""):
+            return kept
+    return None
+
+
+def _new(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex, str]:
+    """A new index, kept if it can be, with the tar's sha256 if that is to be kept, too."""
+    index = make_index(shard, info.records)
+    path = _writable(_candidates(shard))
+    if path is None or (index.spans[:, 0] < 0).any():
+        return index, ""
+    sha256 = _sha256(shard) if verify else ""
+    with suppress(UserError):  # on a full disk it is made again by each reader
+        _write(path, index, key, sha256)
+    return index, sha256
 
 
 def _candidates(shard: Path) -> tuple[Path, Path]:
@@ -164,14 +163,11 @@ def _alone(shard: Path) -> Iterator[None]:
         yield
 
 
-def _facts(info: ShardInfo) -> dict[str, Any]:
-    return {"version": VERSION, "records": info.records, "bytes": info.bytes, "of": info.sha256}
-
-
-def _identity(shard: Path) -> list[int]:
-    """What changes when a tar is written again or copied."""
+def _key(shard: Path, info: ShardInfo) -> str:
+    """Another text for another tar, and when a tar is written again or copied."""
     status = shard.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
+    identity = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return repr((VERSION, info.records, info.sha256, *identity))
 
 
 def _sha256(shard: Path) -> str:
@@ -179,9 +175,9 @@ def _sha256(shard: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _compare(shard: Path, info: ShardInfo, sha256: str | None) -> None:
+def _warn(shard: Path) -> None:
     """Warns once in a process of a tar that is not the one of its manifest."""
-    if sha256 not in (None, info.sha256) and shard not in _warned:
+    if shard not in _warned:
         _warned.add(shard)
         log.warning(
             "expected %s as its manifest describes it, got another sha256: records that can be "
@@ -190,43 +186,23 @@ def _compare(shard: Path, info: ShardInfo, sha256: str | None) -> None:
         )
 
 
-def _write(path: Path, index: TarIndex, facts: dict[str, Any]) -> None:
-    body = b"".join(x.tobytes() for x in (index.rows, index.spans, index.ends, index.strings))
-    facts = {**facts, "members": len(index.spans)}
-    # Arrays of int64 must start at a multiple of 8 bytes.
-    header = json.dumps({**facts, "crc32": _crc32(facts, body)}).encode()
-    with write_atomically(path) as temporary:
-        temporary.write_bytes(header + b" " * (-(len(header) + 1) % 8) + b"\n" + body)
+def _write(path: Path, index: TarIndex, key: str, sha256: str) -> None:
+    # numpy appends a suffix to a path, but not to an open file.
+    with write_atomically(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, key=np.array(key), sha256=np.array(sha256), **vars(index))
 
 
-def _first(candidates: Sequence[Path], shard: Path, info: ShardInfo, verify: bool) -> TarIndex:
-    """Returns the first index that is of this tar; raises an error if there is none."""
-    for path in candidates:
-        with suppress(OSError, ValueError, RecursionError):
-            index, facts = _read(path, info)
-            if facts["tar"] == _identity(shard) and not (verify and facts["sha256"] is None):
-                _compare(shard, info, facts["sha256"] if verify else None)
-                return index
-    raise ValueError(shard)
-
-
-def _read(path: Path, info: ShardInfo) -> tuple[TarIndex, dict[str, Any]]:
-    """Raises an error if the file is of other records or damaged."""
-    with regular(path).open("rb") as file:
-        header = file.readline(4096)
-    facts: dict[str, Any] = check_shape(json.loads(header), _Header, path, "an index")
-    content = np.memmap(path, np.uint8, "r", len(header)).view(np.ndarray)
-    crc32, members = facts.pop("crc32"), facts["members"]
-    if not _facts(info).items() <= facts.items() or crc32 != _crc32(facts, content.data):
-        raise ValueError(path)
-    counts = (info.records + 1, 2 * members, info.records + members + 1)
-    rows, spans, ends = np.split(content[: 8 * sum(counts)].view("<i8"), np.cumsum(counts)[:2])
-    return TarIndex(rows, spans.reshape(-1, 2), ends, content[8 * sum(counts) :]), facts
-
-
-def _crc32(facts: dict[str, Any], body: bytes | memoryview) -> int:
-    """The checksum of an index."""
-    return zlib.crc32(body, zlib.crc32(json.dumps(facts, sort_keys=True).encode()))
+def _read(path: Path, key: str) -> tuple[TarIndex, str] | None:
+    """The index in a file, with the sha256 of its tar; None if it is damaged or of another tar."""
+    try:
+        with regular(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            # numpy alone compares no crc32 where a changed header has it read less than all.
+            if file.zip.testzip() is not None or str(file["key"]) != key:
+                return None
+            index = TarIndex(file["rows"], file["spans"], file["ends"], file["strings"])
+            return index, str(file["sha256"])
+    except Exception:  # on damaged bytes numpy and zipfile raise anything
+        return None
 
 
 class OpenTars:
@@ -249,6 +225,7 @@ class OpenTars:
 
         The cache may then remove these.
         """
+        # A tar that is open is in use, so the cache cannot remove it for the next one.
         coming = [shard for shard in shards if isinstance(shard, RemoteFile)]
         needed = set(coming)
         for shard in [x for x in self._open if isinstance(x, RemoteFile) and x not in needed]:
@@ -279,6 +256,7 @@ class OpenTars:
 
     def _opened(self, shard: Shard, info: ShardInfo, verify: bool) -> tuple[int, TarIndex]:
         if shard not in self._open:
+            # Each open tar takes a file descriptor and the memory of its index.
             while len(self._open) >= OPEN_TARS:
                 self._close_oldest()
             if isinstance(shard, RemoteFile):

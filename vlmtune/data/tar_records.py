@@ -1,7 +1,7 @@
 """The records of a tar: their members by name, in order, and what is damaged.
 
-In: a tar. Out: undecoded records. Nothing is trusted: no member is extracted to a file, and damage
-never stops the other records.
+In: a tar. Out: undecoded records. Never: a member extracted to a file, or a record lost by damage
+before it.
 """
 
 import contextlib
@@ -126,9 +126,11 @@ def _members(tar: tarfile.TarFile) -> Iterator[dict[str, Any]]:
 
 def _located(shard: Shard, record: dict[str, Any]) -> RawRecord | Damage:
     key = record["__key__"]
-    headers = {name: x for name, x in record.items() if not name.startswith("__")}
-    for header in headers.values():
+    spans = {}
+    for name, header in record.items():
+        if name.startswith("__"):  # of webdataset
+            continue
         if isinstance(header, str):
             return Damage(shard, key, header)
-    spans = {name: (header.offset_data, header.size) for name, header in headers.items()}
+        spans[name] = (header.offset_data, header.size)
     return RawRecord(shard, key, {}, spans)

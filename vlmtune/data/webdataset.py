@@ -66,8 +66,10 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     if not true:
         raise RecordError("has no caption")
     texts = (*true, *(text for text in false if text not in true))
-    facts = json.dumps([raw.shard.name, raw.key, raw.spans[images[0]]]).encode()
-    name = hashlib.sha256(facts + b"".join(raw.members[x] for x in _texts(raw)))
+    where = json.dumps([raw.shard.name, raw.key, raw.spans[images[0]]])
+    name = hashlib.sha256(where.encode())
+    for member in _texts(raw):
+        name.update(raw.members[member])
     group = Group(
         key=re.sub(r"[^A-Za-z0-9_\-]", "_", raw.key),
         image_ids=(f"{raw.key} {name.hexdigest()[:12]}",),
@@ -128,6 +130,7 @@ def open_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if _is_complete(folder, path):
         return read_manifest(folder)
+    # A data set that many users share is often read-only.
     if not os.access(folder, os.W_OK):
         digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
         path = Path.home() / ".cache/vlmtune/webdataset" / f"{digest}.json"
@@ -149,9 +152,8 @@ def _is_complete(folder: Path, path: Path) -> bool:
         return True
     # Tars are padded, so another one often has the same size.
     listed = [(shard.file, shard.bytes) for shard in manifest.shards]
-    return manifest.arguments.get(CHANGED) == _changed(tars) and listed == [
-        (tar.name, tar.stat().st_size) for tar in tars
-    ]
+    present = [(tar.name, tar.stat().st_size) for tar in tars]
+    return listed == present and manifest.arguments.get(CHANGED) == _changed(tars)
 
 
 def _changed(tars: list[Path]) -> dict[str, int]:
@@ -167,18 +169,22 @@ def _index(folder: Path) -> Manifest:
     """Reads the headers and texts of all tars, and no image."""
     tars = _tars(folder)
     arguments = {CHANGED: _changed(tars)}
-    shards, unusable, texts = [], [], 0
+    shards: list[ShardInfo] = []
+    unusable: list[Damage] = []
+    texts = 0
     with progress(f"index of {folder}", len(tars)) as advance:
         for tar in tars:
             state, records, images = hashlib.sha256(), 0, 0
             for raw in read_records(tar, 0, None, images=False):
                 records += 1
                 try:
+                    # The checksum is of texts and places: images are not read here.
                     if isinstance(raw, Damage):
                         raise RecordError(raw.reason)
                     state.update(repr((raw.key, raw.spans, raw.members)).encode())
                     group, _ = decode_sample(raw)
-                    texts, images = texts + int(group.truth.sum()), images + 1
+                    texts += int(group.truth.sum())
+                    images += 1
                 except RecordError as error:
                     unusable.append(Damage(tar, raw.key, str(error)))
             size = tar.stat().st_size
@@ -197,5 +203,7 @@ def _index(folder: Path) -> Manifest:
             "%d of %d records in %s cannot be used, first: %s",
             *(len(unusable), total, folder, unusable[0]),
         )
-    counts = {"captions": texts} | ({"unusable": len(unusable)} if unusable else {})
+    counts = {"captions": texts}
+    if unusable:
+        counts["unusable"] = len(unusable)
     return Manifest(INDEX, arguments, {}, tuple(shards), counts)

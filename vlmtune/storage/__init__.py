@@ -1,1 +1,4 @@
-"""Bytes, text and JSON in, whole and checked files out; it never knows what they mean."""
+"""Whole and checked files.
+
+In: bytes, text and JSON. Out: files and folders. Never: what they mean.
+"""

@@ -1,7 +1,7 @@
 """Single files: written whole or not at all, and JSON that is read with a one-line error.
 
-In: a path and its content. Out: the file, or the value in it. Never: a half-written file, or some
-of several that belong together.
+In: a path and its content. Out: the file, or the value in it. Never: half a file, or half of a set
+of files.
 """
 
 import errno
@@ -84,7 +84,9 @@ def write_atomically(path: Path) -> Iterator[Path]:
     """
     path, written = Path(path), _WRITTEN.get()
     with _reported(path):
-        path = regular(path.resolve() if path.is_symlink() else path)
+        if path.is_symlink():
+            path = path.resolve()
+        path = regular(path)
         temporary = beside(path, "part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,11 +132,11 @@ def _reported(path: Path) -> Iterator[None]:
         reason = _of_the_disk(error)
         if reason is None:
             raise
-        full = FULL.search(reason) is not None
-        raise UserError(
-            f"expected to write {path}, got {reason}{_free(path.parent) if full else ''}: "
-            f"{'free the disk or choose' if full else 'choose'} another folder"
-        ) from error
+        advice = "choose another folder"
+        if FULL.search(reason):
+            reason += _free(path.parent)
+            advice = "free the disk or choose another folder"
+        raise UserError(f"expected to write {path}, got {reason}: {advice}") from error
 
 
 def remove_leftovers(path: Path) -> None:
@@ -173,6 +175,7 @@ def _of_the_disk(error: BaseException) -> str | None:
     """Why a file could not be written; torch and safetensors raise errors of their own."""
     if isinstance(error, OSError):
         return f"{type(error).__name__} ({error.strerror})"
+    # The reason may be several errors deep.
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, UserError):
         text = cause.strerror if isinstance(cause, OSError) else str(cause)
@@ -312,12 +315,12 @@ def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: 
         UserError: It has another type; the error names the first wrong value.
 
     Example:
-        >>> check_shape([["a dog", 3]], list[tuple[str, int]], "rows.json", "rows", "correct it")
+        >>> check_shape([["a dog", 3]], list[tuple[str, int]], "rows.json", "rows")
         [('a dog', 3)]
-        >>> check_shape([["a dog", ""]], list[tuple[str, int]], "rows.json", "rows", "correct it")
+        >>> check_shape([["a dog", ""]], list[tuple[str, int]], "rows.json", "rows", "write 3")
         Traceback (most recent call last):
         ...
-        vlmtune.errors.UserError: expected rows in rows.json, got '' at 0/1: correct it
+        vlmtune.errors.UserError: expected rows in rows.json, got '' at 0/1: write 3
     """
     if shape is Any:
         return content
@@ -326,9 +329,13 @@ def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: 
         return adapter.validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
-        keys = "/".join(str(key) for key in first["loc"] if "[" not in str(key))
+        # Pydantic lists the type that was tried too, as in "tuple[str, int]".
+        keys = "/".join(key for key in map(str, first["loc"]) if "[" not in key)
         where = repr(keys)[1:-1][:60] or "the top"  # keys of a file may have line breaks
-        got = "nothing" if first["type"] == "missing" else repr(first["input"])[:60]
-        if "ctx" in first and first["type"] == "value_error":  # of a validator of ours
+        if first["type"] == "missing":
+            got = "nothing"
+        elif first["type"] == "value_error" and "ctx" in first:  # of a validator of ours
             got = str(first["ctx"]["error"])
+        else:
+            got = repr(first["input"])[:60]
         raise UserError(f"expected {expected} in {path}, got {got} at {where}: {fix}") from None

@@ -1,7 +1,7 @@
 """A folder built once and checked: the feature store and the similarity cache are such folders.
 
 In: a key, and a function that writes files. Out: the folder, with sizes and sha256 in `meta.json`.
-Never: a half-written folder, or two processes that build the same one.
+Never: half a folder, or two processes that build the same folder.
 """
 
 import contextlib
@@ -84,14 +84,14 @@ class FolderWriter:
 
     def finish(self, key: Mapping[str, Any], **facts: Any) -> None:
         """Writes `meta.json`: the key, the facts, what all files must be, and its own sha256."""
-        files = self._linked | {
-            name: {
-                "bytes": (status := (self.folder / name).stat()).st_size,
+        files = dict(self._linked)
+        for name, (_, checksum) in self._files.items():
+            status = (self.folder / name).stat()
+            files[name] = {
+                "bytes": status.st_size,
                 "sha256": checksum.hexdigest(),
                 "mtime_ns": status.st_mtime_ns,
             }
-            for name, (_, checksum) in self._files.items()
-        }
         libraries = {name: version(name) for name in ("vlmtune", "torch")}
         meta = {"key": dict(key), **facts, "files": files, "written_with": libraries}
         meta["sha256"] = digest(meta)
@@ -162,6 +162,7 @@ def read_meta(
     for name in files:
         if name not in entries:
             raise DamagedError(f"{META} does not list {name}")
+    # A sha256 reads the whole file. In a large folder it is computed where a time has changed.
     small = sum(entry["bytes"] for entry in entries.values()) <= ALWAYS_CHECKED
     for name, entry in entries.items():
         if reason := _damage(folder / name, entry, small):

@@ -48,9 +48,13 @@ class Names(Sequence[str]):
         """Returns the number of a string, or None."""
         wanted = _bytes(name)
         digest = np.uint64(_digest(wanted))
-        first, last = (int(np.searchsorted(self._digests, digest, x)) for x in ("left", "right"))
-        equal = (int(i) for i in self._order[first:last])
-        return next((i for i in equal if self._bytes(i) == wanted), None)
+        first = np.searchsorted(self._digests, digest, "left")
+        last = np.searchsorted(self._digests, digest, "right")
+        # Two strings of one digest are unlikely, not impossible.
+        for i in self._order[first:last].tolist():
+            if self._bytes(i) == wanted:
+                return i
+        return None
 
     @override
     def __contains__(self, name: object) -> bool:

@@ -1,6 +1,7 @@
-"""The one progress bar. In: a label and a total. Out: a bar with rate and time left on a terminal.
+"""The one progress bar.
 
-Never: output anywhere but on a terminal's stderr.
+In: a label and a total. Out: a bar with rate and time left. Never: output anywhere but on a
+terminal's stderr.
 """
 
 import contextlib

@@ -1,4 +1,6 @@
-"""Folders in remote storage in, whole and checked local files out; it never knows what they mean.
+"""Files of remote storage.
+
+In: folders in remote storage. Out: whole and checked local files. Never: what they mean.
 
 `address` names remote files, `download` gets one, `cache` keeps them, `folder` joins the three.
 """

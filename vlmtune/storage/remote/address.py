@@ -76,7 +76,7 @@ class Address:
         try:
             secret = _has_secret(self.given)
         except ValueError:
-            raise UserError("expected a URL, got one that cannot be parsed: correct it") from None
+            raise UserError("expected a URL, got one that cannot be parsed: change it") from None
         if secret:
             raise UserError(
                 f"expected a URL without a password or a query string, got one for {self}: put it "

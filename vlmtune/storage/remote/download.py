@@ -165,8 +165,10 @@ def _try(address: Address, name: str, file: Path, size: int | None, timeout: flo
     last = (0, 0, 0)
     try:
         while not done.wait(min(1.0, timeout / 4)):
-            now, state = time.monotonic(), (progress.received, *_state(file))
-            last, changed = state, now if state != last else changed
+            now = time.monotonic()
+            state = (progress.received, *_state(file))
+            if state != last:
+                last, changed = state, now
             if now - changed > timeout:
                 raise DownloadError(f"no byte came for {timeout:g} seconds")
             known = max(state[:2]) if size is None else size
@@ -218,7 +220,7 @@ def file_system(address: Address, timeout: float) -> tuple[Any, str]:
         except ValueError as error:
             raise UserError(
                 f"expected an address that fsspec reads, got {address} "
-                f"({address.clean(str(error))}): correct it"
+                f"({address.clean(str(error))}): change it"
             ) from None
         _FILE_SYSTEMS[key] = system, folder
         # gcsfs logs each retry with a traceback, and the error is reported here in one line.

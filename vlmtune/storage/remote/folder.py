@@ -46,7 +46,7 @@ class RemoteFolder:
         patience: When a download is given up.
 
     Raises:
-        UserError: The URL holds a password or a query string, or the limit is below 1.
+        UserError: The URL holds a password or a query string.
     """
 
     def __init__(
@@ -57,10 +57,6 @@ class RemoteFolder:
         patience: Patience | None = None,
     ) -> None:
         self.address = Address(url)
-        if cache_bytes < 1:
-            raise UserError(
-                f"expected cache_bytes of at least 1 for {self}, got {cache_bytes}: raise it"
-            )
         self.cache = FileCache(Path(cache or CACHE).expanduser(), cache_bytes)
         self.patience = patience or Patience()
         self._ahead = _Ahead()
@@ -243,6 +239,7 @@ class _Ahead:
                     self._thread = None
                     return
                 file = self._next[0]
+            # The download takes long, and `take` must not wait for it: it runs without the lock.
             opened = None
             # Whoever needs the file gets the error.
             with contextlib.suppress(DownloadError, UserError):
