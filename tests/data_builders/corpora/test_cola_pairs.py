@@ -11,8 +11,9 @@ import pytest
 from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola_pairs import BENCHMARK, ColaPairsBuilder
 from data_builders.corpora.gqa import GQAGraphs
-from tests.data_builders.conftest import load
-from tests.data_builders.pictures import JPEG, encoded
+from tests.data_builders.conftest import dump, load, released
+from tests.data_builders.corpora.graphs import gqa
+from tests.data_builders.pictures import encoded
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.config import instantiate
 from vlmtune.data.schema import check, read_manifest
@@ -25,23 +26,10 @@ Image = tuple[dict[str, str], list[tuple[str, str, str]]]
 
 
 def corpus(folder: Path, images: dict[str, Image], **arguments: Any) -> GQAGraphs:
-    """GQA's graphs; an image is its objects, "attribute ... name" by key, and their relations."""
-    graphs = {}
-    for image, (objects, relations) in images.items():
-        graphs[image] = {
-            "objects": {
-                key: {
-                    "name": text.split()[-1],
-                    "attributes": text.split()[:-1],
-                    "relations": [{"name": r, "object": j} for i, r, j in relations if i == key],
-                }
-                for key, text in objects.items()
-            }
-        }
-        (folder / f"{image}.jpg").write_bytes(JPEG)
-    path = folder / "graphs.json"
-    path.write_text(json.dumps(graphs))
-    return GQAGraphs(path, folder, **arguments)
+    """An image is its objects, "attribute ... name" by key, and their relations."""
+    objects = {image: objects for image, (objects, _) in images.items()}
+    relations = {image: stated for image, (_, stated) in images.items()}
+    return gqa(folder, objects, relations, **arguments)
 
 
 def pairs(builder: ColaPairsBuilder) -> set[frozenset[tuple[str, str]]]:
@@ -140,8 +128,7 @@ def scene_file(folder: Path, count: int = 24) -> tuple[ClevrScenes, dict[str, di
         scenes.append({"image_filename": f"{number}.png", "objects": objects}
                       | {"relationships": relationships})  # fmt: skip
         (folder / f"{number}.png").write_bytes(encoded("PNG"))
-    path = folder / "scenes.json"
-    path.write_text(json.dumps({"scenes": scenes}))
+    path = dump(folder / "scenes.json", {"scenes": scenes})
     reader = ClevrScenes(path, folder, ["color"], ["color"])
     return reader, {str(number): scene for number, scene in enumerate(scenes)}
 
@@ -261,11 +248,8 @@ RELATIONS = (
 
 def test_the_rule_on_colas_own_file(tmp_path):
     """Of Cola's 210 pairs 119 exchange an attribute of two different objects; all are found."""
-    path = Path(__file__).parents[2] / "../shared/data/cola" / BENCHMARK
-    if not path.is_file():
-        pytest.skip("needs Cola's released file in ../shared/data")
     counts = Counter()
-    for _, caption, _, other in load(path):
+    for _, caption, _, other in load(released(f"cola/{BENCHMARK}")):
         sides: list[list[tuple[set[str], str]]] = []
         images: dict[str, Image] = {}
         for number, text in enumerate((caption, other), 1):

@@ -1,8 +1,7 @@
-import json
-
 import pytest
 
 from data_builders.corpora.gqa import GQAGraphs
+from tests.data_builders.conftest import dump
 from vlmtune.errors import UserError
 
 
@@ -18,8 +17,7 @@ def test_graphs_as_distributed(tmp_path):
             },
         }
     }
-    path = tmp_path / "train_sceneGraphs.json"
-    path.write_text(json.dumps(graphs))
+    path = dump(tmp_path / "train_sceneGraphs.json", graphs)
     reader = GQAGraphs(path, tmp_path / "images")
     (image,) = reader.images()
     assert (image.id, image.file) == ("2407890", tmp_path / "images/2407890.jpg")

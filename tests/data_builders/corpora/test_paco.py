@@ -1,8 +1,7 @@
-import json
-
 import pytest
 
 from data_builders.corpora.paco import PacoObjects
+from tests.data_builders.conftest import dump
 from vlmtune.errors import UserError
 
 
@@ -37,8 +36,7 @@ def content() -> dict:
 
 
 def test_objects_as_distributed(tmp_path):
-    path = tmp_path / "paco.json"
-    path.write_text(json.dumps(content()))
+    path = dump(tmp_path / "paco.json", content())
     reader = PacoObjects(path, tmp_path)
     (tmp_path / "train2017").mkdir()
     (tmp_path / "train2017/000000000003.jpg").touch()
@@ -51,7 +49,6 @@ def test_objects_as_distributed(tmp_path):
 
 
 def test_another_layout_is_refused(tmp_path):
-    path = tmp_path / "paco.json"
-    path.write_text(json.dumps({**content(), "annotations": [{}]}))
+    path = dump(tmp_path / "paco.json", {**content(), "annotations": [{}]})
     with pytest.raises(UserError, match="PACO"):
         list(PacoObjects(path, tmp_path).images())

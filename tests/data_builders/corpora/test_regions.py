@@ -6,7 +6,7 @@ import pytest
 from data_builders.corpora.annotations import VisualGenomeGraphs
 from data_builders.corpora.gqa import GQAGraphs
 from data_builders.corpora.regions import RegionsBuilder
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import dump, load
 from tests.data_builders.pictures import JPEG
 from vlmtune.config import instantiate
 from vlmtune.data.schema import check, read_manifest
@@ -75,8 +75,9 @@ def test_all_phrases_are_true_sampled_or_not(tmp_path):
 
 def test_measured_images_are_left_out(tmp_path):
     path, reader = corpus(tmp_path)
-    benchmark = tmp_path / "COLA.json"
-    benchmark.write_text(json.dumps([["https://a.org/7.jpg", "x", "https://a.org/9.jpg", "y"]]))
+    benchmark = dump(
+        tmp_path / "COLA.json", [["https://a.org/7.jpg", "x", "https://a.org/9.jpg", "y"]]
+    )
     builder = RegionsBuilder(path, reader, measured=[benchmark])
     assert list(groups(builder)) == ["8"]
     assert builder.counts["skipped: measured"] == 2
@@ -85,8 +86,7 @@ def test_measured_images_are_left_out(tmp_path):
 
 def test_excluded_images_are_left_out(tmp_path):
     path, reader = corpus(tmp_path)
-    exclude = tmp_path / "exclude.json"
-    exclude.write_text(json.dumps({"unseen": [[["blue"], "sky"]], "images": ["7"]}))
+    exclude = dump(tmp_path / "exclude.json", {"unseen": [[["blue"], "sky"]], "images": ["7"]})
     builder = RegionsBuilder(path, reader, exclude=exclude)
     assert list(groups(builder)) == ["9", "8"]  # "the sky is blue" stays
     assert builder.counts["skipped: excluded"] == 1

@@ -7,6 +7,7 @@ from data_builders.worlds.programs.effective import effective_question, execute_
 from data_builders.worlds.programs.functions import CATALOGUE, IllPosedError, Type
 from data_builders.worlds.programs.program import Step, answer_word, check, decode, encode, execute
 from data_builders.worlds.programs.scene_graph import ATTRIBUTES, RELATIONS, SceneGraph, read_scenes
+from tests.data_builders.conftest import dump
 from tests.data_builders.worlds.programs.raw_scenes import (
     WORDS,
     IllPosed,
@@ -27,9 +28,7 @@ ROW = [
 
 
 def written(folder, scenes):
-    path = folder / "scenes.json"
-    path.write_text(json.dumps({"scenes": scenes}))
-    return path
+    return dump(folder / "scenes.json", {"scenes": scenes})
 
 
 @pytest.fixture
