@@ -3,6 +3,7 @@
 `vlmtune fit` chooses it by its class path in `data.train`. Never: a file.
 """
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -154,13 +155,16 @@ class RenderedScenes(RenderedSet):
 
 
 def _group(name: str, captions: Sequence[tuple[str, ...]], images: Sequence[Image.Image]) -> Group:
-    texts = tuple(dict.fromkeys(text for row in captions for text in row))
+    texts = tuple(dict.fromkeys(itertools.chain(*captions)))
+    truth = torch.zeros(len(captions), len(texts), dtype=torch.bool)
+    for row, own in enumerate(captions):
+        truth[row] = torch.tensor([text in own for text in texts])
     return Group(
         key=name,
         image_ids=tuple(f"{name}_{k}" for k in range(len(images))),
         text_ids=texts,
         texts=texts,
-        truth=torch.tensor([[text in row for text in texts] for row in captions]),
+        truth=truth,
         true_ids=tuple(map(frozenset, captions)),
         images=tuple(images),
     )

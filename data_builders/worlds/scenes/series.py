@@ -81,8 +81,13 @@ class Series(ABC):
         enough = rendered.visible >= self.spec.min_visible
         enough &= rendered.visible >= self.spec.min_exposed * rendered.unoccluded
         rows = iter(enough.tolist())
-        visible = [[all(next(rows)[: len(scene.objects)]) for scene in item] for item in items]
-        return [k for k, scenes in enumerate(visible) if all(scenes)]
+        accepted = []
+        for k, item in enumerate(items):
+            # A row has a column for each object of the fullest scene; the rest is padding.
+            own = [next(rows)[: len(scene.objects)] for scene in item]
+            if all(map(all, own)):
+                accepted.append(k)
+        return accepted
 
 
 def _rows(items: Sequence[int], length: int) -> torch.Tensor:

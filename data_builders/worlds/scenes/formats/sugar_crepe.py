@@ -20,13 +20,14 @@ Entries = dict[str, dict[str, str]]
 
 def subsets(scenes: SuiteScenes) -> dict[str, Entries]:
     """Returns the contents of the seven files by name, at most one row a scene in each."""
-    return {
-        name: {
-            str(k): {"filename": image.name, "caption": true, "negative_caption": false}
-            for k, (image, (true, false, *_)) in enumerate(scenes.rows(name, write))
-        }
-        for name, write in _WRITERS.items()
-    }
+    files: dict[str, Entries] = {}
+    for name, write in _WRITERS.items():
+        entries: Entries = {}
+        for image, (true, false, *_) in scenes.rows(name, write):
+            entry = {"filename": image.name, "caption": true, "negative_caption": false}
+            entries[str(len(entries))] = entry
+        files[name] = entries
+    return files
 
 
 def _replace_attribute(context: SceneContext) -> Captions | None:

@@ -26,13 +26,13 @@ SMALL = 3  # the largest number that VALSE calls small
 
 def pieces(scenes: SuiteScenes) -> dict[str, dict[str, dict[str, Any]]]:
     """Returns the contents of the files by piece, at most one row a scene in each."""
-    return {
-        piece: {
-            f"scenes_test_{image.index}": _record(piece, image, row)
-            for image, row in scenes.rows(f"valse {piece}", write)
+    files: dict[str, dict[str, dict[str, Any]]] = {}
+    for piece, write in PIECES.items():
+        rows = scenes.rows(f"valse {piece}", write)
+        files[piece] = {
+            f"scenes_test_{image.index}": _record(piece, image, row) for image, row in rows
         }
-        for piece, write in PIECES.items()
-    }
+    return files
 
 
 def _record(piece: str, image: SceneImage, row: Foil) -> dict[str, Any]:
