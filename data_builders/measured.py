@@ -210,18 +210,18 @@ def _texts(value: Any, key: str = "") -> Iterator[str]:
 
 def _with_corpus(names: list[ImageName], content: Any) -> list[ImageName]:
     """The names; bare numbers get their corpus where the whole file tells it."""
-    rows = content if isinstance(content, list) else []
-    crepe = bool(rows) and isinstance(rows[0], dict) and any("hard_negs" in str(k) for k in rows[0])
-    bare = [int(name.stem) for name in names if name.corpus is None and name.stem.isdigit()]
-    large = sum(number > _NOT_COCO for number in bare)
-    if not crepe and large <= len(bare) / 4:
+    first = content[0] if isinstance(content, list) and content else None
+    crepe = isinstance(first, dict) and any("hard_negs" in str(key) for key in first)
+    bare = [name for name in names if name.corpus is None and name.stem.isdigit()]
+    numbers = [int(name.stem) for name in bare]
+    large = [number for number in numbers if number > _NOT_COCO]
+    if not crepe and len(large) <= len(bare) / 4:
         return names
-    flickr = not crepe and max(bare) > _NOT_VISUAL_GENOME
+    # CREPE's images are Visual Genome's, however large their numbers are.
+    flickr = not crepe and max(numbers) > _NOT_VISUAL_GENOME
     corpus = FLICKR30K if flickr else VISUAL_GENOME
-    return [
-        name if name.corpus or not name.stem.isdigit() else ImageName(name.stem, corpus)
-        for name in names
-    ]
+    known = {name: ImageName(name.stem, corpus) for name in bare}
+    return [known.get(name, name) for name in names]
 
 
 def _is_image_data(content: Any) -> bool:

@@ -41,8 +41,11 @@ class MeasuredImages:
         by_name, files = _parted(paths, every_name)
         self.names = Measured(by_name, corpus) if by_name else None
         self.files = {_digest(file): file for file in files}
-        hashes = [(difference_hash(_content(file)), file) for file in files]
-        self._looks = [(value, file) for value, file in hashes if value is not None]
+        self._looks: list[tuple[int, Path]] = []
+        for file in files:
+            value = difference_hash(_content(file))
+            if value is not None:
+                self._looks.append((value, file))
         self._hashes = np.array([value for value, _ in self._looks], dtype=np.uint64)
 
     def has(self, name: str, digest: bytes | None) -> bool:

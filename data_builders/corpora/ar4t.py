@@ -1,6 +1,7 @@
 """PUG:AR4T's csv and images go in, pairs of scenes come out. Never splits a pair."""
 
 import csv
+import itertools
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -172,12 +173,13 @@ def _negatives(scenes: Sequence[_Scene]) -> Callable[[_Scene], _Scene | None]:
 
 
 def _group(key: str, scenes: Sequence[_Scene]) -> Group:
-    texts = tuple(dict.fromkeys(text for scene in scenes for text in scene.captions))
+    texts = tuple(dict.fromkeys(itertools.chain(*(scene.captions for scene in scenes))))
+    truth = [list(map(scene.captions.__contains__, texts)) for scene in scenes]
     return Group(
         key=key,
         image_ids=tuple(scene.file for scene in scenes),
         text_ids=texts,
         texts=texts,
-        truth=torch.tensor([[text in scene.captions for text in texts] for scene in scenes]),
+        truth=torch.tensor(truth),
         true_ids=tuple(frozenset(scene.captions) for scene in scenes),
     )

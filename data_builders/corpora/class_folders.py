@@ -99,11 +99,13 @@ class ClassFoldersBuilder(ShardBuilder):
 
     def _texts(self, label: str, names: Mapping[str, str], rng: random.Random) -> dict[str, bool]:
         """The captions of a class, and one of each of some other classes, which are false."""
+        texts: dict[str, bool] = {}
         others = [name for folder, name in names.items() if folder != label]
-        false = rng.sample(others, min(self.negatives, len(others)))
-        true = [text.replace("{}", names[label]) for text in self.templates]
-        texts = [rng.choice(self.templates).replace("{}", name) for name in false]
-        return {**dict.fromkeys(texts, False), **dict.fromkeys(true, True)}
+        for name in rng.sample(others, min(self.negatives, len(others))):
+            texts[rng.choice(self.templates).replace("{}", name)] = False
+        for template in self.templates:
+            texts[template.replace("{}", names[label])] = True
+        return texts
 
     def _all(self) -> list[Path]:
         return [file for files in self._files.values() for file in files]
@@ -117,11 +119,11 @@ class ClassFoldersBuilder(ShardBuilder):
             raise UserError(
                 f"expected {LAYOUT} in {self.path}, got {error.strerror}: correct `path`"
             ) from error
-        files = {
-            folder.name: sorted(x for x in folder.rglob("*") if x.suffix.lower() in SUFFIXES)
-            for folder in folders
-            if not folder.name.startswith(".")
-        }
+        files = {}
+        for folder in folders:
+            if not folder.name.startswith("."):
+                images = [file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES]
+                files[folder.name] = sorted(images)
         empty = [name for name, listed in files.items() if not listed]
         if len(files) < 2 or empty:
             came = f"no image in {empty[0]!r}" if len(files) > 1 else f"{len(files)} folders"

@@ -98,11 +98,12 @@ class ColaPairsBuilder(ShardBuilder):
         self._kept = None
         shards = super().write(folder, tick) if self.benchmark < 1 else ()
         if self.benchmark > 0:
-            rows = [
-                [str(value) for file, text in zip(files, group.texts, strict=True)
-                 for value in (file.relative_to(self.annotations.folder).as_posix(), text)]
-                for group, files in self._pairs(benchmark=True)
-            ]  # fmt: skip
+            rows: list[list[str]] = []
+            for group, files in self._pairs(benchmark=True):
+                row: list[str] = []
+                for file, text in zip(files, group.texts, strict=True):
+                    row += [file.relative_to(self.annotations.folder).as_posix(), text]
+                rows.append(row)
             if not rows:
                 raise UserError(
                     "expected images with exchanged compounds for the benchmark, got none: raise "

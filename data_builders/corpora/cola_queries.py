@@ -175,14 +175,17 @@ class ImageQueries:
 
         An opposite is false if every object that the query may mean clearly lies on this side.
         """
-        stated = [
-            Side(query, side)
-            for query in self._allowed_singles()
-            for side in ("left", "right", "top", "bottom")
-            if all(side in sides(obj) for obj in self.objects if query.true_of(obj))
-        ]
-        sampled = (replace(side, sentence=self._sentence()) for side in self._sample(stated, count))
-        return [(side, side.opposite()) for side in sampled]
+        stated = []
+        for query in self._allowed_singles():
+            sides_of_meant = [sides(obj) for obj in self.objects if query.true_of(obj)]
+            for name in ("left", "right", "top", "bottom"):
+                if all(name in clear for clear in sides_of_meant):
+                    stated.append(Side(query, name))
+        both = []
+        for sampled in self._sample(stated, count):
+            side = replace(sampled, sentence=self._sentence())
+            both.append((side, side.opposite()))
+        return both
 
     def true_texts(self, placed: bool = False) -> frozenset[str]:
         """Returns every allowed query that is true of the image, of sides too if `placed`."""
@@ -204,17 +207,17 @@ class ImageQueries:
     def _true_pairs(self) -> Iterator[Pair]:
         if not self.related:
             stated = [Query(obj.multi, obj.name) for obj in self.objects]
-            yield from (Pair(a, b) for a, b in itertools.permutations(stated, 2))
+            yield from itertools.starmap(Pair, itertools.permutations(stated, 2))
             return
-        sides = [[Query(stated, obj.name) for stated in self._multis(obj)] for obj in self.objects]
+        queries = list(map(self._multi_queries, self.objects))
         for i, phrase, j in self.relations.true:
-            for first, second in itertools.product(sides[i], sides[j]):
+            for first, second in itertools.product(queries[i], queries[j]):
                 yield Pair(first, second, phrase)
 
-    def _multis(self, obj: AnnotatedObject) -> tuple[tuple[str, ...], ...]:
-        """What two-object queries of the corpus may state of an object."""
-        # Scenes of an exhaustive corpus state the same kinds of all objects.
-        short = (stated for stated in obj.readings if len(stated) <= len(obj.multi))
-        return (
-            (obj.multi,) if self.reader.exhaustive else tuple({obj.multi: 0} | dict.fromkeys(short))
-        )
+    def _multi_queries(self, obj: AnnotatedObject) -> list[Query]:
+        """The side of an object in two-object queries of the corpus."""
+        stated = [obj.multi]
+        if not self.reader.exhaustive:
+            # In a graph another query may state fewer or other attributes of the object.
+            stated += [words for words in obj.readings if len(words) <= len(obj.multi)]
+        return [Query(words, obj.name) for words in dict.fromkeys(stated)]

@@ -15,7 +15,7 @@ from typing_extensions import override
 from data_builders.corpora.annotations import AnnotatedObject, SceneReader
 from data_builders.corpora.cola_images import kept_images, kept_sources
 from data_builders.corpora.cola_queries import Excluded
-from data_builders.corpora.queries import Query
+from data_builders.corpora.queries import Query, holds
 from data_builders.phrases import with_article
 from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.config import instantiate
@@ -128,7 +128,7 @@ def exchanged(nouns: Sequence[Query], objects: Sequence[AnnotatedObject]) -> lis
     for i, first in enumerate(nouns):
         for j, second in enumerate(nouns[:i]):
             pair = Query(second.attributes, first.name), Query(first.attributes, second.name)
-            if any(not any(noun.true_of(obj) for obj in objects) for noun in pair):
+            if not all(holds(noun, objects) for noun in pair):
                 twin = list(nouns)
                 twin[i], twin[j] = pair
                 return twin

@@ -228,6 +228,7 @@ class TableBuilder(ShardBuilder):
         """Both images of a row with the captions of both."""
         pair = [images.images[digest] for digest in digests]
         texts = (*row.captions, *row.negatives)
+        truth = [list(map(image.true.__contains__, texts)) for image in pair]
         self.counts["captions"] += len(texts)
         self.counts["pairs of images"] += 1
         group = Group(
@@ -235,7 +236,7 @@ class TableBuilder(ShardBuilder):
             image_ids=tuple(image.id for image in pair),
             text_ids=texts,
             texts=texts,
-            truth=torch.tensor([[text in image.true for text in texts] for image in pair]),
+            truth=torch.tensor(truth),
             true_ids=tuple(frozenset(image.true) for image in pair),
         )
         assert row.negative_image is not None
