@@ -60,17 +60,20 @@ def image_name(text: str, corpus: str | None = None) -> ImageName:
     """
     path = PurePosixPath(urlsplit(text).path if "://" in text else text)
     stem = path.stem if path.suffix.lower() in SUFFIXES else path.name
-    if match := _COCO_NAME.fullmatch(stem):
-        return ImageName(str(int(match[1])), COCO)
-    if match := _VISUAL7W_NAME.fullmatch(stem):
-        return ImageName(str(int(match[1])), VISUAL_GENOME)
+    for pattern, owner in ((_COCO_NAME, COCO), (_VISUAL7W_NAME, VISUAL_GENOME)):
+        if match := pattern.fullmatch(stem):
+            return ImageName(str(int(match[1])), owner)
+    if stem.startswith("CLEVR_"):
+        return ImageName(stem, CLEVR)
     if not (stem.isascii() and stem.isdigit()):
-        return ImageName(stem, CLEVR if stem.startswith("CLEVR_") else corpus)
-    folders = {part.lower() for part in path.parts[:-1]}
-    if corpus is None and (len(stem) == 12 or folders & _COCO_FOLDERS):
-        corpus = COCO
-    elif corpus is None and any(part.startswith(("vg_", "visual_genome")) for part in folders):
-        corpus = VISUAL_GENOME
+        return ImageName(stem, corpus)
+    if corpus is None:
+        # COCO's newer names are twelve digits; Visual Genome's are told by their folder alone.
+        folders = [part.lower() for part in path.parts[:-1]]
+        if len(stem) == 12 or not _COCO_FOLDERS.isdisjoint(folders):
+            corpus = COCO
+        elif any(part.startswith(("vg_", "visual_genome")) for part in folders):
+            corpus = VISUAL_GENOME
     return ImageName(str(int(stem)), corpus)
 
 
@@ -234,8 +237,7 @@ def _same_images(content: list[dict[str, Any]]) -> list[tuple[ImageName, ImageNa
     same: list[tuple[ImageName, ImageName]] = []
     for row in content:
         number = row["image_id"] if "image_id" in row else row["id"]
-        ids = ((number, VISUAL_GENOME), (row.get("coco_id"), COCO),
-               (row.get("flickr_id"), FLICKR30K))  # fmt: skip
-        names = [image_name(str(id_), corpus) for id_, corpus in ids if id_ is not None]
+        ids = {VISUAL_GENOME: number, COCO: row.get("coco_id"), FLICKR30K: row.get("flickr_id")}
+        names = [image_name(str(id_), corpus) for corpus, id_ in ids.items() if id_ is not None]
         same += itertools.combinations(names, 2)
     return same

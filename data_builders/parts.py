@@ -155,10 +155,10 @@ def merge(folders: Sequence[Path], out: Path, limit: float = LIMIT) -> None:
                     f"expected parts of one build, {folder} and {first} differ in their {name}: "
                     "build the older part again"
                 )
-    states = sorted(
-        (state for other in parts.values() for state in other["states"]),
-        key=lambda state: state.written.number,
-    )
+    states: list[ShardState] = []
+    for other in parts.values():
+        states += other["states"]
+    states.sort(key=lambda state: state.written.number)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"expected {out} to be free, it holds something: choose another folder")
     identity = {name: content[name] for name in ("builder", "arguments", "sources")}
@@ -179,15 +179,13 @@ def _summary(
 ) -> tuple[list[Line], tuple[ShardInfo, ...], dict[str, int]]:
     """All lines, shards and counts of a build."""
     counts = Counter(contents.counts)
-    late = dict.fromkeys(line for state in states for line in state.lines)
+    late: dict[Line, None] = {}  # lines of images, which are opened last; each once
     for state in states:
         counts.update(state.counts)
+        late |= dict.fromkeys(state.lines)
     counts.update(f"skipped: {line.reason}" for line in late)
-    return (
-        ordered([*contents.lines, *late]),
-        tuple(state.written.info for state in states if state.written.info),
-        dict(sorted((+counts).items())),
-    )
+    shards = tuple(state.written.info for state in states if state.written.info)
+    return ordered([*contents.lines, *late]), shards, dict(sorted((+counts).items()))
 
 
 def read_part(folder: Path) -> PartFile:

@@ -79,11 +79,17 @@ def shadow(p: tuple[Tensor, Tensor, Tensor | float], row: Sequence[Tensor]) -> T
     Where the spheroid is the unit sphere, the ray w + s l passes it at sqrt(|w|^2 - (w.l)^2); the
     penumbra around 1 widens with the distance -w.l to there.
     """
-    w = (p[0] - row[0]) * row[3], (p[1] - row[1]) * row[3], (p[2] - row[2]) * row[4]
-    ahead = -(w[0] * row[5] + w[1] * row[6] + w[2] * row[7])
-    miss = (w[0] * w[0] + w[1] * w[1] + w[2] * w[2] - ahead * ahead).clamp_min(0.0).sqrt()
+    cx, cy, cz, flat, high, lx, ly, lz, *_ = row  # as `shadow_row` lists it
+    wx = (p[0] - cx) * flat
+    wy = (p[1] - cy) * flat
+    wz = (p[2] - cz) * high
+    ahead = -(wx * lx + wy * ly + wz * lz)
+    squared = wx * wx + wy * wy + wz * wz
+    miss = (squared - ahead * ahead).clamp_min(0.0).sqrt()
     soft = 0.12 + 0.07 * ahead.clamp_min(0.0)
-    depth = ((1.0 + soft - miss) / (2.0 * soft)).clamp(0.0, 1.0) * (4.0 * ahead).clamp(0.0, 1.0)
+    inside = ((1.0 + soft - miss) / (2.0 * soft)).clamp(0.0, 1.0)
+    # A point behind the spheroid's middle, seen from the light, is in no shadow of it.
+    depth = inside * (4.0 * ahead).clamp(0.0, 1.0)
     return depth * depth * (3.0 - 2.0 * depth)
 
 
