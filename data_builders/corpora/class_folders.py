@@ -15,7 +15,7 @@ from data_builders.shard_builder import Record, ShardBuilder, image_group
 from data_builders.shard_files import summed
 from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import read_json, reading
 
 LAYOUT = "at least two folders of images, one for each class,"
 NAMES = "a JSON object {folder: name} with a different name for each folder"
@@ -113,12 +113,8 @@ class ClassFoldersBuilder(ShardBuilder):
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
         """The images of each folder, by its name."""
-        try:
+        with reading(self.path, LAYOUT, "pass their folder as `path`"):
             folders = sorted(path for path in self.path.iterdir() if path.is_dir())
-        except OSError as error:
-            raise UserError(
-                f"expected {LAYOUT} in {self.path}, got {error.strerror}: correct `path`"
-            ) from error
         files = {}
         for folder in folders:
             if not folder.name.startswith("."):
@@ -127,7 +123,9 @@ class ClassFoldersBuilder(ShardBuilder):
         empty = [name for name, listed in files.items() if not listed]
         if len(files) < 2 or empty:
             came = f"no image in {empty[0]!r}" if len(files) > 1 else f"{len(files)} folders"
-            raise UserError(f"expected {LAYOUT} in {self.path}, got {came}: correct `path`")
+            raise UserError(
+                f"expected {LAYOUT} in {self.path}, got {came}: pass their folder as `path`"
+            )
         return files
 
     def _names(self) -> dict[str, str]:

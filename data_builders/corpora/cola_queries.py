@@ -189,14 +189,16 @@ class ImageQueries:
 
     def true_texts(self, placed: bool = False) -> frozenset[str]:
         """Returns every allowed query that is true of the image, of sides too if `placed`."""
-        pairs = filter(self.allowed, self._true_pairs())
-        singles = list(self._true_singles())
-        stated: list[Pair | Side] = list(pairs)
-        if placed:
-            stated += [Side(query, side) for query, obj in singles for side in sides(obj)]
+        texts: set[str] = set()
+        stated: list[Pair | Side] = list(filter(self.allowed, self._true_pairs()))
+        for query, obj in self._true_singles():
+            texts.add(query.text)
+            if placed:
+                stated += [Side(query, side) for side in sides(obj)]
         if self.sentences:
             stated += [replace(statement, sentence=True) for statement in stated]
-        return frozenset(q.text for q, _ in singles) | frozenset(s.text for s in stated)
+        texts.update(statement.text for statement in stated)
+        return frozenset(texts)
 
     def _true_singles(self) -> Iterator[tuple[Query, AnnotatedObject]]:
         for obj in self.objects:

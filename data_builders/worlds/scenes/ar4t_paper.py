@@ -23,7 +23,12 @@ from data_builders.worlds.scenes.ar4t_captions import (
     attributed,
     related,
 )
-from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, stated_values
+from data_builders.worlds.scenes.ar4t_scenes import (
+    AR4TPairs,
+    AR4TSingles,
+    spread_pairs,
+    stated_values,
+)
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.scene import FLOORS, GROUND_RELATIONS, Scene
 
@@ -74,10 +79,7 @@ class PaperPairs(AR4TPairs):
         """The attributes that objects 0 and 1 state, in an order that spreads them."""
         values = stated_values(self.spec)
         random.Random(f"{self.seed}:values").shuffle(values)
-        count = len(values)
-        turns = ((k, (k + d) % count) for d in range(1, count) for k in range(count))
-        pairs = ((values[i], values[j]) for i, j in turns)
-        return [pair for pair in pairs if self._can_exchange(*pair)]
+        return [pair for pair in spread_pairs(values) if self._can_exchange(*pair)]
 
     def _can_exchange(self, first: Value, second: Value) -> bool:
         if first[0] == second[0]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -25,6 +26,7 @@ from data_builders.worlds.scenes.scene import (
 from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.statements import stated_attributes
 
+T = TypeVar("T")
 _FLAT = (*SUPPORTS, "torus")  # shapes that can carry and be carried; a torus lies flat
 # Distance of a floating object from the one below, in units of their summed radii on the ground.
 # From 0.58 on the camera, 30 degrees above the horizon, sees floor between two cylinders.
@@ -61,11 +63,7 @@ class AR4TPairs(PairSeries):
         """The values that objects 0 and 1 can have, by kind, in an order that spreads them."""
         exchanges = {}
         for kind, values in self.spec.attributes().items():
-            pairs = []
-            for distance in range(1, len(values)):
-                # Each value with the one so far behind it, the first ones after the last.
-                turned = (*values[distance:], *values[:distance])
-                pairs += zip(values, turned, strict=True)
+            pairs = spread_pairs(values)
             if kind == "color":
                 pairs = list(filter(self._allowed, pairs))
             if pairs:
@@ -138,6 +136,20 @@ class AR4TPairs(PairSeries):
         # The positions belong to the former sizes; exchanging the values lays the objects out.
         shown_first = _twin(replace(scene, objects=(a, b)), values, rng)
         return shown_first, _twin(shown_first, values, rng)
+
+
+def spread_pairs(values: Sequence[T]) -> list[tuple[T, T]]:
+    """Returns all ordered pairs of different values; the first n have each value once on a side.
+
+    Example:
+        >>> spread_pairs("abc")
+        [('a', 'b'), ('b', 'c'), ('c', 'a'), ('a', 'c'), ('b', 'a'), ('c', 'b')]
+    """
+    pairs: list[tuple[T, T]] = []
+    for distance in range(1, len(values)):
+        turned = (*values[distance:], *values[:distance])
+        pairs += zip(values, turned, strict=True)
+    return pairs
 
 
 def _twin(scene: Scene, kinds: Iterable[str], rng: random.Random) -> Scene:

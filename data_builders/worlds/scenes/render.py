@@ -62,9 +62,11 @@ class Rendered:
     def select(self, rows: Tensor, objects: int) -> "Rendered":
         """Returns some images, with measures cut or padded to so many objects."""
         images, *measures = (value.index_select(0, rows.to(value.device)) for value in self._all())
-        padded = [m.new_zeros((len(m), objects, *m.shape[2:])) for m in measures]
-        for new, old in zip(padded, measures, strict=True):
+        padded = []
+        for old in measures:
+            new = old.new_zeros((len(old), objects, *old.shape[2:]))
             new[:, : old.shape[1]] = old[:, :objects]
+            padded.append(new)
         return Rendered(images, *padded)
 
     @staticmethod

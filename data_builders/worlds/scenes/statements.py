@@ -114,11 +114,14 @@ def absent(scene: Scene, noun: Noun) -> bool:
 
 def relation_holds(scene: Scene, first: Noun, relation: str, second: Noun) -> Truth:
     """Tells whether an object of the first noun has the relation to one of the second."""
-    pairs = [(i, j) for i in referents(scene, first) for j in referents(scene, second) if i != j]
+    both = product(referents(scene, first), referents(scene, second))
+    pairs = [(i, j) for i, j in both if i != j]
     if any(clear_relation(scene, i, j) == relation for i, j in pairs):
         return True
     table = relations(scene)[relation]
-    return None if any(i in table[j] for i, j in pairs) else False
+    if any(i in table[j] for i, j in pairs):
+        return None
+    return False
 
 
 def object_count(scene: Scene, shape: str | None) -> int:

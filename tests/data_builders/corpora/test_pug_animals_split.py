@@ -92,5 +92,5 @@ def test_refusals(labels, tmp_path, options, message):
 def test_another_table_is_refused(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("filename,world_name\na.png,b\n")
-    with pytest.raises(UserError, match="got no character_name"):
+    with pytest.raises(UserError, match="character_name"):
         table(path, tmp_path / "out")

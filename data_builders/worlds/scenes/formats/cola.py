@@ -59,7 +59,8 @@ def single_split(
 ) -> dict[str, list[str]]:
     """Returns which labels of `single` state a composition that training never showed."""
     labels: dict[str, set[str]] = {"seen": set(), "unseen": set()}
-    for obj in (obj for image in images for obj in image.scene.objects):
-        side = "unseen" if (obj.color, obj.shape) in unseen else "seen"
-        labels[side].add(query(obj, attributes))
+    for image in images:
+        for obj in image.scene.objects:
+            side = "unseen" if (obj.color, obj.shape) in unseen else "seen"
+            labels[side].add(query(obj, attributes))
     return {side: sorted(texts) for side, texts in labels.items()}

@@ -55,12 +55,11 @@ def _sole(context: SceneContext) -> list[tuple[SceneObject, str]]:
 
 def _existence(context: SceneContext) -> Foil | None:
     missing = context.shuffled([s for s in context.shapes if not object_count(context.scene, s)])
-    negated = bool(missing) and context.rng.random() < 0.5
-    shape = missing[0] if negated else _any_shape(context)
     # The same two sentences either way: the words alone do not tell which one is the foil.
-    words = ("no", "a") if negated else ("a", "no")
-    caption, foil = (f"there is {word} {shape}" for word in words)
-    return Foil(caption, foil, *words)
+    if missing and context.rng.random() < 0.5:
+        return Foil(f"there is no {missing[0]}", f"there is a {missing[0]}", "no", "a")
+    shape = _any_shape(context)
+    return Foil(f"there is a {shape}", f"there is no {shape}", "a", "no")
 
 
 def _plurals(context: SceneContext) -> Foil | None:
