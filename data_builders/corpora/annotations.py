@@ -1,4 +1,7 @@
-"""Annotation files go in, images with their objects come out. Never opens an image."""
+"""Readers of annotated scenes: CLEVR, Visual Genome and what all graphs share.
+
+In: annotation files. Out: images with their objects and relations. Never: an opened image.
+"""
 
 import itertools
 from abc import ABC, abstractmethod

@@ -1,4 +1,7 @@
-"""PUG:AR4T's csv and images go in, pairs of scenes come out. Never splits a pair."""
+"""PUG:AR4T (Bordes et al. 2023) as shards.
+
+In: its csv and images. Out: pairs of scenes, and scenes alone. Never: a pair that is split.
+"""
 
 import csv
 import itertools

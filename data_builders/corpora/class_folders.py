@@ -1,6 +1,7 @@
-"""Folders of images named after classes go in, images with the caption of their class come out.
+"""Folders of images that are named after classes, as shards.
 
-Never: two images of a class as each other's negatives, or an image of a split that is measured.
+In: the folders. Out: images with captions of their class. Never: two images of a class as each
+other's negatives, or an image of a split that is measured.
 """
 
 import random

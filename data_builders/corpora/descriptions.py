@@ -1,8 +1,10 @@
-"""Annotated images go in, captions as complete, dense and biased as asked come out.
+"""Captions that are as complete, dense and biased as asked.
+
+In: annotated images. Out: images with descriptions. Never: an attribute of an object that lacks it,
+or an excluded composition.
 
 Natural captions name few objects, the salient ones, and few of their attributes. This builder sets
 each of these apart, to see which of them keeps a model from binding attributes to objects.
-Never: an attribute of an object that lacks it, or an excluded composition.
 """
 
 import random

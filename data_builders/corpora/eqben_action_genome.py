@@ -1,4 +1,7 @@
-"""Action Genome's scene graphs go in, EqBen's pairs of frames come out (Wang et al. 2023, B.1)."""
+"""EqBen's pairs of frames from Action Genome (Wang et al. 2023, appendix B.1).
+
+In: scene graphs of frames, and videos. Out: pairs of frames with captions.
+"""
 
 import pickle
 from collections import defaultdict

@@ -1,4 +1,7 @@
-"""GQA's scene graphs go in, images with named objects come out. Never opens an image."""
+"""A reader of GQA's scene graphs (Hudson et al. 2019).
+
+In: `train_sceneGraphs.json`. Out: images with named objects. Never: an opened image.
+"""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,7 @@
-"""PACO's annotations go in, images with named objects come out. Never opens an image."""
+"""A reader of PACO's annotations (Ramanathan et al. 2023).
+
+In: its JSON. Out: images with named objects. Never: an opened image.
+"""
 
 import re
 from collections import Counter, defaultdict

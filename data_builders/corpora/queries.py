@@ -1,4 +1,7 @@
-"""Annotated objects go in, the truth of queries and altered queries come out."""
+"""Cola's queries, and when they are true.
+
+In: annotated objects. Out: the truth of queries, and queries with one word replaced.
+"""
 
 import itertools
 import random

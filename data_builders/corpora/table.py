@@ -1,7 +1,7 @@
-"""A table of images and captions goes in, one record an image or pair of images comes out.
+"""A table of captioned images as shards.
 
-Never: an image in two splits, two records of one image whose captions exclude each other, or a bad
-row that is not listed.
+In: the table. Out: one record an image or pair of images. Never: an image in two splits, two
+records of one image whose captions exclude each other, or a bad row that is not listed.
 """
 
 import itertools

@@ -1,6 +1,6 @@
-"""Scenes go in, questions with programs and answers come out, as CLEVR's questions JSON.
+"""CLEVR's questions JSON (Johnson et al. 2017) of any scenes.
 
-Never: an image, or another file for the same scenes and seed.
+In: scenes and a seed. Out: questions with programs and answers, the same for the same input.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""A file of scene requests goes in, their images and scene graphs come out. Never writes shards."""
+"""Images of scenes that a file describes.
+
+In: scene requests. Out: images and scene graphs. Never: a shard.
+"""
 
 import json
 import sys

@@ -1,6 +1,7 @@
-"""Depth-first search of parameters: a family and a scene go in, a sound program comes out.
+"""Depth-first search of the parameters of a question.
 
-Never: an ill-posed program, a degenerate one, or a search without end.
+In: a family and a scene. Out: a sound program. Never: an ill-posed program, a degenerate one, or a
+search without end.
 
 Rejected as soon as the steps so far show it (Johnson et al. 2017, section 3, question generation):
 

@@ -1,8 +1,9 @@
 """PUG:AR4T's scenes with the words of appendix B.5 (Bordes et al. 2023).
 
-A spec and a seed go in, scenes and their captions come out. Beside `ar4t_scenes`: two objects state
-attributes of different kinds, a relation has several words with several negatives each, and one of
-three unary relations states the place.
+In: a spec and a seed. Out: scenes and their captions.
+
+Beside `ar4t_scenes`: two objects state attributes of different kinds, a relation has several words
+with several negatives each, and one of three unary relations states the place.
 """
 
 import random

@@ -1,4 +1,7 @@
-"""A spec and a seed go in, PUG:AR4T's scenes (Bordes et al. 2023, appendix B.5) come out."""
+"""PUG:AR4T's scenes (Bordes et al. 2023, appendix B.5) with one word for a relation.
+
+In: a spec and a seed. Out: pairs of scenes, and scenes of one object.
+"""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence

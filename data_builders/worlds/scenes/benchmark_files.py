@@ -1,4 +1,6 @@
-"""Writes the annotation files of other benchmarks: a spec in, splits to render and files out.
+"""The rendered world in the formats of other benchmarks.
+
+In: a spec and a seed. Out: series to render, and annotation files.
 
 Scenes show all compositions and are never used for training. Files are in `aro`, `crepe`,
 `sugar_crepe`, `valse`, `winoground`, `eqben` and `geb`, images in `crepe/VG_100K` and

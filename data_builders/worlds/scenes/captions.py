@@ -1,4 +1,7 @@
-"""A scene goes in; queries, true sentences and unbound captions for pre-training come out."""
+"""Sentences about a scene.
+
+In: a scene. Out: queries, true sentences, and captions for pre-training that bind nothing.
+"""
 
 import random
 from collections.abc import Callable, Sequence

@@ -1,4 +1,7 @@
-"""Rectangles of colours and shapes go in, unseen compositions and their swaps come out."""
+"""Compositions of colour and shape that training lacks.
+
+In: rectangles of colours and shapes. Out: unseen compositions, and swaps of their colours.
+"""
 
 import itertools
 from collections.abc import Iterable, Sequence

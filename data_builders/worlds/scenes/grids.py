@@ -1,4 +1,6 @@
-"""A spec and a size go in, a scene for each cell of PUG's grids (Bordes et al. 2023) comes out.
+"""PUG's grids of factors (Bordes et al. 2023).
+
+In: a spec and a size. Out: a scene for each cell.
 
 Shapes stand for animals and classes, floors for backgrounds, colours for textures.
 """

@@ -1,4 +1,6 @@
-"""Tests of what training lacks: a spec of training's words in, scenes and tables of questions out.
+"""Tests of what training lacks.
+
+In: a spec of training's words. Out: scenes, and tables of questions.
 
 Each table changes one thing at a time. `wordings.csv` has training's words in sentences of forms
 that no training text has; only "there is no torus" occurs there, though never against "there is no

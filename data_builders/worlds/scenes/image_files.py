@@ -1,4 +1,7 @@
-"""Series of scenes go in, image files and scene graphs, whatever the chunks, come out."""
+"""Rendering of whole series into files.
+
+In: series of scenes. Out: image files and their scenes, the same in any chunks and processes.
+"""
 
 import hashlib
 import multiprocessing

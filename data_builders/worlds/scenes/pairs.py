@@ -1,4 +1,7 @@
-"""A spec and a seed go in, pairs of scenes that differ in one respect come out."""
+"""Pairs of scenes that differ in one respect.
+
+In: a spec and a seed. Out: series of pairs.
+"""
 
 import random
 from dataclasses import dataclass, replace

@@ -1,4 +1,6 @@
-"""Scenes go in, images and object measures come out: a batched ray caster in plain torch.
+"""A batched ray caster in plain torch.
+
+In: scenes. Out: images, and measures of their objects. Never: pixels that depend on the batch.
 
 Coordinates: nominal radius 1, rays o + t d, t the depth along the camera's axis. Arithmetic is
 + - * / sqrt, floor and comparisons, correctly rounded: pixels do not depend on the batch.

@@ -1,6 +1,8 @@
-"""Scenes with captions, rendered while training: a world goes in, groups come out.
+"""Scenes with captions that are rendered while training.
 
-`vlmtune fit` chooses it by its class path in `data.train`. Never: a file.
+In: a world and a seed. Out: groups. Never: a file.
+
+`vlmtune fit` chooses it by its class path in `data.train`.
 """
 
 import itertools

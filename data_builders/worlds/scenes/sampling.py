@@ -1,4 +1,7 @@
-"""Samples scenes: a `WorldSpec` and a random generator in, scenes with their relations out."""
+"""Random scenes.
+
+In: a `WorldSpec` and a random generator. Out: scenes, and their relations.
+"""
 
 import math
 import random

@@ -1,4 +1,7 @@
-"""A spec and a seed go in, scenes with images come out, each by its index alone."""
+"""Endless series of scenes.
+
+In: a spec, a seed and indices. Out: scenes with images, each by its index alone.
+"""
 
 import itertools
 import random

@@ -1,6 +1,7 @@
-"""Points and directions go in; light, shadows and surface colours in 0..1 come out.
+"""Light, shadows and surface colours.
 
-Never uses tensor operations that are not correctly rounded (see `render`).
+In: points and directions. Out: colours in 0..1. Never: a tensor operation that is not correctly
+rounded.
 """
 
 import math

@@ -1,7 +1,9 @@
-"""A scene and nouns go in; true, false or None, undecided, comes out.
+"""The truth of nouns and relations in a scene.
+
+In: a scene and nouns. Out: true, false, or None for what is undecided.
 
 A relation is true where it stands out (`captions.clear_relation`), false where it misses even
-CLEVR's bound (`grammar.relations`), and undecided in between.
+CLEVR's bound (`sampling.relations`), and undecided in between.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""Options go in, rendered scenes in the formats of corpora come out. Never writes shards."""
+"""The builder of the rendered world.
+
+In: options. Out: rendered scenes in the formats of corpora. Never: a shard.
+"""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Scenes go in, ARO's VG-Relation and VG-Attribution (Yuksekgonul et al. 2023, 2) come out."""
+"""ARO's VG-Relation and VG-Attribution (Yuksekgonul et al. 2023, section 2).
+
+In: rendered scenes. Out: rows of both files.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -1,4 +1,7 @@
-"""Scenes go in, ARO's COCO-Order (Yuksekgonul et al. 2023, section 2) comes out."""
+"""ARO's COCO-Order (Yuksekgonul et al. 2023, section 2).
+
+In: rendered scenes. Out: captions and their shuffles.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,7 @@
-"""Scenes go in, CLEVR's scenes JSON (Johnson et al. 2017, `render_images.py`) comes out."""
+"""CLEVR's scenes JSON (Johnson et al. 2017, `render_images.py`).
+
+In: rendered scenes. Out: the content of the file.
+"""
 
 from collections.abc import Sequence
 from typing import Any

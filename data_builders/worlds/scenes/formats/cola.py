@@ -1,4 +1,7 @@
-"""Scenes go in, Cola's multi-object and single-object files (Ray et al. 2023) come out."""
+"""Cola's multi-object and single-object files (Ray et al. 2023).
+
+In: rendered scenes. Out: the contents of the files.
+"""
 
 import itertools
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Scenes go in, rows of CREPE's csv files (Ma et al. 2023, sections 3 and 4) come out."""
+"""CREPE's csv files (Ma et al. 2023, sections 3 and 4).
+
+In: rendered scenes. Out: rows of the files.
+"""
 
 import itertools
 from collections.abc import Sequence

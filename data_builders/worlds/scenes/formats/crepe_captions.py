@@ -1,4 +1,6 @@
-"""Scenes go in, CREPE's captions (Ma et al. 2023) and their negatives come out.
+"""CREPE's captions and their hard negatives (Ma et al. 2023).
+
+In: a scene. Out: a caption, and captions that differ from it by type.
 
 A caption states its relations, then the other objects: "red cube behind sphere. there is a cone."
 """

@@ -1,4 +1,6 @@
-"""Training scenes go in, a table of true sentences and their foils comes out.
+"""A table of true sentences and their foils to train on.
+
+In: training scenes. Out: the text of the csv.
 
 For what Cola's queries, AR4T's pairs and captions teach nothing about: counts, absence, negation,
 an added object, exchanged materials, and attributes after their noun. `vlmtune build table` reads

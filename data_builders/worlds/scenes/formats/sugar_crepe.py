@@ -1,4 +1,7 @@
-"""Scenes go in, SugarCrepe's seven files (Hsieh et al. 2023) come out."""
+"""SugarCrepe's seven files (Hsieh et al. 2023).
+
+In: rendered scenes. Out: the contents of the files.
+"""
 
 from collections.abc import Callable
 from itertools import permutations, product

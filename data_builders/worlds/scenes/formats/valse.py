@@ -1,4 +1,6 @@
-"""Scenes go in, the pieces of VALSE (Parcalabescu et al. 2022, section 3) come out.
+"""The pieces of VALSE (Parcalabescu et al. 2022, section 3).
+
+In: rendered scenes. Out: the contents of the files.
 
 Action replacement changes the status of the subject, "the cube is red". Coreference has a sentence
 that refers back, "there is one cube. this object is not red"; "not" stands for the answer.

@@ -1,4 +1,7 @@
-"""Scenes go in, Visual Genome's graphs, regions and image data (Krishna et al. 2017) come out."""
+"""Visual Genome's graphs, regions and image data (Krishna et al. 2017).
+
+In: rendered scenes. Out: the contents of the files.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,7 @@
-"""Rendered pairs go in, Winoground's `examples.jsonl` (Thrush et al. 2022) comes out."""
+"""Winoground's `examples.jsonl` (Thrush et al. 2022).
+
+In: rendered pairs. Out: the text of the file.
+"""
 
 import json
 from collections.abc import Sequence

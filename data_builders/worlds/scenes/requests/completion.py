@@ -1,4 +1,6 @@
-"""Requests go in, complete requests come out: what they left out is sampled.
+"""What scene requests leave out.
+
+In: requests. Out: complete requests; what was left out is sampled.
 
 Every field has random numbers of its own, a function of the seed and its path. So a field that is
 given changes no other, and the combinations of a sweep differ in what it sweeps alone.

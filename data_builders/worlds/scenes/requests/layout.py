@@ -1,4 +1,6 @@
-"""Requests with all attributes go in, the positions of their objects and their scenes come out.
+"""Where the objects of scene requests are.
+
+In: requests with all attributes. Out: positions, and scenes.
 
 Positions are those given, or are sampled until nothing overlaps and all relations hold.
 """

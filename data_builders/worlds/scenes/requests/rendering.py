@@ -1,7 +1,8 @@
-"""Scene requests in JSON go in, images and scene graphs come out: the world as an environment.
+"""Images of scene requests.
+
+In: requests in JSON. Out: images and scene graphs. Never: a shard.
 
 The counterpart of TorchMultiverse, the Python interface of PUG (Bordes et al. 2023, section 3).
-Never: a shard; `vlmtune build cola` and others read the scene graphs.
 """
 
 import itertools
