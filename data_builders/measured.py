@@ -117,11 +117,12 @@ class Measured:
                 self._corpora[name.stem].add(name.corpus)
             others = {n.corpus for n in names if n.corpus and overlap(n.corpus, corpus)}
             unclear += [(path.name, other) for other in sorted(others - {corpus})]
+        # An image under one of its names is measured under its other names, too.
         for one, other in same:
             for a, b in ((one, other), (other, one)):
-                if self._corpora.keys() >= {a.stem} and self._corpora[a.stem] & {a.corpus, None}:
+                if a.stem in self._corpora and self._corpora[a.stem] & {a.corpus, None}:
                     self._corpora[b.stem].add(b.corpus)
-        for name, other in () if same else unclear:
+        for name, other in [] if same else unclear:
             print(
                 f"warning: {name} uses {other} ids, so images that {corpus} shares are not "
                 "recognised: add Visual Genome's image_data.json to `measured`",

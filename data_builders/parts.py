@@ -220,13 +220,13 @@ def _check_complete(parts: Mapping[Path, PartFile]) -> None:
     wanted = [(number, count) for number in range(1, count + 1)]
     given = [content["part"] for content in parts.values()]
     if sorted(given) != wanted:
-        named = ", ".join(
-            f"{a}/{b} ({folder})" for folder, (a, b) in zip(parts, given, strict=True)
-        )
-        absent = ", ".join(f"{a}/{b}" for a, b in wanted if (a, b) not in given) or "none"
+        pairs = zip(parts, given, strict=True)
+        named = [f"{a}/{b} ({folder})" for folder, (a, b) in pairs]
+        absent = [f"{a}/{b}" for a, b in wanted if (a, b) not in given]
         raise UserError(
-            f"expected every part 1/{count} to {count}/{count} once, got {named}; missing: "
-            f"{absent}: name each part once, and build the missing ones"
+            f"expected every part 1/{count} to {count}/{count} once, got {', '.join(named)}; "
+            f"missing: {', '.join(absent) or 'none'}: name each part once, and build the missing "
+            "ones"
         )
     for folder, content in parts.items():
         part = Part(*content["part"])

@@ -40,8 +40,13 @@ class _Object(TypedDict):
     pixel_coords: NotRequired[_Pair]
 
 
-# "left" and so on: the objects that are left of each object.
-_Relationships = TypedDict("_Relationships", dict.fromkeys(RELATIONS, _Lists))  # type: ignore[misc]
+class _Relationships(TypedDict):
+    """Which objects are left of each object, and so on."""
+
+    left: _Lists
+    right: _Lists
+    front: _Lists
+    behind: _Lists
 
 
 class _Row(TypedDict):

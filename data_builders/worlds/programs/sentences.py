@@ -207,7 +207,8 @@ def templates(function: str, first: str, second: str = "", attribute: str = "") 
     """
     seconds = PHRASES[second] if second else ("",)
     pairs = list(product(PHRASES[first], seconds))
-    plain = list(product(_PLAIN_PHRASES.get(first, ()), seconds))
+    few: tuple[str, ...] = _PLAIN_PHRASES.get(first, ())
+    plain = list(product(few, seconds))
 
     def filled(frame: str, phrase: str, other: str) -> str:
         for form in _WORDS:

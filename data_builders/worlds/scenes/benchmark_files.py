@@ -87,11 +87,10 @@ class Suite:
         }
         for part, series in _EQBEN.items():
             name, folder = part.removeprefix("kubric_"), f"{eqben.FOLDER}/eqben{part}"
-            files = (
-                frames(count, folder, 2, _FRAMES[part])
-                if part in _FRAMES
-                else tuple(f"{folder}/{k:06d}.png" for k in range(2 * count))
-            )
+            if part in _FRAMES:
+                files = frames(count, folder, 2, _FRAMES[part])
+            else:
+                files = tuple(f"{folder}/{k:06d}.png" for k in range(2 * count))
             splits[name] = Split(series(spec, self._seed(name)), files)
         splits |= {name: Split(grid, grid.files()) for name, grid in self._grids.items()}
         return {f"suite_{name}": split for name, split in splits.items()}
