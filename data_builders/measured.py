@@ -68,7 +68,7 @@ def image_name(text: str, corpus: str | None = None) -> ImageName:
     if not (stem.isascii() and stem.isdigit()):
         return ImageName(stem, corpus)
     if corpus is None:
-        # COCO's newer names are twelve digits; Visual Genome's are told by their folder alone.
+        # COCO's newer names are twelve digits; only a folder tells Visual Genome's.
         folders = [part.lower() for part in path.parts[:-1]]
         if len(stem) == 12 or not _COCO_FOLDERS.isdisjoint(folders):
             corpus = COCO

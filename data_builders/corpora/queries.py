@@ -98,12 +98,12 @@ def sides(obj: AnnotatedObject) -> tuple[str, ...]:
     if obj.center is None:
         return ()
     x, y = obj.center
-    found = []
+    clear = []
     if abs(x - 0.5) >= _MARGIN:
-        found.append("right" if x > 0.5 else "left")
+        clear.append("right" if x > 0.5 else "left")
     if abs(y - 0.5) >= _MARGIN:
-        found.append("bottom" if y > 0.5 else "top")
-    return tuple(found)
+        clear.append("bottom" if y > 0.5 else "top")
+    return tuple(clear)
 
 
 def holds(query: Query | Pair, objects: Sequence[AnnotatedObject]) -> bool:

@@ -123,7 +123,7 @@ def vocabulary(scenes: Sequence[SceneGraph]) -> dict[str, tuple[str, ...]]:
         for obj in scene.objects:
             for attribute in ATTRIBUTES:
                 values[attribute].add(obj[attribute])
-    return {attribute: tuple(sorted(found)) for attribute, found in values.items()}
+    return {attribute: tuple(sorted(occurring)) for attribute, occurring in values.items()}
 
 
 def _scene(path: Path, number: int, row: _Row) -> SceneGraph:

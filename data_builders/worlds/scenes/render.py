@@ -193,8 +193,8 @@ def _cast(items: Sequence[_Item], first: int, table: Tensor, width: int) -> _Hit
     u = (((xs + 0.5) / width - 0.5) / FOCAL).unsqueeze(1)
     v = ((0.5 - (ys + 0.5) / width) / FOCAL).unsqueeze(2)
     # The camera in each object's frame, as `_item` lists it: origin, forward, right, up.
-    own = table[:, first : first + len(items)]
-    c = [column.view(-1, 1, 1) for column in own[:12].unbind(0)]
+    columns = table[:, first : first + len(items)]
+    c = [column.view(-1, 1, 1) for column in columns[:12].unbind(0)]
     dx = (c[3] + v * c[9]) + u * c[6]
     dy = (c[4] + v * c[10]) + u * c[7]
     dz = (c[5] + v * c[11]) + u * c[8]
@@ -204,7 +204,7 @@ def _cast(items: Sequence[_Item], first: int, table: Tensor, width: int) -> _Hit
     images = torch.tensor([item.image for item in items], device=device).view(-1, 1, 1)
     samples = (images * (width * width) + ys.unsqueeze(2) * width) + xs.unsqueeze(1)
     t, local = depth[flat], flat // (w * h)
-    ox, oy, oz = own[:3].index_select(1, local).unbind(0)
+    ox, oy, oz = columns[:3].index_select(1, local).unbind(0)
     px = ox + t * dx.flatten()[flat]
     py = oy + t * dy.flatten()[flat]
     pz = oz + t * dz.flatten()[flat]

@@ -159,8 +159,8 @@ class RenderedScenes(RenderedSet):
 def _group(name: str, captions: Sequence[tuple[str, ...]], images: Sequence[Image.Image]) -> Group:
     texts = tuple(dict.fromkeys(itertools.chain(*captions)))
     truth = torch.zeros(len(captions), len(texts), dtype=torch.bool)
-    for row, own in enumerate(captions):
-        truth[row] = torch.tensor([text in own for text in texts])
+    for row, stated in enumerate(captions):
+        truth[row] = torch.tensor([text in stated for text in texts])
     return Group(
         key=name,
         image_ids=tuple(f"{name}_{k}" for k in range(len(images))),

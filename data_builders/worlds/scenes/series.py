@@ -89,8 +89,8 @@ class Series(ABC):
         accepted = []
         for k, item in enumerate(items):
             # A row has a column for each object of the fullest scene; the rest is padding.
-            own = [next(rows)[: len(scene.objects)] for scene in item]
-            if all(map(all, own)):
+            seen = [next(rows)[: len(scene.objects)] for scene in item]
+            if all(map(all, seen)):
                 accepted.append(k)
         return accepted
 

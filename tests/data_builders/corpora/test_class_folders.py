@@ -124,7 +124,7 @@ def test_wrong_options(folder, options, message):
 
 
 def test_a_folder_without_classes(tmp_path):
-    with refused("at least two folders of images.*No such file"):
+    with refused("at least two folders of images.*no such file"):
         groups(path=tmp_path / "nowhere")
     (tmp_path / "a").mkdir()
     with refused("got 1 folders"):

@@ -14,7 +14,7 @@ from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.gqa import GQAGraphs
 from tests.data_builders.conftest import dump, groups, load, released, truths
 from tests.data_builders.corpora.graphs import gqa
-from vlmtune.errors import UserError
+from tests.refusals import refused
 
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
            "behind": "behind"}  # fmt: skip
@@ -240,7 +240,7 @@ def test_idle_options_are_not_recorded(world):
     assert (given["form"], given["reversals"], given["subsets"]) == ("relation", True, True)
     mistakes: tuple[dict[str, Any], ...] = ({"form": "with"}, {"reversals": True})
     for wrong in mistakes:
-        with pytest.raises(UserError, match="and reversals only with relations"):
+        with refused("and reversals only with relations"):
             ColaBuilder(reader, **wrong)
 
 
@@ -345,5 +345,5 @@ def test_sides_of_boxes(tmp_path):
 
 @pytest.mark.parametrize("size", [[64], [0, 64]])
 def test_the_size_of_images(world, size):
-    with pytest.raises(UserError, match="expected size as"):
+    with refused("expected size as"):
         clevr_reader(world, size=size)

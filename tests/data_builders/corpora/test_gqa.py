@@ -1,8 +1,6 @@
-import pytest
-
 from data_builders.corpora.gqa import GQAGraphs
 from tests.data_builders.conftest import dump
-from vlmtune.errors import UserError
+from tests.refusals import refused
 
 
 def test_graphs_as_distributed(tmp_path):
@@ -34,5 +32,5 @@ def test_graphs_as_distributed(tmp_path):
 def test_another_layout_is_refused(tmp_path):
     path = tmp_path / "g.json"
     path.write_text("[]")
-    with pytest.raises(UserError, match="GQA scene graphs"):
+    with refused("GQA scene graphs"):
         list(GQAGraphs(path, tmp_path).images())

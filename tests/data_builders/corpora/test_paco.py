@@ -1,8 +1,6 @@
-import pytest
-
 from data_builders.corpora.paco import PacoObjects
 from tests.data_builders.conftest import dump
-from vlmtune.errors import UserError
+from tests.refusals import refused
 
 
 def row(id_: int, image: int, category: int, attributes: list[int] | None) -> dict:
@@ -50,5 +48,5 @@ def test_objects_as_distributed(tmp_path):
 
 def test_another_layout_is_refused(tmp_path):
     path = dump(tmp_path / "paco.json", {**content(), "annotations": [{}]})
-    with pytest.raises(UserError, match="PACO"):
+    with refused("PACO"):
         list(PacoObjects(path, tmp_path).images())

@@ -8,9 +8,9 @@ from data_builders.corpora.gqa import GQAGraphs
 from data_builders.corpora.regions import RegionsBuilder
 from tests.data_builders.conftest import dump, load
 from tests.data_builders.pictures import JPEG
+from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.data.schema import check, read_manifest
-from vlmtune.errors import UserError
 
 PHRASES = {  # image id -> phrases as people write them
     7: ["A man in a Red cap", "a man  in a red cap\n", "a dog", " "],
@@ -121,7 +121,7 @@ def test_missing_images(tmp_path):
     path, reader = corpus(tmp_path)
     (tmp_path / "8.jpg").unlink()
     (tmp_path / "6.jpg").unlink()  # without phrases: not asked for
-    with pytest.raises(UserError, match=r"at most 2% of 3 images to be unusable, got 1, .*8\.jpg"):
+    with refused(r"at most 2% of 3 images to be unusable, got 1, .*8\.jpg"):
         RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
     builder = RegionsBuilder(path, reader)
@@ -141,18 +141,15 @@ def test_wrong_descriptions(tmp_path, content, message):
     path.unlink()
     if content is not None:
         path.write_text(content)
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(message) as caught:
         groups(RegionsBuilder(path, reader))
     assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_wrong_arguments(tmp_path):
     path, reader = corpus(tmp_path)
-    with pytest.raises(UserError, match="expected phrases >= 1, got 0"):
+    with refused("expected phrases >= 1, got 0"):
         RegionsBuilder(path, reader, phrases=0)
-    with pytest.raises(UserError, match="expected a SceneReader"):
-        RegionsBuilder(path, {"class_path": "data_builders.corpora.regions.RegionsBuilder"})
     path.write_text("[]")
-    with pytest.raises(UserError, match="expected records from RegionsBuilder, got none"):
+    with refused("expected records from RegionsBuilder, got none"):
         RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)

@@ -24,8 +24,8 @@ from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.series import Canvas
 from data_builders.worlds.scenes.videos import FPS, FRAMES, Videos
 from tests.data_builders.conftest import dump, load
+from tests.refusals import refused
 from vlmtune.benchmarks.eqben_files import read_entries
-from vlmtune.errors import UserError
 
 av = pytest.importorskip("av")
 
@@ -199,7 +199,7 @@ def test_a_pickle_with_code_is_refused(tmp_path, video, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "objects.pkl"
     path.write_bytes(pickle.dumps({"cook.mp4/000001.png": [Harmful()]}))
-    with pytest.raises(UserError, match="plain values"):
+    with refused("plain values"):
         ActionGenomePairs(path, tmp_path / "videos").build(tmp_path / "out", progress=False)
     assert not (tmp_path / "harm").exists()
 
@@ -210,13 +210,13 @@ def test_a_pickle_with_code_is_refused(tmp_path, video, monkeypatch):
 def test_a_damaged_annotation_file_is_refused(tmp_path, video, content):
     path = tmp_path / "objects.pkl"
     path.write_bytes(content)
-    with pytest.raises(UserError, match="expected Action Genome's"):
+    with refused("expected Action Genome's"):
         ActionGenomePairs(path, tmp_path / "videos").build(tmp_path / "out", progress=False)
 
 
 def test_no_pairs_at_all_is_an_error(tmp_path, video):
     path = dump(tmp_path / "a.json", {"database": {"gone": {"annotations": []}}})
-    with pytest.raises(UserError, match="expected pairs of frames"):
+    with refused("expected pairs of frames"):
         YouCook2Pairs(path, tmp_path / "videos").build(tmp_path / "out", progress=False)
 
 

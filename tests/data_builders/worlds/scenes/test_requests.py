@@ -256,7 +256,7 @@ def test_a_file_has_one_request_or_a_list_or_one_a_line(tmp_path):
     one.write_text('{"light": NaN}')
     with refused("NaN is not JSON"):
         read_requests(one)
-    with refused("No such file"):
+    with refused("no such file"):
         read_requests(tmp_path / "none.json")
 
 
