@@ -163,5 +163,5 @@ def _content(path: Path) -> bytes:
 
 
 def _digest(path: Path) -> bytes:
-    with reading(path, "a file of `measured`"), regular(path).open("rb") as file:
+    with reading(path, "images or names of `measured`"), regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()

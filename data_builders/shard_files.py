@@ -17,7 +17,8 @@ from webdataset.writer import TarWriter
 from data_builders.missing_files import obtain
 from vlmtune.data.images import open_image
 from vlmtune.data.schema import RecordError, ShardInfo
-from vlmtune.storage.files import reading, regular, remove, write_atomically
+from vlmtune.errors import UserError
+from vlmtune.storage.files import regular, remove, write_atomically
 
 Source = bytes | Path
 _SIGNATURES = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
@@ -125,8 +126,13 @@ def stored_image(content: bytes) -> bytes:
 
 def sha256(path: Path) -> str:
     """Returns the sha256 of a file, in hex; raises `UserError` if it cannot be read."""
-    with reading(path, "a file", obtain(path)), regular(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with regular(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(
+            f"expected the file {path}, got {error.strerror}: {obtain(path)}"
+        ) from error
 
 
 def summed(lines: Iterable[str]) -> str:

@@ -167,8 +167,10 @@ class ColaPairsBuilder(ShardBuilder):
         for k, image in enumerate(images):
             for swap, compound in self._compounds(k, image):
                 compounds[swap].append(compound)
+        # No image is in many pairs, and two images make one pair at most.
         uses: Counter[int] = Counter()
         paired: set[frozenset[int]] = set()
+        # A swap and its exchange are one; sorted, so that the seed alone decides the order.
         swaps = sorted(swap for swap in compounds if swap < _exchanged(swap))
         rng.shuffle(swaps)
         for swap in swaps:

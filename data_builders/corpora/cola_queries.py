@@ -77,6 +77,7 @@ class ImageQueries:
 
     def _misbound(self, query: Query, single: bool = True) -> list[Query]:
         """Every false query that replaces a word of the given one by another object's."""
+        # A query is near if it has another object's name, all of its attributes, or one of them.
         near: dict[Query, None] = {}  # once each, as checking them takes longer
         stated_by = self._singles if single else lambda obj: (obj.multi,)
         before = query.attributes

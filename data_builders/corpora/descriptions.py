@@ -106,6 +106,7 @@ class DescriptionsBuilder(ShardBuilder):
         return rng.sample(nearest, count)
 
     def _noun(self, obj: AnnotatedObject, excluded: Excluded, rng: random.Random) -> Query:
+        # Drawn whether or not it is used, so that other exclusions leave the other nouns alone.
         dense = rng.random() < self.density
         forbidden = any(words <= obj.attributes for words in excluded.get(obj.name, ()))
         return Query(obj.multi if dense and not forbidden else (), obj.name)

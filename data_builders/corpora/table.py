@@ -95,6 +95,7 @@ class TableBuilder(ShardBuilder):
         self.left_out.unit = "rows"
         self._rows_of.clear()
         images = DistinctImages(self._chosen_splits(), self.held_out)
+        # All rows are read before the first is written: other rows of an image may follow.
         rows = self._gathered(images)
         keys: set[str] = set()
         written: set[bytes] = set()

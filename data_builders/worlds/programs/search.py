@@ -160,6 +160,7 @@ class _Search:
                 self.family, dict(self.descriptions), dict(self.relations), self.values[-1]
             )
             return
+        # Depth first: `values` holds the branch that is tried, a value for each step before this.
         slot = self.family.steps[number]
         for value in self._options(number, slot):
             self.visits += 1

@@ -211,6 +211,7 @@ def templates(function: str, first: str, second: str = "", attribute: str = "") 
     plain = list(product(few, seconds))
 
     def filled(frame: str, phrase: str, other: str) -> str:
+        # {N} stands for the first phrase and {M} for the second, with fields of other numbers.
         for form in _WORDS:
             frame = frame.replace(f"{{{form}}}", _phrase(phrase, form))
             field = f"{{{form}}}".replace("N", "M")

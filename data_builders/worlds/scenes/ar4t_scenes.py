@@ -97,6 +97,7 @@ class AR4TPairs(PairSeries):
     def attempt(self, index: int, rng: random.Random) -> Pair | None:
         relation = self.relation(index)
         spec = replace(self.spec, stack_probability=0.0)
+        # Either object must carry the other, so both are flat and of one size.
         if relation in ("on", "under"):
             spec = replace(spec, shapes=self._flat, sizes=(rng.choice(spec.sizes),))
         scene = sample_scene(spec, rng)

@@ -336,4 +336,6 @@ def _at_least_two(spec: WorldSpec) -> WorldSpec:
 def _check_counts(least: int, **counts: int) -> None:
     for name, count in counts.items():
         if count < least:
-            raise UserError(f"expected {name} >= {least}, got {count}: pass another number")
+            raise UserError(
+                f"expected {name} >= {least}, got {count}: pass a number of scenes or items"
+            )

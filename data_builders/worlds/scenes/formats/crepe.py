@@ -45,6 +45,7 @@ def productivity(scenes: SuiteScenes, kind: str) -> dict[int, list[Row]]:
         if not possible or sum(map(len, rows.values())) == scenes.count:
             break
         atoms = possible[k % len(possible)]
+        # Another scene begins in each turn, so that no scene has most of the rows.
         for step in range(len(scenes.images)):
             image = scenes.images[(k + step) % len(scenes.images)]
             context = scenes.context(image, f"crepe {kind}:{atoms}")

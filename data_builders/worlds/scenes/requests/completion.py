@@ -65,6 +65,7 @@ def complete(family: SceneFamily, key: str, min_exposed: float = MIN_EXPOSED) ->
             return settled
         except ImpossibleError as error:
             failures[error.args] += 1
+    # Of many samples the failure that came most often tells best what to change.
     [((field, expected, got, advice, number), _)] = failures.most_common(1)
     swept = ", ".join(f"{name} = {json.dumps(x)}" for name, x in family.values[number].items())
     where = f" (with {swept})" if swept else ""
