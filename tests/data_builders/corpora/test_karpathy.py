@@ -143,7 +143,7 @@ def test_errors(tmp_path):
     path.write_text('{"images": [{"filename": "1.jpg"}]}')
     with refused("got nothing at images/0/"):
         list(KarpathyBuilder(path, tmp_path).records())
-    with refused("no such file"):
+    with refused("No such file"):
         KarpathyBuilder(tmp_path / "no.json", tmp_path).build(tmp_path / "out", False)
 
 
