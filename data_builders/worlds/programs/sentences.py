@@ -207,8 +207,7 @@ def templates(function: str, first: str, second: str = "", attribute: str = "") 
     """
     seconds = PHRASES[second] if second else ("",)
     pairs = list(product(PHRASES[first], seconds))
-    few: tuple[str, ...] = _PLAIN_PHRASES.get(first, ())
-    plain = list(product(few, seconds))
+    plain = [(p, s) for p in _PLAIN_PHRASES.get(first, ()) for s in seconds]
 
     def filled(frame: str, phrase: str, other: str) -> str:
         # {N} stands for the first phrase and {M} for the second, with fields of other numbers.
