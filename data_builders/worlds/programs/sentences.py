@@ -206,7 +206,7 @@ def templates(function: str, first: str, second: str = "", attribute: str = "") 
         'there is another {A} of the same color as the {B}'
     """
     seconds = PHRASES[second] if second else ("",)
-    pairs = list(product(PHRASES[first], seconds))
+    pairs = [(p, s) for p in PHRASES[first] for s in seconds]
     plain = [(p, s) for p in _PLAIN_PHRASES.get(first, ()) for s in seconds]
 
     def filled(frame: str, phrase: str, other: str) -> str:
