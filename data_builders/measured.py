@@ -60,17 +60,20 @@ def image_name(text: str, corpus: str | None = None) -> ImageName:
     """
     path = PurePosixPath(urlsplit(text).path if "://" in text else text)
     stem = path.stem if path.suffix.lower() in SUFFIXES else path.name
-    if match := _COCO_NAME.fullmatch(stem):
-        return ImageName(str(int(match[1])), COCO)
-    if match := _VISUAL7W_NAME.fullmatch(stem):
-        return ImageName(str(int(match[1])), VISUAL_GENOME)
+    for pattern, owner in ((_COCO_NAME, COCO), (_VISUAL7W_NAME, VISUAL_GENOME)):
+        if match := pattern.fullmatch(stem):
+            return ImageName(str(int(match[1])), owner)
+    if stem.startswith("CLEVR_"):
+        return ImageName(stem, CLEVR)
     if not (stem.isascii() and stem.isdigit()):
-        return ImageName(stem, CLEVR if stem.startswith("CLEVR_") else corpus)
-    folders = {part.lower() for part in path.parts[:-1]}
-    if corpus is None and (len(stem) == 12 or folders & _COCO_FOLDERS):
-        corpus = COCO
-    elif corpus is None and any(part.startswith(("vg_", "visual_genome")) for part in folders):
-        corpus = VISUAL_GENOME
+        return ImageName(stem, corpus)
+    if corpus is None:
+        # COCO's newer names are twelve digits; only a folder tells Visual Genome's.
+        folders = [part.lower() for part in path.parts[:-1]]
+        if len(stem) == 12 or not _COCO_FOLDERS.isdisjoint(folders):
+            corpus = COCO
+        elif any(part.startswith(("vg_", "visual_genome")) for part in folders):
+            corpus = VISUAL_GENOME
     return ImageName(str(int(stem)), corpus)
 
 
@@ -114,11 +117,12 @@ class Measured:
                 self._corpora[name.stem].add(name.corpus)
             others = {n.corpus for n in names if n.corpus and overlap(n.corpus, corpus)}
             unclear += [(path.name, other) for other in sorted(others - {corpus})]
+        # An image under one of its names is measured under its other names, too.
         for one, other in same:
             for a, b in ((one, other), (other, one)):
-                if self._corpora.keys() >= {a.stem} and self._corpora[a.stem] & {a.corpus, None}:
+                if a.stem in self._corpora and self._corpora[a.stem] & {a.corpus, None}:
                     self._corpora[b.stem].add(b.corpus)
-        for name, other in () if same else unclear:
+        for name, other in [] if same else unclear:
             print(
                 f"warning: {name} uses {other} ids, so images that {corpus} shares are not "
                 "recognised: add Visual Genome's image_data.json to `measured`",
@@ -210,18 +214,18 @@ def _texts(value: Any, key: str = "") -> Iterator[str]:
 
 def _with_corpus(names: list[ImageName], content: Any) -> list[ImageName]:
     """The names; bare numbers get their corpus where the whole file tells it."""
-    rows = content if isinstance(content, list) else []
-    crepe = bool(rows) and isinstance(rows[0], dict) and any("hard_negs" in str(k) for k in rows[0])
-    bare = [int(name.stem) for name in names if name.corpus is None and name.stem.isdigit()]
-    large = sum(number > _NOT_COCO for number in bare)
-    if not crepe and large <= len(bare) / 4:
+    first = content[0] if isinstance(content, list) and content else None
+    crepe = isinstance(first, dict) and any("hard_negs" in str(key) for key in first)
+    bare = [name for name in names if name.corpus is None and name.stem.isdigit()]
+    numbers = [int(name.stem) for name in bare]
+    large = [number for number in numbers if number > _NOT_COCO]
+    if not crepe and len(large) <= len(bare) / 4:
         return names
-    flickr = not crepe and max(bare) > _NOT_VISUAL_GENOME
+    # CREPE's images are Visual Genome's, however large their numbers are.
+    flickr = not crepe and max(numbers) > _NOT_VISUAL_GENOME
     corpus = FLICKR30K if flickr else VISUAL_GENOME
-    return [
-        name if name.corpus or not name.stem.isdigit() else ImageName(name.stem, corpus)
-        for name in names
-    ]
+    known = {name: ImageName(name.stem, corpus) for name in bare}
+    return [known.get(name, name) for name in names]
 
 
 def _is_image_data(content: Any) -> bool:
@@ -234,8 +238,7 @@ def _same_images(content: list[dict[str, Any]]) -> list[tuple[ImageName, ImageNa
     same: list[tuple[ImageName, ImageName]] = []
     for row in content:
         number = row["image_id"] if "image_id" in row else row["id"]
-        ids = ((number, VISUAL_GENOME), (row.get("coco_id"), COCO),
-               (row.get("flickr_id"), FLICKR30K))  # fmt: skip
-        names = [image_name(str(id_), corpus) for id_, corpus in ids if id_ is not None]
+        ids = {VISUAL_GENOME: number, COCO: row.get("coco_id"), FLICKR30K: row.get("flickr_id")}
+        names = [image_name(str(id_), corpus) for corpus, id_ in ids.items() if id_ is not None]
         same += itertools.combinations(names, 2)
     return same

@@ -16,8 +16,7 @@ from PIL import Image
 from data_builders.measured import Measured, measured_sources, named_images
 from vlmtune.data.images import SUFFIXES, open_image
 from vlmtune.data.schema import RecordError
-from vlmtune.errors import UserError
-from vlmtune.storage.files import regular
+from vlmtune.storage.files import reading, regular
 
 NEAR = 4  # bits of 64 in which the hashes of similar images differ at most
 _SHOWN = 3  # similar images in the warning
@@ -41,8 +40,11 @@ class MeasuredImages:
         by_name, files = _parted(paths, every_name)
         self.names = Measured(by_name, corpus) if by_name else None
         self.files = {_digest(file): file for file in files}
-        hashes = [(difference_hash(_content(file)), file) for file in files]
-        self._looks = [(value, file) for value, file in hashes if value is not None]
+        self._looks: list[tuple[int, Path]] = []
+        for file in files:
+            value = difference_hash(_content(file))
+            if value is not None:
+                self._looks.append((value, file))
         self._hashes = np.array([value for value, _ in self._looks], dtype=np.uint64)
 
     def has(self, name: str, digest: bytes | None) -> bool:
@@ -156,19 +158,10 @@ def _parted(paths: Sequence[Path], every_name: bool = False) -> tuple[list[Path]
 
 
 def _content(path: Path) -> bytes:
-    try:
+    with reading(path, "an image"):
         return regular(path).read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"expected the image {path}, got {error.strerror}: correct its file or the path"
-        ) from error
 
 
 def _digest(path: Path) -> bytes:
-    try:
-        with regular(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
-    except OSError as error:
-        raise UserError(
-            f"expected the file {path} of `measured`, got {error.strerror}: correct the path"
-        ) from error
+    with reading(path, "images or names of `measured`"), regular(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

@@ -155,10 +155,10 @@ def merge(folders: Sequence[Path], out: Path, limit: float = LIMIT) -> None:
                     f"expected parts of one build, {folder} and {first} differ in their {name}: "
                     "build the older part again"
                 )
-    states = sorted(
-        (state for other in parts.values() for state in other["states"]),
-        key=lambda state: state.written.number,
-    )
+    states: list[ShardState] = []
+    for other in parts.values():
+        states += other["states"]
+    states.sort(key=lambda state: state.written.number)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"expected {out} to be free, it holds something: choose another folder")
     identity = {name: content[name] for name in ("builder", "arguments", "sources")}
@@ -179,15 +179,13 @@ def _summary(
 ) -> tuple[list[Line], tuple[ShardInfo, ...], dict[str, int]]:
     """All lines, shards and counts of a build."""
     counts = Counter(contents.counts)
-    late = dict.fromkeys(line for state in states for line in state.lines)
+    late: dict[Line, None] = {}  # lines of images, which are opened last; each once
     for state in states:
         counts.update(state.counts)
+        late |= dict.fromkeys(state.lines)
     counts.update(f"skipped: {line.reason}" for line in late)
-    return (
-        ordered([*contents.lines, *late]),
-        tuple(state.written.info for state in states if state.written.info),
-        dict(sorted((+counts).items())),
-    )
+    shards = tuple(state.written.info for state in states if state.written.info)
+    return ordered([*contents.lines, *late]), shards, dict(sorted((+counts).items()))
 
 
 def read_part(folder: Path) -> PartFile:
@@ -222,13 +220,13 @@ def _check_complete(parts: Mapping[Path, PartFile]) -> None:
     wanted = [(number, count) for number in range(1, count + 1)]
     given = [content["part"] for content in parts.values()]
     if sorted(given) != wanted:
-        named = ", ".join(
-            f"{a}/{b} ({folder})" for folder, (a, b) in zip(parts, given, strict=True)
-        )
-        absent = ", ".join(f"{a}/{b}" for a, b in wanted if (a, b) not in given) or "none"
+        pairs = zip(parts, given, strict=True)
+        named = [f"{a}/{b} ({folder})" for folder, (a, b) in pairs]
+        absent = [f"{a}/{b}" for a, b in wanted if (a, b) not in given]
         raise UserError(
-            f"expected every part 1/{count} to {count}/{count} once, got {named}; missing: "
-            f"{absent}: name each part once, and build the missing ones"
+            f"expected every part 1/{count} to {count}/{count} once, got {', '.join(named)}; "
+            f"missing: {', '.join(absent) or 'none'}: name each part once, and build the missing "
+            "ones"
         )
     for folder, content in parts.items():
         part = Part(*content["part"])

@@ -60,8 +60,10 @@ def clear_direction(
         >>> clear_direction((-2.0, 0.5, 0.0), axes), clear_direction((-0.5, 0.1, 0.0), axes)
         ('left', None)
     """
-    x, y = (sum(o * d for o, d in zip(offset, axes[k], strict=True)) for k in ("right", "behind"))
-    if max(abs(x), abs(y)) < max(CLEAR_MARGIN, CLEAR_RATIO * min(abs(x), abs(y))):
+    x = sum(o * d for o, d in zip(offset, axes["right"], strict=True))
+    y = sum(o * d for o, d in zip(offset, axes["behind"], strict=True))
+    shorter, longer = sorted((abs(x), abs(y)))
+    if longer < max(CLEAR_MARGIN, CLEAR_RATIO * shorter):
         return None
     if abs(x) > abs(y):
         return "right" if x > 0 else "left"

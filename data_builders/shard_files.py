@@ -146,18 +146,21 @@ def summed(lines: Iterable[str]) -> str:
 def _samples(chunk: Chunk, faults: list[Fault]) -> Iterator[dict[str, Any]]:
     """The members of each record; a record with an unusable image adds to `faults` instead."""
     for number, (key, record, sources) in enumerate(chunk.records):
-        read = [_read(source) for source in sources]
-        wrong = [
-            Fault(number, i, *fault) for i, fault in enumerate(read) if not isinstance(fault, bytes)
-        ]
-        faults += wrong
-        if wrong:
-            continue
-        files = {f"{i}.{image_extension(x)}": x for i, x in enumerate(read) if type(x) is bytes}
-        images = zip(record["images"], files, strict=True)
-        record = record | {"images": [{**image, "file": file} for image, file in images]}
-        encoded = json.dumps(record, ensure_ascii=False, sort_keys=True).encode()
-        yield {"__key__": key, **files, "json": encoded}
+        files: dict[str, bytes] = {}
+        images: list[dict[str, Any]] = []
+        for i, source in enumerate(sources):
+            content = _read(source)
+            if isinstance(content, bytes):
+                file = f"{i}.{image_extension(content)}"
+                files[file] = content
+                images.append({**record["images"][i], "file": file})
+            else:
+                faults.append(Fault(number, i, *content))
+        # A record with some of its images would say something else.
+        if len(images) == len(sources):
+            whole = record | {"images": images}
+            encoded = json.dumps(whole, ensure_ascii=False, sort_keys=True).encode()
+            yield {"__key__": key, **files, "json": encoded}
 
 
 def _read(source: Source) -> bytes | tuple[str, str]:

@@ -1,4 +1,7 @@
-"""Rows or objects go in, csv text or JSON files come out. Never decides on a layout."""
+"""Text files that builders write.
+
+In: rows or objects. Out: csv text, or a JSON file.
+"""
 
 import csv
 import io

@@ -1,4 +1,7 @@
-"""Annotation files go in, images with their objects come out. Never opens an image."""
+"""Readers of annotated scenes: CLEVR, Visual Genome and what all graphs share.
+
+In: annotation files. Out: images with their objects and relations. Never: an opened image.
+"""
 
 import itertools
 from abc import ABC, abstractmethod
@@ -144,9 +147,8 @@ class ClevrScenes(SceneReader):
         self.path, self.folder = Path(path), Path(images)
         self.clear, self.size = clear, tuple(size)
         self._kinds: dict[str, str] = {}  # of each word
-        self.single, self.multi = (
-            tuple(kind for kind in ATTRIBUTE_ORDER if kind in kinds) for kinds in (single, multi)
-        )
+        self.single = tuple(kind for kind in ATTRIBUTE_ORDER if kind in single)
+        self.multi = tuple(kind for kind in ATTRIBUTE_ORDER if kind in multi)
 
     @override
     def parse(self, content: Any) -> Iterable[AnnotatedImage]:
@@ -158,9 +160,11 @@ class ClevrScenes(SceneReader):
             yield AnnotatedImage(file.stem, file, objects, _relations(scene), clear)
 
     def _object(self, obj: dict[str, Any]) -> AnnotatedObject:
-        self._kinds |= {obj[kind]: kind for kind in ATTRIBUTE_ORDER if kind in obj}
-        attributes = frozenset(obj[kind] for kind in ATTRIBUTE_ORDER if kind in obj)
-        single, multi = (tuple(obj[kind] for kind in kinds) for kinds in (self.single, self.multi))
+        kind_of = {obj[kind]: kind for kind in ATTRIBUTE_ORDER if kind in obj}
+        self._kinds |= kind_of
+        attributes = frozenset(kind_of)
+        single = tuple(obj[kind] for kind in self.single)
+        multi = tuple(obj[kind] for kind in self.multi)
         center = None
         if "pixel_coords" in obj:
             x, y, *_ = obj["pixel_coords"]
@@ -178,23 +182,25 @@ class ClevrScenes(SceneReader):
 
 def _relations(scene: dict[str, Any]) -> tuple[Relation, ...]:
     """A scene's relations; `relationships[r][i]` lists the objects that are `r` of object i."""
-    return tuple(
-        (subject, PHRASES[name], other)
-        for name, lists in (scene.get("relationships") or {}).items()
-        for other, subjects in enumerate(lists)
-        for subject in subjects
-    )
+    stated: list[Relation] = []
+    for name, lists in (scene.get("relationships") or {}).items():
+        for other, subjects in enumerate(lists):
+            stated += [(subject, PHRASES[name], other) for subject in subjects]
+    return tuple(stated)
 
 
 def _clear_relations(scene: dict[str, Any]) -> tuple[Relation, ...]:
     """The relations of a scene that stand out."""
-    directions = (
-        (i, clear_direction(subtract(a["3d_coords"], b["3d_coords"]), scene["directions"]), j)
-        for (i, a), (j, b) in itertools.permutations(enumerate(scene["objects"]), 2)
+    clear: list[Relation] = []
+    for (i, a), (j, b) in itertools.permutations(enumerate(scene["objects"]), 2):
         # An object on another stands in no direction of it.
-        if a.get("on") != j and b.get("on") != i
-    )
-    return tuple((i, PHRASES[name], j) for i, name, j in directions if name is not None)
+        if a.get("on") == j or b.get("on") == i:
+            continue
+        offset = subtract(a["3d_coords"], b["3d_coords"])
+        name = clear_direction(offset, scene["directions"])
+        if name is not None:
+            clear.append((i, PHRASES[name], j))
+    return tuple(clear)
 
 
 class GraphReader(SceneReader):
@@ -224,15 +230,19 @@ class GraphReader(SceneReader):
         relations: Iterable[tuple[Any, str, Any]] = (),
     ) -> AnnotatedImage:  # fmt: skip
         """The image, from its objects by key and from (key, phrase, key) of their relations."""
-        annotated = {key: self._object(*described) for key, described in objects.items()}
-        stated = {key: obj for key, obj in annotated.items() if obj is not None}
-        index = {key: k for k, key in enumerate(stated)}
-        known = (
-            (index[i], _normal(phrase), index[j])
-            for i, phrase, j in relations
-            if i in index and j in index and i != j and phrase.strip()
-        )
-        return AnnotatedImage(number, file, tuple(stated.values()), tuple(known))
+        kept: list[AnnotatedObject] = []
+        index: dict[Any, int] = {}
+        for key, described in objects.items():
+            obj = self._object(*described)
+            if obj is not None:
+                index[key] = len(kept)
+                kept.append(obj)
+        known: list[Relation] = []
+        for i, phrase, j in relations:
+            # Relations of objects without attributes go with their objects.
+            if i in index and j in index and i != j and phrase.strip():
+                known.append((index[i], _normal(phrase), index[j]))
+        return AnnotatedImage(number, file, tuple(kept), tuple(known))
 
     def _object(
         self, name: str, attributes: Iterable[str], center: Center
@@ -310,24 +320,22 @@ class VisualGenomeGraphs(GraphReader):
             name = files.get(number, f"{number}.jpg")
             nested = inside(self.folder, name, source, f"image {number!r}")
             file = nested if nested.is_file() else self.folder / nested.name
-            objects = {  # files of one's own may lack the ids of objects
-                o.get("object_id", -1 - k): (o["names"][0], o.get("attributes") or (), None)
-                for k, o in enumerate(graph["objects"])
-                if o["names"]
-            }
-            relations = (
-                (r["subject_id"], r["predicate"], r["object_id"])
-                for r in graph.get("relationships") or ()
-            )
+            objects: dict[int, tuple[str, Iterable[str], Center]] = {}
+            for k, obj in enumerate(graph["objects"]):
+                if obj["names"]:
+                    key = obj.get("object_id", -1 - k)  # files of one's own may lack the ids
+                    objects[key] = (obj["names"][0], obj.get("attributes") or (), None)
+            keys = ("subject_id", "predicate", "object_id")
+            rows = graph.get("relationships") or ()
+            relations = [tuple(row[key] for key in keys) for row in rows]
             yield self._image(number, objects, file, relations)
 
 
 def _files(content: Any) -> dict[str, Path]:
     """The folder and the name of each image's file, by id."""
-    # Releases call the id "image_id" or "id".
-    return {
-        str(image["image_id"] if "image_id" in image else image["id"]): Path(
-            *image["url"].split("/")[-2:]
-        )
-        for image in content
-    }
+    files = {}
+    for image in content:
+        # Releases call the id "image_id" or "id".
+        number = image["image_id"] if "image_id" in image else image["id"]
+        files[str(number)] = Path(*image["url"].split("/")[-2:])
+    return files

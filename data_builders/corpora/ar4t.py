@@ -1,6 +1,10 @@
-"""PUG:AR4T's csv and images go in, pairs of scenes come out. Never splits a pair."""
+"""PUG:AR4T (Bordes et al. 2023) as shards.
+
+In: its csv and images. Out: pairs of scenes, and scenes alone. Never: a pair that is split.
+"""
 
 import csv
+import itertools
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +18,9 @@ from data_builders.corpora.annotations import inside
 from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import Record, ShardBuilder
 from vlmtune.errors import UserError
-from vlmtune.storage.files import regular
+from vlmtune.storage.files import reading, regular
 from vlmtune.types import Group
 
-_REQUIRED = ("caption", "alt_caption", "filename", "filename_neg", "filepath")
 _EMPTY = ("nan", "none")  # as pandas may write an empty cell
 _ATTRIBUTES = ("Actor1Attribute", "Actor2Attribute")
 
@@ -104,12 +107,14 @@ class AR4TBuilder(ShardBuilder):
         for scene in captioned:
             negative = negative_of(scene)
             if negative is not None:
+                # Of two rows that name each other the first one makes the pair.
                 pairs.setdefault(frozenset((scene.file, negative.file)), [scene, negative])
         paired = frozenset[str]().union(*pairs)
+        alone = [[scene] for scene in captioned if scene.file not in paired]
         if (self.subset or "").endswith("pairs"):
-            self.counts["skipped: no negative"] += sum(s.file not in paired for s in captioned)
-            return [*pairs.values()]
-        return [*pairs.values(), *([scene] for scene in captioned if scene.file not in paired)]
+            self.counts["skipped: no negative"] += len(alone)
+            alone = []
+        return [*pairs.values(), *alone]
 
     def _wanted(self, scene: _Scene, measured: Container[str]) -> bool:
         """Tells whether no benchmark has a scene and `subset` names its kind; counts it if not."""
@@ -121,35 +126,27 @@ class AR4TBuilder(ShardBuilder):
         return wanted
 
     def _scenes(self) -> list[_Scene]:
-        try:
-            with regular(self.path).open(newline="", encoding="utf-8-sig") as file:
-                reader = csv.DictReader(file)
-                required = [*_REQUIRED, *(_ATTRIBUTES if self.subset in _KIND else ())]
-                missing = [c for c in required if c not in (reader.fieldnames or ())]
-                if missing:
-                    raise UserError(
-                        f"expected the columns {required} in {self.path}, {missing} are "
-                        "missing: pass PUG:AR4T's csv"
-                    )
-                return [_scene(row) for row in reader]
-        except (OSError, csv.Error, UnicodeDecodeError) as error:
-            raise UserError(
-                f"expected PUG:AR4T's csv at {self.path}, got {error}: "
-                "correct the path or download it again"
-            ) from error
+        # Without a subset, a table may lack the columns that tell its kinds of scenes apart.
+        defaults = {} if self.subset in _KIND else dict.fromkeys(_ATTRIBUTES, "")
+        with (
+            reading(self.path, "PUG:AR4T's csv"),
+            regular(self.path).open(newline="", encoding="utf-8-sig") as file,
+        ):
+            return [_scene(defaults | row) for row in csv.DictReader(file)]
 
 
 def _scene(row: Mapping[str, str | None]) -> _Scene:
     def cell(column: str) -> str:
-        text = (row.get(column) or "").strip()
+        text = (row[column] or "").strip()
         return "" if text.lower() in _EMPTY else text
 
-    captions = (" ".join(cell(column).split()) for column in ("caption", "alt_caption"))
+    captions = [" ".join(cell(column).split()) for column in ("caption", "alt_caption")]
+    attributed = any([cell(column) for column in _ATTRIBUTES])
     return _Scene(
         (row["filepath"] or "").strip().lstrip("/"),
         cell("filename_neg"),
         tuple(dict.fromkeys(filter(None, captions))),
-        "attributes" if any(map(cell, _ATTRIBUTES)) else "relations",
+        "attributes" if attributed else "relations",
     )
 
 
@@ -165,19 +162,21 @@ def _negatives(scenes: Sequence[_Scene]) -> Callable[[_Scene], _Scene | None]:
             return None
         beside = str(PurePosixPath(scene.file).parent / name)
         match = by_path.get(scene.negative) or by_path.get(beside)
-        match = match or (by_name[name] if names[name] == 1 else None)
+        if match is None and names[name] == 1:
+            match = by_name[name]
         return None if match is scene else match
 
     return negative_of
 
 
 def _group(key: str, scenes: Sequence[_Scene]) -> Group:
-    texts = tuple(dict.fromkeys(text for scene in scenes for text in scene.captions))
+    texts = tuple(dict.fromkeys(itertools.chain(*(scene.captions for scene in scenes))))
+    truth = [list(map(scene.captions.__contains__, texts)) for scene in scenes]
     return Group(
         key=key,
         image_ids=tuple(scene.file for scene in scenes),
         text_ids=texts,
         texts=texts,
-        truth=torch.tensor([[text in scene.captions for text in texts] for scene in scenes]),
+        truth=torch.tensor(truth),
         true_ids=tuple(frozenset(scene.captions) for scene in scenes),
     )

@@ -1,6 +1,7 @@
-"""Folders of images named after classes go in, images with the caption of their class come out.
+"""Folders of images that are named after classes, as shards.
 
-Never: two images of a class as each other's negatives, or an image of a split that is measured.
+In: the folders. Out: images with captions of their class. Never: two images of a class as each
+other's negatives, or an image of a split that is measured.
 """
 
 import random
@@ -15,7 +16,7 @@ from data_builders.shard_builder import Record, ShardBuilder, image_group
 from data_builders.shard_files import summed
 from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import read_json, reading
 
 LAYOUT = "at least two folders of images, one for each class,"
 NAMES = "a JSON object {folder: name} with a different name for each folder"
@@ -99,11 +100,13 @@ class ClassFoldersBuilder(ShardBuilder):
 
     def _texts(self, label: str, names: Mapping[str, str], rng: random.Random) -> dict[str, bool]:
         """The captions of a class, and one of each of some other classes, which are false."""
+        texts: dict[str, bool] = {}
         others = [name for folder, name in names.items() if folder != label]
-        false = rng.sample(others, min(self.negatives, len(others)))
-        true = [text.replace("{}", names[label]) for text in self.templates]
-        texts = [rng.choice(self.templates).replace("{}", name) for name in false]
-        return {**dict.fromkeys(texts, False), **dict.fromkeys(true, True)}
+        for name in rng.sample(others, min(self.negatives, len(others))):
+            texts[rng.choice(self.templates).replace("{}", name)] = False
+        for template in self.templates:
+            texts[template.replace("{}", names[label])] = True
+        return texts
 
     def _all(self) -> list[Path]:
         return [file for files in self._files.values() for file in files]
@@ -111,21 +114,19 @@ class ClassFoldersBuilder(ShardBuilder):
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
         """The images of each folder, by its name."""
-        try:
+        with reading(self.path, LAYOUT, "pass their folder as `path`"):
             folders = sorted(path for path in self.path.iterdir() if path.is_dir())
-        except OSError as error:
-            raise UserError(
-                f"expected {LAYOUT} in {self.path}, got {error.strerror}: correct `path`"
-            ) from error
-        files = {
-            folder.name: sorted(x for x in folder.rglob("*") if x.suffix.lower() in SUFFIXES)
-            for folder in folders
-            if not folder.name.startswith(".")
-        }
+        files = {}
+        for folder in folders:
+            if not folder.name.startswith("."):
+                images = [file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES]
+                files[folder.name] = sorted(images)
         empty = [name for name, listed in files.items() if not listed]
         if len(files) < 2 or empty:
             came = f"no image in {empty[0]!r}" if len(files) > 1 else f"{len(files)} folders"
-            raise UserError(f"expected {LAYOUT} in {self.path}, got {came}: correct `path`")
+            raise UserError(
+                f"expected {LAYOUT} in {self.path}, got {came}: pass their folder as `path`"
+            )
         return files
 
     def _names(self) -> dict[str, str]:

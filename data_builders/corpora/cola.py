@@ -1,4 +1,7 @@
-"""Annotated images go in, Cola's training queries come out; hard negatives are always false."""
+"""Cola's training data (Ray et al. 2023) as shards.
+
+In: annotated images. Out: queries of each image. Never: a hard negative that is true.
+"""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence

@@ -105,15 +105,19 @@ class ColaBenchmarkBuilder(Builder):
         return obj.single if self.annotations.exhaustive else sorted(obj.attributes)
 
     def _row(self, image: AnnotatedImage, labels: Sequence[Label]) -> list[Any] | None:
-        objects = [(frozenset(self._words(obj)), obj.name) for obj in image.objects]
-        present = {word for words, name in objects for word in (*words, name)}
-        hard = [int(not present.isdisjoint((*words, name))) for words, name in labels]
+        annotation: list[list[Any]] = []
+        present: set[str] = set()
+        for obj in image.objects:
+            words = self._words(obj)
+            annotation.append([list(words), obj.name])
+            present.update(words, [obj.name])
+        true: list[int] = []
+        hard: list[int] = []
+        for stated, name in labels:
+            holds = any(noun == name and set(words) >= set(stated) for words, noun in annotation)
+            true.append(int(holds))
+            hard.append(int(not present.isdisjoint((*stated, name))))
         if not any(hard):
             return None
-        true = [
-            int(any(name == noun and has.issuperset(words) for has, noun in objects))
-            for words, name in labels
-        ]
-        annotation = [[list(self._words(obj)), obj.name] for obj in image.objects]
         file = image.file.relative_to(self.annotations.folder).as_posix()
         return [file, annotation, true, hard]

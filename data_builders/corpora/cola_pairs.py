@@ -98,11 +98,12 @@ class ColaPairsBuilder(ShardBuilder):
         self._kept = None
         shards = super().write(folder, tick) if self.benchmark < 1 else ()
         if self.benchmark > 0:
-            rows = [
-                [str(value) for file, text in zip(files, group.texts, strict=True)
-                 for value in (file.relative_to(self.annotations.folder).as_posix(), text)]
-                for group, files in self._pairs(benchmark=True)
-            ]  # fmt: skip
+            rows: list[list[str]] = []
+            for group, files in self._pairs(benchmark=True):
+                row: list[str] = []
+                for file, text in zip(files, group.texts, strict=True):
+                    row += [file.relative_to(self.annotations.folder).as_posix(), text]
+                rows.append(row)
             if not rows:
                 raise UserError(
                     "expected images with exchanged compounds for the benchmark, got none: raise "
@@ -127,9 +128,11 @@ class ColaPairsBuilder(ShardBuilder):
         queries: dict[int, ImageQueries] = {}
 
         def of(k: int) -> ImageQueries:
-            related = self.form == "relation"
-            new = (images[k], excluded, Words(()), self.annotations, rng, related)
-            return queries.get(k) or queries.setdefault(k, ImageQueries(*new))
+            if k not in queries:
+                related = self.form == "relation"
+                new = (images[k], excluded, Words(()), self.annotations, rng, related)
+                queries[k] = ImageQueries(*new)
+            return queries[k]
 
         matches = list(self._matches(images, rng, of))
         rng.shuffle(matches)  # they come by compound
@@ -138,17 +141,19 @@ class ColaPairsBuilder(ShardBuilder):
             stated[compound.image].add(self._pair(images, compound).text)
         for number, match in enumerate(matches):
             texts = tuple(self._pair(images, compound).text for compound in match)
+            numbers = [compound.image for compound in match]
+            both = [images[k] for k in numbers]
             self.counts[f"pairs: {name}"] += 1
             group = Group(
                 key=f"{number:07d}",
-                image_ids=tuple(images[compound.image].id for compound in match),
+                image_ids=tuple(image.id for image in both),
                 text_ids=texts,
                 texts=texts,
                 truth=torch.eye(2, dtype=torch.bool),
-                true_ids=tuple(of(c.image).true_texts() | stated[c.image] for c in match),
+                true_ids=tuple(of(k).true_texts() | stated[k] for k in numbers),
                 exhaustive=self.annotations.exhaustive,
             )
-            yield group, [images[compound.image].file for compound in match]
+            yield group, [image.file for image in both]
 
     def _measures(self, image: AnnotatedImage) -> bool:
         return random.Random(f"{self.seed}:division:{image.id}").random() < self.benchmark
@@ -162,8 +167,10 @@ class ColaPairsBuilder(ShardBuilder):
         for k, image in enumerate(images):
             for swap, compound in self._compounds(k, image):
                 compounds[swap].append(compound)
+        # No image is in many pairs, and two images make one pair at most.
         uses: Counter[int] = Counter()
         paired: set[frozenset[int]] = set()
+        # A swap and its exchange are one; sorted, so that the seed alone decides the order.
         swaps = sorted(swap for swap in compounds if swap < _exchanged(swap))
         rng.shuffle(swaps)
         for swap in swaps:

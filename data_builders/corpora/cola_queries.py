@@ -77,6 +77,7 @@ class ImageQueries:
 
     def _misbound(self, query: Query, single: bool = True) -> list[Query]:
         """Every false query that replaces a word of the given one by another object's."""
+        # A query is near if it has another object's name, all of its attributes, or one of them.
         near: dict[Query, None] = {}  # once each, as checking them takes longer
         stated_by = self._singles if single else lambda obj: (obj.multi,)
         before = query.attributes
@@ -175,25 +176,30 @@ class ImageQueries:
 
         An opposite is false if every object that the query may mean clearly lies on this side.
         """
-        stated = [
-            Side(query, side)
-            for query in self._allowed_singles()
-            for side in ("left", "right", "top", "bottom")
-            if all(side in sides(obj) for obj in self.objects if query.true_of(obj))
-        ]
-        sampled = (replace(side, sentence=self._sentence()) for side in self._sample(stated, count))
-        return [(side, side.opposite()) for side in sampled]
+        stated = []
+        for query in self._allowed_singles():
+            sides_of_meant = [sides(obj) for obj in self.objects if query.true_of(obj)]
+            for name in ("left", "right", "top", "bottom"):
+                if all(name in clear for clear in sides_of_meant):
+                    stated.append(Side(query, name))
+        both = []
+        for sampled in self._sample(stated, count):
+            side = replace(sampled, sentence=self._sentence())
+            both.append((side, side.opposite()))
+        return both
 
     def true_texts(self, placed: bool = False) -> frozenset[str]:
         """Returns every allowed query that is true of the image, of sides too if `placed`."""
-        pairs = filter(self.allowed, self._true_pairs())
-        singles = list(self._true_singles())
-        stated: list[Pair | Side] = list(pairs)
-        if placed:
-            stated += [Side(query, side) for query, obj in singles for side in sides(obj)]
+        texts: set[str] = set()
+        stated: list[Pair | Side] = list(filter(self.allowed, self._true_pairs()))
+        for query, obj in self._true_singles():
+            texts.add(query.text)
+            if placed:
+                stated += [Side(query, side) for side in sides(obj)]
         if self.sentences:
             stated += [replace(statement, sentence=True) for statement in stated]
-        return frozenset(q.text for q, _ in singles) | frozenset(s.text for s in stated)
+        texts.update(statement.text for statement in stated)
+        return frozenset(texts)
 
     def _true_singles(self) -> Iterator[tuple[Query, AnnotatedObject]]:
         for obj in self.objects:
@@ -204,17 +210,17 @@ class ImageQueries:
     def _true_pairs(self) -> Iterator[Pair]:
         if not self.related:
             stated = [Query(obj.multi, obj.name) for obj in self.objects]
-            yield from (Pair(a, b) for a, b in itertools.permutations(stated, 2))
+            yield from itertools.starmap(Pair, itertools.permutations(stated, 2))
             return
-        sides = [[Query(stated, obj.name) for stated in self._multis(obj)] for obj in self.objects]
+        queries = list(map(self._multi_queries, self.objects))
         for i, phrase, j in self.relations.true:
-            for first, second in itertools.product(sides[i], sides[j]):
+            for first, second in itertools.product(queries[i], queries[j]):
                 yield Pair(first, second, phrase)
 
-    def _multis(self, obj: AnnotatedObject) -> tuple[tuple[str, ...], ...]:
-        """What two-object queries of the corpus may state of an object."""
-        # Scenes of an exhaustive corpus state the same kinds of all objects.
-        short = (stated for stated in obj.readings if len(stated) <= len(obj.multi))
-        return (
-            (obj.multi,) if self.reader.exhaustive else tuple({obj.multi: 0} | dict.fromkeys(short))
-        )
+    def _multi_queries(self, obj: AnnotatedObject) -> list[Query]:
+        """The side of an object in two-object queries of the corpus."""
+        stated = [obj.multi]
+        if not self.reader.exhaustive:
+            # In a graph another query may state fewer or other attributes of the object.
+            stated += [words for words in obj.readings if len(words) <= len(obj.multi)]
+        return [Query(words, obj.name) for words in dict.fromkeys(stated)]

@@ -99,16 +99,13 @@ class ColaSplitBuilder(Builder):
                 f"got {self.unseen}: lower it"
             )
         unseen = never if self.unseen is None else order[: self.unseen]
+        seen = order[len(unseen) :]  # `never` comes first in the order, too
         removed = sorted(frozenset[str]().union(*(shown[label] for label in unseen)))
-        _write(folder / "seen.json", {
-            "seen": sorted(label.text for label in order if label not in unseen),
-            "unseen": sorted(label.text for label in unseen),
-        })  # fmt: skip
-        _write(folder / "exclude.json", {
-            "unseen": sorted([sorted(label.attributes), label.name] for label in unseen),
-            "images": removed,
-        })  # fmt: skip
-        self.counts["queries: seen"] = len(order) - len(unseen)
+        texts = {"seen": _texts(seen), "unseen": _texts(unseen)}
+        compositions = sorted([sorted(label.attributes), label.name] for label in unseen)
+        _write(folder / "seen.json", texts)
+        _write(folder / "exclude.json", {"unseen": compositions, "images": removed})
+        self.counts["queries: seen"] = len(seen)
         self.counts["queries: unseen"] = len(unseen)
         self.counts["queries: in no training image"] = len(never)
         self.counts["training images"] = len(images)
@@ -127,9 +124,9 @@ def _read_labels(path: Path) -> list[Any]:
 
 def _label(label: Any, names: set[str]) -> _Label:
     if not isinstance(label, str):
-        attributes, name = label
-        text = " ".join(filter(None, (*attributes, name)))
-        return _Label(text, frozenset(map(_plain, filter(None, attributes))), _noun(name, names))
+        *attributes, name = [word for word in (*label[0], label[1]) if word]
+        stated = frozenset(map(_plain, attributes))
+        return _Label(" ".join([*attributes, name]), stated, _noun(name, names))
     words = label.split()
     # The longest end that is a known object: "dining table" before "table".
     ends = [" ".join(words[k:]) for k in range(len(words))]
@@ -156,10 +153,15 @@ def _images_of(
     for image in images:
         for obj in image.objects:
             objects[obj.name].append((obj.attributes, image.id))
-    return {
-        label: frozenset(image for words, image in objects[label.name] if label.attributes <= words)
-        for label in labels
-    }
+    shown: dict[_Label, frozenset[str]] = {}
+    for label in labels:
+        named = objects[label.name]
+        shown[label] = frozenset(image for words, image in named if label.attributes <= words)
+    return shown
+
+
+def _texts(labels: Iterable[_Label]) -> list[str]:
+    return sorted(label.text for label in labels)
 
 
 def _write(path: Path, content: Any) -> None:

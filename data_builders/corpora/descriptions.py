@@ -1,8 +1,10 @@
-"""Annotated images go in, captions as complete, dense and biased as asked come out.
+"""Captions that are as complete, dense and biased as asked.
+
+In: annotated images. Out: images with descriptions. Never: an attribute of an object that lacks it,
+or an excluded composition.
 
 Natural captions name few objects, the salient ones, and few of their attributes. This builder sets
 each of these apart, to see which of them keeps a model from binding attributes to objects.
-Never: an attribute of an object that lacks it, or an excluded composition.
 """
 
 import random
@@ -15,7 +17,7 @@ from typing_extensions import override
 from data_builders.corpora.annotations import AnnotatedObject, SceneReader
 from data_builders.corpora.cola_images import kept_images, kept_sources
 from data_builders.corpora.cola_queries import Excluded
-from data_builders.corpora.queries import Query
+from data_builders.corpora.queries import Query, holds
 from data_builders.phrases import with_article
 from data_builders.shard_builder import Record, ShardBuilder, image_group
 from vlmtune.config import instantiate
@@ -104,6 +106,7 @@ class DescriptionsBuilder(ShardBuilder):
         return rng.sample(nearest, count)
 
     def _noun(self, obj: AnnotatedObject, excluded: Excluded, rng: random.Random) -> Query:
+        # Drawn whether or not it is used, so that other exclusions leave the other nouns alone.
         dense = rng.random() < self.density
         forbidden = any(words <= obj.attributes for words in excluded.get(obj.name, ()))
         return Query(obj.multi if dense and not forbidden else (), obj.name)
@@ -128,7 +131,7 @@ def exchanged(nouns: Sequence[Query], objects: Sequence[AnnotatedObject]) -> lis
     for i, first in enumerate(nouns):
         for j, second in enumerate(nouns[:i]):
             pair = Query(second.attributes, first.name), Query(first.attributes, second.name)
-            if any(not any(noun.true_of(obj) for obj in objects) for noun in pair):
+            if not all(holds(noun, objects) for noun in pair):
                 twin = list(nouns)
                 twin[i], twin[j] = pair
                 return twin

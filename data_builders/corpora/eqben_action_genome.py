@@ -1,4 +1,7 @@
-"""Action Genome's scene graphs go in, EqBen's pairs of frames come out (Wang et al. 2023, B.1)."""
+"""EqBen's pairs of frames from Action Genome (Wang et al. 2023, appendix B.1).
+
+In: scene graphs of frames, and videos. Out: pairs of frames with captions.
+"""
 
 import pickle
 from collections import defaultdict
@@ -11,7 +14,7 @@ from typing_extensions import TypedDict, override
 from data_builders.corpora.videos.frame_pairs import Clip, FramePair, FramePairs
 from data_builders.corpora.videos.frames import Moment
 from vlmtune.errors import UserError
-from vlmtune.storage.files import check_shape, read_json, regular
+from vlmtune.storage.files import check_shape, read_json, reading, regular
 
 LAYOUT = "Action Genome's object_bbox_and_relationship.pkl"
 _KINDS = ("attention_relationship", "spatial_relationship", "contacting_relationship")
@@ -143,14 +146,6 @@ def read_plain_pickle(path: Path) -> Any:
     Raises:
         UserError: It cannot be read, or holds anything but plain values.
     """
-    try:
-        with regular(path).open("rb") as file:
-            return _PlainUnpickler(file).load()
-    except FileNotFoundError:
-        reason = "no file"
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, OSError,
-            AttributeError, TypeError, MemoryError, OverflowError) as error:  # fmt: skip
-        reason = str(error).partition("\n")[0] or type(error).__name__
-    raise UserError(
-        f"expected {LAYOUT}, a pickle of plain values, at {path}, got {reason}: download it again"
-    )
+    expected = f"{LAYOUT}, a pickle of plain values,"
+    with reading(path, expected), regular(path).open("rb") as file:
+        return _PlainUnpickler(file).load()

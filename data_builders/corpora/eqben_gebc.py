@@ -1,4 +1,7 @@
-"""GEB+'s boundaries go in, EqBen's pairs of frames come out (Wang et al. 2023, appendix B.2)."""
+"""EqBen's pairs of frames from GEB+ (Wang et al. 2023, appendix B.2).
+
+In: boundaries of videos, and videos. Out: pairs of frames with captions.
+"""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""YouCook2's segments go in, EqBen's pairs of frames come out (Wang et al. 2023, appendix B.3)."""
+"""EqBen's pairs of frames from YouCook2 (Wang et al. 2023, appendix B.3).
+
+In: steps of recipes, and videos. Out: pairs of frames with captions.
+"""
 
 from collections.abc import Iterator
 from itertools import combinations

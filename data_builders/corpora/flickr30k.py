@@ -1,4 +1,7 @@
-"""Flickr30K (Young et al. 2014) in Karpathy's splits; see `karpathy`."""
+"""Flickr30K (Young et al. 2014) in Karpathy's splits.
+
+In: `dataset_flickr30k.json` and images. Out: images with captions; see `karpathy`.
+"""
 
 from data_builders.corpora.karpathy import KarpathyBuilder
 from data_builders.measured import FLICKR30K

@@ -1,4 +1,7 @@
-"""A folder of images, each with a text file, goes in; one record per image comes out."""
+"""A folder of images, each with a file of captions.
+
+In: the folder. Out: one record an image; see `table`.
+"""
 
 from data_builders.corpora.table import TableBuilder
 

@@ -1,4 +1,7 @@
-"""GQA's scene graphs go in, images with named objects come out. Never opens an image."""
+"""A reader of GQA's scene graphs (Hudson et al. 2019).
+
+In: `train_sceneGraphs.json`. Out: images with named objects. Never: an opened image.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -20,15 +23,13 @@ class GQAGraphs(GraphReader):
         for number, graph in content.items():
             file = inside(self.folder, f"{number}.jpg", self.path, f"image {number!r}")
             size = (graph.get("width"), graph.get("height"))
-            objects = {
-                key: (o["name"], o["attributes"], box_center([o.get(k) for k in "xywh"], size))
-                for key, o in graph["objects"].items()
-            }
-            relations = (
-                (key, relation["name"], relation["object"])
-                for key, obj in graph["objects"].items()
-                for relation in _listed(obj.get("relations"))
-            )
+            objects = {}
+            relations = []
+            for key, obj in graph["objects"].items():
+                center = box_center([obj.get(name) for name in "xywh"], size)
+                objects[key] = (obj["name"], obj["attributes"], center)
+                for relation in _listed(obj.get("relations")):
+                    relations.append((key, relation["name"], relation["object"]))
             yield self._image(number, objects, file, relations)
 
 

@@ -1,4 +1,7 @@
-"""Karpathy's caption JSON goes in, one record an image comes out. Never resamples captions."""
+"""Captioned images in Karpathy's splits, as shards.
+
+In: his JSON and images. Out: one record an image. Never: captions that are sampled.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

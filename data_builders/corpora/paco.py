@@ -1,4 +1,7 @@
-"""PACO's annotations go in, images with named objects come out. Never opens an image."""
+"""A reader of PACO's annotations (Ramanathan et al. 2023).
+
+In: its JSON. Out: images with named objects. Never: an opened image.
+"""
 
 import re
 from collections import Counter, defaultdict
@@ -31,29 +34,31 @@ class PacoObjects(GraphReader):
 
     @override
     def parse(self, content: Any) -> Iterable[AnnotatedImage]:
-        categories = {row["id"]: row["name"] for row in content["categories"]}
+        images = {row["id"]: row for row in content["images"]}
         attributes = {row["id"]: row["name"] for row in content["attributes"]}
-        whole = {row["id"] for row in content["categories"] if row["supercategory"] == "OBJECT"}
-        nouns = words([categories[id_] for id_ in sorted(whole)])
+        whole = {}  # categories but for parts, by id
+        for row in sorted(content["categories"], key=lambda row: row["id"]):
+            if row["supercategory"] == "OBJECT":
+                whole[row["id"]] = row["name"]
+        nouns = words(list(whole.values()))
         adjectives = words([n for n in attributes.values() if not n.startswith("other(")])
-        sizes = {row["id"]: (row.get("width"), row.get("height")) for row in content["images"]}
         objects: dict[int, list[tuple[str, list[str], Center]]] = defaultdict(list)
         for row in content["annotations"]:
-            if row["category_id"] in whole:
-                names = [attributes[id_] for id_ in row.get("attribute_ids") or ()]
-                stated = [adjectives[name] for name in names if name in adjectives]
-                name = nouns[categories[row["category_id"]]]
-                center = box_center(
-                    row.get("bbox", _NO_BOX), sizes.get(row["image_id"], (None, None))
-                )
-                objects[row["image_id"]].append((name, stated, center))
-        for row in content["images"]:
-            if row["id"] in objects:
-                number = str(row["id"])
+            if row["category_id"] not in whole:
+                continue
+            names = [attributes[id_] for id_ in row.get("attribute_ids") or ()]
+            stated = [adjectives[name] for name in names if name in adjectives]
+            image = images.get(row["image_id"], {})
+            size = (image.get("width"), image.get("height"))
+            center = box_center(row.get("bbox", _NO_BOX), size)
+            described = (nouns[whole[row["category_id"]]], stated, center)
+            objects[row["image_id"]].append(described)
+        for id_, row in images.items():
+            if id_ in objects:
                 name = PurePath(row["file_name"])
-                nested = inside(self.folder, name, self.path, f"image {number!r}")
+                nested = inside(self.folder, name, self.path, f"image '{id_}'")
                 file = nested if nested.is_file() else self.folder / nested.name
-                yield self._image(number, dict(enumerate(objects[row["id"]])), file)
+                yield self._image(str(id_), dict(enumerate(objects[id_])), file)
 
 
 def words(names: Sequence[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from data_builders.text_files import csv_table
 from vlmtune.data.schema import ShardInfo
 from vlmtune.data.tables import read_cells
 from vlmtune.errors import UserError
-from vlmtune.storage.files import write_text
+from vlmtune.storage.files import reading, write_text
 
 Factor = Literal["background", "size", "texture"]
 COLUMN = {
@@ -95,13 +95,10 @@ class PugAnimalsSplitBuilder(Builder):
         return ()
 
     def _read(self) -> list[dict[str, Any]]:
-        rows = list(read_cells(self.path))
-        lacking = [name for name in _READ if not rows or name not in rows[0]]
-        if lacking:
-            raise UserError(
-                f"expected PUG: Animals' labels in {self.path}, with {', '.join(_READ)}, got no "
-                f"{lacking[0]}: pass labels_pug_animal.csv"
-            )
+        rows = []
+        with reading(self.path, "PUG: Animals' labels", "pass labels_pug_animal.csv"):
+            for row in read_cells(self.path):
+                rows.append({name: row[name] for name in _READ})
         return rows
 
     def _kept(self, values: Sequence[str], rng: random.Random) -> set[str]:

@@ -1,8 +1,11 @@
-"""Annotated objects go in, the truth of queries and altered queries come out."""
+"""Cola's queries, and when they are true.
+
+In: annotated objects. Out: the truth of queries, and queries with one word replaced.
+"""
 
 import itertools
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -94,9 +97,13 @@ def sides(obj: AnnotatedObject) -> tuple[str, ...]:
     """
     if obj.center is None:
         return ()
-    axes = (("left", "right"), ("top", "bottom"))
-    offsets = zip(axes, obj.center, strict=True)
-    return tuple(axis[value > 0.5] for axis, value in offsets if abs(value - 0.5) >= _MARGIN)
+    x, y = obj.center
+    clear = []
+    if abs(x - 0.5) >= _MARGIN:
+        clear.append("right" if x > 0.5 else "left")
+    if abs(y - 0.5) >= _MARGIN:
+        clear.append("bottom" if y > 0.5 else "top")
+    return tuple(clear)
 
 
 def holds(query: Query | Pair, objects: Sequence[AnnotatedObject]) -> bool:
@@ -164,12 +171,16 @@ class Words:
 
     def __init__(self, images: Iterable[AnnotatedImage], subsets: bool = False) -> None:
         names: Counter[str] = Counter()
-        attributes: dict[tuple[int, int], Counter[str]] = {}
-        for obj in (obj for image in images for obj in image.objects):
+        # Words by the length of the query and their position in it: of one kind in scenes.
+        attributes: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+        for obj in itertools.chain(*(image.objects for image in images)):
             names[obj.name] += 1
-            for stated in {obj.single, obj.multi, *(statements(obj) if subsets else ())}:
+            queries = {obj.single, obj.multi}
+            if subsets:
+                queries.update(statements(obj))
+            for stated in queries:
                 for position, word in enumerate(stated):
-                    attributes.setdefault((len(stated), position), Counter())[word] += 1
+                    attributes[len(stated), position][word] += 1
         self._names = _weighted(names)
         self._attributes = {key: _weighted(words) for key, words in attributes.items()}
 

@@ -1,4 +1,7 @@
-"""Visual Genome's region descriptions go in, one record an image comes out."""
+"""Visual Genome's region descriptions as shards.
+
+In: descriptions and annotated images. Out: one record an image.
+"""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
-"""A table of images and captions goes in, one record an image or pair of images comes out.
+"""A table of captioned images as shards.
 
-Never: an image in two splits, two records of one image whose captions exclude each other, or a bad
-row that is not listed.
+In: the table. Out: one record an image or pair of images. Never: an image in two splits, two
+records of one image whose captions exclude each other, or a bad row that is not listed.
 """
 
 import itertools
@@ -95,6 +95,7 @@ class TableBuilder(ShardBuilder):
         self.left_out.unit = "rows"
         self._rows_of.clear()
         images = DistinctImages(self._chosen_splits(), self.held_out)
+        # All rows are read before the first is written: other rows of an image may follow.
         rows = self._gathered(images)
         keys: set[str] = set()
         written: set[bytes] = set()
@@ -228,6 +229,7 @@ class TableBuilder(ShardBuilder):
         """Both images of a row with the captions of both."""
         pair = [images.images[digest] for digest in digests]
         texts = (*row.captions, *row.negatives)
+        truth = [list(map(image.true.__contains__, texts)) for image in pair]
         self.counts["captions"] += len(texts)
         self.counts["pairs of images"] += 1
         group = Group(
@@ -235,7 +237,7 @@ class TableBuilder(ShardBuilder):
             image_ids=tuple(image.id for image in pair),
             text_ids=texts,
             texts=texts,
-            truth=torch.tensor([[text in image.true for text in texts] for image in pair]),
+            truth=torch.tensor(truth),
             true_ids=tuple(frozenset(image.true) for image in pair),
         )
         assert row.negative_image is not None

@@ -1,6 +1,6 @@
-"""Scenes go in, questions with programs and answers come out, as CLEVR's questions JSON.
+"""CLEVR's questions JSON (Johnson et al. 2017) of any scenes.
 
-Never: an image, or another file for the same scenes and seed.
+In: scenes and a seed. Out: questions with programs and answers, the same for the same input.
 """
 
 import json
@@ -99,11 +99,11 @@ def answer_table(answers: Mapping[str, Counter[Any]]) -> str:
         zero_hop-exist  3: no 1, yes 2
     """
     width = max(map(len, answers))
-    return "\n".join(
-        f"{name:<{width}}  {counts.total()}: "
-        + ", ".join(f"{answer_word(x)} {counts[x]}" for x in sorted(counts))
-        for name, counts in answers.items()
-    )
+    lines = []
+    for name, counts in answers.items():
+        listed = ", ".join(f"{answer_word(answer)} {counts[answer]}" for answer in sorted(counts))
+        lines.append(f"{name:<{width}}  {counts.total()}: {listed}")
+    return "\n".join(lines)
 
 
 def source_files(path: Path, vocabulary: Path | None) -> dict[str, Path]:

@@ -1,4 +1,7 @@
-"""A file of scene requests goes in, their images and scene graphs come out. Never writes shards."""
+"""Images of scenes that a file describes.
+
+In: scene requests. Out: images and scene graphs. Never: a shard.
+"""
 
 import json
 import sys
@@ -71,8 +74,8 @@ class RequestsBuilder(Builder):
         expanded = families(read_requests(self.path), self.limit)
         total = sum(family.images for family in expanded)
         side = self.canvas.size
-        print(f"{self.path}: {total:,} images of {len(expanded):,} requests, {side} x {side} "
-              "pixels", file=sys.stderr)  # fmt: skip
+        planned = f"{total:,} images of {len(expanded):,} requests, {side} x {side} pixels"
+        print(f"{self.path}: {planned}", file=sys.stderr)
         scenes = list(settled(expanded, self.seed, self.min_exposed))
         check_device(self.canvas.device)
         known = tuple(scene_of(scene.request) for scene in scenes)
@@ -81,11 +84,12 @@ class RequestsBuilder(Builder):
         processes = self.processes or useful_processes(splits, self.canvas)
         work = chunks(splits, self.canvas, folder / "images")
         images = render_chunks(work, processes, tick)[SPLIT]
-        content = clevr.scenes(SPLIT, images)
-        pairs = zip(images, scenes, strict=True)
-        content["scenes"] = [described(image, scene) for image, scene in pairs]
+        graphs, lines = [], []
+        for image, scene in zip(images, scenes, strict=True):
+            graphs.append(described(image, scene))
+            lines.append(f"{json.dumps(scene.request.to_json())}\n")
+        content = clevr.scenes(SPLIT, images) | {"scenes": graphs}
         write_json(folder / "scenes.json", content)
-        lines = (json.dumps(scene.request.to_json()) for scene in scenes)
-        write_text(folder / "complete.jsonl", "".join(f"{line}\n" for line in lines))
+        write_text(folder / "complete.jsonl", "".join(lines))
         self.counts.update({"images": total, "requests": len(expanded)})
         return ()

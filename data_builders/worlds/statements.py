@@ -1,6 +1,6 @@
-"""Scenes with their images go in, true statements about them and minimally false ones come out.
+"""Statements that answers to CLEVR's questions make true or false, as shards.
 
-Never: a question about an image, or a false statement that is true of it.
+In: scenes with images. Out: images with statements. Never: a false statement that is true.
 """
 
 from collections import defaultdict

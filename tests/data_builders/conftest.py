@@ -1,13 +1,21 @@
 import csv
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from data_builders.shard_builder import ShardBuilder
 from data_builders.worlds.scenes.world import ScenesBuilder
+from vlmtune.types import Group
 
+SHARED = Path(__file__).parents[2] / "../shared/data"
+# A world of nothing; a test asks for what it needs.
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ("train", "val", "test", "cogent", "multi", "ar4t_train", "ar4t_test"), 0
+)
 SMALL: dict[str, Any] = {
     "train": 12,
     "val": 3,
@@ -22,10 +30,26 @@ SMALL: dict[str, Any] = {
     "stack": 0.3,
     "seed": 7,
 }
+SUITE = NOTHING | {"test": 1, "image_size": 32, "stack": 0.5, "seed": 5, "benchmarks": 12}
+RICH = NOTHING | {"test": 1, "ar4t_train": 64, "ar4t_test": 32, "image_size": 32, "seed": 3}
+
+
+def released(name: str) -> Path:
+    """A file that its authors released, in the folder of shared files; skips without it."""
+    path = SHARED / name
+    if not path.is_file():
+        pytest.skip(f"needs {name} in ../shared/data")
+    return path
 
 
 def load(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def dump(path: Path, content: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -49,12 +73,34 @@ def eqben_items(content: Any) -> list[dict[str, Any]]:
     return [row for child in children for row in eqben_items(child)]
 
 
+def groups(builder: ShardBuilder) -> list[Group]:
+    return [group for group, _ in builder.records()]
+
+
+def truths(group: Group) -> dict[str, bool]:
+    """Whether each text of a group of one image is true."""
+    return dict(zip(group.texts, group.truth[0].tolist(), strict=True))
+
+
+def unseen_of(world: Path) -> set[tuple[str, str]]:
+    """The compositions that training lacks."""
+    return {(color, shape) for color, shape in load(world / "compositions.json")["unseen"]}
+
+
+def composed(objects: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
+    return {(obj["color"], obj["shape"]) for obj in objects}
+
+
+def rendered(out: Path, options: dict[str, Any], **more: Any) -> Path:
+    """Renders a world."""
+    ScenesBuilder(**options | more).build(out, progress=False)
+    return out
+
+
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded world, small, in all its formats."""
-    out = tmp_path_factory.mktemp("scenes") / "world"
-    ScenesBuilder(**SMALL).build(out, progress=False)
-    return out
+    return rendered(tmp_path_factory.mktemp("scenes") / "world", SMALL)
 
 
 @pytest.fixture(scope="session")
@@ -67,32 +113,16 @@ def clevr(world: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-SUITE: dict[str, Any] = {
-    **{name: 0 for name in ("train", "val", "cogent", "multi", "ar4t_train", "ar4t_test")},
-    **{"test": 1, "image_size": 32, "stack": 0.5, "seed": 5, "benchmarks": 12},
-}
-
-
 @pytest.fixture(scope="session")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded world in the layouts of all benchmarks."""
-    out = tmp_path_factory.mktemp("suite") / "world"
-    ScenesBuilder(**SUITE).build(out, progress=False)
-    return out
-
-
-RICH: dict[str, Any] = {
-    **{name: 0 for name in ("train", "val", "cogent", "multi")},
-    **{"test": 1, "ar4t_train": 64, "ar4t_test": 32, "image_size": 32, "seed": 3},
-}
+    return rendered(tmp_path_factory.mktemp("suite") / "world", SUITE)
 
 
 @pytest.fixture(scope="session")
 def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded world with every kind of scene of PUG:AR4T."""
-    out = tmp_path_factory.mktemp("rich") / "world"
-    ScenesBuilder(**RICH).build(out, progress=False)
-    return out
+    return rendered(tmp_path_factory.mktemp("rich") / "world", RICH)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from PIL import Image
 
 from data_builders.corpora.table import TableBuilder
 from data_builders.parts import PART, Part, merge
-from data_builders.shard_builder import ShardBuilder
+from data_builders.shard_builder import ShardBuilder, image_group
 from tests.data_builders.conftest import hashes, load
 from tests.data_builders.pictures import encoded
 from tests.refusals import refused
@@ -210,7 +210,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_build_goes_on_from_its_last_complete_shard(workers, source, whole, tmp_path):
     out = tmp_path / "out"
     (tmp_path / "killed.py").write_text(KILLED)
@@ -234,14 +234,14 @@ def test_a_killed_build_goes_on_from_its_last_complete_shard(workers, source, wh
 
 
 def test_a_complete_shard_is_written_again_if_it_or_its_images_changed(tmp_path):
-    class Files(ShardBuilder):
+    class AllFiles(ShardBuilder):
         def __init__(self, folder: str) -> None:
             super().__init__(records_per_shard=2)
             self.folder = folder
 
         def records(self):
             for file in sorted(Path(self.folder).iterdir()):
-                yield group_of(file.stem), [file]
+                yield image_group(file.stem, {f"text {file.stem}": True}), [file]
 
     images = tmp_path / "images"
     images.mkdir()
@@ -249,7 +249,7 @@ def test_a_complete_shard_is_written_again_if_it_or_its_images_changed(tmp_path)
         (images / f"{n}.png").write_bytes(encoded("PNG", shade=n))
     (images / "5.png").write_bytes(b"no image")
     with refused(r"at most 2% of 6 images to be unusable, got 1, first .*5.png: image broken"):
-        Files(str(images)).build(tmp_path / "out", progress=False)
+        AllFiles(str(images)).build(tmp_path / "out", progress=False)
     left = tmp_path / ".out.build"
     assert len(list((left / "states").iterdir())) == 3
     shards = [left / f"shards/shard-{n:06d}.tar" for n in range(3)]
@@ -259,25 +259,19 @@ def test_a_complete_shard_is_written_again_if_it_or_its_images_changed(tmp_path)
     shards[1].write_bytes(damaged)
     (images / "5.png").write_bytes(encoded("PNG", shade=5))
     (left / "states/000007.json").write_text("{")  # a state that cannot be read
-    Files(str(images)).build(tmp_path / "out", progress=False)
+    AllFiles(str(images)).build(tmp_path / "out", progress=False)
     assert (tmp_path / "out" / shards[0].name).stat().st_ino == first
-    Files(str(images)).build(tmp_path / "clean", progress=False)
+    AllFiles(str(images)).build(tmp_path / "clean", progress=False)
     assert hashes(tmp_path / "out") == hashes(tmp_path / "clean")
     assert read_manifest(tmp_path / "out").records == 6
     # A leftover of another build is removed by the next one.
     (images / "1.png").write_bytes(b"no image")
     with refused("got 1"):
-        Files(str(images)).build(tmp_path / "next", progress=False)
+        AllFiles(str(images)).build(tmp_path / "next", progress=False)
     assert (tmp_path / ".next.build").is_dir()
     TableBuilder(table_of(tmp_path)).build(tmp_path / "next", progress=False)
     assert read_manifest(tmp_path / "next").records == 1
     assert not (tmp_path / ".next.build").exists()
-
-
-def group_of(name):
-    from data_builders.shard_builder import image_group
-
-    return image_group(name, {f"text {name}": True})
 
 
 def table_of(folder: Path) -> Path:

@@ -248,12 +248,12 @@ def test_missing_images_are_listed_and_may_be_a_share(tmp_path: Path, capsys) ->
     assert capsys.readouterr().err.splitlines()[-2:] == [f"left out: {line}" for line in listed]
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
-def test_wrong_fractions(annotations: str, tmp_path: Path, share: float) -> None:
-    with refused("from 0 to 1"):
-        Corpus(annotations).build(tmp_path / "out", max_left_out=share)
-    with refused("workers >= 1"):
-        Corpus(annotations).build(tmp_path / "out", workers=0)
+@pytest.mark.parametrize(
+    "wrong", [{"max_left_out": -0.1}, {"max_left_out": float("nan")}, {"workers": 0}]
+)
+def test_wrong_options_of_a_build(annotations, tmp_path, wrong):
+    with refused("workers >= 1 and a fraction max_left_out from 0 to 1"):
+        Corpus(annotations).build(tmp_path / "out", **wrong)
 
 
 def test_builders_are_plug_ins(annotations: str) -> None:

@@ -1,1 +1,4 @@
-"""Videos go in, frames and EqBen's pairs of frames come out; the builders `eqben_*` use it."""
+"""What the builders of EqBen's parts from videos share.
+
+In: videos and pairs of moments. Out: frames, and files of pairs.
+"""

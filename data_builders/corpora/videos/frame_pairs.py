@@ -78,16 +78,19 @@ class FramePairs(Builder):
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        files, content, rows = find_videos(self.videos), dict[str, Any](), list[list[str]]()
+        files = find_videos(self.videos)
+        content: dict[str, Any] = {}
+        rows: list[list[str]] = []
         for clip in self.clips():
             frames = self._frames(files, clip)
             pairs = [p for p in clip.pairs if p.first in frames and p.second in frames]
-            names = {moment: self._name(clip, moment) for moment in frames}
             items = []
             for pair in pairs[: self.limit]:
-                images = [names[moment] for moment in (pair.first, pair.second)]
-                for moment, name in zip((pair.first, pair.second), images, strict=True):
+                images = []
+                for moment in (pair.first, pair.second):
+                    name = self._name(clip, moment)
                     _save(frames[moment], folder / "images" / name)
+                    images.append(name)
                 items.append(self._item(images, pair.captions))
                 rows.append([images[0], pair.captions[0], images[1], pair.captions[1]])
                 tick()
@@ -110,7 +113,9 @@ class FramePairs(Builder):
         if clip.video not in files:
             self.counts["skipped: video missing"] += 1
             return {}
-        wanted = {moment for pair in clip.pairs for moment in (pair.first, pair.second)}
+        wanted: set[Moment] = set()
+        for pair in clip.pairs:
+            wanted |= {pair.first, pair.second}
         try:
             frames = read_frames(files[clip.video], wanted)
         except UnreadableVideoError:

@@ -1,4 +1,7 @@
-"""Video files go in, single frames come out. Never: a frame that was only guessed."""
+"""Single frames of videos.
+
+In: a file and moments. Out: their frames. Never: a frame that was only guessed.
+"""
 
 import functools
 import importlib

@@ -1,1 +1,4 @@
-"""CLEVR's question engine: scene graphs go in, programs, sentences and answers come out."""
+"""CLEVR's question engine.
+
+In: scene graphs. Out: programs, sentences and answers.
+"""

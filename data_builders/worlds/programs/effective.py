@@ -60,12 +60,13 @@ def _apply(step: Step, inputs: Sequence[Objects | frozenset[Any]], scene: SceneG
     side = (step.value,) if step.value else ()
     if step.function == "unique":
         return inputs[0]
-    united = function.output == Type.OBJECT_SET
     if all(kind == Type.OBJECT_SET for kind in function.inputs):
-        value = function.compute(scene, *inputs, *side)
-        return value if united else frozenset([value])
-    outputs = [function.compute(scene, *one, *side) for one in product(*inputs)]
-    return frozenset().union(*outputs) if united else frozenset(outputs)
+        outputs = [function.compute(scene, *inputs, *side)]
+    else:
+        outputs = [function.compute(scene, *one, *side) for one in product(*inputs)]
+    if function.output == Type.OBJECT_SET:
+        return frozenset().union(*outputs)
+    return frozenset(outputs)
 
 
 def _smallest(program: Program, number: int, scene: SceneGraph) -> dict[frozenset[Any], _Tree]:

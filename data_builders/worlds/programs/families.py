@@ -185,10 +185,10 @@ def _comparisons() -> list[Family]:
     for attribute in ATTRIBUTES:
         for first, second in hops:
             steps = _Steps()
-            sides = [
-                steps.add(f"query_{attribute}", steps.add("unique", steps.hops(count, mark)))
-                for count, mark in ((first, ""), (second, "2"))
-            ]
+            sides = []
+            for count, mark in ((first, ""), (second, "2")):
+                number = steps.add("unique", steps.hops(count, mark))
+                sides.append(steps.add(f"query_{attribute}", number))
             steps.add(f"equal_{attribute}", *sides)
             texts = templates("equal", _HOPS[first], _HOPS[second], attribute)
             name = f"comparison-{attribute}-{first}-{second}"
@@ -197,10 +197,9 @@ def _comparisons() -> list[Family]:
     for function in ("equal_integer", "less_than", "greater_than"):
         for first, second in hops:
             steps = _Steps()
-            sides = [
-                steps.add("count", steps.hops(n, mark)) for n, mark in ((first, ""), (second, "2"))
-            ]
-            steps.add(function, *sides)
+            one = steps.add("count", steps.hops(first))
+            other = steps.add("count", steps.hops(second, "2"))
+            steps.add(function, one, other)
             texts = templates(function, _HOPS[first], _HOPS[second])
             name = f"compare_integer-{function}-{first}-{second}"
             out.append(Family(name, "compare_integer", tuple(steps.steps), texts))

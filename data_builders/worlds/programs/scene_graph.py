@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
@@ -16,7 +19,51 @@ from vlmtune.storage.files import read_json
 ATTRIBUTES = ("size", "color", "material", "shape")  # in the order of words: "small red metal cube"
 RELATIONS = ("left", "right", "front", "behind")
 SIZE = (480, 320)  # of CLEVR's images, in pixels; the embedded world's scenes state theirs
+EXPECTED = "CLEVR scenes"
+ADVICE = "use the file as distributed, or build `scenes`"
 Objects = frozenset[int]
+
+
+_Word = Annotated[str, Field(pattern=r"\S")]
+_Number = Annotated[int, Field(strict=True, ge=0)]
+_Pair = Annotated[list[float], Field(min_length=2)]
+_Lists = list[list[_Number]]
+
+
+class _Object(TypedDict):
+    """An object, as far as it is read."""
+
+    size: _Word
+    color: _Word
+    material: _Word
+    shape: _Word
+    pixel_coords: NotRequired[_Pair]
+
+
+class _Relationships(TypedDict):
+    """Which objects are left of each object, and so on."""
+
+    left: _Lists
+    right: _Lists
+    front: _Lists
+    behind: _Lists
+
+
+class _Row(TypedDict):
+    """A scene, as far as it is read."""
+
+    image_filename: str
+    image_index: _Number
+    split: str
+    objects: list[_Object]
+    relationships: _Relationships
+    image_size: NotRequired[_Pair]
+
+
+class _Content(TypedDict):
+    """A file of scenes."""
+
+    scenes: Annotated[list[_Row], Field(min_length=1)]
 
 
 @dataclass(frozen=True)
@@ -65,93 +112,66 @@ def read_scenes(path: Path) -> list[SceneGraph]:
     Raises:
         UserError: The file or one of its fields is not as CLEVR's; the error names the field.
     """
-    content = read_json(path, "CLEVR scenes", "download them, or build `scenes`")
-    rows = content.get("scenes") if isinstance(content, dict) else None
-    if not isinstance(rows, list) or not rows:
-        raise _error(path, "scenes", "a list of scenes", rows)
-    return [_scene(path, f"scenes[{number}]", row) for number, row in enumerate(rows)]
+    content = read_json(path, EXPECTED, ADVICE, shape=_Content)
+    return [_scene(path, number, row) for number, row in enumerate(content["scenes"])]
 
 
 def vocabulary(scenes: Sequence[SceneGraph]) -> dict[str, tuple[str, ...]]:
     """The values of each attribute that occur, sorted."""
-    return {
-        attribute: tuple(sorted({obj[attribute] for scene in scenes for obj in scene.objects}))
-        for attribute in ATTRIBUTES
-    }
+    values: dict[str, set[str]] = {attribute: set() for attribute in ATTRIBUTES}
+    for scene in scenes:
+        for obj in scene.objects:
+            for attribute in ATTRIBUTES:
+                values[attribute].add(obj[attribute])
+    return {attribute: tuple(sorted(occurring)) for attribute, occurring in values.items()}
 
 
-def _scene(path: Path, where: str, row: Any) -> SceneGraph:
-    if not isinstance(row, dict):
-        raise _error(path, where, "a scene", row)
-    for key, kind in (("image_filename", str), ("image_index", int), ("split", str)):
-        if not isinstance(row.get(key), kind) or isinstance(row[key], bool):
-            raise _error(path, f"{where}.{key}", f"a value of type {kind.__name__}", row.get(key))
-    objects = row.get("objects")
-    if not isinstance(objects, list):
-        raise _error(path, f"{where}.objects", "a list of objects", objects)
-    for number, obj in enumerate(objects):
-        for key in ATTRIBUTES:
-            value = obj.get(key) if isinstance(obj, dict) else None
-            if not isinstance(value, str) or not value.strip():
-                raise _error(path, f"{where}.objects[{number}].{key}", "a word", value)
-    table = row.get("relationships")
-    if not isinstance(table, dict):
-        raise _error(path, f"{where}.relationships", "lists by relation", table)
+def _scene(path: Path, number: int, row: _Row) -> SceneGraph:
+    related = {}
+    for name in RELATIONS:
+        where = f"scenes/{number}/relationships/{name}"
+        related[name] = _related(path, where, row["relationships"][name], len(row["objects"]))
+    objects: list[dict[str, str]] = []
+    for obj in row["objects"]:
+        objects.append({attribute: obj[attribute] for attribute in ATTRIBUTES})
     return SceneGraph(
         row["image_filename"],
         row["image_index"],
         row["split"],
-        tuple({key: obj[key] for key in ATTRIBUTES} for obj in objects),
-        {
-            name: _lists(path, f"{where}.relationships.{name}", table.get(name), len(objects))
-            for name in RELATIONS
-        },
-        _halves(path, where, row),
+        tuple(objects),
+        related,
+        _halves(row),
     )
 
 
-def _halves(path: Path, where: str, row: Mapping[str, Any]) -> dict[str, Objects]:
+def _halves(row: _Row) -> dict[str, Objects]:
     """The objects of each half; those on the line between two halves are in neither."""
-    width, height = _numbers(path, f"{where}.image_size", row.get("image_size", SIZE))
-    offsets = []
+    width, height, *_ = row.get("image_size", SIZE)
+    halves: dict[str, set[int]] = {name: set() for name in RELATIONS}
     for number, obj in enumerate(row["objects"]):
         if "pixel_coords" not in obj:
             return {}
-        pixels = f"{where}.objects[{number}].pixel_coords"
-        x, y = _numbers(path, pixels, obj["pixel_coords"])
-        offsets.append((x - width / 2, y - height / 2))
-    return {
-        "left": frozenset(i for i, (x, _) in enumerate(offsets) if x < 0),
-        "right": frozenset(i for i, (x, _) in enumerate(offsets) if x > 0),
-        "front": frozenset(i for i, (_, y) in enumerate(offsets) if y > 0),
-        "behind": frozenset(i for i, (_, y) in enumerate(offsets) if y < 0),
-    }
+        x, y, *_ = obj["pixel_coords"]
+        if x != width / 2:
+            halves["left" if x < width / 2 else "right"].add(number)
+        if y != height / 2:
+            halves["front" if y > height / 2 else "behind"].add(number)
+    return {name: frozenset(numbers) for name, numbers in halves.items()}
 
 
-def _numbers(path: Path, where: str, value: Any) -> tuple[float, float]:
-    """The first two numbers of a list."""
-    try:
-        return float(value[0]), float(value[1])
-    except (TypeError, ValueError, LookupError):
-        raise _error(path, where, "two numbers of pixels", value) from None
-
-
-def _lists(path: Path, where: str, lists: Any, count: int) -> tuple[Objects, ...]:
-    if not isinstance(lists, list) or len(lists) != count:
-        raise _error(path, where, f"a list for each of {count} objects", lists)
-    for number, others in enumerate(lists):
-        expected = f"numbers of other objects, out of {count}"
-        if not isinstance(others, list) or len(set(map(str, others))) < len(others):
-            raise _error(path, f"{where}[{number}]", expected, others)
-        for other in others:
-            if type(other) is not int or not 0 <= other < count or other == number:
-                raise _error(path, f"{where}[{number}]", expected, others)
-    return tuple(map(frozenset, lists))
-
-
-def _error(path: Path, where: str, expected: str, value: Any) -> UserError:
-    came = "nothing" if value is None else repr(value)[:60]
-    return UserError(
-        f"expected {expected} at {where} of {path}, got {came}: "
-        "use the file as distributed, or correct that field"
-    )
+def _related(
+    path: Path, where: str, lists: Sequence[Sequence[int]], count: int
+) -> tuple[Objects, ...]:
+    """The objects that are in a relation to each object; a wrong number would be a wrong answer."""
+    rows = list(map(frozenset, lists))
+    everything = set(range(count))
+    came = "" if len(rows) == count else f"{len(rows)} lists"
+    for number, (others, listed) in enumerate(zip(rows, lists, strict=True)):
+        if len(others) < len(listed) or not others <= everything - {number}:
+            came = came or f"{listed} at {number}"
+    if came:
+        raise UserError(
+            f"expected a list for each of {count} objects, of other objects' numbers, at {where} "
+            f"of {path}, got {came}: {ADVICE}"
+        )
+    return tuple(rows)

@@ -1,6 +1,7 @@
-"""Depth-first search of parameters: a family and a scene go in, a sound program comes out.
+"""Depth-first search of the parameters of a question.
 
-Never: an ill-posed program, a degenerate one, or a search without end.
+In: a family and a scene. Out: a sound program. Never: an ill-posed program, a degenerate one, or a
+search without end.
 
 Rejected as soon as the steps so far show it (Johnson et al. 2017, section 3, question generation):
 
@@ -129,13 +130,12 @@ class SceneSearch:
             here = self.fitting(objects)
             return [description for description in everything if description not in here]
         if self._absent is None:
-            changed = (
-                (*description[:i], (kind, word), *description[i + 1 :])
-                for description in everything
-                for i, (kind, _) in enumerate(description)
-                for word in self.words[kind]
-            )
-            self._absent = [one for one in dict.fromkeys(changed) if one not in everything]
+            changed: dict[Description, None] = {}
+            for description in everything:
+                for i, (kind, _) in enumerate(description):
+                    for word in self.words[kind]:
+                        changed[(*description[:i], (kind, word), *description[i + 1 :])] = None
+            self._absent = [one for one in changed if one not in everything]
         return self._absent
 
 
@@ -160,6 +160,7 @@ class _Search:
                 self.family, dict(self.descriptions), dict(self.relations), self.values[-1]
             )
             return
+        # Depth first: `values` holds the branch that is tried, a value for each step before this.
         slot = self.family.steps[number]
         for value in self._options(number, slot):
             self.visits += 1
@@ -185,12 +186,11 @@ class _Search:
 
     def _sound(self, slot: Slot, inputs: Sequence[Any]) -> bool:
         if slot.function == "unique":
-            references = [
-                value
-                for other, value in zip(self.family.steps, self.values, strict=False)
-                if other.function == "unique"
-            ]
-            return min(inputs[0]) not in references
+            # Only the steps so far have values.
+            for other, value in zip(self.family.steps, self.values, strict=False):
+                if other.function == "unique" and value in inputs[0]:
+                    return False
+            return True
         if slot.function in _INTEGERS:
             first, second = (self.descriptions[name] for name in ("A", "A2"))
             return any(inputs) and not (refines(first, second) or refines(second, first))
@@ -224,17 +224,21 @@ class _Search:
         before = self.family.steps[slot.inputs[0]]
         if before.function == "scene":
             return True
-        fits = self.searched.fitting
-        everywhere = fits(self.scene.all).get(description, frozenset())
-        branches = before.inputs if before.function in ("intersect", "union") else ()
-        near = [self.family.steps[i] for i in branches] or [before]
-        references = {self.values[step.inputs[0]] for step in near}
+        everywhere = self._fits(self.scene.all, description)
+        if before.function not in ("intersect", "union"):
+            reference = self.values[before.inputs[0]]
+            if objects == everywhere or everywhere <= {reference}:
+                return False
+            # What is the same as a reference is never the reference itself.
+            return before.function == "relate" or objects != everywhere - {reference}
+        references = {self.values[self.family.steps[i].inputs[0]] for i in before.inputs}
         if objects == everywhere or everywhere <= references:
             return False
-        if branches:
-            alone = [fits(self.values[i]).get(description, frozenset()) for i in branches]
-            return objects not in alone or (before.function == "union" and not objects)
-        return before.function == "relate" or objects != everywhere - references
+        alone = [self._fits(self.values[i], description) for i in before.inputs]
+        return objects not in alone or (before.function == "union" and not objects)
+
+    def _fits(self, objects: Objects, description: Description) -> Objects:
+        return self.searched.fitting(objects).get(description, frozenset())
 
 
 def _shuffled(items: Sequence[T], rng: random.Random) -> Iterator[T]:

@@ -10,6 +10,7 @@ described object, `{As}` several, `{aA}` with its article, `{r}` a relation, `{v
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 Form = Literal["N", "Ns", "aN"]  # "small cube", "small cubes", "a small cube"
@@ -209,6 +210,7 @@ def templates(function: str, first: str, second: str = "", attribute: str = "") 
     plain = [(p, s) for p in _PLAIN_PHRASES.get(first, ()) for s in seconds]
 
     def filled(frame: str, phrase: str, other: str) -> str:
+        # {N} stands for the first phrase and {M} for the second, with fields of other numbers.
         for form in _WORDS:
             frame = frame.replace(f"{{{form}}}", _phrase(phrase, form))
             field = f"{{{form}}}".replace("N", "M")
@@ -218,18 +220,15 @@ def templates(function: str, first: str, second: str = "", attribute: str = "") 
     def rows(
         frames: Sequence[Mapping[str, str]], phrases: Sequence[tuple[str, str]]
     ) -> tuple[dict[str, str], ...]:
-        return tuple(
-            {answer: filled(frame, *pair) for answer, frame in row.items()}
-            for row in frames
-            for pair in phrases
-        )
+        filled_rows = []
+        for row, pair in product(frames, phrases):
+            filled_rows.append({answer: filled(frame, *pair) for answer, frame in row.items()})
+        return tuple(filled_rows)
 
     frames, further = _STATEMENTS[function], _PLAIN_STATEMENTS.get(function, ())
-    return Texts(
-        tuple(filled(frame, *pair) for frame in _QUESTIONS[function] for pair in pairs),
-        rows(frames, pairs),
-        (*rows(frames, plain), *rows(further, [*pairs, *plain])),
-    )
+    questions = tuple(filled(frame, *pair) for frame, pair in product(_QUESTIONS[function], pairs))
+    in_few_words = (*rows(frames, plain), *rows(further, [*pairs, *plain]))
+    return Texts(questions, rows(frames, pairs), in_few_words)
 
 
 def _phrase(phrase: str, form: Form) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from data_builders.worlds.programs.scene_graph import ATTRIBUTES
 from data_builders.worlds.programs.sentences import Texts
 from vlmtune.config import find_path
-from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import regular
+from vlmtune.errors import UserError
+from vlmtune.storage.files import reading, regular
 
 Description = tuple[tuple[str, str], ...]  # (attribute, value), in the order of `ATTRIBUTES`
 
@@ -90,17 +90,15 @@ def read_vocabulary(path: Path | None) -> frozenset[str] | None:
     if path is None:
         return None
     file = find_path(path) or path
-    try:
+    with reading(path, "a vocabulary"):
         lines = regular(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"expected a vocabulary in {path}, got {reason(error)}: correct the path"
-        ) from error
-    bad = [line for line in lines if len(line.split()) > 1]
     words = frozenset(line.strip() for line in lines) - {""}
+    bad = [word for word in sorted(words) if len(word.split()) > 1]
     if bad or not words:
-        came = repr(bad[0]) if bad else "none"
-        raise UserError(f"expected one word a line in {path}, got {came}: correct the file")
+        came = repr(bad[0]) if bad else "no word"
+        raise UserError(
+            f"expected one word a line in {path}, got {came}: pass a file such as vocabulary.txt"
+        )
     return words
 
 

@@ -1,1 +1,4 @@
-"""Takes a spec and a seed; gives 3D scenes with scene graphs, in the formats of real corpora."""
+"""The rendered world: 3D scenes with exact scene graphs.
+
+In: a spec and a seed. Out: images and annotations in the formats of real corpora.
+"""

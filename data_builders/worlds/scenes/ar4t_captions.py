@@ -1,4 +1,7 @@
-"""A scene of PUG:AR4T and what is stated of it go in, its captions come out."""
+"""Captions of PUG:AR4T's scenes.
+
+In: a scene and what is stated of it. Out: its captions.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,8 +1,9 @@
 """PUG:AR4T's scenes with the words of appendix B.5 (Bordes et al. 2023).
 
-A spec and a seed go in, scenes and their captions come out. Beside `ar4t_scenes`: two objects state
-attributes of different kinds, a relation has several words with several negatives each, and one of
-three unary relations states the place.
+In: a spec and a seed. Out: scenes and their captions.
+
+Beside `ar4t_scenes`: two objects state attributes of different kinds, a relation has several words
+with several negatives each, and one of three unary relations states the place.
 """
 
 import random
@@ -23,7 +24,12 @@ from data_builders.worlds.scenes.ar4t_captions import (
     attributed,
     related,
 )
-from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, stated_values
+from data_builders.worlds.scenes.ar4t_scenes import (
+    AR4TPairs,
+    AR4TSingles,
+    spread_pairs,
+    stated_values,
+)
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.scene import FLOORS, GROUND_RELATIONS, Scene
 
@@ -74,10 +80,7 @@ class PaperPairs(AR4TPairs):
         """The attributes that objects 0 and 1 state, in an order that spreads them."""
         values = stated_values(self.spec)
         random.Random(f"{self.seed}:values").shuffle(values)
-        count = len(values)
-        turns = ((k, (k + d) % count) for d in range(1, count) for k in range(count))
-        pairs = ((values[i], values[j]) for i, j in turns)
-        return [pair for pair in pairs if self._can_exchange(*pair)]
+        return [pair for pair in spread_pairs(values) if self._can_exchange(*pair)]
 
     def _can_exchange(self, first: Value, second: Value) -> bool:
         if first[0] == second[0]:

@@ -1,9 +1,14 @@
-"""A spec and a seed go in, PUG:AR4T's scenes (Bordes et al. 2023, appendix B.5) come out."""
+"""PUG:AR4T's scenes (Bordes et al. 2023, appendix B.5) with one word for a relation.
+
+In: a spec and a seed. Out: pairs of scenes, and scenes of one object.
+"""
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -24,6 +29,7 @@ from data_builders.worlds.scenes.scene import (
 from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.statements import stated_attributes
 
+T = TypeVar("T")
 _FLAT = (*SUPPORTS, "torus")  # shapes that can carry and be carried; a torus lies flat
 # Distance of a floating object from the one below, in units of their summed radii on the ground.
 # From 0.58 on the camera, 30 degrees above the horizon, sees floor between two cylinders.
@@ -60,19 +66,23 @@ class AR4TPairs(PairSeries):
         """The values that objects 0 and 1 can have, by kind, in an order that spreads them."""
         exchanges = {}
         for kind, values in self.spec.attributes().items():
-            count = len(values)
-            turns = ((k, (k + d) % count) for d in range(1, count) for k in range(count))
-            pairs = [(values[i], values[j]) for i, j in turns]
-            exchanges[kind] = [pair for pair in pairs if kind != "color" or self._allowed(pair)]
-        return {kind: pairs for kind, pairs in exchanges.items() if pairs}
+            pairs = spread_pairs(values)
+            if kind == "color":
+                pairs = list(filter(self._allowed, pairs))
+            if pairs:
+                exchanges[kind] = pairs
+        return exchanges
 
     def _allowed(self, colors: tuple[str, str]) -> bool:
         """Tells whether two shapes or more may have either colour."""
-        shapes = (
-            all((color, shape) not in self.spec.forbidden for color in colors)
+        first, second = colors
+        forbidden = self.spec.forbidden
+        either = [
+            shape
             for shape in self.spec.shapes
-        )
-        return sum(shapes) > 1
+            if (first, shape) not in forbidden and (second, shape) not in forbidden
+        ]
+        return len(either) > 1
 
     def relation(self, index: int) -> str | None:
         """Returns the relation that item `index` reverses, None where it exchanges an attribute."""
@@ -87,6 +97,7 @@ class AR4TPairs(PairSeries):
     def attempt(self, index: int, rng: random.Random) -> Pair | None:
         relation = self.relation(index)
         spec = replace(self.spec, stack_probability=0.0)
+        # Either object must carry the other, so both are flat and of one size.
         if relation in ("on", "under"):
             spec = replace(spec, shapes=self._flat, sizes=(rng.choice(spec.sizes),))
         scene = sample_scene(spec, rng)
@@ -120,15 +131,29 @@ class AR4TPairs(PairSeries):
     def _exchanged(
         self, scene: Scene, values: Mapping[str, tuple[str, str]], rng: random.Random
     ) -> Pair | None:
-        first, second = scene.objects
-        a = replace(first, **{kind: pair[1] for kind, pair in values.items()})
-        b = replace(second, **{kind: pair[0] for kind, pair in values.items()})
-        shown = {(color, o.shape) for color in (a.color, b.color) for o in (a, b)}
+        a, b = scene.objects
+        for kind, (first, second) in values.items():
+            a, b = replace(a, **{kind: second}), replace(b, **{kind: first})
+        shown = set(product((a.color, b.color), (a.shape, b.shape)))
         if "color" in values and shown & self.spec.forbidden:
             return None
         # The positions belong to the former sizes; exchanging the values lays the objects out.
         shown_first = _twin(replace(scene, objects=(a, b)), values, rng)
         return shown_first, _twin(shown_first, values, rng)
+
+
+def spread_pairs(values: Sequence[T]) -> list[tuple[T, T]]:
+    """Returns all ordered pairs of different values; the first n have each value once on a side.
+
+    Example:
+        >>> spread_pairs("abc")
+        [('a', 'b'), ('b', 'c'), ('c', 'a'), ('a', 'c'), ('b', 'a'), ('c', 'b')]
+    """
+    pairs: list[tuple[T, T]] = []
+    for distance in range(1, len(values)):
+        turned = (*values[distance:], *values[:distance])
+        pairs += zip(values, turned, strict=True)
+    return pairs
 
 
 def _twin(scene: Scene, kinds: Iterable[str], rng: random.Random) -> Scene:
@@ -141,19 +166,24 @@ def _twin(scene: Scene, kinds: Iterable[str], rng: random.Random) -> Scene:
 def _upright(scene: Scene, relation: str, rng: random.Random) -> Pair | None:
     """The scene with one object on or over the other, and the scene with the two exchanged."""
     stacked = relation in ("on", "under")
-    a, b = (replace(obj, standing=obj.standing and not stacked) for obj in scene.objects)
-    gap = 0.0 if stacked else rng.uniform(*_GAP) * (ground_radius(a) + ground_radius(b))
+    a, b = scene.objects
+    gap = 0.0
+    if stacked:
+        a, b = replace(a, standing=False), replace(b, standing=False)
+    else:
+        gap = rng.uniform(*_GAP) * (ground_radius(a) + ground_radius(b))
     view = camera(scene.jitter)
     for _ in range(_POSITIONS):
         spot = rng.uniform(-2.4, 2.4), rng.uniform(-2.6, 1.0)
         aside = rng.uniform(-_ASIDE, _ASIDE), rng.uniform(-_ASIDE, _ASIDE)
-        low_b, low_a = (on_floor(obj, *spot) for obj in (b, a))
-        high_a, high_b = (_over(*pair, gap, aside) for pair in ((a, low_b), (b, low_a)))
+        low_a, low_b = on_floor(a, *spot), on_floor(b, *spot)
+        high_a, high_b = _over(a, low_b, gap, aside), _over(b, low_a, gap, aside)
         if all(in_view(obj, view) for obj in (low_a, low_b, high_a, high_b)):
-            up = high_a if not stacked else replace(high_a, on=1), low_b
-            down = low_a, high_b if not stacked else replace(high_b, on=0)
-            first, second = (replace(scene, objects=objects) for objects in (up, down))
-            return (first, second) if relation in ("on", "above") else (second, first)
+            if stacked:
+                high_a, high_b = replace(high_a, on=1), replace(high_b, on=0)
+            up = replace(scene, objects=(high_a, low_b))
+            down = replace(scene, objects=(low_a, high_b))
+            return (up, down) if relation in ("on", "above") else (down, up)
     return None
 
 

@@ -1,4 +1,7 @@
-"""A form, a split and a number of pairs go in, the series of PUG:AR4T's scenes come out."""
+"""Which of PUG:AR4T's scenes a split has.
+
+In: a form, a split and a number of pairs. Out: series of scenes.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Writes the annotation files of other benchmarks: a spec in, splits to render and files out.
+"""The rendered world in the formats of other benchmarks.
+
+In: a spec and a seed. Out: series to render, and annotation files.
 
 Scenes show all compositions and are never used for training. Files are in `aro`, `crepe`,
 `sugar_crepe`, `valse`, `winoground`, `eqben` and `geb`, images in `crepe/VG_100K` and
@@ -85,11 +87,10 @@ class Suite:
         }
         for part, series in _EQBEN.items():
             name, folder = part.removeprefix("kubric_"), f"{eqben.FOLDER}/eqben{part}"
-            files = (
-                frames(count, folder, 2, _FRAMES[part])
-                if part in _FRAMES
-                else tuple(f"{folder}/{k:06d}.png" for k in range(2 * count))
-            )
+            if part in _FRAMES:
+                files = frames(count, folder, 2, _FRAMES[part])
+            else:
+                files = tuple(f"{folder}/{k:06d}.png" for k in range(2 * count))
             splits[name] = Split(series(spec, self._seed(name)), files)
         splits |= {name: Split(grid, grid.files()) for name, grid in self._grids.items()}
         return {f"suite_{name}": split for name, split in splits.items()}

@@ -1,4 +1,7 @@
-"""A scene goes in; queries, true sentences and unbound captions for pre-training come out."""
+"""Sentences about a scene.
+
+In: a scene. Out: queries, true sentences, and captions for pre-training that bind nothing.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -85,19 +88,26 @@ def web_caption(scene: Scene, rng: random.Random) -> str:
     shapes = [o.shape for o in rng.sample(objects, rng.randint(1, min(4, len(objects))))]
     attributes = []
     for kind, probability in (("color", 0.7), ("material", 0.25), ("size", 0.25), ("texture", 0.3)):
-        shuffled = rng.sample(objects, len(objects))
-        attributes += [getattr(o, kind) for o in shuffled if rng.random() < probability]
+        for obj in rng.sample(objects, len(objects)):
+            if rng.random() < probability:
+                attributes.append(getattr(obj, kind))
     attributes = [word for word in attributes if word != "plain" or rng.random() < 0.3]
     rng.shuffle(attributes)
-    prefix = rng.choice(PREFIXES).split()
+    prefix = rng.choice(PREFIXES)
     if rng.random() < 0.5:
-        count = len(shapes)
-        nouns = (" ".join([*attributes[i::count], shape]) for i, shape in enumerate(shapes))
-        return " ".join([*prefix, " and ".join(map(with_article, nouns))])
+        # The words are dealt out in turn, whichever object they come from.
+        nouns = []
+        for i, shape in enumerate(shapes):
+            dealt = attributes[i :: len(shapes)]
+            nouns.append(with_article(" ".join([*dealt, shape])))
+        return " ".join([*prefix.split(), " and ".join(nouns)])
     words = shapes + attributes
-    words += [scene.floor] * (rng.random() < 0.12) + [scene.background] * (rng.random() < 0.08)
+    if rng.random() < 0.12:
+        words.append(scene.floor)
+    if rng.random() < 0.08:
+        words.append(scene.background)
     rng.shuffle(words)
-    return " ".join([*prefix, *words])
+    return " ".join([*prefix.split(), *words])
 
 
 def prompt_caption(scene: Scene, rng: random.Random) -> str:
@@ -112,21 +122,23 @@ def prompt_caption(scene: Scene, rng: random.Random) -> str:
     colors = [o.color for o in rng.sample(objects, len(shapes))]
     if rng.random() < 0.4:
         size = "big" if rng.choice(objects).size == "large" else "small"
-        size = "medium" if rng.random() < 0.2 else size
-        textured = f" textured with {colors[0]}" if rng.random() < 0.6 else ""
-        return f"a photo of a {size} sized {shapes[0]}{textured} on a {scene.floor} background"
+        if rng.random() < 0.2:
+            size = "medium"
+        noun = f"{size} sized {shapes[0]}"
+        if rng.random() < 0.6:
+            noun += f" textured with {colors[0]}"
+        return f"a photo of a {noun} on a {scene.floor} background"
     form = rng.choice(("plain", "colors", "sides"))
-    sides = rng.sample(rng.choice((("left", "right"), ("bottom", "top"))), len(shapes))
-    ends = {
-        "plain": [""] * len(shapes),
-        "colors": [f" textured with {color}" for color in colors],
-        "sides": [f" on the {side}" for side in sides],
-    }[form]
-    named = " and ".join(f"a {shape}{end}" for shape, end in zip(shapes, ends, strict=True))
-    where = " of the picture" * (form == "sides")
-    return f"this is a photo of {named}{where}" + rng.choice(
-        ("", f" in a {scene.floor} environment")
-    )
+    axis = rng.choice((("left", "right"), ("bottom", "top")))
+    sides = rng.sample(axis, len(shapes))
+    nouns = []
+    for shape, color, side in zip(shapes, colors, sides, strict=True):
+        ends = {"plain": "", "colors": f" textured with {color}", "sides": f" on the {side}"}
+        nouns.append(f"a {shape}{ends[form]}")
+    text = f"this is a photo of {' and '.join(nouns)}"
+    if form == "sides":
+        text += " of the picture"
+    return text + rng.choice(("", f" in a {scene.floor} environment"))
 
 
 def _random_query(obj: SceneObject, rng: random.Random) -> str:

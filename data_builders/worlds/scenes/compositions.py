@@ -1,4 +1,7 @@
-"""Rectangles of colours and shapes go in, unseen compositions and their swaps come out."""
+"""Compositions of colour and shape that training lacks.
+
+In: rectangles of colours and shapes. Out: unseen compositions, and swaps of their colours.
+"""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -69,10 +72,8 @@ def swaps(allowed: frozenset[Composition]) -> list[Swap]:
         >>> swaps(square)
         [Swap(colors=('blue', 'red'), shapes=('cone', 'cube'))]
     """
-    colors, shapes = (sorted({c[k] for c in allowed}) for k in (0, 1))
-    candidates = (
-        Swap(c, s)
-        for c in itertools.combinations(colors, 2)
-        for s in itertools.combinations(shapes, 2)
-    )
+    colors = sorted({color for color, _ in allowed})
+    shapes = sorted({shape for _, shape in allowed})
+    two = itertools.combinations(colors, 2), itertools.combinations(shapes, 2)
+    candidates = itertools.starmap(Swap, itertools.product(*two))
     return [swap for swap in candidates if swap.compositions() <= allowed]

@@ -1,4 +1,6 @@
-"""Rays o + t d go in, the first hit t (inf if none) and normals of the five shapes come out.
+"""Where rays meet the five shapes.
+
+In: rays o + t d. Out: the first hit t (inf if there is none), and normals.
 
 Object space: nominal radius 1. Tensors broadcast.
 """

@@ -1,4 +1,6 @@
-"""A spec and a size go in, a scene for each cell of PUG's grids (Bordes et al. 2023) comes out.
+"""PUG's grids of factors (Bordes et al. 2023).
+
+In: a spec and a size. Out: a scene for each cell.
 
 Shapes stand for animals and classes, floors for backgrounds, colours for textures.
 """
@@ -92,19 +94,20 @@ class SparGrid(Grid):
     def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
         cell = self.cells[index]
         jitter = sample_jitter(rng)
-        columns = ((cell.first, cell.texture, cell.side), (cell.second, cell.texture2, cell.side2))
-        shown = [column for column in columns if column[0] != BLANK]
-        objects = tuple(self._object(*column, rng) for column in shown)
         view = camera(jitter)
-        fits = all(
-            in_view(obj, view) and _is_at(view.project(obj.center), side)
-            for obj, (_, _, side) in zip(objects, shown, strict=True)
-        )
+        columns = ((cell.first, cell.texture, cell.side), (cell.second, cell.texture2, cell.side2))
+        objects: list[SceneObject] = []
+        fits = True
+        for shape, texture, side in columns:
+            if shape != BLANK:
+                obj = self._object(shape, texture, side, rng)
+                fits = fits and in_view(obj, view) and _is_at(view.project(obj.center), side)
+                objects.append(obj)
         if not fits or (len(objects) == 2 and overlap(*objects, gap=CLEARANCE)):
             return None
         background = rng.choice(self.spec.backgrounds)
         light = CAMERA_AZIMUTH + rng.uniform(-75.0, 75.0)
-        return (Scene(objects, cell.world, background, light, jitter),)
+        return (Scene(tuple(objects), cell.world, background, light, jitter),)
 
     def _object(self, shape: str, texture: str, side: str, rng: random.Random) -> SceneObject:
         away, near = rng.uniform(1.2, 1.8), rng.uniform(-0.3, 0.3)

@@ -1,4 +1,6 @@
-"""Tests of what training lacks: a spec of training's words in, scenes and tables of questions out.
+"""Tests of what training lacks.
+
+In: a spec of training's words. Out: scenes, and tables of questions.
 
 Each table changes one thing at a time. `wordings.csv` has training's words in sentences of forms
 that no training text has; only "there is no torus" occurs there, though never against "there is no
@@ -177,14 +179,14 @@ def _second_of_two(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 def _two_relations(context: SceneContext, inverted: int) -> Sentences | None:
     nouns = [describe(obj) for obj in context.scene.objects]
     edges = [edge for edge in clear_relations(context.scene) if edge[1] in GROUND_RELATIONS]
-    for one, other in context.shuffled(list(permutations(edges, 2))):
-        if one[0] != other[0] or one[2] == other[2]:
-            continue
-        names = [one[1], other[1]]
-        changed = list(names)
-        changed[inverted] = INVERSE[names[inverted]]
-        objects = nouns[one[0]], nouns[one[2]], nouns[other[2]]
-        return _stated_twice(objects, names), _stated_twice(objects, changed)
+    for (i, name, j), (k, other, m) in context.shuffled(list(permutations(edges, 2))):
+        # Two relations of one object, to two others.
+        if i == k and j != m:
+            objects = nouns[i], nouns[j], nouns[m]
+            names = [name, other]
+            true = _stated_twice(objects, names)
+            names[inverted] = INVERSE[names[inverted]]
+            return true, _stated_twice(objects, names)
     return None
 
 

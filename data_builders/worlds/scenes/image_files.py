@@ -1,4 +1,7 @@
-"""Series of scenes go in, image files and scene graphs, whatever the chunks, come out."""
+"""Rendering of whole series into files.
+
+In: series of scenes. Out: image files and their scenes, the same in any chunks and processes.
+"""
 
 import hashlib
 import multiprocessing
@@ -68,7 +71,7 @@ class SceneImage:
 
 
 @dataclass(frozen=True)
-class Chunk:
+class SceneChunk:
     """Consecutive images of a split that are rendered together."""
 
     split: str
@@ -97,20 +100,20 @@ def numbered(split: str, count: int) -> tuple[str, ...]:
 
 def chunks(
     splits: Mapping[str, Split], canvas: Canvas, folder: Path, most: int = _CHUNK
-) -> list[Chunk]:
+) -> list[SceneChunk]:
     """Cuts all splits into chunks of whole items and at most `most` images."""
     most = min(most, _RAYS_PER_CHUNK // (canvas.size * canvas.samples) ** 2)
-    work: list[Chunk] = []
+    work: list[SceneChunk] = []
     for name, split in splits.items():
         size = max(1, most // split.series.scenes) * split.series.scenes
         work += [
-            Chunk(name, split.series, k, split.files[k : k + size], canvas, folder)
+            SceneChunk(name, split.series, k, split.files[k : k + size], canvas, folder)
             for k in range(0, len(split.files), size)
         ]
     return work
 
 
-def _render_chunk(chunk: Chunk) -> list[SceneImage]:
+def _render_chunk(chunk: SceneChunk) -> list[SceneImage]:
     scenes, rendered = chunk.series.render(chunk.start, len(chunk.files), chunk.canvas)
     pixels = rendered.images.cpu().numpy()
     for parent in {(chunk.folder / file).parent for file in chunk.files}:
@@ -153,7 +156,7 @@ def useful_processes(splits: Mapping[str, Split], canvas: Canvas) -> int:
 
 
 def render_chunks(
-    work: Sequence[Chunk], processes: int, tick: Callable[[], None]
+    work: Sequence[SceneChunk], processes: int, tick: Callable[[], None]
 ) -> dict[str, list[SceneImage]]:
     """Renders all chunks, writes their images and returns those of each split in order."""
     images: dict[str, list[SceneImage]] = {chunk.split: [] for chunk in work}

@@ -1,4 +1,7 @@
-"""A spec and a seed go in, pairs of scenes that differ in one respect come out."""
+"""Pairs of scenes that differ in one respect.
+
+In: a spec and a seed. Out: series of pairs.
+"""
 
 import random
 from dataclasses import dataclass, replace
@@ -243,12 +246,14 @@ class EditedPairs(PairSeries):
         return kinds[index % len(kinds)]
 
     def _recast(self, scene: Scene, kind: str, rng: random.Random) -> Scene | None:
-        obj = scene.objects[0]
+        obj, *others = scene.objects
         if kind == "color":
-            color = rng.choice([color for color in self.spec.colors if color != obj.color])
-            return replace(scene, objects=(replace(obj, color=color), *scene.objects[1:]))
-        shape = rng.choice([shape for shape in self.spec.shapes if shape != obj.shape])
-        return _with_first(scene, _reshaped(obj, shape)) if _unstacked(scene, 0) else None
+            colors = [color for color in self.spec.colors if color != obj.color]
+            changed = replace(obj, color=rng.choice(colors))
+            return replace(scene, objects=(changed, *others))
+        shapes = [shape for shape in self.spec.shapes if shape != obj.shape]
+        reshaped = _reshaped(obj, rng.choice(shapes))
+        return _with_first(scene, reshaped) if _unstacked(scene, 0) else None
 
 
 def reversed_on_floor(scene: Scene) -> Pair | None:

@@ -1,9 +1,12 @@
-"""Scenes go in, images and object measures come out: a batched ray caster in plain torch.
+"""A batched ray caster in plain torch.
+
+In: scenes. Out: images, and measures of their objects. Never: pixels that depend on the batch.
 
 Coordinates: nominal radius 1, rays o + t d, t the depth along the camera's axis. Arithmetic is
 + - * / sqrt, floor and comparisons, correctly rounded: pixels do not depend on the batch.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -61,9 +64,11 @@ class Rendered:
     def select(self, rows: Tensor, objects: int) -> "Rendered":
         """Returns some images, with measures cut or padded to so many objects."""
         images, *measures = (value.index_select(0, rows.to(value.device)) for value in self._all())
-        padded = [m.new_zeros((len(m), objects, *m.shape[2:])) for m in measures]
-        for new, old in zip(padded, measures, strict=True):
+        padded = []
+        for old in measures:
+            new = old.new_zeros((len(old), objects, *old.shape[2:]))
             new[:, : old.shape[1]] = old[:, :objects]
+            padded.append(new)
         return Rendered(images, *padded)
 
     @staticmethod
@@ -178,25 +183,32 @@ def _item(scene: Scene, image: int, slot: int, view: Camera, width: int) -> _Ite
 def _cast(items: Sequence[_Item], first: int, table: Tensor, width: int) -> _Hits:
     """Intersects the windows of items of one shape, all padded to the widest and the highest."""
     device = table.device
-    w, h = max(i.window[2] for i in items), max(i.window[3] for i in items)
-    corners = torch.tensor(
-        [(min(i.window[0], width - w), min(i.window[1], width - h)) for i in items], device=device
-    )
+    w = max(item.window[2] for item in items)
+    h = max(item.window[3] for item in items)
+    # Padded windows must stay inside the image, so they start earlier at its right and its bottom.
+    starts = [(min(item.window[0], width - w), min(item.window[1], width - h)) for item in items]
+    corners = torch.tensor(starts, device=device)
     xs = corners[:, :1] + torch.arange(w, device=device)
     ys = corners[:, 1:] + torch.arange(h, device=device)
     u = (((xs + 0.5) / width - 0.5) / FOCAL).unsqueeze(1)
     v = ((0.5 - (ys + 0.5) / width) / FOCAL).unsqueeze(2)
-    c = [x.view(-1, 1, 1) for x in table[:12, first : first + len(items)].unbind(0)]
-    o: Triple = (c[0], c[1], c[2])
-    d: Triple = tuple((c[3 + k] + v * c[9 + k]) + u * c[6 + k] for k in range(3))  # type: ignore[assignment]
+    # The camera in each object's frame, as `_item` lists it: origin, forward, right, up.
+    columns = table[:, first : first + len(items)]
+    c = [column.view(-1, 1, 1) for column in columns[:12].unbind(0)]
+    dx = (c[3] + v * c[9]) + u * c[6]
+    dy = (c[4] + v * c[10]) + u * c[7]
+    dz = (c[5] + v * c[11]) + u * c[8]
     shape = items[0].key[0]
-    depth = CUT[shape](o, d).flatten()
+    depth = CUT[shape]((c[0], c[1], c[2]), (dx, dy, dz)).flatten()
     flat = (depth < math.inf).nonzero().squeeze(1)
-    images = torch.tensor([i.image for i in items], device=device).view(-1, 1, 1)
+    images = torch.tensor([item.image for item in items], device=device).view(-1, 1, 1)
     samples = (images * (width * width) + ys.unsqueeze(2) * width) + xs.unsqueeze(1)
     t, local = depth[flat], flat // (w * h)
-    origin = table[:3, first : first + len(items)].index_select(1, local)
-    point: Triple = tuple(origin[k] + t * d[k].flatten()[flat] for k in range(3))  # type: ignore[assignment]
+    ox, oy, oz = columns[:3].index_select(1, local).unbind(0)
+    px = ox + t * dx.flatten()[flat]
+    py = oy + t * dy.flatten()[flat]
+    pz = oz + t * dz.flatten()[flat]
+    point = (px, py, pz)
     return _Hits(samples.flatten()[flat], local + first, t, point, NORMAL[shape](point))
 
 
@@ -221,16 +233,18 @@ def _lit(hits: _Hits, table: Tensor) -> Tensor:
 
 
 def _shade(hits: _Hits, table: Tensor) -> list[Tensor]:
+    # Columns of the table, as `_item` lists them.
     c = table[:23].index_select(1, hits.item).unbind(0)
-    p = hits.point
-    view = c[0] - p[0], c[1] - p[1], c[2] - p[2]
-    near = 1.0 / (view[0] * view[0] + view[1] * view[1] + view[2] * view[2]).sqrt()
-    view = view[0] * near, view[1] * near, view[2] * near
-    tone = texture(p, c[22])
-    color = [c[k] * tone for k in (18, 19, 20)]
     light, up = (c[12], c[13], c[14]), (c[15], c[16], c[17])
-    channels = surface(color, c[21], hits.normal, view, light, up, _lit(hits, table))
-    lamp = 0.35 * c[21] * streak(p, view)
+    metal, pattern = c[21], c[22]
+    p = hits.point
+    x, y, z = c[0] - p[0], c[1] - p[1], c[2] - p[2]
+    near = 1.0 / (x * x + y * y + z * z).sqrt()
+    view = x * near, y * near, z * near
+    tone = texture(p, pattern)
+    color = [channel * tone for channel in c[18:21]]
+    channels = surface(color, metal, hits.normal, view, light, up, _lit(hits, table))
+    lamp = 0.35 * metal * streak(p, view)
     return [channel + lamp for channel in channels]
 
 
@@ -262,17 +276,20 @@ def _boxes(sample: Tensor, item: Tensor, count: int, width: int, samples: int) -
 def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
            device: torch.device) -> Rendered:  # fmt: skip
     width, count = size * samples, len(scenes)
-    views = [camera(s.jitter) for s in scenes]
-    items = [
-        _item(scene, b, k, views[b], width)
-        for b, scene in enumerate(scenes)
-        for k in range(len(scene.objects))
-    ]
-    items.sort(key=lambda i: i.key)
-    table = torch.tensor([i.row for i in items], device=device).t().contiguous()
-    starts = [k for k in range(len(items)) if k == 0 or items[k].key != items[k - 1].key]
-    ends = [*starts[1:], len(items)]
-    hits = _join([_cast(items[a:b], a, table, width) for a, b in zip(starts, ends, strict=True)])
+    views = [camera(scene.jitter) for scene in scenes]
+    items: list[_Item] = []
+    for b, scene in enumerate(scenes):
+        items += [_item(scene, b, k, views[b], width) for k in range(len(scene.objects))]
+    items.sort(key=lambda item: item.key)
+    table = torch.tensor([item.row for item in items], device=device).t().contiguous()
+    parts: list[_Hits] = []
+    start = 0
+    for _, alike in itertools.groupby(items, key=lambda item: item.key):
+        same = list(alike)
+        parts.append(_cast(same, start, table, width))
+        start += len(same)
+    hits = _join(parts)
+    # Of several hits of one sample the nearest wins.
     nearest = torch.full((count * width * width,), math.inf, device=device)
     nearest.scatter_reduce_(0, hits.sample, hits.depth, "amin")
     won = (nearest[hits.sample] == hits.depth).nonzero().squeeze(1)
@@ -284,7 +301,7 @@ def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
         front = torch.zeros_like(nearest).index_copy_(0, sample, color[won].clamp(0.0, 1.0))
         channels.append(_box_pool(front, size, samples) + uncovered * ground)
     images = (torch.stack(channels, 3) * 255.0 + 0.5).clamp(0.0, 255.0).to(torch.uint8)
-    rows = torch.tensor([i.image * slots + i.slot for i in items], device=device)
+    rows = torch.tensor([item.image * slots + item.slot for item in items], device=device)
 
     def spread(values: Tensor) -> Tensor:
         out = values.new_zeros((count * slots, *values.shape[1:]))

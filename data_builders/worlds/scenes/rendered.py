@@ -1,8 +1,11 @@
-"""Scenes with captions, rendered while training: a world goes in, groups come out.
+"""Scenes with captions that are rendered while training.
 
-`vlmtune fit` chooses it by its class path in `data.train`. Never: a file.
+In: a world and a seed. Out: groups. Never: a file.
+
+`vlmtune fit` chooses it by its class path in `data.train`.
 """
 
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -154,13 +157,16 @@ class RenderedScenes(RenderedSet):
 
 
 def _group(name: str, captions: Sequence[tuple[str, ...]], images: Sequence[Image.Image]) -> Group:
-    texts = tuple(dict.fromkeys(text for row in captions for text in row))
+    texts = tuple(dict.fromkeys(itertools.chain(*captions)))
+    truth = torch.zeros(len(captions), len(texts), dtype=torch.bool)
+    for row, stated in enumerate(captions):
+        truth[row] = torch.tensor([text in stated for text in texts])
     return Group(
         key=name,
         image_ids=tuple(f"{name}_{k}" for k in range(len(images))),
         text_ids=texts,
         texts=texts,
-        truth=torch.tensor([[text in row for text in texts] for row in captions]),
+        truth=truth,
         true_ids=tuple(map(frozenset, captions)),
         images=tuple(images),
     )

@@ -1,4 +1,7 @@
-"""Samples scenes: a `WorldSpec` and a random generator in, scenes with their relations out."""
+"""Random scenes.
+
+In: a `WorldSpec` and a random generator. Out: scenes, and their relations.
+"""
 
 import math
 import random
@@ -230,8 +233,9 @@ def _sample_objects(spec: WorldSpec, rng: random.Random) -> list[SceneObject]:
     objects: list[SceneObject] = []
     for _ in range(rng.randint(spec.min_objects, spec.max_objects)):
         # Shape first, so that forbidding colours of a shape does not make the shape rarer.
-        shape = rng.choice([s for s in spec.shapes if any(p[1] == s for p in free)])
-        composition = rng.choice([p for p in free if p[1] == shape])
+        left = {shape for _, shape in free}
+        shape = rng.choice([shape for shape in spec.shapes if shape in left])
+        composition = rng.choice([pair for pair in free if pair[1] == shape])
         if not spec.clevr:
             free.remove(composition)
         size = rng.choice(spec.sizes)
@@ -289,11 +293,13 @@ def _reseat(objects: Sequence[SceneObject]) -> list[SceneObject]:
     """The objects at their new heights, off supports that can no longer carry them."""
     seated = []
     for obj in objects:
-        base = None if obj.on is None else objects[obj.on]
-        if base is not None and not _supports(base, obj):
-            base, obj = None, replace(obj, on=None)
-        z = half_height(obj) + (0.0 if base is None else 2.0 * half_height(base))
-        seated.append(replace(obj, center=(obj.center[0], obj.center[1], z)))
+        if obj.on is not None and not _supports(objects[obj.on], obj):
+            obj = replace(obj, on=None)
+        z = half_height(obj)
+        if obj.on is not None:
+            z += 2.0 * half_height(objects[obj.on])
+        x, y, _ = obj.center
+        seated.append(replace(obj, center=(x, y, z)))
     return seated
 
 
@@ -317,23 +323,21 @@ def relations(scene: Scene) -> dict[str, list[list[int]]]:
     under, below: the reverse.
     """
     axes, objects = directions(scene.jitter), scene.objects
-    table = {
-        name: [
-            [
-                j
-                for j, b in enumerate(objects)
-                if dot(subtract(b.center, a.center), axes[name]) > RELATION_MARGIN
-            ]
-            for a in objects
-        ]
-        for name in GROUND_RELATIONS
-    }
-    table["on"] = [[j for j, b in enumerate(objects) if b.on == i] for i in range(len(objects))]
-    table["above"] = [
-        [j for j, b in enumerate(objects) if b.on == i or floats_over(b, a)]
-        for i, a in enumerate(objects)
-    ]
-    for name, inverse in (("under", "on"), ("below", "above")):
-        rows = range(len(objects))
-        table[name] = [[j for j in rows if i in table[inverse][j]] for i in rows]
+    names = (*GROUND_RELATIONS, "on", "above", "under", "below")
+    table: dict[str, list[list[int]]] = {name: [[] for _ in objects] for name in names}
+    for i, a in enumerate(objects):
+        for j, b in enumerate(objects):
+            offset = subtract(b.center, a.center)
+            for name in GROUND_RELATIONS:
+                if dot(offset, axes[name]) > RELATION_MARGIN:
+                    table[name][i].append(j)
+            if b.on == i:
+                table["on"][i].append(j)
+            if b.on == i or floats_over(b, a):
+                table["above"][i].append(j)
+            # The same with the roles of a and b exchanged.
+            if a.on == j:
+                table["under"][i].append(j)
+            if a.on == j or floats_over(a, b):
+                table["below"][i].append(j)
     return table

@@ -1,6 +1,8 @@
-"""One scene of the embedded world: its vocabulary, objects, extents and camera.
+"""One scene: its vocabulary, objects, extents and camera.
 
-Coordinates are right-handed, z up, the floor at z = 0. Never samples scenes or renders pixels.
+In: values of a scene. Out: sizes, positions and projections. Never: a sample, or a pixel.
+
+Coordinates are right-handed, z up, the floor at z = 0.
 """
 
 import math

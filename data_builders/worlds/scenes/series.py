@@ -1,5 +1,9 @@
-"""A spec and a seed go in, scenes with images come out, each by its index alone."""
+"""Endless series of scenes.
 
+In: a spec, a seed and indices. Out: scenes with images, each by its index alone.
+"""
+
+import itertools
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -56,15 +60,16 @@ class Series(ABC):
         parts: list[Rendered] = []
         while pending:
             candidates = [self._next(index, attempts) for index in pending]
-            scenes = [_renderable(scene) for item in candidates for scene in item]
+            scenes = list(map(_renderable, itertools.chain(*candidates)))
             rendered = render(scenes, canvas.size, canvas.samples, canvas.device)
             accepted = self._accepted(candidates, rendered)
             parts.append(rendered.select(_rows(accepted, length), self.spec.max_objects))
             items |= {pending[k]: candidates[k] for k in accepted}
             pending = [index for index in pending if index not in items]
+        # The images are in the order in which their items were accepted.
         order = sorted(range(len(items)), key=list(items).__getitem__)
         rendered = Rendered.concatenate(parts).select(_rows(order, length), self.spec.max_objects)
-        return [scene for index in sorted(items) for scene in items[index]], rendered
+        return list(itertools.chain(*(items[index] for index in sorted(items)))), rendered
 
     def _next(self, index: int, attempts: dict[int, int]) -> tuple[Scene, ...]:
         for attempt in range(attempts[index], _ATTEMPTS):
@@ -81,8 +86,13 @@ class Series(ABC):
         enough = rendered.visible >= self.spec.min_visible
         enough &= rendered.visible >= self.spec.min_exposed * rendered.unoccluded
         rows = iter(enough.tolist())
-        visible = [[all(next(rows)[: len(scene.objects)]) for scene in item] for item in items]
-        return [k for k, scenes in enumerate(visible) if all(scenes)]
+        accepted = []
+        for k, item in enumerate(items):
+            # A row has a column for each object of the fullest scene; the rest is padding.
+            seen = [next(rows)[: len(scene.objects)] for scene in item]
+            if all(map(all, seen)):
+                accepted.append(k)
+        return accepted
 
 
 def _rows(items: Sequence[int], length: int) -> torch.Tensor:

@@ -1,6 +1,7 @@
-"""Points and directions go in; light, shadows and surface colours in 0..1 come out.
+"""Light, shadows and surface colours.
 
-Never uses tensor operations that are not correctly rounded (see `render`).
+In: points and directions. Out: colours in 0..1. Never: a tensor operation that is not correctly
+rounded.
 """
 
 import math
@@ -79,11 +80,17 @@ def shadow(p: tuple[Tensor, Tensor, Tensor | float], row: Sequence[Tensor]) -> T
     Where the spheroid is the unit sphere, the ray w + s l passes it at sqrt(|w|^2 - (w.l)^2); the
     penumbra around 1 widens with the distance -w.l to there.
     """
-    w = (p[0] - row[0]) * row[3], (p[1] - row[1]) * row[3], (p[2] - row[2]) * row[4]
-    ahead = -(w[0] * row[5] + w[1] * row[6] + w[2] * row[7])
-    miss = (w[0] * w[0] + w[1] * w[1] + w[2] * w[2] - ahead * ahead).clamp_min(0.0).sqrt()
+    cx, cy, cz, flat, high, lx, ly, lz, *_ = row  # as `shadow_row` lists it
+    wx = (p[0] - cx) * flat
+    wy = (p[1] - cy) * flat
+    wz = (p[2] - cz) * high
+    ahead = -(wx * lx + wy * ly + wz * lz)
+    squared = wx * wx + wy * wy + wz * wz
+    miss = (squared - ahead * ahead).clamp_min(0.0).sqrt()
     soft = 0.12 + 0.07 * ahead.clamp_min(0.0)
-    depth = ((1.0 + soft - miss) / (2.0 * soft)).clamp(0.0, 1.0) * (4.0 * ahead).clamp(0.0, 1.0)
+    inside = ((1.0 + soft - miss) / (2.0 * soft)).clamp(0.0, 1.0)
+    # A point behind the spheroid's middle, seen from the light, is in no shadow of it.
+    depth = inside * (4.0 * ahead).clamp(0.0, 1.0)
     return depth * depth * (3.0 - 2.0 * depth)
 
 
@@ -148,7 +155,7 @@ def floor_pattern(x: Tensor, y: Tensor, weights: Sequence[Tensor]) -> Tensor:
 
 def _camera_columns(views: Sequence[Camera], device: torch.device) -> list[Tensor]:
     rows = [[*v.position, *v.right, *v.up, *v.forward] for v in views]
-    return [c.view(-1, 1, 1) for c in torch.tensor(rows, device=device).unbind(1)]
+    return _by_image(torch.tensor(rows, device=device))
 
 
 def _edge(scene: Scene, view: Camera) -> float:
@@ -168,26 +175,35 @@ def backdrop(scenes: Sequence[Scene], views: Sequence[Camera], size: int,
     One sample per pixel; the floor's edge is blended by the exact coverage of its pixel row.
     """
     steps = (torch.arange(size, device=device, dtype=torch.float32) + 0.5) / size
-    u, v = ((steps - 0.5) / FOCAL).view(1, 1, -1), ((0.5 - steps) / FOCAL).view(1, -1, 1)
+    u = ((steps - 0.5) / FOCAL).view(1, 1, -1)
+    v = ((0.5 - steps) / FOCAL).view(1, -1, 1)
+    # Where the ray of a pixel meets the floor; the camera has no roll, so depth varies by row.
     px, py, pz, rx, ry, _, ux, uy, uz, fx, fy, fz = _camera_columns(views, device)
     t = pz / (-(fz + v * uz)).clamp_min(0.05)
     x = (px + t * (fx + v * ux)) + t * rx * u
     y = (py + t * (fy + v * uy)) + t * ry * u
-    patterns = torch.tensor([_PATTERN[s.floor] for s in scenes], device=device)
-    shade = floor_pattern(x, y, [c.view(-1, 1, 1) for c in patterns.unbind(1)])
-    shade = shade * _floor_light(scenes, x, y)
-    edges = [_edge(s, c) for s, c in zip(scenes, views, strict=True)]
+    patterns = torch.tensor([_PATTERN[scene.floor] for scene in scenes], device=device)
+    shade = floor_pattern(x, y, _by_image(patterns)) * _floor_light(scenes, x, y)
+    edges = [_edge(scene, view) for scene, view in zip(scenes, views, strict=True)]
     edge = torch.tensor(edges, device=device).view(-1, 1, 1)
     cover = ((edge - v * FOCAL) * size + 0.5).clamp(0.0, 1.0)
     rise = ((v * FOCAL - edge) / (0.5 - edge)).clamp(0.0, 1.0)
-    colors = torch.tensor(
-        [(*FLOORS[s.floor], *BACKGROUNDS[s.background][0], *BACKGROUNDS[s.background][1])
-         for s in scenes], device=device, dtype=torch.float32) / 255.0  # fmt: skip
-    ground, near, high = (
-        [c.view(-1, 1, 1) for c in colors[:, k : k + 3].unbind(1)] for k in (0, 3, 6)
-    )
-    far = [n + (h - n) * rise for n, h in zip(near, high, strict=True)]
-    return [f + cover * (g * shade - f) for f, g in zip(far, ground, strict=True)]
+    rows = []
+    for scene in scenes:
+        near, high = BACKGROUNDS[scene.background]
+        rows.append((*FLOORS[scene.floor], *near, *high))
+    colors = _by_image(torch.tensor(rows, device=device, dtype=torch.float32) / 255.0)
+    channels = []
+    for k in range(3):
+        ground, near, high = colors[k], colors[3 + k], colors[6 + k]
+        far = near + (high - near) * rise
+        channels.append(far + cover * (ground * shade - far))
+    return channels
+
+
+def _by_image(table: Tensor) -> list[Tensor]:
+    """The columns of a table with a row for each image, to broadcast over its pixels."""
+    return [column.view(-1, 1, 1) for column in table.unbind(1)]
 
 
 def _floor_light(scenes: Sequence[Scene], x: Tensor, y: Tensor) -> Tensor:
@@ -196,12 +212,12 @@ def _floor_light(scenes: Sequence[Scene], x: Tensor, y: Tensor) -> Tensor:
     for slot in range(max(len(s.objects) for s in scenes)):
         # Slot by slot, so that only scenes with that many objects are computed.
         chosen = [k for k, s in enumerate(scenes) if len(s.objects) > slot]
-        rows = [
-            [*shadow_row(o, o.center, light_direction(scenes[k])), float(touches_floor(o))]
-            for k in chosen
-            for o in (scenes[k].objects[slot],)
-        ]
-        columns = [c.view(-1, 1, 1) for c in torch.tensor(rows, device=x.device).unbind(1)]
+        rows = []
+        for k in chosen:
+            obj = scenes[k].objects[slot]
+            row = shadow_row(obj, obj.center, light_direction(scenes[k]))
+            rows.append([*row, float(touches_floor(obj))])
+        columns = _by_image(torch.tensor(rows, device=x.device))
         index = torch.tensor(chosen, device=x.device)
         px, py = x.index_select(0, index), y.index_select(0, index)
         dx, dy = (px - columns[0]) * columns[3], (py - columns[1]) * columns[3]

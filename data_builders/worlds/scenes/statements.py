@@ -1,12 +1,14 @@
-"""A scene and nouns go in; true, false or None, undecided, comes out.
+"""The truth of nouns and relations in a scene.
+
+In: a scene and nouns. Out: true, false, or None for what is undecided.
 
 A relation is true where it stands out (`captions.clear_relation`), false where it misses even
-CLEVR's bound (`grammar.relations`), and undecided in between.
+CLEVR's bound (`sampling.relations`), and undecided in between.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import permutations, product
 
 from data_builders.phrases import ATTRIBUTE_ORDER
 from data_builders.worlds.scenes.captions import clear_relation
@@ -27,10 +29,13 @@ class Noun:
 
     def matches(self, obj: SceneObject) -> bool:
         """Tells whether the noun is true of the object."""
-        return obj.shape == self.shape and all(
-            (getattr(obj, kind) == value) != (kind in self.negated)
-            for kind, value in self.attributes
-        )
+        if obj.shape != self.shape:
+            return False
+        for kind, value in self.attributes:
+            has = getattr(obj, kind) == value
+            if has == (kind in self.negated):
+                return False
+        return True
 
     def get(self, kind: str) -> str | None:
         """Returns the stated value of the kind, which may be "shape"."""
@@ -40,7 +45,8 @@ class Noun:
         """Returns the noun with this value of the kind, stated before or not."""
         if kind == "shape":
             return replace(self, shape=value)
-        return replace(self, attributes=tuple((dict(self.attributes) | {kind: value}).items()))
+        attributes = dict(self.attributes) | {kind: value}
+        return replace(self, attributes=tuple(attributes.items()))
 
     def negating(self, kind: str) -> "Noun":
         """Returns the noun with one of its attributes negated."""
@@ -66,10 +72,10 @@ def describe(obj: SceneObject, kinds: Iterable[str] = ("color",)) -> Noun:
 
 def stated_attributes(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
     """Returns the attributes that vary in a world and their values; "plain" is never stated."""
-    return {
-        kind: tuple(value for value in values if value != "plain")
-        for kind, values in spec.attributes().items()
-    }
+    stated = {}
+    for kind, values in spec.attributes().items():
+        stated[kind] = tuple(value for value in values if value != "plain")
+    return stated
 
 
 def stated_kinds(obj: SceneObject, kinds: Iterable[str]) -> list[str]:
@@ -97,11 +103,10 @@ def exists(scene: Scene, *nouns: Noun) -> Truth:
     candidates = [referents(scene, noun) for noun in nouns]
     if not all(candidates):
         return False
-    assignable = any(
-        all(k in group for k, group in zip(chosen, candidates, strict=True))
-        for chosen in permutations(range(len(scene.objects)), len(nouns))
-    )
-    return True if assignable else None
+    # Some choice of one candidate of each noun has no object twice.
+    if any(len(set(chosen)) == len(nouns) for chosen in product(*candidates)):
+        return True
+    return None
 
 
 def absent(scene: Scene, noun: Noun) -> bool:
@@ -111,11 +116,14 @@ def absent(scene: Scene, noun: Noun) -> bool:
 
 def relation_holds(scene: Scene, first: Noun, relation: str, second: Noun) -> Truth:
     """Tells whether an object of the first noun has the relation to one of the second."""
-    pairs = [(i, j) for i in referents(scene, first) for j in referents(scene, second) if i != j]
+    both = product(referents(scene, first), referents(scene, second))
+    pairs = [(i, j) for i, j in both if i != j]
     if any(clear_relation(scene, i, j) == relation for i, j in pairs):
         return True
     table = relations(scene)[relation]
-    return None if any(i in table[j] for i, j in pairs) else False
+    if any(i in table[j] for i, j in pairs):
+        return None
+    return False
 
 
 def object_count(scene: Scene, shape: str | None) -> int:
@@ -131,17 +139,20 @@ def all_true(truths: Iterable[Truth]) -> Truth:
         (None, False, True)
     """
     truths = list(truths)
-    return False if False in truths else None if None in truths else True
+    if False in truths:
+        return False
+    return None if None in truths else True
 
 
 def clear_relations(scene: Scene, indices: Iterable[int] | None = None) -> list[Edge]:
     """Returns every relation that stands out among the objects, in both directions."""
     chosen = range(len(scene.objects)) if indices is None else indices
-    return [
-        (i, relation, j)
-        for i, j in permutations(chosen, 2)
-        if (relation := clear_relation(scene, i, j))
-    ]
+    edges = []
+    for i, j in permutations(chosen, 2):
+        relation = clear_relation(scene, i, j)
+        if relation is not None:
+            edges.append((i, relation, j))
+    return edges
 
 
 def exchange(
@@ -149,8 +160,11 @@ def exchange(
 ) -> tuple[tuple[Noun, Noun], tuple[Noun, Noun]] | None:
     """The nouns of two objects, and those with one attribute exchanged, or None if not false."""
     a, b = scene.objects[i], scene.objects[j]
-    if a.shape == b.shape or not all(stated_kinds(obj, [kind]) for obj in (a, b)):
+    values = getattr(a, kind), getattr(b, kind)
+    if a.shape == b.shape or "plain" in values:
         return None
     first, second = describe(a, [kind]), describe(b, [kind])
-    swapped = first.replaced(kind, getattr(b, kind)), second.replaced(kind, getattr(a, kind))
-    return ((first, second), swapped) if exists(scene, *swapped) is False else None
+    swapped = first.replaced(kind, values[1]), second.replaced(kind, values[0])
+    if exists(scene, *swapped) is not False:
+        return None
+    return (first, second), swapped

@@ -1,4 +1,7 @@
-"""A spec and a seed go in, videos in which one object changes colour come out (GEB+)."""
+"""Videos in which one object changes its colour (GEB+).
+
+In: a spec and a seed. Out: a series of videos.
+"""
 
 import random
 from collections.abc import Iterator, Sequence

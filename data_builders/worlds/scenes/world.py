@@ -1,4 +1,7 @@
-"""Options go in, rendered scenes in the formats of corpora come out. Never writes shards."""
+"""The builder of the rendered world.
+
+In: options. Out: rendered scenes in the formats of corpora. Never: a shard.
+"""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -140,18 +143,20 @@ class ScenesBuilder(Builder):
         classes: int = 0, long_foils: int = 0, unread_colors: Sequence[str] = (),
         held_out: int = 0, ar4t_form: AR4TForm = "world", clevr: bool = False,
     ) -> None:  # fmt: skip
-        _check_counts(train=train, val=val, test=test, cogent=cogent, multi=multi,
+        _check_counts(0, train=train, val=val, test=test, cogent=cogent, multi=multi,
                       ar4t_train=ar4t_train, ar4t_test=ar4t_test,
                       benchmarks=benchmarks, placements=placements, foils=foils,
                       eqben_train=eqben_train, classes=classes, long_foils=long_foils,
                       held_out=held_out)  # fmt: skip
+        _check_counts(1, spar_repeats=spar_repeats, processes=1 if processes is None else processes)
+        if not train + val + test:
+            raise UserError("expected scenes in train, val or test, got none: raise one of them")
         if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
             raise UserError(
                 f"expected single_attributes out of {list(ATTRIBUTE_ORDER)} with 'color' among "
                 f"them, got {list(single_attributes)}: correct them"
             )
-        if processes is not None and processes < 1:
-            raise UserError(f"expected processes >= 1, got {processes}: raise it or leave it out")
+
         self.scenes = {"train": train, "val": val, "test": test, "valA": cogent, "valB": cogent}
         self.multi, self.ar4t = multi, {"train": ar4t_train, "test": ar4t_test}
         self.ar4t_form: AR4TForm = ar4t_form
@@ -168,8 +173,7 @@ class ScenesBuilder(Builder):
         self.unseen = unseen_compositions(unseen, read, shapes)
         self.training = replace(self.world, colors=read, forbidden=self.unseen)
         self.unread = frozenset(itertools.product(set(colors) - set(read), shapes))
-        if spar_repeats < 1:
-            raise UserError(f"expected spar_repeats >= 1, got {spar_repeats}: raise it")
+
         self.benchmarks, self.placements = benchmarks, placements
         self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
         self.classes, self.long_foils, self.held_out = classes, long_foils, held_out
@@ -237,10 +241,11 @@ class ScenesBuilder(Builder):
                 spec = self.training if split == "train" else self.world
                 for part in ar4t_splits(self.ar4t_form, split, count, spec, self._seed):
                     add(*part)
-        for part, series in _ENGINE.items() if self.eqben_train else ():
-            name = f"eqben_{part}"
+        if self.eqben_train:
             spec = _at_least_two(self.training)
-            add(name, series(spec, self._seed(name)), 2 * self.eqben_train)
+            for part, series in _ENGINE.items():
+                name = f"eqben_{part}"
+                add(name, series(spec, self._seed(name)), 2 * self.eqben_train)
         return splits
 
     def _seed(self, name: str) -> int:
@@ -328,9 +333,9 @@ def _at_least_two(spec: WorldSpec) -> WorldSpec:
     return replace(spec, min_objects=low, max_objects=high)
 
 
-def _check_counts(**counts: int) -> None:
+def _check_counts(least: int, **counts: int) -> None:
     for name, count in counts.items():
-        if count < 0:
-            raise UserError(f"expected {name} >= 0, got {count}: pass a number of scenes or items")
-    if not counts["train"] + counts["val"] + counts["test"]:
-        raise UserError("expected scenes in train, val or test, got none: raise one of them")
+        if count < least:
+            raise UserError(
+                f"expected {name} >= {least}, got {count}: pass a number of scenes or items"
+            )

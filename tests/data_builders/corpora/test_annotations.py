@@ -7,14 +7,15 @@ import pytest
 from data_builders.corpora.annotations import ClevrScenes, VisualGenomeGraphs, inside
 from data_builders.corpora.gqa import GQAGraphs
 from data_builders.corpora.paco import PacoObjects
+from tests.data_builders.conftest import dump
+from tests.refusals import refused
 from vlmtune.errors import UserError
 
 
 def test_clevr_without_texture(tmp_path):
     obj = {"shape": "cube", "color": "red", "material": "metal", "size": "small"}
     scene = {"image_filename": "CLEVR_val_000003.png", "objects": [obj]}
-    path = tmp_path / "s.json"
-    path.write_text(json.dumps({"scenes": [scene]}))
+    path = dump(tmp_path / "s.json", {"scenes": [scene]})
     (image,) = ClevrScenes(path, tmp_path, ["size", "color"], ["color"]).images()
     assert image.id == "CLEVR_val_000003"
     assert image.file == tmp_path / "CLEVR_val_000003.png"
@@ -25,7 +26,7 @@ def test_clevr_without_texture(tmp_path):
         ("red",),
     )
     assert annotated.attributes == {"red", "metal", "small"}
-    with pytest.raises(UserError, match=r"another layout.*texture"):
+    with refused(r"another layout.*texture"):
         list(ClevrScenes(path, tmp_path, ["texture"]).images())
 
 
@@ -82,12 +83,11 @@ OUTSIDE = [
 
 @pytest.mark.parametrize(("reader", "content", "entry", "name"), OUTSIDE)
 def test_files_outside_the_images_folder_are_refused(tmp_path, reader, content, entry, name):
-    path = tmp_path / "annotations.json"
-    path.write_text(json.dumps(content))
+    path = dump(tmp_path / "annotations.json", content)
     data = [{"image_id": 7, "url": "https://cs.example.edu/../7.jpg"}]
     path.with_name("data.json").write_text(json.dumps(data))
     message = rf"inside {tmp_path}/in, {entry} of {tmp_path}/\w+\.json is '{re.escape(name)}': "
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         list(reader(path, tmp_path / "in").images())
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_builders.corpora.class_folders import ClassFoldersBuilder
+from tests.data_builders.conftest import dump
 from tests.refusals import refused
 from vlmtune.benchmarks.files import write_image
 from vlmtune.data.collate import collate
@@ -75,8 +76,7 @@ def _first_of_each(made: list[Group]) -> list[Group]:
 
 def test_names_come_from_a_file(folder, tmp_path):
     names = {"cat": "kitten", "fire_truck": "lorry", "frog": "toad", "ship": "boat"}
-    path = tmp_path / "names.json"
-    path.write_text(json.dumps(names))
+    path = dump(tmp_path / "names.json", names)
     made = groups(path=folder, classes=path, templates=["{}"], negatives=0)
     assert {label(group): group.texts for group in made} == {k: (v,) for k, v in names.items()}
     path.write_text(json.dumps({**names, "cat": "boat"}))
@@ -124,7 +124,7 @@ def test_wrong_options(folder, options, message):
 
 
 def test_a_folder_without_classes(tmp_path):
-    with refused("at least two folders of images.*No such file"):
+    with refused("at least two folders of images.*no such file"):
         groups(path=tmp_path / "nowhere")
     (tmp_path / "a").mkdir()
     with refused("got 1 folders"):

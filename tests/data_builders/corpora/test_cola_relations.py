@@ -12,9 +12,9 @@ import pytest
 from data_builders.corpora.annotations import ClevrScenes, VisualGenomeGraphs
 from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.gqa import GQAGraphs
-from tests.data_builders.conftest import load
-from tests.data_builders.pictures import JPEG
-from vlmtune.errors import UserError
+from tests.data_builders.conftest import dump, groups, load, released, truths
+from tests.data_builders.corpora.graphs import gqa
+from tests.refusals import refused
 
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
            "behind": "behind"}  # fmt: skip
@@ -29,10 +29,7 @@ EVERY: dict[str, Any] = {
 
 
 def texts_of(builder: ColaBuilder) -> dict[str, dict[str, bool]]:
-    return {
-        group.image_ids[0]: dict(zip(group.texts, group.truth[0].tolist(), strict=True))
-        for group, _ in builder.records()
-    }
+    return {group.image_ids[0]: truths(group) for group in groups(builder)}
 
 
 def clevr_reader(world: Path, split: str = "train", **arguments) -> ClevrScenes:
@@ -67,7 +64,7 @@ def test_truth_by_brute_force(world, clevr):
     assert not any(re.search(r"\b(a|an|and)\b", text) for text in corpus)
     for group in built:
         scene = clevr[f"train/{group.image_ids[0]}.png"]
-        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+        for text, true in truths(group).items():
             assert true == naively_true(text, scene), text
         for text in corpus:  # exhaustive: of every query of the corpus
             assert (text in group.true_ids[0]) == naively_true(text, scene), text
@@ -98,22 +95,6 @@ def test_counts_of_pairs_twins_and_reversals(world, clevr):
     assert negatives > 100
 
 
-def gqa(folder: Path, objects: dict[str, str], relations: list[tuple[str, str, str]]) -> GQAGraphs:
-    """GQA's graph of one image; an object is "attribute ... name"."""
-    graph = {
-        key: {
-            "name": text.split()[-1],
-            "attributes": text.split()[:-1],
-            "relations": [{"name": r, "object": j} for i, r, j in relations if i == key],
-        }
-        for key, text in objects.items()
-    }
-    path = folder / "graphs.json"
-    path.write_text(json.dumps({"1": {"objects": graph}}))
-    (folder / "1.jpg").write_bytes(JPEG)
-    return GQAGraphs(path, folder, single=2, multi=2)
-
-
 def test_the_form_of_the_paper(tmp_path):
     objects = {
         "p": "square white plate",
@@ -122,7 +103,7 @@ def test_the_form_of_the_paper(tmp_path):
         "b": "blue car",
     }
     relations = [("p", "on top of", "t"), ("r", "to the left of", "b"), ("p", "near", "r")]
-    reader = gqa(tmp_path, objects, relations)
+    reader = gqa(tmp_path, {"1": objects}, {"1": relations}, multi=2)
     (texts,) = texts_of(ColaBuilder(reader, form="relation", reversals=True, **EVERY)).values()
     assert {text: yes for text, yes in texts.items() if len(text.split()) > 3} == {
         "square white plate on top of brown wooden table": True,
@@ -148,7 +129,9 @@ def test_the_form_of_the_paper(tmp_path):
 )
 def test_a_twin_that_may_be_true_is_no_negative(tmp_path, relation, false):
     """Both cars are there, so the relation alone makes the twin false or not."""
-    reader = gqa(tmp_path, {"r": "red car", "b": "blue car"}, [("r", relation, "b")])
+    reader = gqa(
+        tmp_path, {"1": {"r": "red car", "b": "blue car"}}, {"1": [("r", relation, "b")]}, multi=2
+    )
     (texts,) = texts_of(ColaBuilder(reader, form="relation", reversals=True, **EVERY)).values()
     assert texts[f"red car {relation} blue car"]
     assert (f"blue car {relation} red car" in texts) == false
@@ -159,11 +142,11 @@ def test_a_twin_under_another_pair_of_objects(tmp_path):
     objects = {"a": "red cup", "b": "blue box", "c": "blue cup", "d": "red box"}
     everything: dict[str, Any] = {"form": "relation", **EVERY}
     for relations in ([("a", "on", "b"), ("c", "on", "d")], [("a", "on", "b")]):
-        reader = gqa(tmp_path, objects, relations)
+        reader = gqa(tmp_path, {"1": objects}, {"1": relations}, multi=2)
         (texts,) = texts_of(ColaBuilder(reader, **everything)).values()
         assert "blue cup on red box" not in [text for text, yes in texts.items() if not yes]
     # The other way round it is false.
-    reader = gqa(tmp_path, objects, [("a", "on", "b"), ("d", "on", "c")])
+    reader = gqa(tmp_path, {"1": objects}, {"1": [("a", "on", "b"), ("d", "on", "c")]}, multi=2)
     (texts,) = texts_of(ColaBuilder(reader, **everything)).values()
     assert texts["blue cup on red box"] is False
 
@@ -217,8 +200,7 @@ def test_all_subsets_of_clevrs_attributes(tmp_path):
     ]  # fmt: skip
     for scene in scenes:
         (tmp_path / scene["image_filename"]).touch()
-    path = tmp_path / "scenes.json"
-    path.write_text(json.dumps({"scenes": scenes}))
+    path = dump(tmp_path / "scenes.json", {"scenes": scenes})
     reader = ClevrScenes(path, tmp_path, ["size", "color", "material"])
     builder = ColaBuilder(reader, single=99, misbound=0, half_wrong=0, multi=0, subsets=True)
     built = texts_of(builder)
@@ -244,7 +226,7 @@ def test_negatives_of_subsets(world, clevr):
     for group in groups:
         scene = clevr[f"train/{group.image_ids[0]}.png"]
         assert set(group.true_ids[0]) & corpus == {t for t in corpus if naively_true(t, scene)}
-        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+        for text, true in truths(group).items():
             assert true == naively_true(text, scene), text
 
 
@@ -258,20 +240,14 @@ def test_idle_options_are_not_recorded(world):
     assert (given["form"], given["reversals"], given["subsets"]) == ("relation", True, True)
     mistakes: tuple[dict[str, Any], ...] = ({"form": "with"}, {"reversals": True})
     for wrong in mistakes:
-        with pytest.raises(UserError, match="and reversals only with relations"):
+        with refused("and reversals only with relations"):
             ColaBuilder(reader, **wrong)
-
-
-RELEASED = (
-    Path(__file__).parents[2] / "../shared/data/cola/COLA_multiobjects_matching_benchmark.json"
-)
 
 
 def test_released_queries_have_this_form():
     """The most frequent relations of Cola's own 420 queries are the ones that are read here."""
-    if not RELEASED.is_file():
-        pytest.skip("needs Cola's released file in ../shared/data")
-    queries = list(itertools.chain(*(row[1::2] for row in json.loads(RELEASED.read_text()))))
+    rows = load(released("cola/COLA_multiobjects_matching_benchmark.json"))
+    queries = [query for row in rows for query in row[1::2]]
     assert len(queries) == 420
     assert not any(re.search(r"\b(a|an|and) ", query) for query in queries)
     counts = {phrase: sum(f" {phrase} " in q for q in queries) for phrase in PHRASES.values()}
@@ -289,7 +265,7 @@ def test_sides_and_clear_relations_by_brute_force(world, clevr):
     corpus: dict[bool, int] = {True: 0, False: 0}
     for group, _ in builder.records():
         scene = clevr[f"train/{group.image_ids[0]}.png"]
-        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+        for text, true in truths(group).items():
             if side := re.fullmatch(r"(\w+) (\w+) on the (left|right|top|bottom)", text):
                 color, shape, name = side.groups()
                 axis, low = {"left": (0, True), "right": (0, False), "top": (1, True),
@@ -319,7 +295,7 @@ def test_sentences_say_the_same(world, clevr):
     worded = Counter[bool]()
     for group, _ in built:
         scene = clevr[f"train/{group.image_ids[0]}.png"]
-        for text, true in zip(group.texts, group.truth[0].tolist(), strict=True):
+        for text, true in truths(group).items():
             first = re.sub("^the ", "", text)
             plain = re.sub(r" is (.+) the (\w+ \w+)$", r" \1 \2", first)
             plain = re.sub(r"^a photo of an? (.+) of the picture$", r"\1", plain)
@@ -351,8 +327,7 @@ def test_sides_of_boxes(tmp_path):
         "2": {"name": "cat", "attributes": ["white"], "x": 60, "y": 0, "w": 20, "h": 10},
         "3": {"name": "dog", "attributes": ["black"]},
     }}  # fmt: skip
-    path = tmp_path / "graphs.json"
-    path.write_text(json.dumps({"7": graph}))
+    path = dump(tmp_path / "graphs.json", {"7": graph})
     reader = GQAGraphs(path, tmp_path, single=1)
     (image,) = reader.images()
     assert [obj.center for obj in image.objects] == [(0.1, 0.5), (0.7, 0.1), None]
@@ -370,5 +345,5 @@ def test_sides_of_boxes(tmp_path):
 
 @pytest.mark.parametrize("size", [[64], [0, 64]])
 def test_the_size_of_images(world, size):
-    with pytest.raises(UserError, match="expected size as"):
+    with refused("expected size as"):
         clevr_reader(world, size=size)

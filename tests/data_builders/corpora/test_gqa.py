@@ -1,9 +1,6 @@
-import json
-
-import pytest
-
 from data_builders.corpora.gqa import GQAGraphs
-from vlmtune.errors import UserError
+from tests.data_builders.conftest import dump
+from tests.refusals import refused
 
 
 def test_graphs_as_distributed(tmp_path):
@@ -18,8 +15,7 @@ def test_graphs_as_distributed(tmp_path):
             },
         }
     }
-    path = tmp_path / "train_sceneGraphs.json"
-    path.write_text(json.dumps(graphs))
+    path = dump(tmp_path / "train_sceneGraphs.json", graphs)
     reader = GQAGraphs(path, tmp_path / "images")
     (image,) = reader.images()
     assert (image.id, image.file) == ("2407890", tmp_path / "images/2407890.jpg")
@@ -36,5 +32,5 @@ def test_graphs_as_distributed(tmp_path):
 def test_another_layout_is_refused(tmp_path):
     path = tmp_path / "g.json"
     path.write_text("[]")
-    with pytest.raises(UserError, match="GQA scene graphs"):
+    with refused("GQA scene graphs"):
         list(GQAGraphs(path, tmp_path).images())

@@ -6,15 +6,14 @@ import pytest
 from data_builders.corpora.coco import CocoBuilder
 from data_builders.corpora.flickr30k import Flickr30kBuilder
 from data_builders.corpora.karpathy import KarpathyBuilder
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import dump, load
 from tests.data_builders.pictures import JPEG, encoded
 from tests.refusals import refused
 from vlmtune.data.schema import check, read_manifest
 
 
 def dataset(folder: Path, images: list[dict]) -> Path:
-    path = folder / "dataset.json"
-    path.write_text(json.dumps({"images": images, "dataset": "x"}))
+    path = dump(folder / "dataset.json", {"images": images, "dataset": "x"})
     for image in images:
         file = folder / image.get("filepath", "") / image["filename"]
         file.parent.mkdir(exist_ok=True)
@@ -159,8 +158,7 @@ OUTSIDE = [
 @pytest.mark.parametrize("row", OUTSIDE)
 def test_files_outside_the_images_folder_are_refused(tmp_path, row):
     images = [image("1.jpg", "train", "x"), {**image("2.jpg", "train", "y"), **row}]
-    path = tmp_path / "dataset.json"
-    path.write_text(json.dumps({"images": images}))
+    path = dump(tmp_path / "dataset.json", {"images": images})
     for name in ("in/1.jpg", "other/2.jpg"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(JPEG)
@@ -177,8 +175,7 @@ def test_annotations_of_coco_that_cannot_be_used_are_listed_by_position(tmp_path
         {"image_id": 1},
     ]
     content = {"images": [{"id": 1, "file_name": "1.jpg"}], "annotations": annotations}
-    path = tmp_path / "captions.json"
-    path.write_text(json.dumps(content))
+    path = dump(tmp_path / "captions.json", content)
     CocoBuilder(path, tmp_path).build(tmp_path / "out", progress=False)
     counts = read_manifest(tmp_path / "out").counts
     assert counts["skipped: annotation of an unknown image"] == 1

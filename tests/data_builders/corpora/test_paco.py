@@ -1,9 +1,6 @@
-import json
-
-import pytest
-
 from data_builders.corpora.paco import PacoObjects
-from vlmtune.errors import UserError
+from tests.data_builders.conftest import dump
+from tests.refusals import refused
 
 
 def row(id_: int, image: int, category: int, attributes: list[int] | None) -> dict:
@@ -37,8 +34,7 @@ def content() -> dict:
 
 
 def test_objects_as_distributed(tmp_path):
-    path = tmp_path / "paco.json"
-    path.write_text(json.dumps(content()))
+    path = dump(tmp_path / "paco.json", content())
     reader = PacoObjects(path, tmp_path)
     (tmp_path / "train2017").mkdir()
     (tmp_path / "train2017/000000000003.jpg").touch()
@@ -51,7 +47,6 @@ def test_objects_as_distributed(tmp_path):
 
 
 def test_another_layout_is_refused(tmp_path):
-    path = tmp_path / "paco.json"
-    path.write_text(json.dumps({**content(), "annotations": [{}]}))
-    with pytest.raises(UserError, match="PACO"):
+    path = dump(tmp_path / "paco.json", {**content(), "annotations": [{}]})
+    with refused("PACO"):
         list(PacoObjects(path, tmp_path).images())

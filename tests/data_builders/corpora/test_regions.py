@@ -6,11 +6,11 @@ import pytest
 from data_builders.corpora.annotations import VisualGenomeGraphs
 from data_builders.corpora.gqa import GQAGraphs
 from data_builders.corpora.regions import RegionsBuilder
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import dump, load
 from tests.data_builders.pictures import JPEG
+from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.data.schema import check, read_manifest
-from vlmtune.errors import UserError
 
 PHRASES = {  # image id -> phrases as people write them
     7: ["A man in a Red cap", "a man  in a red cap\n", "a dog", " "],
@@ -75,8 +75,9 @@ def test_all_phrases_are_true_sampled_or_not(tmp_path):
 
 def test_measured_images_are_left_out(tmp_path):
     path, reader = corpus(tmp_path)
-    benchmark = tmp_path / "COLA.json"
-    benchmark.write_text(json.dumps([["https://a.org/7.jpg", "x", "https://a.org/9.jpg", "y"]]))
+    benchmark = dump(
+        tmp_path / "COLA.json", [["https://a.org/7.jpg", "x", "https://a.org/9.jpg", "y"]]
+    )
     builder = RegionsBuilder(path, reader, measured=[benchmark])
     assert list(groups(builder)) == ["8"]
     assert builder.counts["skipped: measured"] == 2
@@ -85,8 +86,7 @@ def test_measured_images_are_left_out(tmp_path):
 
 def test_excluded_images_are_left_out(tmp_path):
     path, reader = corpus(tmp_path)
-    exclude = tmp_path / "exclude.json"
-    exclude.write_text(json.dumps({"unseen": [[["blue"], "sky"]], "images": ["7"]}))
+    exclude = dump(tmp_path / "exclude.json", {"unseen": [[["blue"], "sky"]], "images": ["7"]})
     builder = RegionsBuilder(path, reader, exclude=exclude)
     assert list(groups(builder)) == ["9", "8"]  # "the sky is blue" stays
     assert builder.counts["skipped: excluded"] == 1
@@ -121,7 +121,7 @@ def test_missing_images(tmp_path):
     path, reader = corpus(tmp_path)
     (tmp_path / "8.jpg").unlink()
     (tmp_path / "6.jpg").unlink()  # without phrases: not asked for
-    with pytest.raises(UserError, match=r"at most 2% of 3 images to be unusable, got 1, .*8\.jpg"):
+    with refused(r"at most 2% of 3 images to be unusable, got 1, .*8\.jpg"):
         RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
     builder = RegionsBuilder(path, reader)
@@ -141,18 +141,15 @@ def test_wrong_descriptions(tmp_path, content, message):
     path.unlink()
     if content is not None:
         path.write_text(content)
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(message) as caught:
         groups(RegionsBuilder(path, reader))
     assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_wrong_arguments(tmp_path):
     path, reader = corpus(tmp_path)
-    with pytest.raises(UserError, match="expected phrases >= 1, got 0"):
+    with refused("expected phrases >= 1, got 0"):
         RegionsBuilder(path, reader, phrases=0)
-    with pytest.raises(UserError, match="expected a SceneReader"):
-        RegionsBuilder(path, {"class_path": "data_builders.corpora.regions.RegionsBuilder"})
     path.write_text("[]")
-    with pytest.raises(UserError, match="expected records from RegionsBuilder, got none"):
+    with refused("expected records from RegionsBuilder, got none"):
         RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)

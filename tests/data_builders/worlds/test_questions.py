@@ -1,4 +1,3 @@
-import json
 from collections import Counter
 
 import pytest
@@ -6,8 +5,7 @@ import pytest
 from data_builders.worlds.programs.program import answer_word, decode, execute
 from data_builders.worlds.programs.scene_graph import read_scenes
 from data_builders.worlds.questions import QuestionsBuilder
-from data_builders.worlds.scenes.world import ScenesBuilder
-from tests.data_builders.conftest import hashes, load
+from tests.data_builders.conftest import NOTHING, dump, hashes, load, rendered
 from tests.data_builders.worlds.programs.raw_scenes import (
     IllPosed,
     content,
@@ -24,9 +22,8 @@ CLEVRS_KEYS = {"image_index", "program", "question_index", "image_filename",
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
-    path = tmp_path_factory.mktemp("clevr") / "CLEVR_val_scenes.json"
-    path.write_text(json.dumps(content(25, seed=5)))
-    return path
+    folder = tmp_path_factory.mktemp("clevr")
+    return dump(folder / "CLEVR_val_scenes.json", content(25, seed=5))
 
 
 def test_the_file_is_one_of_clevrs(scenes, tmp_path):
@@ -56,21 +53,16 @@ def test_the_embedded_worlds_scenes_are_read(world, tmp_path):
     scenes = {scene.index: scene for scene in read_scenes(path)}
     assert len(rows) > 100
     for row in rows:
-        assert (
-            answer_word(execute(decode(row["program"]), scenes[row["image_index"]]))
-            == row["answer"]
-        )
+        answer = execute(decode(row["program"]), scenes[row["image_index"]])
+        assert answer_word(answer) == row["answer"]
 
 
 @pytest.fixture(scope="module")
 def like_clevr(tmp_path_factory):
     """Scenes of the embedded world as CLEVR's generator makes them."""
-    out = tmp_path_factory.mktemp("like_clevr") / "world"
-    none = dict.fromkeys(("train", "test", "cogent", "multi", "ar4t_train", "ar4t_test"), 0)
-    shapes = ("cube", "sphere", "cylinder")
-    builder = ScenesBuilder(**none, val=24, image_size=32, shapes=shapes, unseen=[], clevr=True)
-    builder.build(out, progress=False)
-    return out
+    options = NOTHING | {"val": 24, "image_size": 32, "unseen": [], "clevr": True}
+    options["shapes"] = ("cube", "sphere", "cylinder")
+    return rendered(tmp_path_factory.mktemp("like_clevr") / "world", options)
 
 
 def test_questions_about_scenes_as_clevrs_are_right(like_clevr, tmp_path):
@@ -137,8 +129,7 @@ def test_what_cannot_be_asked_is_refused(tmp_path, scenes):
             QuestionsBuilder(scenes, per_image=number)
     raw = content(1, low=1, high=1)["scenes"]
     raw[0]["objects"][0].pop("shape")
-    path = tmp_path / "broken.json"
-    path.write_text(json.dumps({"scenes": raw}))
-    with refused(r"scenes\[0\]\.objects\[0\]\.shape"):
+    path = dump(tmp_path / "broken.json", {"scenes": raw})
+    with refused("nothing at scenes/0/objects/0/shape"):
         QuestionsBuilder(path).build(tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()

@@ -30,7 +30,7 @@ def test_the_builder_writes_what_render_yields(built):
     assert [json.loads(line) for line in lines] == [g["complete"] for g in graphs]
     assert len(list((built / "out/images").iterdir())) == 5
     again = built / "again"
-    RequestsBuilder(built / "mine.json", 32, processes=2).build(again, progress=False)
+    RequestsBuilder(built / "mine.json", 32).build(again, progress=False)
     assert hashes(again) == hashes(built / "out")
 
 

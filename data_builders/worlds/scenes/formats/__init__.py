@@ -1,1 +1,4 @@
-"""Takes rendered scenes, gives annotation files in the formats of real corpora."""
+"""Annotation files of the rendered world, a module a corpus.
+
+In: rendered scenes. Out: contents of files in the format of the corpus.
+"""

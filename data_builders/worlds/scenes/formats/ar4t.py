@@ -1,4 +1,7 @@
-"""Rendered scenes go in, PUG:AR4T's csv (Bordes et al. 2023, appendix B.5) comes out."""
+"""PUG:AR4T's csv (Bordes et al. 2023, appendix B.5).
+
+In: rendered scenes. Out: the text of the csv.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,8 +1,11 @@
-"""Scenes go in, ARO's VG-Relation and VG-Attribution (Yuksekgonul et al. 2023, 2) come out."""
+"""ARO's VG-Relation and VG-Attribution (Yuksekgonul et al. 2023, section 2).
+
+In: rendered scenes. Out: rows of both files.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 from data_builders.phrases import PHRASES
@@ -54,17 +57,18 @@ def attribution(scenes: SuiteScenes) -> list[Row]:
 
     def write(context: SceneContext) -> tuple[Captions, list[str | None], int, int] | None:
         pairs = permutations(range(len(context.scene.objects)), 2)
-        swaps = [(i, j, kind) for i, j in pairs for kind in context.kinds]
-        for i, j, kind in context.shuffled(swaps):
+        for (i, j), kind in context.shuffled(list(product(pairs, context.kinds))):
             if exchanged := exchange(context.scene, i, j, kind):
-                true, false = (f"the {a} and the {b}" for a, b in exchanged)
-                return (true, false), [noun.get(kind) for noun in exchanged[0]], i, j
+                (a, b), (c, d) = exchanged
+                captions = f"the {a} and the {b}", f"the {c} and the {d}"
+                return captions, [a.get(kind), b.get(kind)], i, j
         return None
 
-    return [
-        {**_row(image, captions, around(image.boxes[i], image.boxes[j])), "attributes": values}
-        for image, (captions, values, i, j) in scenes.rows("aro attribution", write)
-    ]
+    rows = []
+    for image, (captions, values, i, j) in scenes.rows("aro attribution", write):
+        box = around(image.boxes[i], image.boxes[j])
+        rows.append(_row(image, captions, box) | {"attributes": values})
+    return rows
 
 
 def _row(image: SceneImage, captions: Captions, box: Sequence[int]) -> Row:

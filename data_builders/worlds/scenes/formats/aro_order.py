@@ -1,9 +1,13 @@
-"""Scenes go in, ARO's COCO-Order (Yuksekgonul et al. 2023, section 2) comes out."""
+"""ARO's COCO-Order (Yuksekgonul et al. 2023, section 2).
+
+In: rendered scenes. Out: captions and their shuffles.
+"""
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from data_builders.phrases import ATTRIBUTE_ORDER, both, related
@@ -19,11 +23,9 @@ from data_builders.worlds.scenes.statements import (
 )
 
 _ATTEMPTS = 60  # for one shuffle, before the caption is left out
-_KIND = {
-    word: kind
-    for kind, words in zip(ATTRIBUTE_ORDER, (SIZES, TEXTURES, COLORS, MATERIALS), strict=True)
-    for word in words
-}
+_KIND: dict[str, str] = {}
+for _kind, _words in zip(ATTRIBUTE_ORDER, (SIZES, TEXTURES, COLORS, MATERIALS), strict=True):
+    _KIND |= dict.fromkeys(_words, _kind)
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,10 @@ def files(scenes: SuiteScenes) -> tuple[str, str]:
 
 def _row(context: SceneContext) -> tuple[str, list[str]] | None:
     caption = _caption(context)
-    shuffles = _shuffles(caption, context) if caption else None
-    return (" ".join(caption.words()), shuffles) if caption and shuffles else None
+    if caption is None:
+        return None
+    shuffles = _shuffles(caption, context)
+    return None if shuffles is None else (" ".join(caption.words()), shuffles)
 
 
 def _caption(context: SceneContext) -> _Caption | None:
@@ -92,8 +96,11 @@ def _caption(context: SceneContext) -> _Caption | None:
 
     def noun(k: int) -> Noun:
         obj = context.scene.objects[k]
-        kinds = [x for x in stated_kinds(obj, context.kinds) if x != "color"]
-        return describe(obj, ["color", *(x for x in kinds if rng.random() < 0.35)])
+        kinds = ["color"]
+        for kind in stated_kinds(obj, context.kinds):
+            if kind != "color" and rng.random() < 0.35:
+                kinds.append(kind)
+        return describe(obj, kinds)
 
     return _Caption(noun(i), None if rng.random() < 0.4 else name, noun(j))
 
@@ -111,11 +118,14 @@ def _shuffles(caption: _Caption, context: SceneContext) -> list[str] | None:
             shuffled[position] = source[other]
         return shuffled
 
+    def within_trigrams() -> list[str]:
+        return list(chain(*(rng.sample(trigram, len(trigram)) for trigram in trigrams)))
+
     shufflers: tuple[Callable[[], list[str]], ...] = (
         lambda: among(among(words, nouns), adjectives),
         lambda: among(words, others),
-        lambda: [w for trigram in trigrams for w in rng.sample(trigram, len(trigram))],
-        lambda: [w for trigram in context.shuffled(trigrams) for w in trigram],
+        within_trigrams,
+        lambda: list(chain(*context.shuffled(trigrams))),
     )
     texts: list[str] = []
     for shuffle in shufflers:

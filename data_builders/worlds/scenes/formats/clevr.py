@@ -1,4 +1,7 @@
-"""Scenes go in, CLEVR's scenes JSON (Johnson et al. 2017, `render_images.py`) comes out."""
+"""CLEVR's scenes JSON (Johnson et al. 2017, `render_images.py`).
+
+In: rendered scenes. Out: the content of the file.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +15,9 @@ def _object(image: SceneImage, index: int) -> dict[str, Any]:
     obj = image.scene.objects[index]
     return {
         **{key: getattr(obj, key) for key in ("shape", "size", "material", "color")},
-        "3d_coords": [round(x, 6) for x in obj.center],
+        "3d_coords": _rounded(obj.center, 6),
         "rotation": round(obj.rotation, 4),
-        "pixel_coords": [round(x, 4) for x in image.pixel_coords[index]],
+        "pixel_coords": _rounded(image.pixel_coords[index], 4),
         # CLEVR lacks the following keys.
         "texture": obj.texture,
         "on": obj.on,
@@ -22,17 +25,20 @@ def _object(image: SceneImage, index: int) -> dict[str, Any]:
     }
 
 
+def _rounded(numbers: Sequence[float], digits: int) -> list[float]:
+    return [round(number, digits) for number in numbers]
+
+
 def scene_graph(split: str, image: SceneImage) -> dict[str, Any]:
     """Returns an entry of `scenes_<split>.json`: the scene of one image."""
     scene, table = image.scene, relations(image.scene)
+    axes = directions(scene.jitter)
     return {
         "split": split,
         "image_index": image.index,
         "image_filename": image.name,
         "objects": [_object(image, k) for k in range(len(scene.objects))],
-        "directions": {
-            name: [round(x, 9) for x in axis] for name, axis in directions(scene.jitter).items()
-        },
+        "directions": {name: _rounded(axis, 9) for name, axis in axes.items()},
         "relationships": {name: table[name] for name in GROUND_RELATIONS},
         "image_size": [image.size, image.size],
         "floor": scene.floor,

@@ -1,5 +1,9 @@
-"""Scenes go in, Cola's multi-object and single-object files (Ray et al. 2023) come out."""
+"""Cola's multi-object and single-object files (Ray et al. 2023).
 
+In: rendered scenes. Out: the contents of the files.
+"""
+
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,15 +40,20 @@ def single(images: Sequence[SceneImage], attributes: Sequence[str]) -> dict[str,
     any word of it, on any object (Cola, section 3).
     """
     # One spelling per composition: words in the order of `query`, the shape last.
-    queries = [[query(o, attributes) for o in image.scene.objects] for image in images]
-    labels = sorted({text for row in queries for text in row})
-    label_words = [set(label.split()) for label in labels]
+    queries: list[list[str]] = []
+    for image in images:
+        queries.append([query(obj, attributes) for obj in image.scene.objects])
+    labels = sorted(set(itertools.chain(*queries)))
     data = []
-    for image, row in zip(images, queries, strict=True):
-        words = {word for text in row for word in text.split()}
-        annotation = [[text.split()[:-1], text.split()[-1]] for text in row]
-        label = [int(text in row) for text in labels]
-        data.append([image.file, annotation, label, [int(bool(words & w)) for w in label_words]])
+    for image, texts in zip(images, queries, strict=True):
+        present = set(" ".join(texts).split())
+        annotation: list[list[Any]] = []
+        for text in texts:
+            *words, shape = text.split()
+            annotation.append([words, shape])
+        label = [int(text in texts) for text in labels]
+        hard = [int(not present.isdisjoint(text.split())) for text in labels]
+        data.append([image.file, annotation, label, hard])
     return {"labels": labels, "data": data}
 
 
@@ -53,7 +62,8 @@ def single_split(
 ) -> dict[str, list[str]]:
     """Returns which labels of `single` state a composition that training never showed."""
     labels: dict[str, set[str]] = {"seen": set(), "unseen": set()}
-    for obj in (obj for image in images for obj in image.scene.objects):
-        side = "unseen" if (obj.color, obj.shape) in unseen else "seen"
-        labels[side].add(query(obj, attributes))
+    for image in images:
+        for obj in image.scene.objects:
+            side = "unseen" if (obj.color, obj.shape) in unseen else "seen"
+            labels[side].add(query(obj, attributes))
     return {side: sorted(texts) for side, texts in labels.items()}

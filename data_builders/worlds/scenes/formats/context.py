@@ -1,4 +1,7 @@
-"""Rendered scenes and a caption writer go in, rows of a file come out, each with its own seed."""
+"""What all writers of captions share.
+
+In: rendered scenes and a writer. Out: rows of a file, each drawn with a seed of its own.
+"""
 
 import random
 from collections.abc import Callable, Mapping, Sequence

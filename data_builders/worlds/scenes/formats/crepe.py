@@ -1,7 +1,9 @@
-"""Scenes go in, rows of CREPE's csv files (Ma et al. 2023, sections 3 and 4) come out."""
+"""CREPE's csv files (Ma et al. 2023, sections 3 and 4).
+
+In: rendered scenes. Out: rows of the files.
+"""
 
 import itertools
-import random
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -11,7 +13,8 @@ from data_builders.worlds.scenes.formats.context import SceneContext, SuiteScene
 from data_builders.worlds.scenes.formats.crepe_captions import NEGATIVES, Caption, sample_caption
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import Composition
-from data_builders.worlds.scenes.statements import absent, describe
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.statements import Noun, absent, describe
 
 TYPES = tuple(NEGATIVES)
 COMPLEXITIES = tuple(range(4, 13))
@@ -42,6 +45,7 @@ def productivity(scenes: SuiteScenes, kind: str) -> dict[int, list[Row]]:
         if not possible or sum(map(len, rows.values())) == scenes.count:
             break
         atoms = possible[k % len(possible)]
+        # Another scene begins in each turn, so that no scene has most of the rows.
         for step in range(len(scenes.images)):
             image = scenes.images[(k + step) % len(scenes.images)]
             context = scenes.context(image, f"crepe {kind}:{atoms}")
@@ -95,27 +99,36 @@ def systematicity(
         if not objects:
             return None
         noun = describe(rng.choice(objects))
-        recolored = [noun.replaced("color", c) for c in colors if c != noun.get("color")]
-        reshaped = [noun.replaced("shape", s) for s in context.shapes if s != noun.shape]
-        atom = [with_article(n) for n in (*recolored, *reshaped) if absent(scene, n)]
-        pairs = (_shuffled_pair(p, rng) for p in context.shuffled([*product(reshaped, recolored)]))
-        comp = [both(*pair) for pair in list(pairs) if all(absent(scene, n) for n in pair)]
+        recolored = [noun.replaced("color", color) for color in colors]
+        recolored.remove(noun)
+        reshaped = [noun.replaced("shape", shape) for shape in context.shapes]
+        reshaped.remove(noun)
+        atom = [with_article(other) for other in _absent(scene, (*recolored, *reshaped))]
+        comp = []
+        for one, other in context.shuffled(list(product(reshaped, recolored))):
+            # The order is drawn of each pair, so that no later draw depends on the scene.
+            pair = (one, other) if rng.random() < 0.5 else (other, one)
+            if len(_absent(scene, pair)) == 2:
+                comp.append(both(*pair))
         if not atom or not comp:
             return None
-        atom, comp = (rng.sample(x, min(_HARD_NEGATIVES, len(x))) for x in (atom, comp))
+        atom = rng.sample(atom, min(_HARD_NEGATIVES, len(atom)))
+        comp = rng.sample(comp, min(_HARD_NEGATIVES, len(comp)))
         return with_article(noun), atom, comp
 
-    rows = scenes.rows("crepe systematicity", write)
-    return [
-        {"region_id": k, "caption": caption, **_whole(image), "image_id": image_id(image),
-         "valid_hard_negs_atom": repr(atom), "valid_hard_negs_comp": repr(comp),
-         "valid_hard_negs_combined": repr([*atom, *comp])}
-        for k, (image, (caption, atom, comp)) in enumerate(rows)
-    ]  # fmt: skip
+    rows: list[Row] = []
+    for image, (caption, atom, comp) in scenes.rows("crepe systematicity", write):
+        row = {"region_id": len(rows), "caption": caption, **_whole(image)}
+        row["image_id"] = image_id(image)
+        row["valid_hard_negs_atom"] = repr(atom)
+        row["valid_hard_negs_comp"] = repr(comp)
+        row["valid_hard_negs_combined"] = repr([*atom, *comp])
+        rows.append(row)
+    return rows
 
 
-def _shuffled_pair(pair: tuple[Any, Any], rng: random.Random) -> tuple[Any, Any]:
-    return pair if rng.random() < 0.5 else (pair[1], pair[0])
+def _absent(scene: Scene, nouns: Sequence[Noun]) -> list[Noun]:
+    return [noun for noun in nouns if absent(scene, noun)]
 
 
 def _whole(image: SceneImage) -> Row:

@@ -1,4 +1,6 @@
-"""Scenes go in, CREPE's captions (Ma et al. 2023) and their negatives come out.
+"""CREPE's captions and their hard negatives (Ma et al. 2023).
+
+In: a scene. Out: a caption, and captions that differ from it by type.
 
 A caption states its relations, then the other objects: "red cube behind sphere. there is a cone."
 """
@@ -75,7 +77,8 @@ class Caption:
         i, name, j = self.edges[k]
         first, second = self.nouns[i], self.nouns[j]
         truth, negation = relation_holds(scene, first, name, second), self.negated.get(k)
-        if negation == "not" and not all(len(referents(scene, n)) == 1 for n in (first, second)):
+        clear = len(referents(scene, first)) == len(referents(scene, second)) == 1
+        if negation == "not" and not clear:
             return None  # ambiguous: the nouns have several referents
         return _not(truth) if negation else truth
 
@@ -97,22 +100,24 @@ def sample_caption(context: SceneContext, atoms: int) -> Caption | None:
         # One direction of each relation: the other states the same.
         edges = [edge for edge in clear_relations(scene, chosen) if edge[0] < edge[2]]
         edges = rng.sample(edges, rng.randint(0, len(edges)))
-        attributes = [(k, kind) for k in chosen for kind in stated_kinds(scene.objects[k], kinds)]
+        attributes: list[tuple[int, str]] = []
+        for k in chosen:
+            attributes += [(k, kind) for kind in stated_kinds(scene.objects[k], kinds)]
         wanted = atoms - count - len(edges)
         if not 0 <= wanted <= len(attributes):
             continue
         attributes = rng.sample(attributes, wanted)
-        nouns = tuple(
-            describe(scene.objects[k], [kind for kind in kinds if (k, kind) in attributes])
-            for k in chosen
-        )
+        nouns = []
+        for k in chosen:
+            stated = [kind for kind in kinds if (k, kind) in attributes]
+            nouns.append(describe(scene.objects[k], stated))
         if all(len(referents(scene, noun)) == 1 for noun in nouns):
-            turned = [
-                (i, name, j) if rng.random() < 0.5 else (j, INVERSE[name], i)
-                for i, name, j in edges
-            ]
-            position = chosen.index
-            return Caption(nouns, tuple((position(i), name, position(j)) for i, name, j in turned))
+            turned = []
+            for i, name, j in edges:
+                a, b = chosen.index(i), chosen.index(j)
+                forward = rng.random() < 0.5
+                turned.append((a, name, b) if forward else (b, INVERSE[name], a))
+            return Caption(tuple(nouns), tuple(turned))
     return None
 
 

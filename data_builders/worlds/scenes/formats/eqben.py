@@ -1,4 +1,7 @@
-"""Pairs and videos go in, EqBen's files (Wang et al. 2023, section 4, appendix B) come out."""
+"""EqBen's files (Wang et al. 2023, section 4, appendix B).
+
+In: rendered pairs and videos. Out: the contents of the files.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

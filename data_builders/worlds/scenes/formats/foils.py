@@ -1,4 +1,6 @@
-"""Training scenes go in, a table of true sentences and their foils comes out.
+"""A table of true sentences and their foils to train on.
+
+In: training scenes. Out: the text of the csv.
 
 For what Cola's queries, AR4T's pairs and captions teach nothing about: counts, absence, negation,
 an added object, exchanged materials, and attributes after their noun. `vlmtune build table` reads
@@ -45,12 +47,11 @@ def table(
     for image in images:
         rng = random.Random(f"{seed}:foils:{image.file}")
         context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
-        written = (write(context, spec) for write in context.shuffled(_WRITERS))
-        for true, false in [foil for foil in written if foil][:count]:
+        written = [write(context, spec) for write in context.shuffled(_WRITERS)]
+        short = [foil for foil in written if foil][:count]
+        several = dict.fromkeys(_sentences(context, spec) for _ in range(long))
+        for true, false in (*short, *filter(None, several)):
             rows.append({"image": image.file, "caption": true, "negative": false})
-        for foil in dict.fromkeys(_sentences(context, spec) for _ in range(long)):
-            if foil:
-                rows.append({"image": image.file, "caption": foil[0], "negative": foil[1]})
     return csv_table(COLUMNS, rows)
 
 
@@ -60,10 +61,13 @@ def _allowed(noun: Noun, spec: WorldSpec) -> bool:
 
 def _missing(context: SceneContext, spec: WorldSpec) -> Noun | None:
     """A shape that the scene lacks, or one with a colour."""
-    colors = (None,) * 4 + tuple(context.kinds["color"])
-    color, shapes = context.rng.choice(colors), context.shuffled(context.shapes)
-    nouns = [Noun(shape, (("color", color),) if color else ()) for shape in shapes]
-    return next((n for n in nouns if _allowed(n, spec) and absent(context.scene, n)), None)
+    color = context.rng.choice((None,) * 4 + tuple(context.kinds["color"]))
+    attributes = (("color", color),) if color else ()
+    for shape in context.shuffled(context.shapes):
+        noun = Noun(shape, attributes)
+        if _allowed(noun, spec) and absent(context.scene, noun):
+            return noun
+    return None
 
 
 def _shown(context: SceneContext) -> Noun:
@@ -146,10 +150,9 @@ def _relation(context: SceneContext, spec: WorldSpec) -> Foil | None:
     scene, kinds = context.scene, list(context.kinds)
     for i, name, j in context.shuffled(clear_relations(scene)):
         stated = context.rng.choice(([], ["color"], kinds))
-        first, second = (
-            describe(x, stated_kinds(x, stated)) for x in (scene.objects[i], scene.objects[j])
-        )
-        if any(len(referents(scene, noun)) != 1 for noun in (first, second)):
+        a, b = scene.objects[i], scene.objects[j]
+        first, second = describe(a, stated_kinds(a, stated)), describe(b, stated_kinds(b, stated))
+        if not len(referents(scene, first)) == len(referents(scene, second)) == 1:
             continue
         holds = context.rng.random() < 0.5
         phrase = PHRASES[name if holds else INVERSE[name]]
@@ -167,13 +170,16 @@ def _sentences(context: SceneContext, spec: WorldSpec) -> Foil | None:
     relation = _relation(context, spec)
     writers = context.shuffled((_relation, _relation, _presence, _negation, _exchanged))
     written = [relation, *(write(context, spec) for write in writers)]
-    foils = [foil for foil in written if foil][: context.rng.randint(1 if relation else 2, 4)]
-    if len(foils) < 2 and not relation:  # a sentence that `table` has already
+    fewest = 1 if relation else 2  # `table` has the other sentences one by one
+    most = context.rng.randint(fewest, 4)
+    foils = [foil for foil in written if foil][:most]
+    if len(foils) < fewest:
         return None
     foils = context.shuffled(foils)
-    false = context.rng.sample(range(len(foils)), min(len(foils), context.rng.randint(1, 2)))
-    true = ". ".join(foil[0] for foil in foils)
-    return true, ". ".join(foil[k in false] for k, foil in enumerate(foils))
+    count = min(len(foils), context.rng.randint(1, 2))
+    false = context.rng.sample(range(len(foils)), count)
+    texts = [foil[k in false] for k, foil in enumerate(foils)]
+    return ". ".join(foil[0] for foil in foils), ". ".join(texts)
 
 
 _Writer = Callable[[SceneContext, WorldSpec], Foil | None]

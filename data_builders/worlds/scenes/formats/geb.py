@@ -1,4 +1,7 @@
-"""Videos go in, GEB+'s annotations of boundaries (Wang et al. 2022) come out."""
+"""GEB+'s annotations of boundaries (Wang et al. 2022).
+
+In: rendered videos. Out: the content of the file.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,7 @@
-"""Scenes go in, Karpathy's caption JSON, as in `dataset_coco.json`, comes out."""
+"""Karpathy's caption JSON, as in `dataset_coco.json`.
+
+In: rendered scenes. Out: the content of the file.
+"""
 
 import random
 from collections.abc import Mapping, Sequence

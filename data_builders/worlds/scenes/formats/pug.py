@@ -1,4 +1,7 @@
-"""Grids go in, PUG: SPAR's and Animals' csv files (Bordes et al. 2023, 3.2, 3.4) come out."""
+"""PUG: SPAR's and PUG: Animals' csv files (Bordes et al. 2023, sections 3.2 and 3.4).
+
+In: rendered grids. Out: the texts of the files.
+"""
 
 from collections.abc import Sequence
 

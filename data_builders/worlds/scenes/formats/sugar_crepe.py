@@ -1,4 +1,7 @@
-"""Scenes go in, SugarCrepe's seven files (Hsieh et al. 2023) come out."""
+"""SugarCrepe's seven files (Hsieh et al. 2023).
+
+In: rendered scenes. Out: the contents of the files.
+"""
 
 from collections.abc import Callable
 from itertools import permutations, product
@@ -20,13 +23,14 @@ Entries = dict[str, dict[str, str]]
 
 def subsets(scenes: SuiteScenes) -> dict[str, Entries]:
     """Returns the contents of the seven files by name, at most one row a scene in each."""
-    return {
-        name: {
-            str(k): {"filename": image.name, "caption": true, "negative_caption": false}
-            for k, (image, (true, false, *_)) in enumerate(scenes.rows(name, write))
-        }
-        for name, write in _WRITERS.items()
-    }
+    files: dict[str, Entries] = {}
+    for name, write in _WRITERS.items():
+        entries: Entries = {}
+        for image, (true, false, *_) in scenes.rows(name, write):
+            entry = {"filename": image.name, "caption": true, "negative_caption": false}
+            entries[str(len(entries))] = entry
+        files[name] = entries
+    return files
 
 
 def _replace_attribute(context: SceneContext) -> Captions | None:

@@ -1,4 +1,6 @@
-"""Scenes go in, the pieces of VALSE (Parcalabescu et al. 2022, section 3) come out.
+"""The pieces of VALSE (Parcalabescu et al. 2022, section 3).
+
+In: rendered scenes. Out: the contents of the files.
 
 Action replacement changes the status of the subject, "the cube is red". Coreference has a sentence
 that refers back, "there is one cube. this object is not red"; "not" stands for the answer.
@@ -26,13 +28,13 @@ SMALL = 3  # the largest number that VALSE calls small
 
 def pieces(scenes: SuiteScenes) -> dict[str, dict[str, dict[str, Any]]]:
     """Returns the contents of the files by piece, at most one row a scene in each."""
-    return {
-        piece: {
-            f"scenes_test_{image.index}": _record(piece, image, row)
-            for image, row in scenes.rows(f"valse {piece}", write)
+    files: dict[str, dict[str, dict[str, Any]]] = {}
+    for piece, write in PIECES.items():
+        rows = scenes.rows(f"valse {piece}", write)
+        files[piece] = {
+            f"scenes_test_{image.index}": _record(piece, image, row) for image, row in rows
         }
-        for piece, write in PIECES.items()
-    }
+    return files
 
 
 def _record(piece: str, image: SceneImage, row: Foil) -> dict[str, Any]:
@@ -55,12 +57,11 @@ def _sole(context: SceneContext) -> list[tuple[SceneObject, str]]:
 
 def _existence(context: SceneContext) -> Foil | None:
     missing = context.shuffled([s for s in context.shapes if not object_count(context.scene, s)])
-    negated = bool(missing) and context.rng.random() < 0.5
-    shape = missing[0] if negated else _any_shape(context)
     # The same two sentences either way: the words alone do not tell which one is the foil.
-    words = ("no", "a") if negated else ("a", "no")
-    caption, foil = (f"there is {word} {shape}" for word in words)
-    return Foil(caption, foil, *words)
+    if missing and context.rng.random() < 0.5:
+        return Foil(f"there is no {missing[0]}", f"there is a {missing[0]}", "no", "a")
+    shape = _any_shape(context)
+    return Foil(f"there is a {shape}", f"there is no {shape}", "a", "no")
 
 
 def _plurals(context: SceneContext) -> Foil | None:
@@ -74,6 +75,7 @@ def _plurals(context: SceneContext) -> Foil | None:
 
 def _counting(context: SceneContext, shape: str | None, numbers: Sequence[int]) -> Foil | None:
     number = object_count(context.scene, shape)
+    # Zero is left to the piece about existence.
     others = [n for n in numbers if n not in (number, 0)]
     if not others:
         return None

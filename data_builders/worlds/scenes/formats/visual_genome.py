@@ -1,4 +1,7 @@
-"""Scenes go in, Visual Genome's graphs, regions and image data (Krishna et al. 2017) come out."""
+"""Visual Genome's graphs, regions and image data (Krishna et al. 2017).
+
+In: rendered scenes. Out: the contents of the files.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,16 +17,16 @@ _IDS = 100  # ids of objects, relationships and regions count up from the image'
 
 def _graph(image: SceneImage, image_id: int) -> dict[str, Any]:
     first, kinds = image_id * _IDS, ("color", "material", "size", "texture")
-    objects = [
-        {"object_id": first + k, **dict(zip("xywh", box, strict=True)), "names": [obj.shape],
-         "synsets": [], "attributes": [getattr(obj, kind) for kind in stated_kinds(obj, kinds)]}
-        for k, (obj, box) in enumerate(zip(image.scene.objects, image.boxes, strict=True))
-    ]  # fmt: skip
-    relationships = [
-        {"relationship_id": first + k, "predicate": PHRASES[relation], "subject_id": first + i,
-         "object_id": first + j, "synsets": []}
-        for k, (i, relation, j) in enumerate(clear_relations(image.scene))
-    ]  # fmt: skip
+    objects: list[dict[str, Any]] = []
+    for obj, box in zip(image.scene.objects, image.boxes, strict=True):
+        row = {"object_id": first + len(objects), **dict(zip("xywh", box, strict=True))}
+        attributes = [getattr(obj, kind) for kind in stated_kinds(obj, kinds)]
+        objects.append(row | {"names": [obj.shape], "synsets": [], "attributes": attributes})
+    relationships: list[dict[str, Any]] = []
+    for i, relation, j in clear_relations(image.scene):
+        row = {"relationship_id": first + len(relationships), "predicate": PHRASES[relation]}
+        ends = {"subject_id": first + i, "object_id": first + j}
+        relationships.append(row | ends | {"synsets": []})
     return {"image_id": image_id, "objects": objects, "relationships": relationships}
 
 
@@ -34,18 +37,17 @@ def scene_graphs(images: Sequence[SceneImage], first_id: int) -> list[dict[str, 
 
 def _regions(image: SceneImage, image_id: int) -> dict[str, Any]:
     objects, boxes = image.scene.objects, image.boxes
-    phrases = [
-        (query(obj, stated_kinds(obj, ATTRIBUTE_ORDER)), box)
-        for obj, box in zip(objects, boxes, strict=True)
-    ] + [
-        (related(query(objects[i]), relation, query(objects[j])), around(boxes[i], boxes[j]))
-        for i, relation, j in clear_relations(image.scene)
-    ]
-    regions = [
-        {"region_id": image_id * _IDS + k, "image_id": image_id, "phrase": phrase,
-         **dict(zip(("x", "y", "width", "height"), box, strict=True))}
-        for k, (phrase, box) in enumerate(phrases)
-    ]  # fmt: skip
+    phrases = []
+    for obj, box in zip(objects, boxes, strict=True):
+        phrases.append((query(obj, stated_kinds(obj, ATTRIBUTE_ORDER)), box))
+    for i, relation, j in clear_relations(image.scene):
+        phrase = related(query(objects[i]), relation, query(objects[j]))
+        phrases.append((phrase, around(boxes[i], boxes[j])))
+    regions: list[dict[str, Any]] = []
+    for phrase, box in phrases:
+        region = {"region_id": image_id * _IDS + len(regions), "image_id": image_id}
+        region["phrase"] = phrase
+        regions.append(region | dict(zip(("x", "y", "width", "height"), box, strict=True)))
     return {"id": image_id, "regions": regions}
 
 

@@ -1,7 +1,11 @@
-"""Rendered pairs go in, Winoground's `examples.jsonl` (Thrush et al. 2022) comes out."""
+"""Winoground's `examples.jsonl` (Thrush et al. 2022).
+
+In: rendered pairs. Out: the text of the file.
+"""
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from data_builders.phrases import both, related
 from data_builders.worlds.scenes.captions import clear_relation
@@ -15,19 +19,24 @@ def examples(images: Sequence[SceneImage], series: ExchangedPairs) -> str:
     lines = []
     for k, pair in pairs_of(images):
         attribute = series.attribute(k)
-        row = {"id": k}
-        row |= {f"image_{i}": image.name.removesuffix(".png") for i, image in enumerate(pair)}
-        row |= {f"caption_{i}": text for i, text in enumerate(_captions(pair, attribute))}
-        tag = f"Adjective-{attribute.capitalize()}" if attribute else "Noun"
-        row |= {"tag": tag, "secondary_tag": "", "num_main_preds": 1}
-        lines.append(json.dumps({**row, "collapsed_tag": "Relation" if attribute else "Object"}))
-    return "".join(f"{line}\n" for line in lines)
+        names = [image.name.removesuffix(".png") for image in pair]
+        captions = _captions(pair, attribute)
+        row: dict[str, Any] = {"id": k, "image_0": names[0], "image_1": names[1]}
+        row |= {"caption_0": captions[0], "caption_1": captions[1]}
+        if attribute:
+            tag, collapsed = f"Adjective-{attribute.capitalize()}", "Relation"
+        else:
+            tag, collapsed = "Noun", "Object"
+        row |= {"tag": tag, "secondary_tag": "", "num_main_preds": 1, "collapsed_tag": collapsed}
+        lines.append(f"{json.dumps(row)}\n")
+    return "".join(lines)
 
 
 def _captions(pair: Sequence[SceneImage], attribute: str | None) -> list[str]:
+    kinds = [attribute or "color"]
+    (a, b), (c, d) = ([describe(o, kinds) for o in image.scene.objects] for image in pair)
     if attribute:
-        return [both(*(describe(o, [attribute]) for o in image.scene.objects)) for image in pair]
+        return [both(a, b), both(c, d)]
     # The same relation in both captions, so that only the objects change positions.
     name = clear_relation(pair[0].scene, 0, 1) or ""
-    (a, b), (c, d) = (map(describe, image.scene.objects) for image in pair)
     return [related(a, name, b), related(d, name, c)]

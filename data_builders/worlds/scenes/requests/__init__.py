@@ -1,4 +1,7 @@
-"""Scene requests in JSON go in, images with scene graphs come out: the world as an environment."""
+"""The rendered world as an environment.
+
+In: scene requests in JSON. Out: images with scene graphs.
+"""
 
 from data_builders.worlds.scenes.requests.rendering import render
 

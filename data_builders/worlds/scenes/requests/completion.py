@@ -1,4 +1,6 @@
-"""Requests go in, complete requests come out: what they left out is sampled.
+"""What scene requests leave out.
+
+In: requests. Out: complete requests; what was left out is sampled.
 
 Every field has random numbers of its own, a function of the seed and its path. So a field that is
 given changes no other, and the combinations of a sweep differ in what it sweeps alone.
@@ -63,6 +65,7 @@ def complete(family: SceneFamily, key: str, min_exposed: float = MIN_EXPOSED) ->
             return settled
         except ImpossibleError as error:
             failures[error.args] += 1
+    # Of many samples the failure that came most often tells best what to change.
     [((field, expected, got, advice, number), _)] = failures.most_common(1)
     swept = ", ".join(f"{name} = {json.dumps(x)}" for name, x in family.values[number].items())
     where = f" (with {swept})" if swept else ""

@@ -1,4 +1,6 @@
-"""Scene requests in JSON go in, checked requests come out. Never samples what a request leaves out.
+"""The fields of scene requests, and their checks.
+
+In: a request in JSON. Out: a checked request. Never: a sample of what it leaves out.
 
 A wrong request is an error of one line that begins with the path of the field.
 """

@@ -15,7 +15,7 @@ from typing import Any
 
 from data_builders.worlds.scenes.requests.fields import SceneRequest, parse, refusal
 from vlmtune.errors import UserError
-from vlmtune.storage.files import regular
+from vlmtune.storage.files import reading, regular
 
 LIMIT = 10_000
 _STEP = re.compile(r"([a-z]+)(?:\[(\d+)\])?")
@@ -46,23 +46,20 @@ def read_requests(path: Path) -> list[Any]:
     Raises:
         UserError: The file cannot be read or is not JSON.
     """
-    path, where = Path(path), ""
-    try:
+    path = Path(path)
+    expected = "scene requests as JSON"
+    with reading(path, expected):
         text = regular(path).read_text(encoding="utf-8-sig")
-        if path.suffix.lower() == ".jsonl":
-            requests = []
-            for number, line in enumerate(text.splitlines(), start=1):
-                where = f" in line {number}"
-                requests += [_loads(line)] if line.strip() else []
-            return requests
-        content = _loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(
-            f"expected scene requests as JSON in {path}, got {type(error).__name__}{where} "
-            f"({reason}): correct the file or the path"
-        ) from error
-    return content if isinstance(content, list) else [content]
+    if path.suffix.lower() != ".jsonl":
+        with reading(path, expected):
+            content = _loads(text)
+        return content if isinstance(content, list) else [content]
+    requests = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        with reading(f"line {number} of {path}", expected):
+            if line.strip():
+                requests.append(_loads(line))
+    return requests
 
 
 def _loads(text: str) -> Any:

@@ -1,4 +1,6 @@
-"""Requests with all attributes go in, the positions of their objects and their scenes come out.
+"""Where the objects of scene requests are.
+
+In: requests with all attributes. Out: positions, and scenes.
 
 Positions are those given, or are sampled until nothing overlaps and all relations hold.
 """
@@ -109,27 +111,26 @@ def positions(drafts: Sequence[SceneRequest], sampler: Sampler) -> list[SceneReq
             spot = rng.uniform(*SIDE_RANGE), rng.uniform(*DEPTH_RANGE)
             aside = rng.uniform(-_ASIDE, _ASIDE), rng.uniform(-_ASIDE, _ASIDE)
             gap = rng.uniform(*_ABOVE)
-            tried = [
-                _tried(objects[k], done, spot, aside, gap)
-                for objects, done in zip(cells, placed, strict=True)
-            ]
+            tried: list[ObjectRequest] = []
             try:
-                for c, request in enumerate(tried):
-                    fixed = cells[c][k].position is not None
+                for c, objects in enumerate(cells):
+                    request = _tried(objects[k], placed[c], spot, aside, gap)
+                    fixed = objects[k].position is not None
                     with in_request(c):
                         _check(k, request, placed[c], views[c], axes[c], fixed)
+                    tried.append(request)
             except ImpossibleError as error:
                 failures[error.args] += 1
                 continue
-            for objects, request, done in zip(cells, tried, placed, strict=True):
-                objects[k], done[k] = request, _object(request, done)
+            # The position is free in every combination of the sweep.
+            for c, request in enumerate(tried):
+                cells[c][k] = request
+                placed[c][k] = _object(request, placed[c])
             break
         else:
             raise ImpossibleError(*failures.most_common(1)[0][0])
-    return [
-        draft.model_copy(update={"objects": objects})
-        for draft, objects in zip(drafts, cells, strict=True)
-    ]
+    pairs = zip(drafts, cells, strict=True)
+    return [draft.model_copy(update={"objects": objects}) for draft, objects in pairs]
 
 
 def _order(cells: Sequence[Sequence[ObjectRequest]]) -> list[int]:

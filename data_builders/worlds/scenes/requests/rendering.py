@@ -1,7 +1,8 @@
-"""Scene requests in JSON go in, images and scene graphs come out: the world as an environment.
+"""Images of scene requests.
+
+In: requests in JSON. Out: images and scene graphs. Never: a shard.
 
 The counterpart of TorchMultiverse, the Python interface of PUG (Bordes et al. 2023, section 3).
-Never: a shard; `vlmtune build cola` and others read the scene graphs.
 """
 
 import itertools
@@ -117,13 +118,13 @@ def render(
 def _rendered(
     batch: Sequence[SettledScene], canvas: Canvas, start: int
 ) -> Iterator[tuple[Image.Image, dict[str, Any]]]:
-    series = FixedScenes(ANY, 0, tuple(scene_of(scene.request) for scene in batch))
-    known, rendered = series.render(0, len(batch), canvas)
+    scenes = tuple(scene_of(scene.request) for scene in batch)
+    known, rendered = FixedScenes(ANY, 0, scenes).render(0, len(batch), canvas)
     names = numbered(SPLIT, start + len(batch))[start:]
     pixels = rendered.images.cpu().numpy()
-    for k, (settled_scene, scene) in enumerate(zip(batch, known, strict=True)):
-        image = SceneImage.of(names[k], start + k, scene, canvas.size, rendered, k)
-        yield Image.fromarray(pixels[k]), described(image, settled_scene)
+    for k, scene in enumerate(batch):
+        image = SceneImage.of(names[k], start + k, known[k], canvas.size, rendered, k)
+        yield Image.fromarray(pixels[k]), described(image, scene)
 
 
 def described(image: SceneImage, scene: SettledScene) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from data_builders.corpora.videos.frames import (
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.series import Canvas
 from data_builders.worlds.scenes.videos import FPS, FRAMES, Videos
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import dump, load
+from tests.refusals import refused
 from vlmtune.benchmarks.eqben_files import read_entries
-from vlmtune.errors import UserError
 
 av = pytest.importorskip("av")
 
@@ -91,8 +91,7 @@ def test_youcook2(tmp_path, video):
     annotations = [{"segment": s, "id": k, "sentence": t} for k, (s, t) in enumerate(steps)]
     database = {"cook": {"subset": "training", "annotations": annotations},
                 "gone": {"subset": "training", "annotations": annotations}}  # fmt: skip
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"database": database}))
+    path = dump(tmp_path / "a.json", {"database": database})
     out = tmp_path / "out"
     YouCook2Pairs(path, tmp_path / "videos", faces=True).build(out, progress=False)
     entries = read_entries(out / "eqbenyoucook2.json")
@@ -108,8 +107,7 @@ def test_frames_with_a_face_are_left_out(tmp_path, video, monkeypatch):
     annotations = [
         {"segment": [k, k + 1], "sentence": text} for k, text in enumerate(["a", "b", "c"])
     ]
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"database": {"cook": {"annotations": annotations}}}))
+    path = dump(tmp_path / "a.json", {"database": {"cook": {"annotations": annotations}}})
     monkeypatch.setattr(frame_pairs, "shows_face", lambda image: level(image) == 3)
     out = tmp_path / "out"
     YouCook2Pairs(path, tmp_path / "videos").build(out, progress=False)
@@ -128,8 +126,7 @@ def test_gebc_skips_a_boundary_and_words_of_motion(tmp_path, video):
         for t, b, a in ((2, "sits", "stands"), (4, "stands", "walks up"), (6, "walks", "runs"),
                         (8, "runs", "rests"))
     ]  # fmt: skip
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"cook": boundaries[::-1]}))
+    path = dump(tmp_path / "a.json", {"cook": boundaries[::-1]})
     out = tmp_path / "out"
     GebcPairs(path, tmp_path / "videos").build(out, progress=False)
     # Segments 0-2, 2-4, 4-6, 6-8; the last has no end. Pair 0 -> 2 says "up".
@@ -202,7 +199,7 @@ def test_a_pickle_with_code_is_refused(tmp_path, video, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "objects.pkl"
     path.write_bytes(pickle.dumps({"cook.mp4/000001.png": [Harmful()]}))
-    with pytest.raises(UserError, match="plain values"):
+    with refused("plain values"):
         ActionGenomePairs(path, tmp_path / "videos").build(tmp_path / "out", progress=False)
     assert not (tmp_path / "harm").exists()
 
@@ -213,14 +210,13 @@ def test_a_pickle_with_code_is_refused(tmp_path, video, monkeypatch):
 def test_a_damaged_annotation_file_is_refused(tmp_path, video, content):
     path = tmp_path / "objects.pkl"
     path.write_bytes(content)
-    with pytest.raises(UserError, match="expected Action Genome's"):
+    with refused("expected Action Genome's"):
         ActionGenomePairs(path, tmp_path / "videos").build(tmp_path / "out", progress=False)
 
 
 def test_no_pairs_at_all_is_an_error(tmp_path, video):
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"database": {"gone": {"annotations": []}}}))
-    with pytest.raises(UserError, match="expected pairs of frames"):
+    path = dump(tmp_path / "a.json", {"database": {"gone": {"annotations": []}}})
+    with refused("expected pairs of frames"):
         YouCook2Pairs(path, tmp_path / "videos").build(tmp_path / "out", progress=False)
 
 
@@ -236,8 +232,7 @@ def test_videos_of_the_embedded_world_become_groups_of_two_by_two(tmp_path):
     annotations = [
         {"segment": s, "sentence": f"show the {n}"} for s, n in zip(segments, names, strict=True)
     ]
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"database": {"v": {"annotations": annotations}}}))
+    path = dump(tmp_path / "a.json", {"database": {"v": {"annotations": annotations}}})
     out = tmp_path / "out"
     YouCook2Pairs(path, tmp_path / "videos", faces=True).build(out, progress=False)
     table = TableBuilder(out / "pairs.csv", out / "images")

@@ -7,6 +7,7 @@ from data_builders.worlds.programs.effective import effective_question, execute_
 from data_builders.worlds.programs.functions import CATALOGUE, IllPosedError, Type
 from data_builders.worlds.programs.program import Step, answer_word, check, decode, encode, execute
 from data_builders.worlds.programs.scene_graph import ATTRIBUTES, RELATIONS, SceneGraph, read_scenes
+from tests.data_builders.conftest import dump
 from tests.data_builders.worlds.programs.raw_scenes import (
     WORDS,
     IllPosed,
@@ -27,9 +28,7 @@ ROW = [
 
 
 def written(folder, scenes):
-    path = folder / "scenes.json"
-    path.write_text(json.dumps({"scenes": scenes}))
-    return path
+    return dump(folder / "scenes.json", {"scenes": scenes})
 
 
 @pytest.fixture
@@ -263,21 +262,24 @@ def broken(change) -> list:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        (lambda s: s[1]["objects"][2].pop("material"), r"scenes\[1\]\.objects\[2\]\.material"),
+        (lambda s: s[1]["objects"][2].pop("material"), "nothing at scenes/1/objects/2/material"),
+        (lambda s: s[0]["objects"][0].update(color=3), "got 3 at scenes/0/objects/0/color"),
+        (lambda s: s[0].pop("objects"), "got nothing at scenes/0/objects"),
+        (lambda s: s[1].pop("image_filename"), "scenes/1/image_filename"),
+        (lambda s: s[1].update(image_index="1"), "got '1' at scenes/1/image_index"),
+        (lambda s: s[1].pop("relationships"), "scenes/1/relationships"),
+        (lambda s: s[1]["relationships"].pop("left"), "scenes/1/relationships/left"),
+        (lambda s: s[1]["relationships"]["left"].pop(), "a list for each of 4 objects"),
         (
-            lambda s: s[0]["objects"][0].update(color=3),
-            r"scenes\[0\]\.objects\[0\]\.color .* got 3",
+            lambda s: s[0]["relationships"]["front"].__setitem__(2, [4]),
+            r"front of .* got \[4\] at 2",
         ),
-        (lambda s: s[0].pop("objects"), r"scenes\[0\]\.objects .* got nothing"),
-        (lambda s: s[1].pop("image_filename"), r"scenes\[1\]\.image_filename"),
-        (lambda s: s[1].update(image_index="1"), r"scenes\[1\]\.image_index"),
-        (lambda s: s[1].pop("relationships"), r"scenes\[1\]\.relationships"),
-        (lambda s: s[1]["relationships"].pop("left"), r"scenes\[1\]\.relationships\.left"),
-        (lambda s: s[1]["relationships"]["left"].pop(), r"a list for each of 4 objects"),
-        (lambda s: s[0]["relationships"]["front"].__setitem__(2, [4]), r"front\[2\] .* got \[4\]"),
-        (lambda s: s[0]["relationships"]["front"].__setitem__(2, [2]), r"front\[2\] .* got \[2\]"),
-        (lambda s: s.clear(), "scenes"),
-        (lambda s: s.__setitem__(0, "a"), r"scenes\[0\]"),
+        (
+            lambda s: s[0]["relationships"]["front"].__setitem__(2, [2]),
+            r"front of .* got \[2\] at 2",
+        ),
+        (lambda s: s.clear(), r"got \[\] at scenes"),
+        (lambda s: s.__setitem__(0, "a"), "got 'a' at scenes/0"),
     ],
 )
 def test_a_malformed_scene_is_refused_by_its_field(tmp_path, change, field):

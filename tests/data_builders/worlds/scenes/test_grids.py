@@ -5,11 +5,9 @@ import pytest
 from data_builders.worlds.scenes.formats.pug import SPAR
 from data_builders.worlds.scenes.grids import FACTORS, AnimalGrid, PoseGrid, Singles, SparGrid
 from data_builders.worlds.scenes.sampling import WorldSpec
-from tests.data_builders.worlds.scenes.formats.test_pug import SETUPS
+from tests.data_builders.worlds.scenes.formats.test_readers import SETUPS
 from vlmtune.benchmarks.files import write_csv
-from vlmtune.benchmarks.pug_imagenet import PugImageNet
 from vlmtune.benchmarks.pug_spar_setups import read_setups
-from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 
 SPEC = WorldSpec(min_objects=2, max_objects=3)
 
@@ -115,21 +113,7 @@ def test_singles_take_turns(suite, graphs):
     assert [file.split("/")[1] for file in files] == shapes
 
 
-def test_the_reader_reads_the_poses(suite):
-    benchmark = PugImageNet(str(suite / "images/pug_imagenet"), factors=list(FACTORS))
-    metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
-    assert metrics["accuracy"].value == 1.0
-    assert benchmark.items.texts[0] == "This is a photo of a cone"
-
-
 def test_the_class_of_a_pose_is_its_folder(suite, graphs):
     for path in (suite / "images/pug_imagenet").rglob("*.png"):
         (obj,) = graphs["poses"][path.name]["objects"]
         assert obj["shape"].capitalize() == path.parent.name
-
-
-def test_the_reader_reads_the_classes(suite):
-    benchmark = ZeroShotClassification(str(suite / "images/classification"))
-    metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
-    assert metrics["accuracy"].value == 1.0
-    assert benchmark.items.texts[0] == "a photo of a cone."

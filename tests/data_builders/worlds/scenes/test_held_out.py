@@ -2,30 +2,27 @@
 
 import json
 import re
-import tarfile
 
 import pytest
 
+from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola import ColaBuilder
 from data_builders.worlds.scenes.captions import vocabulary
-from data_builders.worlds.scenes.world import ScenesBuilder
-from tests.data_builders.conftest import SMALL, load, rows_of
+from tests.data_builders.conftest import SMALL, groups, load, rendered, rows_of, unseen_of
 from tests.data_builders.worlds.scenes.truth import NOUN, PHRASE, means, some
 from vlmtune.benchmarks.table_abilities import TableAbilities
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_retrieval import TableRetrieval
 
 UNREAD = {"purple", "brown"}
-WORLD = {**SMALL, "foils": 3, "long_foils": 1, "placements": 2, "unread_colors": sorted(UNREAD),
-         "held_out": 40, "stack": 0.0, "max_objects": 3, "textures": ["plain"], "sizes": ["large"],
-         "unseen": [[["red", "blue"], ["cube", "cylinder", "sphere"]]]}  # fmt: skip
+WORLD = SMALL | {"foils": 3, "long_foils": 1, "placements": 2, "unread_colors": sorted(UNREAD)}
+WORLD |= {"held_out": 40, "stack": 0.0, "max_objects": 3, "textures": ["plain"]}
+WORLD |= {"sizes": ["large"], "unseen": [[["red", "blue"], ["cube", "cylinder", "sphere"]]]}
 
 
 @pytest.fixture(scope="module")
 def held_out(tmp_path_factory):
-    out = tmp_path_factory.mktemp("held_out") / "world"
-    ScenesBuilder(**WORLD, processes=1).build(out, progress=False)
-    return out
+    return rendered(tmp_path_factory.mktemp("held_out") / "world", WORLD, processes=1)
 
 
 @pytest.fixture(scope="module")
@@ -38,53 +35,41 @@ def scenes(held_out):
     return listed
 
 
-def training_texts(world, folder):
+@pytest.fixture(scope="module")
+def training_texts(held_out):
     """Every text that a training over this world may read."""
-    split = load(world / "karpathy/dataset_scenes.json")["images"]
-    for image in split:
+    texts = []
+    for image in load(held_out / "karpathy/dataset_scenes.json")["images"]:
         if image["split"] == "train":
-            yield from (sentence["raw"] for sentence in image["sentences"])
-    for row in rows_of(world / "foils/train.csv"):
-        yield from (row["caption"], row["negative"])
-    for row in rows_of(world / "ar4t/PUG_AR_train.csv"):
-        yield from (value for name, value in row.items() if "caption" in name.lower())
-    annotations = {
-        "class_path": "data_builders.corpora.annotations.ClevrScenes",
-        "init_args": {"path": str(world / "clevr/scenes_train.json"),
-                      "images": str(world / "images/train"), "multi": ["color"]},
-    }  # fmt: skip
-    exclude = world / "compositions.json"
-    builder = ColaBuilder(annotations, exclude=exclude, single=2, misbound=2, half_wrong=2)
-    builder.build(folder / "queries", progress=False)
-    for shard in (folder / "queries").glob("*.tar"):
-        with tarfile.open(shard) as tar:
-            for member in tar.getmembers():
-                if member.name.endswith(".json"):
-                    file = tar.extractfile(member)
-                    assert file is not None
-                    record = json.load(file)
-                    yield from (text["text"] for text in record["texts"])
+            texts += [sentence["raw"] for sentence in image["sentences"]]
+    for row in rows_of(held_out / "foils/train.csv"):
+        texts += [row["caption"], row["negative"]]
+    for row in rows_of(held_out / "ar4t/PUG_AR_train.csv"):
+        texts += [value for name, value in row.items() if "caption" in name.lower()]
+    scenes = ClevrScenes(held_out / "clevr/scenes_train.json", held_out / "images/train")
+    exclude = held_out / "compositions.json"
+    queries = ColaBuilder(scenes, exclude=exclude, single=2, misbound=2, half_wrong=2)
+    for group in groups(queries):
+        texts += group.texts
+    return texts
 
 
-def test_training_neither_shows_nor_names_unread_colours(held_out, tmp_path):
+def test_training_neither_shows_nor_names_unread_colours(held_out, training_texts):
     for split in ("train", "val"):
         for scene in load(held_out / f"clevr/scenes_{split}.json")["scenes"]:
             assert UNREAD.isdisjoint(obj["color"] for obj in scene["objects"])
-    texts = list(training_texts(held_out, tmp_path))
-    assert len(texts) > 200
-    assert not [text for text in texts if UNREAD & set(re.findall(r"\w+", text))]
+    assert len(training_texts) > 200
+    assert not [text for text in training_texts if UNREAD & set(re.findall(r"\w+", text))]
     unread = load(held_out / "cola/multi_unread.json")
     for _, first, _, second in unread:
         assert set(first.split()) & UNREAD == set(second.split()) & UNREAD == UNREAD
-    listed = {tuple(pair) for pair in load(held_out / "compositions.json")["unseen"]}
-    assert len(listed) == 2 * 3 + 2 * 5
+    assert len(unseen_of(held_out)) == 2 * 3 + 2 * 5
 
 
-def test_no_training_text_has_a_held_out_form(held_out, tmp_path):
-    texts = list(training_texts(held_out, tmp_path))
+def test_no_training_text_has_a_held_out_form(training_texts):
     forms = ("^(to the|in front|behind)", "the thing", "with a", "is not", " is [a-z]+ and the ")
     for form in forms:
-        assert not [text for text in texts if re.search(form, text)], form
+        assert not [text for text in training_texts if re.search(form, text)], form
 
 
 def fits(scene, sentence, group):

@@ -65,15 +65,6 @@ def test_an_unknown_device(device):
         image_files.check_device(device)
 
 
-def test_an_impossible_world_is_a_user_error(tmp_path):
-    spec = WorldSpec(min_visible=1.0)
-    work = image_files.chunks(
-        {"train": image_files.Split(SceneSeries(spec, 0), ("a.png",))}, CANVAS, tmp_path
-    )
-    with refused("expected a world that holds items of SceneSeries"):
-        image_files.render_chunks(work, 1, lambda: None)
-
-
 RENDER = """
 import sys
 from pathlib import Path

@@ -3,6 +3,7 @@
 import colorsys
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -25,11 +26,16 @@ from tests.refusals import refused
 MEASURES = ("images", "visible", "unoccluded", "boxes", "pixel_coords")
 
 
-def _object(shape: str, color: str = "red", size: str = "large", material: str = "rubber",
-           texture: str = "plain", standing: bool = False) -> SceneObject:  # fmt: skip
-    looks, place = (shape, color, material, texture, size), (0.0, 0.0, 0.0)
-    obj = SceneObject(*looks, place, SIZES[size], 25.0, None, standing)
-    return SceneObject(**{**obj.__dict__, "center": (0.0, 0.0, half_height(obj))})
+def _object(
+    shape: str,
+    color: str = "red",
+    size: str = "large",
+    material: str = "rubber",
+    texture: str = "plain",
+) -> SceneObject:
+    looks = (shape, color, material, texture, size)
+    obj = SceneObject(*looks, (0.0, 0.0, 0.0), SIZES[size], 25.0)
+    return replace(obj, center=(0.0, 0.0, half_height(obj)))
 
 
 def _pixels(rendered: Rendered, row: int = 0) -> torch.Tensor:
@@ -104,8 +110,7 @@ def test_nearer_objects_hide_farther_ones() -> None:
     front = _object("cube", "red")
     axis = camera().forward
     x, y = 1.6 * axis[0], 1.6 * axis[1]
-    other = {"center": (x, y, SIZES["small"])}
-    back = SceneObject(**{**_object("sphere", "blue", "small").__dict__, **other})
+    back = replace(_object("sphere", "blue", "small"), center=(x, y, SIZES["small"]))
     for objects, hidden in (((front, back), 1), ((back, front), 0)):
         rendered = render([Scene(objects)], 64)
         assert rendered.visible[0, hidden] < 0.7 * rendered.unoccluded[0, hidden]
@@ -158,6 +163,3 @@ def test_series_show_every_object() -> None:
 def test_errors_say_what_to_do() -> None:
     with refused("size, samples: expected 8 to 1024"):
         render([Scene((_object("cube"),))], 4)
-    spec = WorldSpec(max_objects=1, min_visible=0.9)
-    with refused("lower min_visible"):
-        SceneSeries(spec, 0).render(0, 1, Canvas(16, 1))

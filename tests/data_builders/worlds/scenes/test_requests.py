@@ -251,12 +251,12 @@ def test_a_file_has_one_request_or_a_list_or_one_a_line(tmp_path):
     assert read_requests(one) == [{"floor": "wood"}]
     assert read_requests(several) == read_requests(lines) == [{"floor": "wood"}, {}]
     lines.write_text('{"floor": "wood"}\n{"floor": \n')
-    with refused(r"some\.jsonl, got JSONDecodeError in line 2"):
+    with refused(r"line 2 of .*some\.jsonl, got JSONDecodeError"):
         read_requests(lines)
     one.write_text('{"light": NaN}')
     with refused("NaN is not JSON"):
         read_requests(one)
-    with refused("No such file"):
+    with refused("no such file"):
         read_requests(tmp_path / "none.json")
 
 

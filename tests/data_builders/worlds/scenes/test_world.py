@@ -1,6 +1,6 @@
 import json
 import re
-import tarfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -10,29 +10,29 @@ from data_builders.worlds.scenes.captions import vocabulary
 from data_builders.worlds.scenes.sampling import cogent
 from data_builders.worlds.scenes.world import ScenesBuilder
 from tests.benchmarks.models import oracle, scorer
-from tests.data_builders.conftest import SMALL, hashes, load, rows_of
+from tests.data_builders.conftest import (
+    NOTHING,
+    SMALL,
+    composed,
+    groups,
+    hashes,
+    load,
+    rendered,
+    rows_of,
+    unseen_of,
+)
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.cola_single import ColaSingle
 from vlmtune.cli.main import main
 
 
-def compositions(scene):
-    return {(o["color"], o["shape"]) for o in scene["objects"]}
-
-
-def unseen_of(world: Path):
-    return {tuple(pair) for pair in load(world / "compositions.json")["unseen"]}
-
-
 def test_same_arguments_same_bytes(world, tmp_path):
-    ScenesBuilder(**SMALL, processes=1).build(tmp_path / "again", progress=False)
-    assert hashes(tmp_path / "again") == hashes(world)
+    assert hashes(rendered(tmp_path / "again", SMALL, processes=1)) == hashes(world)
 
 
 def test_another_seed_is_another_world(tmp_path, world):
-    few = {name: 0 for name in ("val", "test", "cogent", "multi", "ar4t_train", "ar4t_test")}
-    ScenesBuilder(**{**SMALL, **few, "train": 2, "seed": 8}).build(tmp_path / "w", progress=False)
+    rendered(tmp_path / "w", SMALL | NOTHING, train=2, seed=8)
     image = "images/train/train_000000.png"
     assert (tmp_path / "w" / image).read_bytes() != (world / image).read_bytes()
     assert not (tmp_path / "w/cola").exists()
@@ -43,8 +43,8 @@ def test_training_never_shows_an_unseen_composition(world, clevr):
     assert len(unseen) == 8
     for name, scene in clevr.items():
         if not name.startswith("test/"):
-            assert unseen.isdisjoint(compositions(scene)), name
-    test = [compositions(s) for name, s in clevr.items() if name.startswith("test/")]
+            assert unseen.isdisjoint(composed(scene["objects"])), name
+    test = [composed(s["objects"]) for name, s in clevr.items() if name.startswith("test/")]
     assert any(unseen & found for found in test)
     assert any(found - unseen for found in test)
     listed = load(world / "compositions.json")
@@ -57,7 +57,7 @@ def test_cogent_conditions(world):
         scenes = load(world / f"clevr/scenes_val{condition}.json")["scenes"]
         assert len(scenes) == SMALL["cogent"]
         for scene in scenes:
-            assert cogent(condition).isdisjoint(compositions(scene))
+            assert cogent(condition).isdisjoint(composed(scene["objects"]))
             assert (world / f"images/val{condition}" / scene["image_filename"]).is_file()
 
 
@@ -67,18 +67,17 @@ SECOND = {"red", "green", "purple", "cyan"}
 
 def shown(world: Path, split: str) -> dict[str, set[str]]:
     """The colours of each shape in a split."""
-    found: dict[str, set[str]] = {}
+    found: dict[str, set[str]] = defaultdict(set)
     for scene in load(world / f"clevr/scenes_{split}.json")["scenes"]:
-        for obj in scene["objects"]:
-            found.setdefault(obj["shape"], set()).add(obj["color"])
+        for color, shape in composed(scene["objects"]):
+            found[shape].add(color)
     return found
 
 
 def test_a_world_of_condition_a(tmp_path):
-    counts = {"train": 60, "val": 30, "test": 60, "cogent": 60, "multi": 0, "ar4t_test": 0}
+    counts = {"train": 60, "val": 30, "test": 60, "cogent": 60, "ar4t_train": 8, "foils": 3}
     sizes = {"image_size": 32, "min_objects": 3, "max_objects": 4, "seed": 7}
-    out = tmp_path / "world"
-    ScenesBuilder(**counts, **sizes, ar4t_train=8, foils=3, unseen="A").build(out, progress=False)
+    out = rendered(tmp_path / "world", NOTHING | counts | sizes, unseen="A")
     for split in ("train", "val", "valA"):
         colors = shown(out, split)
         assert colors["cube"] <= FIRST, split
@@ -109,7 +108,7 @@ def test_a_world_of_condition_a(tmp_path):
 
 def test_a_condition_has_no_unseen_swaps(tmp_path, capsys):
     with refused("change `unseen`.*set `multi` to 0"):
-        ScenesBuilder(**{**SMALL, "unseen": "A"}).build(tmp_path / "world", progress=False)
+        rendered(tmp_path / "world", SMALL, unseen="A")
     assert main(["build", "scenes", "--unseen", "C", "--out", str(tmp_path / "w")]) == 2
     assert "typing.Literal['A', 'B']" in capsys.readouterr().err
 
@@ -179,28 +178,20 @@ def test_wrong_arguments_fail_at_once(arguments, message):
 
 
 def test_a_world_without_unseen_swaps_says_so(tmp_path):
-    builder = ScenesBuilder(**{**SMALL, "unseen": []})
     with refused("whose four compositions are all unseen"):
-        builder.build(tmp_path / "w", progress=False)
+        rendered(tmp_path / "w", SMALL, unseen=[])
     assert not (tmp_path / "w").exists()
 
 
-@pytest.fixture(scope="module")
-def engine_pairs(tmp_path_factory):
-    few = {name: 0 for name in ("val", "test", "cogent", "multi", "ar4t_train", "ar4t_test")}
-    out = tmp_path_factory.mktemp("pairs")
-    builder = ScenesBuilder(**{**SMALL, **few, "train": 2, "eqben_train": 12})
-    builder.build(out / "world", progress=False)
-    return out
+ENGINE = {"loc": "(left|right|front|behind)", "cnt": "there (is|are)", "attr": "a photo of"}
 
 
-def test_engine_pairs_train_on_seen_compositions(engine_pairs):
-    world = engine_pairs / "world"
+def test_engine_pairs_train_on_seen_compositions_and_build_pairs_of_images(tmp_path):
+    world = rendered(tmp_path / "world", SMALL | NOTHING, train=2, eqben_train=12)
     rows = rows_of(world / "eqben/train.csv")
     assert len(rows) == 36
     unseen = {f"{color} {shape}" for color, shape in unseen_of(world)}
-    for kind, words in (("loc", "(left|right|front|behind)"), ("cnt", "there (is|are)"),
-                        ("attr", "a photo of")):  # fmt: skip
+    for kind, words in ENGINE.items():
         part = [row for row in rows if f"eqben_{kind}_" in row["image"]]
         assert len(part) == 12
         for row in part:
@@ -210,22 +201,12 @@ def test_engine_pairs_train_on_seen_compositions(engine_pairs):
             assert not [words for words in unseen if any(words in text for text in texts)]
             files = [world / "images" / row[name] for name in ("image", "negative_image")]
             assert files[0].read_bytes() != files[1].read_bytes()
-
-
-def test_engine_pairs_build_pairs_of_images(engine_pairs):
-    world = engine_pairs / "world"
-    TableBuilder(world / "eqben/train.csv", world / "images").build(engine_pairs / "shards", False)
-    manifest = load(engine_pairs / "shards/manifest.json")
-    assert manifest["counts"]["pairs of images"] == 36
-    with tarfile.open(engine_pairs / "shards/shard-000000.tar") as tar:
-        names = [name for name in tar.getnames() if name.endswith("json")]
-        records = [json.loads(tar.extractfile(name).read()) for name in names]
-    assert [record["truth"] for record in records] == [[[1, 0], [0, 1]]] * 36
+    made = groups(TableBuilder(world / "eqben/train.csv", world / "images"))
+    assert [group.truth.int().tolist() for group in made] == [[[1, 0], [0, 1]]] * 36
 
 
 def test_folders_of_classes_show_seen_compositions(tmp_path):
-    few = {name: 0 for name in ("val", "test", "cogent", "multi", "ar4t_train", "ar4t_test")}
-    builder = ScenesBuilder(**{**SMALL, **few, "train": 1, "classes": 3})
+    builder = ScenesBuilder(**SMALL | NOTHING | {"train": 1, "classes": 3})
     series = builder._splits()["classes"].series
     shapes = builder.world.shapes
     scenes, _ = series.render(0, 3 * len(shapes), builder.canvas)
@@ -237,9 +218,8 @@ def test_folders_of_classes_show_seen_compositions(tmp_path):
     folders = sorted((tmp_path / "w/images/classes").iterdir())
     assert [folder.name for folder in folders] == sorted(shapes)
     assert {len(list(folder.glob("*.png"))) for folder in folders} == {3}
-    assert "classes" not in ScenesBuilder().spec()["init_args"]
 
 
-def test_engine_pairs_of_a_world_without_them_change_nothing():
-    assert "eqben_train" not in ScenesBuilder().spec()["init_args"]
+def test_idle_options_are_not_recorded():
+    assert not {"classes", "eqben_train"} & ScenesBuilder().spec()["init_args"].keys()
     assert ScenesBuilder(eqben_train=3).spec()["init_args"]["eqben_train"] == 3

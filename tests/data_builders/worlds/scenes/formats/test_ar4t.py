@@ -5,8 +5,8 @@ import pytest
 
 from data_builders.corpora.ar4t import AR4TBuilder
 from data_builders.worlds.scenes.captions import vocabulary
-from data_builders.worlds.scenes.world import ScenesBuilder
-from tests.data_builders.conftest import RICH, SMALL, rows_of
+from tests.data_builders.conftest import RICH, SMALL, rendered, rows_of
+from tests.data_builders.worlds.scenes.truth import KINDS
 from vlmtune.benchmarks.pug_ar4t import PugAR4T
 
 INVERSE = {
@@ -80,17 +80,9 @@ def test_relations_and_attributes_come_equally_often(rich):
     # 16 items with two scenes each, 8 relations; 16 items that exchange one of four attributes.
     assert relations == {**dict.fromkeys(INVERSE, 4), "and": 32}
     attributes = Counter(row["Actor1Attribute"] for row in rows if row["Actor1Attribute"])
-    per_kind = {
-        "color": {"gray", "red", "blue", "green", "brown", "purple", "cyan", "yellow"},
-        "material": {"rubber", "metal"},
-        "size": {"small", "large"},
-        "texture": {"plain", "striped", "checkered"},
-    }
-    assert {kind: sum(attributes[v] for v in values) for kind, values in per_kind.items()} == (
-        dict.fromkeys(per_kind, 8)
-    )
-    for kind, values in per_kind.items():
-        found = [attributes[v] for v in values]
+    for kind, values in KINDS.items():
+        found = [attributes[value] for value in values]
+        assert sum(found) == 8
         assert max(found) - min(found) <= 2, kind
 
 
@@ -123,10 +115,8 @@ def test_a_small_world_has_its_scenes_of_one_object(world):
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory):
     """Pairs and scenes of one object as in appendix B.5, 28 pairs of both kinds in each split."""
-    out = tmp_path_factory.mktemp("paper") / "world"
-    counts = {**RICH, "ar4t_train": 28, "ar4t_test": 28, "image_size": 16}
-    ScenesBuilder(**counts, ar4t_form="paper").build(out, progress=False)
-    return out
+    options = RICH | {"ar4t_train": 28, "ar4t_test": 28, "image_size": 16, "ar4t_form": "paper"}
+    return rendered(tmp_path_factory.mktemp("paper") / "world", options)
 
 
 @pytest.mark.parametrize(("name", "isolated"), [("PUG_AR_train", 2), ("PUG_ARmerged_test", 10)])

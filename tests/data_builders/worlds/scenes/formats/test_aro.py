@@ -4,7 +4,7 @@ import pytest
 
 from tests.data_builders.conftest import SUITE, load
 from tests.data_builders.worlds.scenes.truth import holds
-from vlmtune.benchmarks.aro import Aro, symmetric
+from vlmtune.benchmarks.aro import symmetric
 
 
 @pytest.mark.parametrize("task", ["relation", "attribution"])
@@ -41,22 +41,11 @@ def test_attributes_are_named_and_the_box_holds_both_objects(suite, graphs):
         first, second = (side.split() for side in row["true_caption"].split(" and "))
         assert row["attributes"] == [first[1], second[1]]
         x, y, w, h = (row[f"bbox_{k}"] for k in "xywh")
-        own = [
-            o for o in graphs["scenes"][row["image_path"]]["objects"]
-            if any(set(side[1:]) <= {o["shape"], *map(str, o.values())} for side in (first, second))
-        ]  # fmt: skip
-        inside = [
-            x <= o["box"][0] and y <= o["box"][1]
-            and o["box"][0] + o["box"][2] <= x + w and o["box"][1] + o["box"][3] <= y + h
-            for o in own
-        ]  # fmt: skip
-        assert sum(inside) >= 2
-
-
-@pytest.mark.parametrize("task", ["relation", "attribution"])
-def test_the_reader_reads_it(suite, task):
-    path = str(suite / f"aro/visual_genome_{task}.json")
-    benchmark = Aro(path, str(suite / "images/suite"), task)
-    result = benchmark.run(lambda *_: benchmark.items.truth.float())
-    assert result.metrics["accuracy"].value == 1.0
-    assert result.metrics["accuracy"].n == SUITE["benchmarks"]
+        inside = 0
+        for thing in graphs["scenes"][row["image_path"]]["objects"]:
+            words = {thing["shape"], *map(str, thing.values())}
+            if words.issuperset(first[1:]) or words.issuperset(second[1:]):
+                left, top, width, height = thing["box"]
+                across = x <= left and left + width <= x + w
+                inside += across and y <= top and top + height <= y + h
+        assert inside >= 2

@@ -1,10 +1,13 @@
+import numpy as np
+
+
 def test_keys_are_clevrs(clevr):
+    keys = {"split", "image_index", "image_filename", "objects", "directions", "relationships"}
+    words = {"shape", "size", "material", "color", "rotation"}
     for scene in clevr.values():
-        assert {"split", "image_index", "image_filename", "objects", "directions",
-                "relationships"} <= set(scene)  # fmt: skip
+        assert keys <= set(scene)
         for thing in scene["objects"]:
-            assert {"shape", "size", "material", "color", "3d_coords", "rotation",
-                    "pixel_coords"} <= set(thing)  # fmt: skip
+            assert words <= set(thing)
             assert len(thing["3d_coords"]) == len(thing["pixel_coords"]) == 3
 
 
@@ -14,18 +17,9 @@ def test_relationships_mean_what_clevr_means(clevr):
         assert set(scene["relationships"]) == {"left", "right", "front", "behind"}
         for name, lists in scene["relationships"].items():
             axis = scene["directions"][name]
-            for i, a in enumerate(things):
-                expected = {
-                    j
-                    for j, b in enumerate(things)
-                    if j != i
-                    and sum(
-                        (q - p) * d
-                        for p, q, d in zip(a["3d_coords"], b["3d_coords"], axis, strict=True)
-                    )
-                    > 0.2
-                }
-                assert set(lists[i]) == expected
+            along = np.array([thing["3d_coords"] for thing in things]) @ axis
+            for i, others in enumerate(lists):
+                assert set(others) == set(np.flatnonzero(along - along[i] > 0.2).tolist())
 
 
 def test_left_is_left_in_the_picture(clevr):

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import load, unseen_of
 
 CAPTION = re.compile(r"a (\w+) (\w+) and a (\w+) (\w+)")
 
@@ -44,7 +44,7 @@ def test_single_labels_agree_with_the_scenes(world, clevr):
 def test_single_split_is_by_composition(world):
     split = load(world / "cola/single_split.json")
     labels = load(world / "cola/single.json")["labels"]
-    unseen = {tuple(p) for p in load(world / "compositions.json")["unseen"]}
+    unseen = unseen_of(world)
     assert sorted(split["seen"] + split["unseen"]) == labels
     for name, texts in split.items():
         assert texts

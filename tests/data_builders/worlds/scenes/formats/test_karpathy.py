@@ -1,5 +1,4 @@
 from tests.data_builders.conftest import load
-from vlmtune.benchmarks.retrieval import Retrieval
 
 
 def test_five_captions_of_what_is_there(world, clevr):
@@ -24,9 +23,3 @@ def test_five_captions_of_what_is_there(world, clevr):
             if words[0] == "there":
                 number = ["one", "two", "three", "four"].index(words[2]) + 1
                 assert number == len(scene["objects"])
-
-
-def test_the_reader_reads_it(world):
-    benchmark = Retrieval(str(world / "karpathy/dataset_scenes.json"), str(world / "images"))
-    result = benchmark.run(lambda *_: benchmark.items.truth.float())
-    assert result.metrics["text_to_image_recall@5"].value == 1.0

@@ -3,12 +3,9 @@ import torch
 
 from data_builders.worlds.scenes.formats.pug import ANIMALS, SPAR
 from tests.data_builders.conftest import rows_of
+from tests.data_builders.worlds.scenes.formats.test_readers import SETUPS
 from vlmtune.benchmarks.pug_animals import PugAnimals
-from vlmtune.benchmarks.pug_spar import PugSpar
 from vlmtune.benchmarks.pug_spar_retrieval import PugSparRetrieval
-
-SETUPS = ["single_left_right", "single_bottom_top", "double_left_right", "double_bottom_top",
-          "attributes_blue_red"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +40,11 @@ def test_spar_rows_are_true_of_their_scenes(spar):
             assert half[side] > 1, (row, thing)
 
 
-@pytest.mark.parametrize("setups", [SETUPS, ["scene"]])
-@pytest.mark.parametrize("kind", [PugSpar, PugSparRetrieval])
-def test_the_reader_reads_spar(suite, kind, setups):
-    if kind is PugSpar and "scene" in setups:
-        pytest.skip("a background has no hard negative")
+def test_spar_retrieval_reads_every_setup(suite):
     folder = suite / "images/pug_spar"
-    benchmark = kind(str(folder / "labels.csv"), str(folder), setups)
-    result = benchmark.evaluate(benchmark.items.truth.float())
-    assert result.metrics["accuracy"].value == 1.0
+    benchmark = PugSparRetrieval(str(folder / "labels.csv"), str(folder), list(SETUPS))
+    metrics = benchmark.evaluate(benchmark.items.truth.float()).metrics
+    assert metrics["accuracy"].value == 1.0
 
 
 def test_animals_rows_are_true_of_their_scenes(suite, graphs):

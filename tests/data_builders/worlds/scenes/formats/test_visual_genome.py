@@ -53,22 +53,25 @@ def test_regions_say_what_the_graph_says(world):
             for region, thing in zip(found, things, strict=False):
                 words = [*thing["attributes"], *thing["names"]]
                 assert sorted(region["phrase"].split()) == sorted(words)
-                assert box(region) == corners(*(thing[k] for k in "xywh"))
+                assert box(region) == thing_box(thing)
             place = {thing["object_id"]: thing for thing in things}
             for region, edge in zip(found[len(things) :], graph["relationships"], strict=True):
-                a, b = place[edge["subject_id"]], place[edge["object_id"]]
-                first, second = region["phrase"].split(f" {edge['predicate']} ")
-                for phrase, thing in ((first, a), (second, b)):
+                two = [place[edge[f"{side}_id"]] for side in ("subject", "object")]
+                phrases = region["phrase"].split(f" {edge['predicate']} ")
+                for phrase, thing in zip(phrases, two, strict=True):
                     _, color, shape = phrase.split()
                     assert color in thing["attributes"]
                     assert [shape] == thing["names"]
-                both = [corners(*(thing[k] for k in "xywh")) for thing in (a, b)]
-                (l1, t1, r1, b1), (l2, t2, r2, b2) = both
-                assert box(region) == (min(l1, l2), min(t1, t2), max(r1, r2), max(b1, b2))
+                lefts, tops, rights, bottoms = zip(*map(thing_box, two), strict=True)
+                assert box(region) == (min(lefts), min(tops), max(rights), max(bottoms))
 
 
 def corners(x: int, y: int, width: int, height: int) -> tuple[int, int, int, int]:
     return x, y, x + width, y + height
+
+
+def thing_box(thing: dict) -> tuple[int, int, int, int]:
+    return corners(*(thing[k] for k in "xywh"))
 
 
 def box(region: dict) -> tuple[int, int, int, int]:
