@@ -10,7 +10,7 @@ from PIL import Image
 from tests.benchmarks.models import oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben import PARTS, EqBen
-from vlmtune.benchmarks.rules.paired import PairedAccuracy
+from vlmtune.benchmarks.rules.paired import PairedWins
 from vlmtune.data.images import read
 from vlmtune.metrics.item_groups import ItemGroups
 
@@ -40,7 +40,7 @@ def averages(scores, order=PARTS):
     for part in order:
         kinds.append(wins_of(*scores[part]))
         groups += [part] * N
-    accuracy = PairedAccuracy(*(torch.cat(kind) for kind in zip(*kinds, strict=True)))
+    accuracy = PairedWins(*(torch.cat(kind) for kind in zip(*kinds, strict=True)))
     return EqBen("x", "y").more_metrics(accuracy, groups, torch.arange(len(groups)))
 
 

@@ -27,7 +27,7 @@ class Timed(TypedDict):
 
 
 @dataclass(frozen=True)
-class Boundary:
+class CaptionedBoundary:
     """A moment of a video, in seconds, with captions of the states before and after it."""
 
     video: str
@@ -49,7 +49,7 @@ def check_template(template: str) -> None:
         )
 
 
-def read_boundaries(path: Path, before: str, after: str) -> list[Boundary]:
+def read_boundaries(path: Path, before: str, after: str) -> list[CaptionedBoundary]:
     """Reads all boundaries in the order of the file; `before` and `after` are templates."""
     content = read_json(path, LAYOUT)
     check_shape(content, dict[str, list[Timed]], path, LAYOUT)
@@ -60,7 +60,7 @@ def read_boundaries(path: Path, before: str, after: str) -> list[Boundary]:
             if not all(captions):
                 came = f"no caption of boundary {i} of {video!r} (see `before` and `after`)"
                 raise file_error(path, LAYOUT, came)
-            boundaries.append(Boundary(video, float(row["timestamp"]), *captions))
+            boundaries.append(CaptionedBoundary(video, float(row["timestamp"]), *captions))
     return boundaries
 
 
@@ -73,7 +73,7 @@ def _fill(template: str, row: dict[str, Any]) -> str:
 
 
 def read_frames(
-    folder: Path, queries: Sequence[Boundary], fps: float, source: str
+    folder: Path, queries: Sequence[CaptionedBoundary], fps: float, source: str
 ) -> dict[str, tuple[ImageRef, ...]]:
     """Lists the frames of each video of some boundaries, in the order of their numbers."""
     videos = dict.fromkeys(query.video for query in queries)

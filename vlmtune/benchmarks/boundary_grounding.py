@@ -19,13 +19,13 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, Convention, gallery
 from vlmtune.benchmarks.boundary_files import (
-    Boundary,
+    CaptionedBoundary,
     check_template,
     read_boundaries,
     read_frames,
 )
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
+from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.result import Example, Result
@@ -35,10 +35,10 @@ ROUNDING = 1e-6  # seconds: 0.7 - 0.6 is not less than 0.1
 
 
 @dataclass(frozen=True)
-class Query:
+class BoundaryQuery:
     """One item: a boundary, and all times of its video with the same captions."""
 
-    boundary: Boundary
+    boundary: CaptionedBoundary
     times: tuple[float, ...]
 
 
@@ -46,7 +46,7 @@ class Query:
 class GroundingItems(Items):
     """n queries with K candidates in all, those of a query side by side."""
 
-    queries: tuple[Boundary, ...]
+    queries: tuple[CaptionedBoundary, ...]
     query: Int[Tensor, "K"]  # of each candidate the number of its query
     first: Int[Tensor, "K"]  # of each candidate its first frame; the second is the next
     # Of each candidate the pairs of first frame and T1, of second frame and T2
@@ -133,15 +133,15 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         return cls(write_json(folder / "val.json", annotations), str(folder / "frames"))
 
     @override
-    def read(self) -> list[Query]:
+    def read(self) -> list[BoundaryQuery]:
         boundaries = read_boundaries(Path(self.path), self.before, self.after)
         times: dict[tuple[str, str, str], list[float]] = {}
         for event in boundaries:
             times.setdefault((event.video, event.before, event.after), []).append(event.time)
-        return [Query(x, tuple(times[x.video, x.before, x.after])) for x in boundaries]
+        return [BoundaryQuery(x, tuple(times[x.video, x.before, x.after])) for x in boundaries]
 
     @override
-    def arrange(self, items: Sequence[Query]) -> GroundingItems:
+    def arrange(self, items: Sequence[BoundaryQuery]) -> GroundingItems:
         boundaries = tuple(item.boundary for item in items)
         frames = read_frames(Path(self.frames), boundaries, self.fps, self.source)
         videos = number(frames)
@@ -172,7 +172,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
             clusters=torch.tensor([videos[event.video] for event in boundaries]),
             # The first frame names the video.
             compared=tuple(
-                Comparison((images[int(starts[videos[x.video]])],), (x.before, x.after))
+                ComparedItem((images[int(starts[videos[x.video]])],), (x.before, x.after))
                 for x in boundaries
             ),
             queries=boundaries,

@@ -45,7 +45,7 @@ ANSWERS = {
 }
 
 
-class Row(TypedDict):
+class _Row(TypedDict):
     """A question; the file holds more."""
 
     image_filename: Text
@@ -54,14 +54,14 @@ class Row(TypedDict):
     program: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
 
-class File(TypedDict):
+class _File(TypedDict):
     """The whole file."""
 
-    questions: list[Row]
+    questions: list[_Row]
 
 
 @dataclass(frozen=True)
-class Question(ChoiceItem):
+class QuestionItem(ChoiceItem):
     """An item; `answers` are those of its candidates, the true one first."""
 
     answers: tuple[str, ...] = ()
@@ -129,8 +129,8 @@ class ClevrQuestions(MultipleChoice):
         return cls(path, str(folder))
 
     @override
-    def read(self) -> list[Question]:
-        content: File = read_json(self.path, LAYOUT, get_file(self.source), File)
+    def read(self) -> list[QuestionItem]:
+        content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
         items = []
         for number, row in enumerate(content["questions"]):
             last = row["program"][-1]
@@ -143,17 +143,17 @@ class ClevrQuestions(MultipleChoice):
                 items.append(self._item(row, str(kind)))
         return items
 
-    def _item(self, row: Row, kind: str) -> Question:
+    def _item(self, row: _Row, kind: str) -> QuestionItem:
         true = row["answer"]
         answers = (true, *(answer for answer in ANSWERS[kind] if answer != true))
         before, _, after = self.prompt.replace("{question}", row["question"]).partition("{answer}")
         candidates = tuple(f"{before}{answer}{after}" for answer in answers)
         image = ImageRef(Path(self.images, row["image_filename"]))
-        return Question(image, candidates, kind, answers=answers)
+        return QuestionItem(image, candidates, kind, answers=answers)
 
     @override
     def arrange(self, items: Sequence[ChoiceItem]) -> ChoiceItems:
-        self._questions = [item for item in items if isinstance(item, Question)]
+        self._questions = [item for item in items if isinstance(item, QuestionItem)]
         return super().arrange(items)
 
     @override

@@ -34,7 +34,7 @@ PROPERTIES = (
 )
 
 
-class Row(TypedDict):
+class _Row(TypedDict):
     """A question with its statements; the file holds more."""
 
     image_filename: Text
@@ -52,10 +52,10 @@ class Row(TypedDict):
     absolute: NotRequired[Text]
 
 
-class File(TypedDict):
+class _File(TypedDict):
     """The whole file."""
 
-    questions: list[Row]
+    questions: list[_Row]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class ClevrStatements(MultipleChoice):
 
     @override
     def read(self) -> list[Statement]:
-        content: File = read_json(self.path, LAYOUT, get_file(self.source), File)
+        content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
         for number, row in enumerate(content["questions"]):
             if row["statement"] == row["false_statement"]:
                 came = f"the same statement twice in questions[{number}]"
@@ -172,7 +172,7 @@ class ClevrStatements(MultipleChoice):
         }
 
 
-def _properties(row: Row) -> tuple[tuple[str, str], ...]:
+def _properties(row: _Row) -> tuple[tuple[str, str], ...]:
     properties = [(name, str(row[name])) for name in PROPERTIES if name in row]
     if row.get("absolute") == "no":
         properties.append(("relative", row["structure"]))

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.eqben_files import read_entries
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedAccuracy, PairedItem
+from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedItem, PairedWins
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import macro_mean
 from vlmtune.metrics.item_groups import ItemGroups
@@ -118,7 +118,7 @@ class EqBen(Paired):
 
     @override
     def more_metrics(
-        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
         kubric = torch.tensor([part.startswith(KUBRIC) for part in PARTS])
@@ -132,7 +132,7 @@ class EqBen(Paired):
         return metrics
 
     @override
-    def outcomes(self, accuracy: PairedAccuracy) -> Float[Tensor, "n"]:
+    def outcomes(self, accuracy: PairedWins) -> Float[Tensor, "n"]:
         text, image, group = (wins.double() for wins in accuracy.sides)
         return (text + image + group) / 3
 

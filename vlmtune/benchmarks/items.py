@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedItem:
     """The images and captions that one item compares, for the list of repeats."""
 
     images: tuple[ImageRef, ...]
@@ -54,7 +54,7 @@ class Items(ABC):
     pairs: Int[Tensor, "P 2"] | None
     clusters: Int[Tensor, "n"]  # items of one number share an image; intervals count clusters
     # The items, for the list of repeats; empty where nothing can repeat
-    compared: tuple[Comparison, ...]
+    compared: tuple[ComparedItem, ...]
 
     @property
     @abstractmethod
@@ -62,7 +62,7 @@ class Items(ABC):
         """Positions in `pairs` of the true ones; without `pairs` the true pairs themselves."""
 
     @property
-    def evaluated(self) -> tuple[Comparison, ...]:
+    def evaluated(self) -> tuple[ComparedItem, ...]:
         """The items in the order of their outcomes."""
         return self.compared
 
@@ -166,7 +166,7 @@ def sample(groups: Sequence[str], limit: int | None, seed: int | None) -> list[i
     return sorted(sampled)
 
 
-def find_repeats(items: Sequence[Comparison]) -> tuple[Repeat, ...]:
+def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:
     """Lists items that occur twice, and captions and images that do so within an item.
 
     A repeated item counts twice. An item whose true caption is also a false one cannot be won, or
@@ -175,7 +175,7 @@ def find_repeats(items: Sequence[Comparison]) -> tuple[Repeat, ...]:
     Example:
         >>> from pathlib import Path
         >>> cat, dog = ImageRef(Path("a/cat.png")), ImageRef(Path("a/dog.png"))
-        >>> one, two = (Comparison((cat,), ("a cat",), (text,)) for text in ("a dog", "a cat"))
+        >>> one, two = (ComparedItem((cat,), ("a cat",), (text,)) for text in ("a dog", "a cat"))
         >>> for repeat in find_repeats([one, two, one]):
         ...     print(repeat.kind, repeat.total, repeat.n, repeat.listed)
         item 1 3 (Occurrence(items=(0, 2), images=('a/cat.png',), texts=('a cat',)),)
@@ -203,7 +203,7 @@ def find_repeats(items: Sequence[Comparison]) -> tuple[Repeat, ...]:
     return tuple(repeat for repeat in repeats if repeat.total)
 
 
-def _occurrence(item: Comparison, positions: Sequence[int], texts: tuple[str, ...]) -> Occurrence:
+def _occurrence(item: ComparedItem, positions: Sequence[int], texts: tuple[str, ...]) -> Occurrence:
     names = dict.fromkeys(map(_name, item.images))
     return Occurrence(tuple(positions), tuple(names), texts)
 

@@ -15,6 +15,8 @@ from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
 IMAGES = 256  # in a call of a function of images and texts
+Pairs = Int[Tensor, "P 2"] | None
+PairScores = Float[Tensor, "P"] | Float[Tensor, "N M"]
 
 
 @runtime_checkable
@@ -22,11 +24,8 @@ class PairScorer(Protocol):
     """Anything that scores images against texts."""
 
     def __call__(
-        self,
-        images: Sequence[ImageRef],
-        texts: Sequence[str],
-        pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        self, images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None
+    ) -> PairScores:
         """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`."""
         ...
 
@@ -83,11 +82,8 @@ class _ByMatrix:
         self.function = function
 
     def __call__(
-        self,
-        images: Sequence[ImageRef],
-        texts: Sequence[str],
-        pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        self, images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None
+    ) -> PairScores:
         if pairs is None:
             return self._matrix(images, texts)
         scores = torch.zeros(len(pairs), dtype=torch.float64)

@@ -26,8 +26,8 @@ from vlmtune.benchmarks.pug_animals_samples import (
     COLUMNS,
     DESCRIBED,
     FACTORS,
+    AnimalScene,
     Samples,
-    Scene,
     group_samples,
     read_scene,
 )
@@ -115,9 +115,9 @@ class PugAnimals(Benchmark[AnimalItems]):
         return cls(write_csv(folder / "labels_pug_animal.csv", COLUMNS, rows), str(folder))
 
     @override
-    def read(self) -> list[dict[int, Scene]]:
+    def read(self) -> list[dict[int, AnimalScene]]:
         """Reads the scenes of each animal, by row of the csv."""
-        animals: dict[str, dict[int, Scene]] = {}
+        animals: dict[str, dict[int, AnimalScene]] = {}
         for i, row in enumerate(read_csv(self.path, COLUMNS, self.source)):
             scene = read_scene(self.path, row)
             animals.setdefault(scene.animal, {})[i] = scene
@@ -128,7 +128,7 @@ class PugAnimals(Benchmark[AnimalItems]):
         return [scenes for animal, scenes in animals.items() if animal not in self.without]
 
     @override
-    def arrange(self, items: Sequence[dict[int, Scene]]) -> AnimalItems:
+    def arrange(self, items: Sequence[dict[int, AnimalScene]]) -> AnimalItems:
         turned = "camera_yaw" in self.factors
         rows = {i: scene for scenes in items for i, scene in scenes.items()}
         scenes = [rows[i] for i in sorted(rows) if turned or rows[i].frontal]

@@ -24,7 +24,7 @@ DESCRIBED = FACTORS[:3]  # by the captions
 
 
 @dataclass(frozen=True)
-class Scene:
+class AnimalScene:
     """A row: its image file, the animal, and the value of each of `FACTORS`."""
 
     file: str
@@ -58,7 +58,7 @@ class Samples:
     left_out: int  # how many samples lack a value
 
 
-def read_scene(path: str, values: Mapping[str, str]) -> Scene:
+def read_scene(path: str, values: Mapping[str, str]) -> AnimalScene:
     """Turns a row of the csv at `path` into a scene."""
     file, world, animal, scale, yaw, texture = (values[name] for name in COLUMNS)
     try:
@@ -68,11 +68,11 @@ def read_scene(path: str, values: Mapping[str, str]) -> Scene:
             f"expected a character_scale of {list(SIZES)} and a camera_yaw in {path}, got "
             f"{scale!r} and {yaw!r}: pass PUG: Animals' csv"
         ) from error
-    return Scene(f"{animal}/{file}", animal, (world, size, texture, angle))
+    return AnimalScene(f"{animal}/{file}", animal, (world, size, texture, angle))
 
 
 def group_samples(
-    factor: str, scenes: Sequence[Scene], captions: Sequence[int], path: str
+    factor: str, scenes: Sequence[AnimalScene], captions: Sequence[int], path: str
 ) -> Samples:
     """Groups the scenes that differ in one factor only."""
     position = FACTORS.index(factor)

@@ -20,7 +20,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.pug_files import SITE, spoken
-from vlmtune.benchmarks.rules.paired import Paired, PairedAccuracy, PairedItem
+from vlmtune.benchmarks.rules.paired import Paired, PairedItem, PairedWins
 from vlmtune.errors import UserError
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.types import ImageRef
@@ -139,7 +139,7 @@ class PugAR4T(Paired):
 
     @override
     def more_metrics(
-        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         return self._read[1]
 

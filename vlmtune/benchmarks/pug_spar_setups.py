@@ -28,7 +28,7 @@ SCENES = 10  # images of `scene` in the published script
 
 
 @dataclass(frozen=True)
-class Row:
+class SparRow:
     """One image of the csv; a missing animal is "blank", with the group's side and texture."""
 
     file: str
@@ -55,7 +55,7 @@ class SetUp:
     """n images with their true captions, the hard negatives of these, and all candidates."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[SparRow, ...]
     captions: tuple[str, ...]
     negatives: tuple[str, ...] | None
     candidates: tuple[str, ...]
@@ -72,13 +72,13 @@ class Definition:
     # Whether captions have hard negatives: the other side, or the animals exchanged
     hard: bool = False
 
-    def has(self, row: Row) -> bool:
+    def has(self, row: SparRow) -> bool:
         """Whether an image belongs to the set-up."""
         fits = row.animals == self.animals and self.texture in ("", row.texture)
         alike = self.hard and row.first == row.second
         return fits and not alike and row.side in (self.sides[:1] or (row.side,))
 
-    def caption(self, row: Row, negative: bool = False) -> str:
+    def caption(self, row: SparRow, negative: bool = False) -> str:
         """The caption of an image, or its hard negative, without the background."""
         if self.animals == 1:
             return self._single(row.animal, int((row.first == BLANK) != negative))
@@ -91,7 +91,7 @@ class Definition:
     def _single(self, animal: str, side: int) -> str:
         return self.template.format(first=animal, side=self.sides[side] if self.sides else "")
 
-    def candidates(self, rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
+    def candidates(self, rows: Sequence[SparRow], endings: Sequence[str]) -> list[str]:
         """All captions of some images, with each ending, in the order of the published script."""
         texts = [(self.caption(row),) for row in rows]
         if self.animals == 1:
@@ -134,7 +134,7 @@ DEFINITIONS = _definitions()
 HARD = tuple(name for name, definition in DEFINITIONS.items() if definition.hard)
 
 
-def make(name: str, rows: Sequence[Row], background: bool, published: bool) -> SetUp:
+def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) -> SetUp:
     """Makes a set-up of some rows.
 
     Args:
@@ -179,7 +179,9 @@ def read_setups(
     rows = []
     for values in read_csv(path, COLUMNS, SOURCE):
         file, background_name, first, second, side, *textures = (values[name] for name in COLUMNS)
-        rows.append(Row(file, background_name, first, second, RENAMED.get(side, side), *textures))
+        rows.append(
+            SparRow(file, background_name, first, second, RENAMED.get(side, side), *textures)
+        )
     worlds = dict.fromkeys(row.world for row in rows)
     if world is not None and world not in worlds:
         raise UserError(

@@ -28,18 +28,18 @@ LAYOUT = "Karpathy's caption JSON"
 FIRST = 5  # captions of an image that the reference convention ranks
 
 
-class Sentence(TypedDict):
+class _Sentence(TypedDict):
     """A caption."""
 
     raw: Text
 
 
-class Row(TypedDict, total=False):
+class _Row(TypedDict, total=False):
     """An image of the split."""
 
     filepath: str | None
     filename: Required[Annotated[str, Field(min_length=1)]]
-    sentences: Required[Annotated[list[Sentence], Field(min_length=1)]]
+    sentences: Required[Annotated[list[_Sentence], Field(min_length=1)]]
 
 
 class Retrieval(Ranking):
@@ -100,7 +100,7 @@ def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
         )
     rows = {i: row for i, row in enumerate(listed) if row.get("split") == split}
     images = []
-    for row in check_shape(rows, dict[int, Row], path, LAYOUT).values():
+    for row in check_shape(rows, dict[int, _Row], path, LAYOUT).values():
         captions = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
         folder = row.get("filepath")
         images.append((f"{folder}/{row['filename']}" if folder else row["filename"], captions))

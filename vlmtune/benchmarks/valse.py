@@ -54,16 +54,16 @@ PIECES = (
 LAYOUT = "a VALSE object of rows by id with image_file, caption, foil and mturk"
 
 
-class Votes(TypedDict):
+class _Votes(TypedDict):
     """How many annotators chose the caption and not the foil."""
 
     caption: int
 
 
-class Row(TypedDict, total=False):
+class _Row(TypedDict, total=False):
     """A row; those with too few votes may lack the rest."""
 
-    mturk: Required[Votes]
+    mturk: Required[_Votes]
     image_file: Any
     caption: Any
     foil: Any
@@ -132,7 +132,7 @@ class Valse(MultipleChoice):
         items = []
         for piece in self.pieces:
             path = Path(self.path, f"{piece}.json")
-            rows = read_json(path, LAYOUT, get_file(self.source), dict[str, Row])
+            rows = read_json(path, LAYOUT, get_file(self.source), dict[str, _Row])
             for key, row in rows.items():
                 if row["mturk"]["caption"] < VOTES:
                     continue

@@ -128,13 +128,14 @@ def run_suite(
                 failed[benchmark.name] = reason
             elif result is not None:
                 images, texts = contents[benchmark.name]
+                shown = () if keeps is None else readings(keeps, benchmark, result)
                 done[benchmark.name] = replace(
                     result,
                     metrics=result.metrics | _truncated(texts, keeps),
                     kind=benchmark.kind,
                     items_digest=_digest(images, texts),
                     repeats=benchmark.repeats(),
-                    readings=() if keeps is None else readings(keeps, benchmark, result),
+                    readings=shown,
                 )
     not_run = _in_order(benchmarks, failed)
     if at_least_one and not done:
@@ -168,10 +169,12 @@ def _load(
         content, failures[benchmark.name] = _tried(benchmark, contained)
         if content is not None:
             contents[benchmark.name] = content
+    # A failure on one rank is a failure on all.
     everywhere = ProcessGroup().objects(failures)
-    failed = {
-        name: reason for name in failures if (reason := _first([here[name] for here in everywhere]))
-    }
+    failed = {}
+    for name in failures:
+        if reason := _first([failures_there[name] for failures_there in everywhere]):
+            failed[name] = reason
     contents = {name: some for name, some in contents.items() if name not in failed}
     return contents, _in_order(benchmarks, failed)
 
@@ -212,9 +215,10 @@ def _measured(
     benchmark: Benchmark, scorer: PairScorer, items: list[ItemRow] | None = None
 ) -> Result:
     """Runs a benchmark and checks that its numbers are finite."""
-    kind = EmbeddingRecorder if isinstance(scorer, Embedder) else Recorder
-    recorded = items is not None and not isinstance(scorer, ClassScorer)
-    recorder = kind(scorer) if recorded else None
+    recorder: Recorder | None = None
+    if items is not None and not isinstance(scorer, ClassScorer):
+        kind = EmbeddingRecorder if isinstance(scorer, Embedder) else Recorder
+        recorder = kind(scorer)
     with work_of(benchmark.name):
         result = benchmark.run(recorder or scorer)
     for name, metric in result.metrics.items():
@@ -225,14 +229,17 @@ def _measured(
                 "correct the benchmark"
             )
     if items is not None:
-        items += item_rows(benchmark, result, None if recorder is None else recorder.scores)
+        scores = None if recorder is None else recorder.scores
+        items += item_rows(benchmark, result, scores)
     return result
 
 
 def _truncated(texts: Sequence[str], scorer: Scorer | None) -> dict[str, MetricValue]:
     """Counts the captions whose ends the model does not read, if there are any."""
     long = [] if scorer is None else scorer.backbone.too_long(texts)
-    return {TRUNCATED: count(len(long), len(texts))} if long else {}
+    if not long:
+        return {}
+    return {TRUNCATED: count(len(long), len(texts))}
 
 
 def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
@@ -270,5 +277,7 @@ def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[
 
 
 def _nothing(not_run: Sequence[NotRun]) -> UserError:
-    (_, reason), *others = not_run
-    return UserError(reason + (f" (and {len(others)} other benchmarks failed)" if others else ""))
+    reason, others = not_run[0].reason, len(not_run) - 1
+    if others:
+        reason += f" (and {others} other benchmarks failed)"
+    return UserError(reason)

@@ -38,10 +38,11 @@ def auroc(
     below = 1 - _placements(false, true)
     area = float(above.mean())
     deviations = torch.cat([(above - area) / len(true), (below - area) / len(false)])
-    fractions = torch.cat([torch.full_like(x, 1 / (2 * len(x))) for x in (true, false)])
-    variance = cluster_variance(deviations, fractions, clusters)
-    half = variance.half_width
-    low, high = (None, None) if half is None else (max(0.0, area - half), min(1.0, area + half))
+    # True and false captions have half of the weight each, however many they are.
+    of_true = torch.full_like(true, 1 / (2 * len(true)))
+    of_false = torch.full_like(false, 1 / (2 * len(false)))
+    variance = cluster_variance(deviations, torch.cat([of_true, of_false]), clusters)
+    low, high = variance.interval(area, 0.0, 1.0)
     n = len(true) + len(false)
     return MetricValue(area, n, 0.5, low, high, clusters=variance.clusters)
 

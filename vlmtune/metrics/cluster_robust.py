@@ -79,7 +79,9 @@ def macro_mean(
     counted = groups >= 0
     values, clusters = _checked(values[counted]), clusters[counted]
     means, member, sizes = group_means(values, groups[counted])
-    weights = torch.ones_like(means) if weights is None else weights.double()
+    if weights is None:
+        weights = torch.ones_like(means)
+    weights = weights.double()
     # Divide last, so that means of 1 give exactly 1.
     mean = float((weights * means).sum() / weights.sum())
     item_weights = (weights / weights.sum() / sizes)[member]
@@ -103,8 +105,7 @@ def cluster_robust_rank(
     mean = float(ranks.mean())
     fractions = torch.full_like(ranks, 1 / len(ranks))
     variance = cluster_variance((ranks - mean) * fractions, fractions, clusters)
-    half = variance.half_width
-    low, high = (None, None) if half is None else (max(1.0, mean - half), mean + half)
+    low, high = variance.interval(mean, least=1.0)
     return MetricValue(mean, len(ranks), chance, low, high, False, "rank", variance.clusters)
 
 

@@ -30,7 +30,9 @@ def alignment(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
         [0.5, 0.5, 0.0]
     """
     units = _units(differences)
-    return ((units @ units.sum(dim=0)) - (units * units).sum(dim=1)) / (len(units) - 1)
+    with_all = units @ units.sum(dim=0)
+    with_itself = (units * units).sum(dim=1)
+    return (with_all - with_itself) / (len(units) - 1)
 
 
 def paired_alignment(
@@ -48,7 +50,8 @@ def paired_alignment(
     units = _units(differences)
     order = torch.randperm(len(units), generator=generator)
     cosines = torch.empty(len(units), dtype=units.dtype)
-    cosines[order] = (units[order] * units[order.roll(-1)]).sum(dim=1)
+    one, other = units[order], units[order.roll(-1)]
+    cosines[order] = (one * other).sum(dim=1)
     return cosines
 
 
@@ -86,8 +89,7 @@ def mean_cosine(
     mean = float(values.mean())
     fractions = torch.full_like(values, 1 / len(values))
     variance = cluster_variance(degree * (values - mean) * fractions, fractions, clusters)
-    half = variance.half_width
-    low, high = (None, None) if half is None else (max(-1.0, mean - half), min(1.0, mean + half))
+    low, high = variance.interval(mean, -1.0, 1.0)
     return MetricValue(mean, len(values), 0.0, low, high, unit="cosine", clusters=variance.clusters)
 
 

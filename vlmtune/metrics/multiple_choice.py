@@ -90,7 +90,7 @@ def text_to_text_correct(
         [True, False]
     """
     # Sums of products, not a matrix product: equal texts must get equal cosines.
-    cosines = torch.stack([(texts[:, a, None] * texts).sum(dim=2) for a in range(anchors)], dim=1)
+    cosines = (texts[:, :anchors, None] * texts[:, None]).sum(dim=3)
     rivals = torch.where(false[:, None], cosines, -torch.inf)
     return cosines[:, 0, 1] > rivals.amax(dim=(1, 2))
 

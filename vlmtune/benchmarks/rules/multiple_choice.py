@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, embedded, gallery
-from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number, numbered
+from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number, numbered
 from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
@@ -43,9 +43,11 @@ class ChoiceItem:
     true: int = 1  # how many of the candidates are true
 
     @property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> ComparedItem:
         """What the item compares."""
-        return Comparison((self.image,), self.candidates[: self.true], self.candidates[self.true :])
+        return ComparedItem(
+            (self.image,), self.candidates[: self.true], self.candidates[self.true :]
+        )
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,14 @@ class ChoiceItems(Items):
 
     @property
     @override
-    def evaluated(self) -> tuple[Comparison, ...]:
+    def evaluated(self) -> tuple[ComparedItem, ...]:
         assert self.pairs is not None
         images, texts = self.pairs.T.tolist()
         comparisons = []
         for row, true in zip(self.positions.tolist(), self.true_counts.tolist(), strict=True):
             image = self.images[images[row[0]]]
             captions = tuple(self.texts[texts[position]] for position in row if position >= 0)
-            comparisons.append(Comparison((image,), captions[:true], captions[true:]))
+            comparisons.append(ComparedItem((image,), captions[:true], captions[true:]))
         return tuple(comparisons)
 
     @property

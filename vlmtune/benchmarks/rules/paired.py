@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
-from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, numbered
+from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, numbered
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components
 from vlmtune.metrics.item_groups import ItemGroups
@@ -46,7 +46,7 @@ class PairedItem:
 
 
 @dataclass(frozen=True)
-class PairedAccuracy:
+class PairedWins:
     """Which of n items are right on the text side and on the image side."""
 
     text: Bool[Tensor, "n"]
@@ -124,12 +124,12 @@ class Paired(Benchmark[PairedItems]):
         """Reads the annotation files: all items, in the order of the file."""
 
     def more_metrics(
-        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         """Further metrics, such as averages that the source defines over groups."""
         return {}
 
-    def outcomes(self, accuracy: PairedAccuracy) -> Float[Tensor, "n"]:
+    def outcomes(self, accuracy: PairedWins) -> Float[Tensor, "n"]:
         """What the primary metric gives each item."""
         return dict(zip(self.keys, accuracy.sides, strict=True))[self.primary].double()
 
@@ -155,7 +155,7 @@ class Paired(Benchmark[PairedItems]):
             texts=texts,
             pairs=pairs,
             clusters=connected_components(files[rows]),
-            compared=tuple(Comparison(item.images, item.texts) for item in items),
+            compared=tuple(ComparedItem(item.images, item.texts) for item in items),
             positions=positions,
             caption_sets=caption_sets,
             listed=tuple(items),
@@ -165,7 +165,7 @@ class Paired(Benchmark[PairedItems]):
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
         values = scores.detach().cpu().double()[items.positions]
-        accuracy = PairedAccuracy(text_correct(values), image_correct(values))
+        accuracy = PairedWins(text_correct(values), image_correct(values))
         metrics = self._rates(accuracy, torch.arange(len(values)))
         metrics |= self.more_metrics(accuracy, items.groups, items.ways)
         for name, rows in items.members().items():
@@ -203,7 +203,7 @@ class Paired(Benchmark[PairedItems]):
         )
 
     def _rates(
-        self, accuracy: PairedAccuracy, rows: Int[Tensor, "k"], suffix: str = ""
+        self, accuracy: PairedWins, rows: Int[Tensor, "k"], suffix: str = ""
     ) -> dict[str, MetricValue]:
         """The three accuracies of some items."""
         ways = self.items.ways[rows]

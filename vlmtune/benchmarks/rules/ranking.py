@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
-from vlmtune.benchmarks.items import Comparison, Items, numbered
+from vlmtune.benchmarks.items import ComparedItem, Items, numbered
 from vlmtune.benchmarks.queries import Query, shown
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
@@ -127,7 +127,7 @@ class Ranking(Benchmark[RankingItems]):
         for owner, text, is_shared in zip(owners.tolist(), captions, shared, strict=True):
             # A caption that another image has too is also a wrong one.
             false = (text,) if is_shared else ()
-            comparisons.append(Comparison((items[owner].image,), (text,), false))
+            comparisons.append(ComparedItem((items[owner].image,), (text,), false))
         return RankingItems(
             images=tuple(item.image for item in items),
             texts=texts,
