@@ -44,8 +44,7 @@ def check_template(template: str) -> None:
         named = set()
     if not named or not named <= set(FIELDS):
         raise UserError(
-            f"expected a template with some of {{{'}, {'.join(FIELDS)}}}, got {template!r}: "
-            "correct it"
+            f"expected a template with some of {{{'}, {'.join(FIELDS)}}}, got {template!r}"
         )
 
 
@@ -87,24 +86,29 @@ def read_frames(
         )
     for query in queries:
         count = len(frames[query.video])
+        end = (count - 1) / fps
         if query.time > count / fps + LATE:
             raise UserError(
                 f"expected frames of {query.video!r} up to its boundary at {query.time:g} s, got "
-                f"{count}, which at {fps:g} a second end at {(count - 1) / fps:g} s: "
+                f"{count}, which at {fps:g} a second end at {end:g} s: "
                 "correct `fps`, or extract them again"
             )
     return frames
 
 
 def _frames(folder: Path) -> tuple[ImageRef, ...]:
-    listed = list(folder.iterdir()) if folder.is_dir() else []
-    paths = [path for path in listed if path.suffix.lower() in SUFFIXES]
-    digits = [re.search(r"\d+$", path.stem) for path in paths]
-    numbered = {int(number[0]): path for number, path in zip(digits, paths, strict=True) if number}
-    order = sorted(numbered)
-    if len(numbered) != len(paths) or (order and order[-1] - order[0] != len(order) - 1):
+    if not folder.is_dir():
+        return ()
+    paths = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
+    by_number: dict[int, Path] = {}
+    for path in paths:
+        digits = re.search(r"\d+$", path.stem)
+        if digits:
+            by_number[int(digits[0])] = path
+    order = sorted(by_number)
+    if len(order) != len(paths) or (order and order[-1] - order[0] != len(order) - 1):
         raise UserError(
             f"expected frames numbered without gaps in {folder}, got {len(paths)} that are not: "
             "extract them again"
         )
-    return tuple(ImageRef(numbered[number]) for number in order)
+    return tuple(ImageRef(by_number[number]) for number in order)

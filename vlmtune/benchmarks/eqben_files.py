@@ -87,12 +87,16 @@ def _records(node: Any, where: str, fail: Fail) -> Iterator[tuple[dict[str, Any]
 
 def _entry(record: dict[str, Any], where: str, fail: Fail) -> EqBenEntry:
     mark = "_" if "image_0" in record else ""
-    kinds = [[record.get(f"{kind}{mark}{i}") for i in (0, 1)] for kind in ("image", "caption")]
-    kinds[1] = [x[0] if isinstance(x, list) and x else x for x in kinds[1]]
-    names, texts = [tuple(x for x in kind if is_text(x)) for kind in kinds]
-    if len(names) != 2 or len(texts) != 2:
-        raise fail(where, "an item without two image names and two captions")
-    return EqBenEntry((names[0], names[1]), (texts[0], texts[1]))
+    cells = []
+    for key in (f"image{mark}0", f"image{mark}1", f"caption{mark}0", f"caption{mark}1"):
+        cell = record.get(key)
+        if key.startswith("caption") and isinstance(cell, list) and cell:
+            cell = cell[0]
+        if not is_text(cell):
+            raise fail(where, "an item without two image names and two captions")
+        cells.append(cell)
+    first, second, caption, other = cells
+    return EqBenEntry((first, second), (caption, other))
 
 
 def _with_info(scores: list[Any], path: Path) -> list[dict[str, Any]]:
@@ -110,10 +114,8 @@ def _with_info(scores: list[Any], path: Path) -> list[dict[str, Any]]:
             f"expected {len(scores)} entries in {INFO} and a permutation in {ORDER} for {path}, "
             f"got {len(infos)} and {len(order)}: get all three files from one release"
         )
-    return [
-        {**check_shape(score, dict[str, Any], path, LAYOUT), "private_info": infos[i]}
-        for score, i in zip(scores, order, strict=True)
-    ]
+    scores = check_shape(scores, list[dict[str, Any]], path, LAYOUT)
+    return [{**score, "private_info": infos[i]} for score, i in zip(scores, order, strict=True)]
 
 
 def _from_scores(records: list[Any], fail: Fail) -> list[EqBenEntry]:
@@ -122,14 +124,18 @@ def _from_scores(records: list[Any], fail: Fail) -> list[EqBenEntry]:
     for record in records:
         info = record["private_info"]
         key = str(info.get("dataset")), info["sample_cnt"]
-        items.setdefault(key, {})[info["name"]] = record.get("image"), record.get("caption")
+        content = record.get("image"), record.get("caption")
+        items.setdefault(key, {})[info["name"]] = content
     entries = []
-    for (part, number), scores in sorted(items.items(), key=lambda item: item[0][1]):
+    for part, number in sorted(items, key=lambda key: key[1]):
+        scores = items[part, number]
         where = f"sample {number} of {part}"
         if set(scores) != set(SLOTS):
             raise fail(where, f"only {sorted(scores)} of {list(SLOTS)}")
-        (image0, caption0), (image1, caption1) = scores["c0i0"], scores["c1i1"]
-        if (scores["c0i1"], scores["c1i0"]) != ((image1, caption0), (image0, caption1)):
+        image0, caption0 = scores["c0i0"]
+        image1, caption1 = scores["c1i1"]
+        crossed = (image1, caption0), (image0, caption1)
+        if (scores["c0i1"], scores["c1i0"]) != crossed:
             raise fail(where, "four scores that are not of two images and two captions")
         record = {"image0": image0, "image1": image1, "caption0": caption0, "caption1": caption1}
         entries.append(_entry(record, where, fail))
