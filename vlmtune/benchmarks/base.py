@@ -9,7 +9,7 @@ import inspect
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import (
@@ -19,9 +19,6 @@ from typing import (
     Literal,
     TypeVar,
     dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
 )
 
 import torch
@@ -97,17 +94,10 @@ class Benchmark(Configured, ABC, Generic[I]):
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise UserError(f"expected a limit of at least 1, got {self.limit}: leave it out")
-        hints = get_type_hints(type(self))
         for option, known in self.subsets_of.items():
-            if (values := getattr(self, option)) is not None:
+            values = getattr(self, option)
+            if values is not None:
                 check_chosen(option, values, known)
-        for option in fields(self):
-            known, value = get_args(hints[option.name]), getattr(self, option.name)
-            if get_origin(hints[option.name]) is Literal and value not in known:
-                raise UserError(
-                    f"expected {option.name} of {self.name} out of {list(known)}, got {value!r}: "
-                    "name one of them"
-                )
 
     # -- what a benchmark and its rule define --------------------------------------------------
 
@@ -143,7 +133,9 @@ class Benchmark(Configured, ABC, Generic[I]):
             raise UserError(
                 f"expected items in the files of {self.name}, got none: {files_from(self)}"
             )
-        items = self.arrange(rows if self.strict else list(map(as_stored, rows)))
+        if not self.strict:
+            rows = list(map(as_stored, rows))
+        items = self.arrange(rows)
         check_images(items.images, self)
         return items
 
@@ -164,7 +156,9 @@ class Benchmark(Configured, ABC, Generic[I]):
     @property
     def primary(self) -> str:
         """Key of the metric that stands for the whole."""
-        return self.primary_metric if self.strict else self.reference_metric or self.primary_metric
+        if not self.strict and self.reference_metric:
+            return self.reference_metric
+        return self.primary_metric
 
     def queries(self, result: Result, scores: Tensor) -> tuple[Query, ...]:
         """The queries of a ranking; empty where items compare a short list."""
@@ -230,13 +224,15 @@ def gallery(
     examples: list[Example] = []
     keys: set[Hashable] = set()
     for correct in (True, False):
-        keys = keys if apart else set()
-        left = shown
+        if not apart:
+            keys = set()
+        of_kind: list[Example] = []
         for i, won in enumerate(right):
-            if left and won is correct and key(i) not in keys:
-                keys.add(key(i))
-                examples.append(example(i))
-                left -= 1
+            if won is not correct or key(i) in keys or len(of_kind) == shown:
+                continue
+            keys.add(key(i))
+            of_kind.append(example(i))
+        examples += of_kind
     return tuple(examples)
 
 
@@ -278,7 +274,8 @@ def embedded(
     rows: Float[Tensor, "n d"], count: int, name: str, width: int | None = None
 ) -> Float[Tensor, "n d"]:
     """Embeddings in double precision; raises `UserError` unless all are there and finite."""
-    width = rows.shape[1] if width is None else width
+    if width is None:
+        width = rows.shape[1]
     if rows.shape != (count, width) or not bool(torch.isfinite(rows).all()):
         raise UserError(
             f"expected {count} finite embeddings of width {width} for {name}, got others, of shape "
@@ -296,11 +293,12 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
     reports a file that is damaged inside.
     """
     paths = dict.fromkeys(image.path for image in images)
-    sizes = {path: _size(path) for path in paths}
+    sizes = [(path, _size(path)) for path in paths]
     faults = []
-    for fault, size in (("missing", None), ("empty files", 0)):
-        if wrong := [path for path in paths if sizes[path] == size]:
-            faults.append(f"{len(wrong)} are {fault}, first {str(wrong[0])!r}")
+    for fault, bad_size in (("missing", None), ("empty files", 0)):
+        wrong = [str(path) for path, size in sizes if size == bad_size]
+        if wrong:
+            faults.append(f"{len(wrong)} are {fault}, first {wrong[0]!r}")
     if faults:
         raise UserError(
             f"expected {len(paths)} images for {benchmark.name}, {' and '.join(faults)}: "

@@ -16,7 +16,6 @@ from vlmtune.storage.files import check_shape, read_json
 from vlmtune.types import ImageRef
 
 LAYOUT = "JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"
-FIELDS = ("subject", "status_before", "status_after", "action_of_cause", "label")
 LATE = 1.0  # seconds that a boundary may lie after the last frame
 
 
@@ -34,18 +33,6 @@ class CaptionedBoundary:
     time: float
     before: str
     after: str
-
-
-def check_template(template: str) -> None:
-    """Raises `UserError` unless a template names fields, and only those of a boundary."""
-    try:
-        named = {field for _, field, _, _ in Formatter().parse(template) if field is not None}
-    except ValueError:
-        named = set()
-    if not named or not named <= set(FIELDS):
-        raise UserError(
-            f"expected a template with some of {{{'}, {'.join(FIELDS)}}}, got {template!r}"
-        )
 
 
 def read_boundaries(path: Path, before: str, after: str) -> list[CaptionedBoundary]:

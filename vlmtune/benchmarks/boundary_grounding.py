@@ -21,13 +21,11 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Benchmark, Convention, gallery
 from vlmtune.benchmarks.boundary_files import (
     CaptionedBoundary,
-    check_template,
     read_boundaries,
     read_frames,
 )
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number, numbered
-from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.result import Example, Result
 
@@ -107,13 +105,6 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     before: str = "{subject} {status_before}"
     after: str = "{subject} {status_after}"
     convention: Convention = "strict"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.fps > 0:
-            raise UserError(f"expected fps above 0, got {self.fps}")
-        check_template(self.before)
-        check_template(self.after)
 
     @override
     @classmethod

@@ -119,8 +119,6 @@ def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "
     names = [*raw["seen"], *raw["unseen"]]
     if unknown := sorted(set(names) - set(texts)):
         raise file_error(path, SEEN, f"{unknown[0]!r}, which is not a label")
-    if len(set(names)) < len(names):
-        raise file_error(path, SEEN, "a label twice")
     subsets = {}
     for name, labels in raw.items():
         members = [text in labels for text in texts]

@@ -17,7 +17,6 @@ from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
 from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
-from vlmtune.errors import UserError
 from vlmtune.metrics.multiple_choice import Ties
 
 TYPES = ("atom", "swap", "negate")
@@ -67,13 +66,6 @@ class CrepeProductivity(MultipleChoice):
     convention: Convention = "strict"
     negatives: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.negatives is not None and self.negatives < 1:
-            raise UserError(
-                f"expected negatives of at least 1, got {self.negatives}: raise it or leave it out"
-            )
-
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "CrepeProductivity":
@@ -98,7 +90,8 @@ class CrepeProductivity(MultipleChoice):
             for row, image, negatives in read_regions(path, self.images, "hard_negs", "n"):
                 caption = row["caption"]
                 if self.strict:
-                    caption, negatives = caption.lower(), tuple(x.lower() for x in negatives)
+                    caption = caption.lower()
+                    negatives = tuple(text.lower() for text in negatives)
                 candidates = (caption, *self._chosen(caption, negatives))
                 atoms = row["n"].removesuffix(".0")
                 items.append(ChoiceItem(image, candidates, f"{kind}/{atoms}"))
@@ -123,5 +116,9 @@ class CrepeProductivity(MultipleChoice):
 
     @override
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
-        united = {kind: [g for g in groups if g.startswith(f"{kind}/")] for kind in self.types}
-        return {kind: members for kind, members in united.items() if members}
+        united: dict[str, list[str]] = {}
+        for kind in self.types:
+            members = [group for group in groups if group.startswith(f"{kind}/")]
+            if members:
+                united[kind] = members
+        return united

@@ -6,6 +6,7 @@ wrong and where to get the file. Knows no benchmark.
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
@@ -13,8 +14,8 @@ from typing import Annotated, Any, TypeGuard
 from PIL import Image
 from pydantic import Field
 
-from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import AGAIN, read_json, regular
+from vlmtune.errors import UserError
+from vlmtune.storage.files import AGAIN, read_json, reading, regular
 
 Row = dict[str, Any]
 Text = Annotated[str, Field(pattern=r"\S")]  # not blank
@@ -56,28 +57,28 @@ def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
     if not isinstance(content, list | dict) or not content:
         came = "no list or object of rows, or an empty one"
         raise file_error(path, layout, came, source)
-    rows = list(content.items() if isinstance(content, dict) else enumerate(content))
-    for position, row in rows:
-        lacking = [key for key in keys if not is_text(row.get(key) if type(row) is dict else None)]
-        if lacking:
-            raise file_error(path, layout, f"row {position!r} without {lacking[0]}", source)
-    return [row for _, row in rows]
+    named = content if isinstance(content, dict) else dict(enumerate(content))
+    for position, row in named.items():
+        cells = row if isinstance(row, dict) else {}
+        for key in keys:
+            if not is_text(cells.get(key)):
+                raise file_error(path, layout, f"row {position!r} without {key}", source)
+    return list(named.values())
 
 
 def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict[str, str]]:
     """Reads a csv with at least the given columns; a value may be blank."""
     layout = f"a csv with the columns {', '.join(columns)}"
-    try:
+    with reading(path, layout, get_file(source)):
         with regular(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, strict=True)
             lacking = [name for name in columns if name not in (reader.fieldnames or ())]
-            rows = [] if lacking else list(reader)
-    except (OSError, csv.Error, UnicodeError) as error:
-        raise file_error(path, layout, reason(error), source) from error
-    short = next((i for i, row in enumerate(rows) if None in row.values()), None)
-    if lacking or short is not None:
-        came = f"no {', '.join(lacking)}" if lacking else f"row {short} with fewer values"
-        raise file_error(path, layout, came, source)
+            if lacking:
+                raise ValueError(f"no {', '.join(lacking)}")
+            rows = list(reader)
+        for i, row in enumerate(rows):
+            if None in row.values():
+                raise ValueError(f"row {i} with fewer values")
     return rows
 
 
@@ -135,26 +136,18 @@ def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
         >>> pixel_box(0.4, 0, 1.2, 1)
         (0, 0, 2, 1)
     """
-    left, top, wide, high = (_number(value) for value in (x, y, width, height))
-    try:
-        first, last = (round(left), round(top)), (round(left + wide), round(top + high))
-    except OverflowError as error:
-        raise ValueError(f"an infinite number in the box {(x, y, width, height)}") from error
-    if last[0] <= first[0] or last[1] <= first[1]:
+    left, top, right, bottom = float(x), float(y), float(x) + float(width), float(y) + float(height)
+    if not math.isfinite(left + top + right + bottom):
+        raise ValueError(f"a number that is not finite in the box {(x, y, width, height)}")
+    wide = round(right) - round(left)
+    high = round(bottom) - round(top)
+    if wide <= 0 or high <= 0:
         raise ValueError(f"the box {(x, y, width, height)}, which has no area")
-    return (*first, last[0] - first[0], last[1] - first[1])
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} instead of a number")
-    return float(value)
+    return round(left), round(top), wide, high
 
 
 def _json_lines(path: str | Path, layout: str, source: str) -> list[Any]:
-    try:
+    with reading(path, layout, get_file(source)):
         # Not splitlines: it would also split at characters that JSON allows within a line.
         lines = regular(path).read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise file_error(path, layout, reason(error), source) from error

@@ -63,23 +63,28 @@ class SugarCrepe(MultipleChoice):
         for i in (0, 1):
             write_image(folder / f"{i:012d}.jpg", 200 * i, 90, 20)
         for subset, rows in rows_of.items():
-            items = {
-                str(2 * k): dict(zip(KEYS, (f"{i:012d}.jpg", true, false), strict=True))
-                for k, (true, false, i) in enumerate(rows)
-            }
+            items = {}
+            for k, (true, false, i) in enumerate(rows):
+                cells = (f"{i:012d}.jpg", true, false)
+                items[str(2 * k)] = dict(zip(KEYS, cells, strict=True))
             write_json(folder / f"{subset}.json", items)
         return cls(str(folder), str(folder), list(rows_of))
 
     @override
     def read(self) -> list[ChoiceItem]:
-        return [
-            ChoiceItem(ImageRef(Path(self.images, file)), (true, false), subset)
-            for subset in self.subsets
-            for row in self.rows(Path(self.path, f"{subset}.json"), *KEYS)
-            for file, true, false in [[row[key] for key in KEYS]]
-        ]
+        items = []
+        for subset in self.subsets:
+            for row in self.rows(Path(self.path, f"{subset}.json"), *KEYS):
+                image = ImageRef(Path(self.images, row["filename"]))
+                texts = (row["caption"], row["negative_caption"])
+                items.append(ChoiceItem(image, texts, subset))
+        return items
 
     @override
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
-        united = {form: [g for g in groups if g.startswith(f"{form}_")] for form in FORMS}
-        return {form: members for form, members in united.items() if members}
+        united: dict[str, list[str]] = {}
+        for form in FORMS:
+            members = [group for group in groups if group.startswith(f"{form}_")]
+            if members:
+                united[form] = members
+        return united

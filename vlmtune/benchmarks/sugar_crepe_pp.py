@@ -54,8 +54,10 @@ class SugarCrepePP(MultipleChoice):
 
     @override
     def read(self) -> list[ChoiceItem]:
-        rows = [(s, x) for s in SUBSETS for x in self.rows(Path(self.path, f"{s}.json"), *KEYS)]
-        return [
-            ChoiceItem(ImageRef(Path(self.images, x[KEYS[0]])), tuple(x[k] for k in KEYS[1:]), s, 2)
-            for s, x in rows
-        ]
+        items = []
+        for subset in SUBSETS:
+            for row in self.rows(Path(self.path, f"{subset}.json"), *KEYS):
+                image = ImageRef(Path(self.images, row["filename"]))
+                texts = (row["caption"], row["caption2"], row["negative_caption"])
+                items.append(ChoiceItem(image, texts, subset, true=2))
+        return items
