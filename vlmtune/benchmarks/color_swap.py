@@ -46,6 +46,7 @@ class ColorSwap(Paired):
     def read(self) -> list[PairedItem]:
         items = []
         for row in self.rows(self.path, *KEYS):
-            first, second = (ImageRef(Path(self.images, row[key])) for key in KEYS[:2])
+            first = ImageRef(Path(self.images, row["image_1"]))
+            second = ImageRef(Path(self.images, row["image_2"]))
             items.append(PairedItem((first, second), (row["caption_1"], row["caption_2"])))
         return items

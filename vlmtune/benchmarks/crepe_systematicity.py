@@ -73,8 +73,10 @@ class CrepeSystematicity(MultipleChoice):
         }
         for compound, rows in rows_of.items():
             path = folder / f"syst_vg_hard_negs_{compound}_compounds_in_laion.csv"
-            lists = [map(repr, (atom, comp, atom + comp)) for _, atom, comp in rows]
-            cells = [[i, row[0], 2, 1, 5, 6, i + 1, *lists[i]] for i, row in enumerate(rows)]
+            cells = []
+            for i, (caption, atom, comp) in enumerate(rows):
+                lists = map(repr, (atom, comp, atom + comp))
+                cells.append([i, caption, 2, 1, 5, 6, i + 1, *lists])
             write_csv(path, header, cells)
         for number in (1, 2):
             write_image(folder / "VG_100K" / f"{number}.jpg", 100 * number, 50, 90)

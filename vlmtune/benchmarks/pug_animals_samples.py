@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from vlmtune.benchmarks.items import numbered
 from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.errors import UserError
 
@@ -72,7 +73,7 @@ def read_scene(path: str, values: Mapping[str, str]) -> AnimalScene:
 
 
 def group_samples(
-    factor: str, scenes: Sequence[AnimalScene], captions: Sequence[int], path: str
+    factor: str, scenes: Sequence[AnimalScene], captions: Int[Tensor, "N"], path: str
 ) -> Samples:
     """Groups the scenes that differ in one factor only."""
     position = FACTORS.index(factor)
@@ -89,17 +90,17 @@ def group_samples(
                 f"expected each combination of factors once in {path}, got "
                 f"{scene.caption!r} twice: download it again"
             )
+    # A sample lacks a value where the file lacks its image.
     complete = {others: group for others, group in groups.items() if len(group) == len(values)}
     if len(values) < 2 or len(complete) < 2:
         raise UserError(
             f"expected two samples with at least two values of {factor} in {path}, got "
             f"{len(complete)} with {len(values)}: pass the whole csv, or leave the factor out"
         )
-    images = torch.tensor([[group[value] for value in values] for group in complete.values()])
-    animals = {animal: number for number, (animal, *_) in enumerate(complete)}
-    return Samples(
-        images,
-        torch.tensor(captions)[images] if described else None,
-        torch.tensor([animals[animal] for animal, *_ in complete]),
-        len(groups) - len(complete),
-    )
+    rows = []
+    for group in complete.values():
+        rows.append([group[value] for value in values])
+    images = torch.tensor(rows)
+    texts = captions[images] if described else None
+    _, clusters = numbered(animal for animal, *_ in complete)
+    return Samples(images, texts, clusters, len(groups) - len(complete))

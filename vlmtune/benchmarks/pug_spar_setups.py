@@ -173,8 +173,6 @@ def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) 
             f"expected images of the set-up {name!r}, got none among {len(rows)} rows: "
             "leave it out of `setups`, or pass the whole csv"
         )
-    if len({row.file for row in used}) < len(used):
-        raise UserError(f"expected each filename of the set-up {name!r} once: download it again")
     named = background and name != "scene"  # the caption of a scene names its world anyway
 
     def ending(world: str) -> str:

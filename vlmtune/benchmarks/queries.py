@@ -60,13 +60,12 @@ def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) ->
         >>> shown(scores, torch.tensor([True, True, False, False]))
         ShownCandidates(positions=(2, 0, 1), true=(False, True, True), scores=(0.75, 0.5, 0.25))
     """
-    chosen = set(_first(scores, torch.ones_like(true), best))
-    chosen |= {*_first(scores, true, TRUE), *_first(scores, ~true, 1)}
-    ordered = sorted(chosen, key=lambda i: (-float(scores[i]), bool(true[i]), i))
+    chosen = _first(scores, torch.ones_like(true), best)
+    chosen += _first(scores, true, TRUE)
+    chosen += _first(scores, ~true, 1)
+    ordered = sorted(set(chosen), key=lambda i: (-float(scores[i]), bool(true[i]), i))
     return ShownCandidates(
-        tuple(ordered),
-        tuple(bool(true[i]) for i in ordered),
-        tuple(float(scores[i]) for i in ordered),
+        tuple(ordered), tuple(true[ordered].tolist()), tuple(scores[ordered].tolist())
     )
 
 
@@ -75,6 +74,7 @@ def _first(scores: Float[Tensor, "n"], among: Bool[Tensor, "n"], most: int) -> l
     positions = among.nonzero()[:, 0]
     values = scores[positions]
     if len(values) > most:  # much faster than a sort of all
-        least = values.topk(most).values[-1]
-        positions, values = positions[values >= least], values[values >= least]
-    return positions[values.argsort(descending=True, stable=True)[:most]].tolist()
+        enough = values >= values.topk(most).values[-1]
+        positions, values = positions[enough], values[enough]
+    order = values.argsort(descending=True, stable=True)
+    return positions[order[:most]].tolist()

@@ -86,7 +86,10 @@ class Retrieval(Ranking):
     def read(self) -> list[CaptionedImage]:
         used = None if self.strict else FIRST
         rows = read_split(Path(self.path), self.split)
-        return [CaptionedImage(ImageRef(Path(self.images, x)), raws[:used]) for x, raws in rows]
+        items = []
+        for file, captions in rows:
+            items.append(CaptionedImage(ImageRef(Path(self.images, file)), captions[:used]))
+        return items
 
 
 def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
@@ -98,12 +101,14 @@ def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
         raise UserError(
             f"expected a split out of {known} of {path}, got {split!r}: correct `split`"
         )
+    # By position in the file, which an error names.
     rows = {i: row for i, row in enumerate(listed) if row.get("split") == split}
-    images = []
+    images: dict[str, tuple[str, ...]] = {}
     for row in check_shape(rows, dict[int, _Row], path, LAYOUT).values():
-        captions = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
-        folder = row.get("filepath")
-        images.append((f"{folder}/{row['filename']}" if folder else row["filename"], captions))
-    if len({file for file, _ in images}) < len(images):
+        file = row["filename"]
+        if row.get("filepath"):
+            file = f"{row['filepath']}/{file}"
+        images[file] = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
+    if len(images) < len(rows):
         raise file_error(path, LAYOUT, "the same image twice")
-    return images
+    return list(images.items())

@@ -33,9 +33,10 @@ class TableMultipleChoice(TableOptions, MultipleChoice):
 
     @override
     def read(self) -> list[ChoiceItem]:
-        return [
-            ChoiceItem(image_ref(row.image, row), (caption, *negatives), row.group)
-            for row in self.measured_rows()
-            for negatives in [texts_of(row, negatives=True)]
-            for caption in texts_of(row, negatives=False)
-        ]
+        items = []
+        for row in self.measured_rows():
+            image = image_ref(row.image, row)
+            negatives = texts_of(row, negatives=True)
+            for caption in texts_of(row, negatives=False):
+                items.append(ChoiceItem(image, (caption, *negatives), row.group))
+        return items

@@ -32,11 +32,9 @@ class TablePairs(TableOptions, Paired):
 
     @override
     def read(self) -> list[PairedItem]:
-        return [
-            PairedItem(
-                (image_ref(row.image, row), image_ref(row.negative_image, row)),
-                (texts_of(row, negatives=False)[0], texts_of(row, negatives=True)[0]),
-                row.group,
-            )
-            for row in self.measured_rows()
-        ]
+        items = []
+        for row in self.measured_rows():
+            images = (image_ref(row.image, row), image_ref(row.negative_image, row))
+            texts = (texts_of(row, negatives=False)[0], texts_of(row, negatives=True)[0])
+            items.append(PairedItem(images, texts, row.group))
+        return items

@@ -137,8 +137,10 @@ class Valse(MultipleChoice):
                 if row["mturk"]["caption"] < VOTES:
                     continue
                 # The paper's reader makes lists of captions, and its script takes the first.
-                cells: list[Any] = [row.get(name) for name in ("image_file", "caption", "foil")]
-                cells = [cell[0] if isinstance(cell, list) and cell else cell for cell in cells]
+                cells = []
+                for name in ("image_file", "caption", "foil"):
+                    cell = row.get(name)
+                    cells.append(cell[0] if isinstance(cell, list) and cell else cell)
                 image, caption, foil = cells
                 if not all(map(is_text, cells)) or caption == foil:
                     came = f"row {key!r} with {str(cells)[:80]}"
@@ -148,16 +150,20 @@ class Valse(MultipleChoice):
         return items
 
     def _image(self, piece: str, file: str) -> ImageRef:
-        folders = self.images[piece] if isinstance(self.images, dict) else self.images
-        paths = [Path(x, file) for x in (folders if isinstance(folders, list) else [folders])]
+        folders = self.images
+        if isinstance(folders, dict):
+            folders = folders[piece]
+        if isinstance(folders, str):
+            folders = [folders]
+        paths = [Path(folder, file) for folder in folders]
         # Where no folder has it, the first is named as missing.
         return ImageRef(next((path for path in paths if path.is_file()), paths[0]))
 
     @override
     def counted(self, values: Float[Tensor, "n 2"]) -> Bool[Tensor, "n"]:
-        counted = torch.ones(len(values), dtype=torch.bool)
-        if not self.strict and self.threshold is not None:
-            counted = values[:, 1] != self.threshold
+        if self.strict or self.threshold is None:
+            return super().counted(values)
+        counted = values[:, 1] != self.threshold
         if not counted.any():
             raise UserError(
                 f"expected foils of {self.name} off the threshold {self.threshold}, got none: "
@@ -175,6 +181,8 @@ class Valse(MultipleChoice):
             return metrics
         right = (caption > self.threshold).double()
         detected = (foil < self.threshold).double()
-        p_c, p_f = (cluster_robust_mean(kind, clusters) for kind in (right, detected))
+        p_c = cluster_robust_mean(right, clusters)
+        p_f = cluster_robust_mean(detected, clusters)
         metrics["acc"] = cluster_robust_mean((right + detected) / 2, clusters, 1 / 2)
-        return metrics | {"p_c": p_c, "p_f": p_f, "min": min(p_c, p_f, key=lambda x: x.value)}
+        smaller = p_f if p_f.value < p_c.value else p_c
+        return metrics | {"p_c": p_c, "p_f": p_f, "min": smaller}

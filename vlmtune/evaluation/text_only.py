@@ -86,9 +86,6 @@ class ImageAveraged(_TextScorer):
         limit: Number of images at most; None for all.
         seed: Seeds their choice.
 
-    Raises:
-        UserError: `limit` is below 1.
-
     Example:
         >>> from pathlib import Path
         >>> def scorer(images, texts, pairs=None):
@@ -99,10 +96,6 @@ class ImageAveraged(_TextScorer):
     """
 
     def __init__(self, scorer: PairScorer, limit: int | None = 64, seed: int = 0) -> None:
-        if limit is not None and limit < 1:
-            raise UserError(
-                f"expected a limit of at least 1 image, got {limit}: give a larger number"
-            )
         self.scorer, self.limit, self.seed = scorer, limit, seed
 
     @override

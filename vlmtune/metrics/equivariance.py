@@ -94,9 +94,4 @@ def mean_cosine(
 
 
 def _units(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    if len(differences) < 2:
-        raise UserError(
-            f"expected at least two samples of one change, got {len(differences)}: "
-            "equivariance compares them"
-        )
     return normalize(differences.detach().double().cpu(), dim=1)

@@ -99,11 +99,6 @@ class Ranking(Benchmark[RankingItems]):
 
     folds: int | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.folds is not None and self.folds < 2:
-            raise UserError(f"expected at least 2 folds, got {self.folds}: leave them out for none")
-
     @abstractmethod
     def read(self) -> Sequence[CaptionedImage]:
         """Reads the images with their captions, in the order of the file."""
