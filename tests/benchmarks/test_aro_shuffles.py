@@ -112,9 +112,9 @@ def test_shuffles_of_other_captions_or_damaged_ones_raise(tmp_path):
     for wrong, message in (
         (changed, "damaged"),
         (fewer, "damaged"),
-        ({**content, "shuffles": None}, "damaged"),
-        ({**content, "version": 2}, "another layout"),
-        ([], "another layout"),
+        ({**content, "shuffles": None}, "got None at shuffles"),
+        ({**content, "version": 2}, "got 2 at version"),
+        ([], "at the top"),
     ):
         shuffles.write_text(json.dumps(wrong))
         with refused(message):

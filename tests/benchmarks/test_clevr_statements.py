@@ -136,7 +136,6 @@ def test_a_limit_leaves_the_properties_with_their_items(tmp_path):
     [
         ({"statement": ""}, "questions/0/statement"),
         ({"size": "seven"}, "'seven' at questions/0/size"),
-        ({"false_statement": ROWS[0]["statement"]}, r"same statement twice in questions\[0\]"),
     ],
 )
 def test_a_wrong_row_is_named(tmp_path, change, fault):

@@ -191,8 +191,6 @@ def test_limit_draws_images_with_their_captions(tmp_path):
 
     assert limited(2, None).items.texts == ("00", "01", "02", "10", "11", "12")
     assert len({limited(2, seed).items.texts for seed in range(5)}) > 1
-    with refused("at least 2 folds"):
-        Retrieval("a.json", "b", folds=1)
 
 
 def test_a_missing_image_and_too_few(tmp_path):
