@@ -1,5 +1,7 @@
 """ARO, Visual Genome Relation and Attribution: a caption against itself with two words exchanged.
 
+In: the JSON file and Visual Genome's images. Out: items of the multiple-choice rule.
+
 Files: `visual_genome_relation.json` and `visual_genome_attribution.json`, JSON lists of objects
 with `image_path`, `bbox_x`, `bbox_y`, `bbox_w`, `bbox_h`, `true_caption`, `false_caption`, and
 `relation_name` or `attributes` (two of them). The box is cropped from the image; with `crop` False

@@ -1,5 +1,8 @@
 """The four ways in which ARO shuffles a caption, and the file that keeps the shuffles.
 
+In: captions and a tagger. Out: the file of shuffles, and the shuffles in it. Never: a shuffle that
+depends on the captions before it.
+
 Shuffles depend on a tagger and on chance, so `vlmtune shuffles` writes them once, and every model
 is scored on the same ones. The file is JSON:
 

@@ -1,7 +1,8 @@
 """What a benchmark is: a reader of items, common options, and a rule that evaluates scores.
 
-In: annotation files, then the scores of their images and captions. Out: a `Result`. Never sees a
-model. Laws (tests/contracts/test_benchmarks.py): an oracle reaches 1, its inverse 0, a constant
+In: annotation files, then the scores of their images and captions. Out: a `Result`. Never: a model.
+
+Laws (tests/contracts/test_benchmarks.py): an oracle reaches 1, its inverse 0, a constant
 scorer never wins, NaN raises, the order of candidates is irrelevant.
 """
 

@@ -1,7 +1,9 @@
 """What answers and captions give away without an image: the mode of answers, and an n-gram model.
 
 In: items with the true candidate first, and which image each is about. Out: each item's credit.
-Both are counted on one half of the images and measured on the other. Never: an image.
+Never: an image.
+
+Both are counted on one half of the images and measured on the other.
 """
 
 from collections import Counter

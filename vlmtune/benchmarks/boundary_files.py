@@ -1,4 +1,8 @@
-"""GEB+'s annotations and the frames of its videos, as video boundary grounding reads them."""
+"""GEB+'s annotations and the frames of its videos, as video boundary grounding reads them.
+
+In: annotations and folders of frames. Out: boundaries with captions, and the frames of each video
+in order.
+"""
 
 import re
 from collections.abc import Sequence

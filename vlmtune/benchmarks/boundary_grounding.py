@@ -1,5 +1,8 @@
 """Video boundary grounding: between which frames does the state change?
 
+In: boundaries with captions, and frames. Out: accuracies by distance in seconds. Never: a guess
+between frames that are not adjacent.
+
 Files: GEB+'s annotations, `{video: [{"boundary_id", "timestamp", "subject", "status_before",
 "status_after", ...}]}` with times in seconds, and a folder for each video with its frames, numbered
 without gaps in the order of time, as `ffmpeg -i <video>.mp4 -vf fps=5 <video>/%05d.jpg` writes

@@ -1,5 +1,8 @@
 """CLEVR's released questions: each with its answer, against the same with other answers.
 
+In: CLEVR's questions and images. Out: items of the multiple-choice rule. Never: an answer that a
+model writes.
+
 File: `CLEVR_val_questions.json`, `{"questions": [{"image_filename", "question", "answer",
 "program", ...}]}`, some ten questions about each of 15,000 images; the test split has no answers.
 Files of `vlmtune build questions` have the same keys. Source: Johnson et al. 2017, CLEVR, sections

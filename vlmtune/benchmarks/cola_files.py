@@ -1,5 +1,8 @@
 """Cola's single-object files: images, queries, and which image is true of, or near, which query.
 
+In: a benchmark file and the folder of images. Out: images, queries and their truth. Never: an image
+that is opened.
+
 JSON, either `{"labels": [...], "data": [...]}` (as documented) or `[labels, data]` (as the
 released script indexes it). A label is a string or `[[attribute, ...], object]`. An entry of
 `data` is `[image, annotation, label, hard]` with 0/1 lists `label` and `hard` over the labels;

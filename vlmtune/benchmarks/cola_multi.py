@@ -1,6 +1,6 @@
 """Cola, multi-object queries: which of two images is the caption's, when words change places.
 
-In: the annotation file and a folder of images. Out: items of the paired rule. Never: scores.
+In: the annotation file and a folder of images. Out: items of the paired rule.
 
 File: a JSON list of `[image_1, caption_1, image_2, caption_2]`, or with the item's `votes` at the
 end; an image is a URL or path of which only the file name counts. The released list has 210 items

@@ -1,5 +1,7 @@
 """Cola, single-object queries: rank images for "square white plate" among hard distractors.
 
+In: a benchmark file and its images. Out: mean average precisions over queries.
+
 Files for GQA (320 queries, 1,952 images), CLEVR (96; 22,500) and PACO (400; 7,921); their layout
 is described in `vlmtune.benchmarks.cola_files`. Source: Ray et al. 2023, sections 3, 5.1 and 10.
 """

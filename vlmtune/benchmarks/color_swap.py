@@ -1,5 +1,7 @@
 """ColorSwap: two images and two captions whose colours change places.
 
+In: the JSON file and its images. Out: items of the paired rule.
+
 File: `data/test.json` (300 items; `train.json` 700), a JSON list of `{"id", "caption_1",
 "caption_2", "image_1", "image_2", "image_source", "caption_source"}`; caption i is true of image i.
 Source: Burapacheep et al. 2024, ColorSwap, section 4.

@@ -1,4 +1,7 @@
-"""What both CREPE benchmarks read: csv rows of a Visual Genome box, its caption and negatives."""
+"""What both CREPE benchmarks read: csv rows of a Visual Genome box, its caption and negatives.
+
+In: a csv of either benchmark. Out: its rows with the crop and the negatives of each.
+"""
 
 import ast
 from pathlib import Path

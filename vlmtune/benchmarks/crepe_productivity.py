@@ -1,5 +1,7 @@
 """CREPE productivity: captions of 4 to 12 atoms against five that differ in one place.
 
+In: csv files and Visual Genome's images. Out: items of the multiple-choice rule.
+
 Files: `<type>/prod_vg_hard_negs_<type>_complexity_<n>.csv` for the types atom, swap and negate and
 n = 4 to 12, and `prod_vg_hard_negs_<type>_all.csv`, which go on to 14. Columns `image_id`,
 `caption`, `n`, `hard_negs` (a Python list or set literal) and `x`, `y`, `width`, `height` of the

@@ -1,5 +1,7 @@
 """CREPE systematicity: captions of compounds that a pre-training set has seen, or has not.
 
+In: csv files and Visual Genome's images. Out: items of the multiple-choice rule.
+
 Files: `syst_vg_hard_negs_<seen|unseen>_compounds_in_<cc12m|yfcc|laion>.csv` with the columns
 `image_id`, `caption`, `x`, `y`, `width`, `height` of the crop, and `valid_hard_negs_atom`,
 `valid_hard_negs_comp`, `valid_hard_negs_combined` (Python list literals), the last being the first

@@ -1,5 +1,7 @@
 """EqBen: two images that hardly differ, from videos and from synthetic engines, and their captions.
 
+In: annotation files of some parts, and images. Out: items of the paired rule.
+
 Seven parts, 251,048 items: Action Genome (`eqbenag`), YouCook2, GEBC, Kubric with a changed
 location, count or attribute, and Stable Diffusion. The layouts of the released files are those of
 `vlmtune.benchmarks.eqben_files`; YouCook2's images are `.npy` video frames. Source: Wang et al.

@@ -1,5 +1,7 @@
 """The layouts in which EqBen's annotations are released, all read into items.
 
+In: a released annotation file. Out: two image names and two captions of each item. Never: an image.
+
 1. Items: `{"image0", "image1", "caption0", "caption1"}`, in a list (the whole annotation, the 10 %
    subset, the 20 items a part for chat models, Kubric, Stable Diffusion), by video (YouCook2,
    GEBC), or by video and subject (Action Genome, whose captions are lists: the first counts).

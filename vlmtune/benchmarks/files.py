@@ -1,7 +1,7 @@
 """Annotation files as rows: JSON, JSON lines, csv, and boxes.
 
 In: a path and the keys that a row needs. Out: rows that have them, or one line that says what is
-wrong and where to get the file. Knows no benchmark.
+wrong and where to get the file. Never: the name of a benchmark.
 """
 
 import csv

@@ -1,7 +1,7 @@
 """The arrays that items become, which items `limit` leaves, and what occurs twice among them.
 
 In: items as a reader returns them. Out: distinct images, captions and pairs with their truth.
-Knows no file format and no score.
+Never: a file format, or a score.
 """
 
 from abc import ABC, abstractmethod

@@ -1,5 +1,7 @@
 """PUG: Animals: do embeddings change alike where background, size or texture of an animal changes?
 
+In: the csv, and embeddings of its images and captions. Out: mean cosines. Never: scores.
+
 Files: `labels_pug_animal.csv` with the columns filename, world_name, character_name,
 character_scale, camera_yaw and character_texture; an image is `<character_name>/<filename>` under
 the folder. 70 animals x 64 backgrounds x 3 sizes x 4 textures x 4 camera angles = 215,040.

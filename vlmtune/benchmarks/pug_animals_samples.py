@@ -1,4 +1,7 @@
-"""The scenes of PUG: Animals, their captions, and which of them differ in one factor only."""
+"""The scenes of PUG: Animals, their captions, and which of them differ in one factor only.
+
+In: rows of the csv. Out: scenes with captions, and the samples of each factor.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """PUG: AR4T: a scene of two objects and its hard-negative scene, with the captions of both.
 
+In: the csv and its images. Out: items of the paired rule.
+
 File: a csv, `PUG_ARmerged_test.csv`, with at least the columns Relation, caption, alt_caption,
 filename, filename_neg and filepath; an image is `filepath` under the folder. `alt_caption` says the
 same as `caption` with the objects exchanged; `filename_neg` names the scene with the opposite

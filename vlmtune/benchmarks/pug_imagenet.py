@@ -1,5 +1,7 @@
 """PUG: ImageNet: zero-shot classification while one factor of the scene changes at a time.
 
+In: a folder of images for each factor and class. Out: items of the classification rule.
+
 Files: ten folders, one for each factor (`FACTORS`), each with a folder for each of 151 classes, and
 in these the images: 88,328 in all, 46,336 of them in `Worlds`. Source: Bordes et al. 2023, PUG,
 section 3.3 and appendices B.3 and C.3.

@@ -1,5 +1,7 @@
 """PUG: SPAR, hard negatives: animals on the other side, exchanged, or with exchanged textures.
 
+In: the csv and its images. Out: items of the multiple-choice rule.
+
 Files: `labels.csv` with the columns filename, world_name, character_name, character2_name,
 character1_pos, character2_pos, character_texture, character2_texture, and the images it names:
 10 backgrounds x 33 x 33 (32 animals or "blank") x 4 groups (Default left/right, Default bottom/top,

@@ -1,5 +1,8 @@
 """PUG: SPAR, retrieval: which caption of all captions of a set-up is the image's.
 
+In: the csv and its images. Out: items of the classification rule, each set-up with its own
+candidates.
+
 Files: as in `vlmtune.benchmarks.pug_spar`. Source: Bordes et al. 2023, section 3.4.
 """
 

@@ -1,5 +1,7 @@
 """The set-ups of PUG: SPAR: which images each one has, their captions, and the candidates.
 
+In: the rows of the csv. Out: images, captions, negatives and candidates of each set-up.
+
 Captions are those of the published script, letter for letter: names as the csv has them
 ("GiantTortoise", "Anlylosaurus"), "a" before a vowel, and the animals of an unordered pair sorted.
 Source: Bordes et al. 2023, PUG, section 3.4, figure 6 and tables 2 and 11.

@@ -1,5 +1,7 @@
 """Retrieval among all images and captions of a split: Flickr30K and COCO.
 
+In: Karpathy's JSON and a folder of images. Out: items of the ranking rule.
+
 File: Karpathy's JSON, `{"images": [{"filename", "filepath"?, "split", "sentences": [{"raw"}]}]}`;
 an image lies in the subfolder `filepath` where there is one, as COCO's do. The test split of
 Flickr30K has 1,000 images and 5,000 captions, COCO's 5,000 and 25,010 (some images have more than

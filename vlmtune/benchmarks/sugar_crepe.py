@@ -1,5 +1,7 @@
 """SugarCrepe: a COCO caption against a fluent and plausible one that is false of the image.
 
+In: seven JSON files and COCO's images. Out: items of the multiple-choice rule.
+
 Files: `add_att.json`, `add_obj.json`, `replace_att.json`, `replace_obj.json`, `replace_rel.json`,
 `swap_att.json`, `swap_obj.json`, each a JSON object from "0", "1", ... to `{"filename", "caption",
 "negative_caption"}`. Keys may be missing: the released swap_obj has no "108". Images are whole ones

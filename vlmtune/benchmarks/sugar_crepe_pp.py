@@ -1,5 +1,7 @@
 """SugarCrepe++: two true captions of different wording against one false caption.
 
+In: five JSON files and COCO's images. Out: items of the multiple-choice rule.
+
 Files: `replace_att.json`, `replace_obj.json`, `replace_rel.json`, `swap_att.json`, `swap_obj.json`,
 JSON lists of `{"id", "filename", "caption", "caption2", "negative_caption"}`, 4,757 items on whole
 images of COCO val2017. Source: Dumpala et al. 2024, SugarCrepe++, section 4.

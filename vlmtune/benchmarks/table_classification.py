@@ -1,5 +1,7 @@
 """Your own table of images, each classified by the captions of the whole table.
 
+In: the table. Out: items of the classification rule.
+
 File: a table with the columns image and caption; the caption is the prompt of the image's class.
 Formats and names of columns are those of `vlmtune build table`.
 """

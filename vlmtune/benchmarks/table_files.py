@@ -1,7 +1,6 @@
 """The rows of a user's own table that a benchmark measures.
 
-In: a table of images and captions. Out: its rows of the test split, with image files. Knows no
-rule.
+In: a table of images and captions. Out: its rows of the test split, with image files.
 """
 
 import hashlib

@@ -1,5 +1,7 @@
 """Your own table of an image, a caption and hard-negative captions a row.
 
+In: the table. Out: items of the multiple-choice rule.
+
 File: a table with the columns image, caption and negative, each of one or several captions. Formats
 and names of columns are those of `vlmtune build table`.
 """

@@ -1,5 +1,7 @@
 """Your own table of two images and two captions a row, scored as Winoground is.
 
+In: the table. Out: items of the paired rule.
+
 File: a table with the columns image, negative_image, caption and negative: the caption is true of
 the image, the negative caption of the negative image. Formats and names of columns are those of
 `vlmtune build table`.

@@ -1,5 +1,7 @@
 """VALSE: an image, its caption, and a foil that differs in one linguistic phenomenon.
 
+In: eleven JSON files and folders of images. Out: items of the multiple-choice rule.
+
 Eleven JSON files, each an object of rows by id: `{"dataset", "image_file", "caption", "foil",
 "linguistic_phenomena", "mturk": {"caption", "foil", "other"}, ...}`. A row is valid where at least
 two of three annotators chose the caption and not the foil: 7,702 of 8,782 rows. Ids recur in other

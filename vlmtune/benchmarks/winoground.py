@@ -1,5 +1,7 @@
 """Winoground: two images and two captions made of the same words in another order.
 
+In: the JSON lines and images. Out: items of the paired rule.
+
 File: `examples.jsonl`, 400 lines of `{"id", "image_0", "image_1", "caption_0", "caption_1", "tag",
 "secondary_tag", "num_main_preds", "collapsed_tag"}`. An image is the name of a PNG file without its
 ending. Source: Thrush et al. 2022, sections 3 and 4.

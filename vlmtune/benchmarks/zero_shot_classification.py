@@ -1,5 +1,7 @@
 """Zero-shot classification of a folder of images: what a model still knows after training.
 
+In: a folder of images for each class. Out: items of the classification rule.
+
 Files: a folder for each class with its images, at any depth (`root/class/image.png`), as CIFAR-10
 (10 classes, 10,000 test images) and ImageNet's validation split (1,000 classes, 50,000 images) are
 exported. Source: Radford et al. 2021, CLIP, sections 3.1.2 and 3.1.4.

@@ -1,4 +1,7 @@
-"""How well scores separate true captions from false ones, at any threshold; a tie counts half."""
+"""How well scores separate true captions from false ones, at any threshold; a tie counts half.
+
+In: scores of true and of false captions. Out: the area under the ROC curve with its interval.
+"""
 
 import torch
 from jaxtyping import Float, Int

@@ -1,4 +1,8 @@
-"""Average precision of a ranking, and its mean over classes within a pool of images per class."""
+"""Average precision of a ranking, and its mean over classes within a pool of images per class.
+
+In: scores, truth and pools. Out: average precision of each class, and its chance. Never: a class
+without a positive as 0 without saying so.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

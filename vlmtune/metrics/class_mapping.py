@@ -1,4 +1,7 @@
-"""From predictions over one set of classes to another set that some of them map to."""
+"""From predictions over one set of classes to another set that some of them map to.
+
+In: the ids of each class. Out: the class of each id.
+"""
 
 from collections.abc import Mapping, Sequence
 

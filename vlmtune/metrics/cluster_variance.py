@@ -1,5 +1,8 @@
 r"""How much a mean varies if items share images or captions, and how well that is known.
 
+In: weighted deviations from a mean and the cluster of each. Out: the variance of the mean and its
+degrees of freedom.
+
 Items of one image or caption are not independent: a model that misreads it errs on all of them.
 The variance of a mean $\sum_i w_i y_i$ is therefore that of the totals of clusters,
 $V = \sum_c (\sum_{i \in c} w_i (y_i - \bar y))^2 / (1 - s_c)$ with the share $s_c$ of a cluster in

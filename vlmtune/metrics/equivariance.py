@@ -1,5 +1,8 @@
 r"""Equivariance of embeddings: does the same change of a factor change them alike?
 
+In: embeddings before and after a change. Out: cosines of their differences, and the mean with its
+interval.
+
 For a change of a factor from one value to another, sample i (an object with all its other factors)
 has the difference vector $\delta_i = f(i, b') - f(i, b)$ of its normalised embeddings. Equivariance
 is the mean cosine of difference vectors of the same change: of two samples (image or text

@@ -1,5 +1,8 @@
 """95 % intervals of independent items: Wilson's for proportions, the bootstrap for other means.
 
+In: outcomes of items that share nothing. Out: means with intervals. Never: a change of the global
+random state.
+
 Use `cluster_robust` for items that share images or captions.
 """
 

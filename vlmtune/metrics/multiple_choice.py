@@ -1,5 +1,7 @@
 """One true candidate among several: its rank and credit; a tie is lost, won or half (`ties`).
 
+In: scores of the candidates of each item. Out: ranks, credit and chance. Never: a rank of NaN.
+
 Column 0 of the scores is the true candidate; -inf pads a row with fewer candidates. Two true texts
 and their false ones are also compared among themselves, by their embeddings.
 """

@@ -1,5 +1,7 @@
 """Correctness of 2 x 2 items: two images, two captions, caption i true of image i.
 
+In: 2 x 2 scores of each item. Out: which items are right. Never: a tie that is won.
+
 Rows are images, columns are captions. A correct answer needs a strictly greater score, so a tie is
 wrong. An item's group score is 1 if both its image and its text score are.
 Source: Winoground, Thrush et al. 2022, section 3.1; the image score is the accuracy of Cola,

@@ -1,4 +1,7 @@
-"""Ranks of candidates, 1 the best; a tie counts as lost unless `ties` says otherwise."""
+"""Ranks of candidates, 1 the best; a tie counts as lost unless `ties` says otherwise.
+
+In: scores of candidates, and which are true. Out: ranks and hits. Never: a rank of NaN.
+"""
 
 from typing import Literal
 

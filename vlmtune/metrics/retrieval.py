@@ -1,4 +1,8 @@
-"""Retrieval ranks among images and captions, both ways; a tie is lost unless `ties` is "first"."""
+"""Retrieval ranks among images and captions, both ways; a tie is lost unless `ties` is "first".
+
+In: a matrix of scores and its true pairs. Out: the rank of each query. Never: a copy of the whole
+matrix.
+"""
 
 from typing import Literal
 

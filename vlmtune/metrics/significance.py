@@ -1,5 +1,7 @@
 """Two models on the same items: the difference, and whether it could be chance.
 
+In: the outcomes of two models on the same items. Out: the difference, its interval and a p value.
+
 The tests look at the items on which the models differ. Two overlapping intervals do not show that
 two models are equal; the paired interval shows a difference if it leaves out zero.
 """
