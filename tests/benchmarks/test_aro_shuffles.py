@@ -138,10 +138,3 @@ def test_malformed_captions(tmp_path, rows):
     path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a", " "]}]))
     with refused("at 0/caption"):
         aro_shuffles.read_captions(path)
-
-
-def test_a_folder_that_is_a_file(tmp_path):
-    path = tmp_path / "captions.json"
-    path.write_text(json.dumps([{"image": "0.jpg", "caption": ["a"]}]))
-    with refused("expected to write"):
-        aro_shuffles.write_shuffles(path, path / "shuffles.json", Known())

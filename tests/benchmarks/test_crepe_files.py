@@ -65,14 +65,6 @@ def test_malformed(tmp_path, content, message):
         read(tmp_path, content)
 
 
-def test_unreadable(tmp_path):
-    (tmp_path / "file.csv").write_bytes(HEADER.encode() + b"\n\xff\xfe,a,1,1,1,1,[]\n")
-    with refused("UnicodeDecodeError"):
-        read_regions(tmp_path / "file.csv", str(tmp_path), "negs")
-    with refused(r"no such file.*CREPE"):
-        read_regions(tmp_path / "none.csv", str(tmp_path), "negs")
-
-
 def test_chosen():
     check_chosen("kinds", ["a"], ("a", "b"))
     for wrong in ([], ["c"], ["a", "a"]):

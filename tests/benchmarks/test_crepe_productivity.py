@@ -152,16 +152,6 @@ def test_the_row_of_the_release(tmp_path):
     assert int(one.items.truth.sum()) == 1
 
 
-def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path):
-    """Spreadsheets write one."""
-    CrepeProductivity.fixture(tmp_path)
-    before = CrepeProductivity(str(tmp_path), str(tmp_path), ["atom"], [4]).items
-    for path in tmp_path.rglob("*.csv"):
-        path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
-    after = CrepeProductivity(str(tmp_path), str(tmp_path), ["atom"], [4]).items
-    assert (after.images, after.texts) == (before.images, before.texts)
-
-
 def test_errors(tmp_path):
     CrepeProductivity.fixture(tmp_path)
     for wrong in ({"types": ["atoms"]}, {"complexities": [3]}, {"complexities": []}):

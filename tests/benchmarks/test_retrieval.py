@@ -160,6 +160,7 @@ def test_folds_are_ranked_by_themselves(tmp_path):
         assert metric.n == 3
 
 
+@pytest.mark.slow
 def test_random_scores_reach_chance(tmp_path):
     benchmark = write(tmp_path, [[f"{i}{j}" for j in range(1 + i % 3)] for i in range(15)], folds=3)
     generator = torch.Generator().manual_seed(0)
@@ -235,8 +236,3 @@ def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):
 def test_malformed_file(tmp_path, content, message):
     with refused(message):
         read_split(write_json(tmp_path, content), "test")
-
-
-def test_a_missing_file(tmp_path):
-    with refused("no such file"):
-        read_split(tmp_path / "none.json", "test")

@@ -81,8 +81,3 @@ def test_malformed_file(tmp_path, content, message):
     path.write_text(content)
     with refused(message):
         Winoground(str(path), str(tmp_path)).load()
-
-
-def test_missing_file_says_where_to_get_it(tmp_path):
-    with refused(r"no such file.*facebook/winoground"):
-        Winoground(str(tmp_path / "none.jsonl"), str(tmp_path)).load()

@@ -47,6 +47,7 @@ def tiny(backbone: dict, folder: Path) -> dict:
     return {**backbone, "init_args": {**backbone["init_args"], "model": str(path)}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_both_benchmarks_give_numbers(model, tmp_path):
     found = parts(model)
@@ -63,6 +64,7 @@ def test_both_benchmarks_give_numbers(model, tmp_path):
         assert all(math.isfinite(metric.value) for metric in result.metrics.values())
 
 
+@pytest.mark.slow
 def test_every_family_has_its_commands(tmp_path):
     """One for its embeddings where it has some, one for its matching head where it has one."""
     commands: dict[str, set[str]] = {}
