@@ -89,7 +89,7 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
     tags = tagger.tag(split)
     if len(tags) != len(split):
         raise UserError(
-            f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: correct the tagger"
+            f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: return one a word"
         )
     rng = random.Random(f"{seed}\n{caption}")
     nouns, adjectives, others = [], [], []

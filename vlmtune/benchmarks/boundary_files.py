@@ -73,7 +73,7 @@ def read_frames(
         raise UserError(
             f"expected a folder with frames for each of {len(frames)} videos in {folder}, "
             f"{len(short)} have fewer than two, first {short[0]!r}: extract them from the videos "
-            f"({source}), or correct `frames`"
+            f"({source}), or name another folder by `frames`"
         )
     for query in queries:
         count = len(frames[query.video])
@@ -82,7 +82,7 @@ def read_frames(
             raise UserError(
                 f"expected frames of {query.video!r} up to its boundary at {query.time:g} s, got "
                 f"{count}, which at {fps:g} a second end at {end:g} s: "
-                "correct `fps`, or extract them again"
+                "set `fps` to the rate they were extracted at, or extract them again"
             )
     return frames
 

@@ -6,7 +6,7 @@ In: a csv of either benchmark. Out: its rows with the crop and the negatives of 
 import ast
 from pathlib import Path
 
-from vlmtune.benchmarks.files import pixel_box, read_csv
+from vlmtune.benchmarks.files import first_file, pixel_box, read_csv
 from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
 
@@ -27,9 +27,9 @@ def read_regions(path: Path, images: str, negatives: str, *columns: str) -> list
             box = pixel_box(row["x"], row["y"], row["width"], row["height"])
             texts = read_texts(row[negatives])
         if number not in paths:
+            # Many rows share an image, and looking for a file takes time.
             known = [Path(images, folder, f"{number}.jpg") for folder in IMAGE_FOLDERS]
-            # Where it is in neither folder, the first is named as missing.
-            paths[number] = next((path for path in known if path.is_file()), known[0])
+            paths[number] = first_file(known)
         regions.append((row, ImageRef(paths[number], box), texts))
     return regions
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
 from vlmtune.benchmarks.files import write_csv, write_image
-from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice, united
 from vlmtune.metrics.multiple_choice import Ties
 
 TYPES = ("atom", "swap", "negate")
@@ -118,9 +118,4 @@ class CrepeProductivity(MultipleChoice):
 
     @override
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
-        united: dict[str, list[str]] = {}
-        for kind in self.types:
-            members = [group for group in groups if group.startswith(f"{kind}/")]
-            if members:
-                united[kind] = members
-        return united
+        return united(groups, self.types, "/")

@@ -92,7 +92,7 @@ def check_chosen(argument: str, values: Sequence[object], known: Sequence[object
     if not values or len(set(values)) != len(values) or any(x not in known for x in values):
         raise UserError(
             f"expected {argument} of {', '.join(map(str, known))}, each once, got {list(values)}: "
-            f"correct `{argument}`"
+            "name some of them"
         )
 
 
@@ -120,6 +120,11 @@ def write_image(path: Path, *colour: int) -> None:
 def find_images(folder: Path) -> list[Path]:
     """Lists the image files of a folder and the folders below it, sorted."""
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+
+
+def first_file(paths: Sequence[Path]) -> Path:
+    """The first path that is a file; where none is, the first one, which is then missing."""
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:

@@ -126,9 +126,7 @@ class PugAnimals(Benchmark[AnimalItems]):
             scene = read_scene(self.path, row)
             animals.setdefault(scene.animal, {})[i] = scene
         if unknown := set(self.without) - set(animals):
-            raise UserError(
-                f"expected animals of {self.path} in `without`, got {min(unknown)!r}: correct it"
-            )
+            raise UserError(f"expected animals of {self.path} in `without`, got {min(unknown)!r}")
         return [scenes for animal, scenes in animals.items() if animal not in self.without]
 
     @override

@@ -101,7 +101,7 @@ def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
     known = sorted({str(row.get("split")) for row in listed})
     if split not in known:
         raise UserError(
-            f"expected a split out of {known} of {path}, got {split!r}: correct `split`"
+            f"expected a split out of {known} of {path}, got {split!r}: name one by `split`"
         )
     # By position in the file, which an error names.
     rows = {i: row for i, row in enumerate(listed) if row.get("split") == split}

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice, united
 from vlmtune.types import ImageRef
 
 FORMS = ("add", "replace", "swap")
@@ -84,9 +84,4 @@ class SugarCrepe(MultipleChoice):
 
     @override
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
-        united: dict[str, list[str]] = {}
-        for form in FORMS:
-            members = [group for group in groups if group.startswith(f"{form}_")]
-            if members:
-                united[form] = members
-        return united
+        return united(groups, FORMS, "_")

@@ -65,6 +65,6 @@ def _caption(row: TableRow) -> str:
     if others:
         raise UserError(
             f"expected one caption in {row.where}, that of the image's class, got "
-            f"{1 + len(others)}: correct the row, or use table_retrieval"
+            f"{1 + len(others)}: leave one in the row, or use table_retrieval"
         )
     return caption

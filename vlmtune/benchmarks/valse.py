@@ -26,6 +26,7 @@ from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import (
     check_chosen,
     file_error,
+    first_file,
     get_file,
     is_text,
     write_image,
@@ -157,9 +158,7 @@ class Valse(MultipleChoice):
             folders = folders[piece]
         if isinstance(folders, str):
             folders = [folders]
-        paths = [Path(folder, file) for folder in folders]
-        # Where no folder has it, the first is named as missing.
-        return ImageRef(next((path for path in paths if path.is_file()), paths[0]))
+        return ImageRef(first_file([Path(folder, file) for folder in folders]))
 
     @override
     def counted(self, values: Float[Tensor, "n 2"]) -> Bool[Tensor, "n"]:
@@ -169,7 +168,7 @@ class Valse(MultipleChoice):
         if not counted.any():
             raise UserError(
                 f"expected foils of {self.name} off the threshold {self.threshold}, got none: "
-                "correct the threshold, or use the convention 'strict'"
+                "choose another threshold, or the convention 'strict'"
             )
         return counted
 

@@ -8,6 +8,7 @@ Each rank encodes and scores its part of the images; then every rank has all sco
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -102,7 +103,8 @@ class Scorer:
             if request.images and request.texts:
                 score = self._dual if _is_dual(self.adapter) else self._joint
                 return request.restore(score(request))
-        return torch.zeros(len(images), len(texts)) if pairs is None else torch.zeros(0)
+        shape = (len(images), len(texts)) if pairs is None else (0,)
+        return torch.zeros(shape)
 
     @property
     def embeds(self) -> bool:
@@ -136,7 +138,8 @@ class Scorer:
             images = as_pictures(images)
             ids = self._digests(images)
             items = dict(zip(ids, images, strict=True))
-            return self._rows(self._embed({"image": items})["image"], ids)
+            embeddings = self._embed({"image": items})["image"]
+            return self._rows(embeddings, ids)
 
     def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "M d"]:
         """Embeds M captions with a dual adapter; not normalised.
@@ -146,7 +149,8 @@ class Scorer:
         """
         self._check_dual()
         with evaluation_mode(self.backbone, self.adapter):
-            return self._rows(self._embed({"text": _by_name(texts)})["text"], texts)
+            embeddings = self._embed({"text": _by_name(texts)})["text"]
+            return self._rows(embeddings, texts)
 
     def _prepare(self, images: Sequence[Picture], texts: Sequence[str]) -> None:
         """Stores and embeds what the calls of a session may need."""
@@ -167,7 +171,7 @@ class Scorer:
         """Returns digests of the images; each rank reads its part of the files."""
         local = images[self._group.slice(len(images))]
         parts = self._group.run(lambda: self._pictures.digests(local))
-        names = [name for part in parts for name in part]
+        names = list(chain.from_iterable(parts))
         if self._group.size > 1:
             self._pictures.remember(images, names)
         return names
@@ -182,9 +186,11 @@ class Scorer:
         text = self._rows(embeddings["text"], request.texts).to(device)
         if request.pairs is None:
             scores = torch.empty(len(image), len(text))
+            # The whole matrix may not fit on the device.
             step = max(1, NUMBERS // len(text))
             for top in range(0, len(image), step):
-                scores[top : top + step] = adapter.compare(image[top : top + step], text).cpu()
+                rows = slice(top, top + step)
+                scores[rows] = adapter.compare(image[rows], text).cpu()
             return scores
         parts = []
         step = max(1, NUMBERS // image.shape[1])

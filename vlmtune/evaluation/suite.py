@@ -7,7 +7,7 @@ Never: a stop of all because one benchmark fails.
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
@@ -113,12 +113,18 @@ def run_suite(
     """
     scorer = pair_scorer(scorer)
     contents, not_run = _load(benchmarks, scorer)
-    all_images = dict.fromkeys(image for some, _ in contents.values() for image in some)
-    all_texts = dict.fromkeys(text for _, some in contents.values() for text in some)
+    all_images: dict[ImageRef, None] = {}
+    all_texts: dict[str, None] = {}
+    for images, texts in contents.values():
+        all_images |= dict.fromkeys(images)
+        all_texts |= dict.fromkeys(texts)
     done: dict[str, Result] = {}
     failed = dict(not_run)
     keeps = scorer if isinstance(scorer, Scorer) and contents else None
-    with keeps.session(list(all_images), list(all_texts)) if keeps else nullcontext():
+    session: AbstractContextManager[None] = nullcontext()
+    if keeps is not None:
+        session = keeps.session(list(all_images), list(all_texts))
+    with session:
         for benchmark in benchmarks:
             if benchmark.name in failed:
                 continue
@@ -184,7 +190,7 @@ def _check_texts(texts: Sequence[object], benchmark: Benchmark) -> None:
     if wrong:
         raise UserError(
             f"expected texts with words for {benchmark.name}, got {len(wrong)} without, first "
-            f"{wrong[0]!r}: correct its files"
+            f"{wrong[0]!r}: fill them in, or leave their rows out"
         )
 
 
@@ -217,8 +223,7 @@ def _measured(
     """Runs a benchmark and checks that its numbers are finite."""
     recorder: Recorder | None = None
     if items is not None and not isinstance(scorer, ClassScorer):
-        kind = EmbeddingRecorder if isinstance(scorer, Embedder) else Recorder
-        recorder = kind(scorer)
+        recorder = EmbeddingRecorder(scorer) if isinstance(scorer, Embedder) else Recorder(scorer)
     with work_of(benchmark.name):
         result = benchmark.run(recorder or scorer)
     for name, metric in result.metrics.items():
@@ -226,7 +231,7 @@ def _measured(
         if not all(number is None or math.isfinite(number) for number in numbers):
             raise UserError(
                 f"expected finite numbers for {name} of {benchmark.name}, got {metric.value}: "
-                "correct the benchmark"
+                "this is a fault of the benchmark's code"
             )
     if items is not None:
         scores = None if recorder is None else recorder.scores

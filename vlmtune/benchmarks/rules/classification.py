@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import SHOWN, Benchmark, check_scores, gallery
-from vlmtune.benchmarks.items import Items, number
+from vlmtune.benchmarks.items import Items, number, numbered
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, pair_scorer
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
@@ -169,17 +169,15 @@ class Classification(Benchmark[ClassItems]):
 
     @override
     def arrange(self, items: Sequence[ClassItem]) -> ClassItems:
-        groups = number(item.group for item in items)
-        images = number(item.image for item in items)
-        clusters = number(item.cluster for item in items)
+        images, image = numbered(item.image for item in items)
+        groups, members = numbered(item.group for item in items)
+        _, clusters = numbered(item.cluster for item in items)
         labels = number(sorted({item.label for item in items}))
-        members = torch.tensor([groups[item.group] for item in items])
         label = torch.tensor([labels[item.label] for item in items])
-        image = torch.tensor([images[item.image] for item in items])
-        # Each bank with the items it is for: those of a group, or all.
+        # The items of each bank: of one group, or all.
         rows_of = {"": torch.arange(len(items))}
         if self.bank_per_group:
-            rows_of = {group: (members == g).nonzero()[:, 0] for group, g in groups.items()}
+            rows_of = {group: (members == g).nonzero()[:, 0] for g, group in enumerate(groups)}
         texts: dict[str, int] = {}
         banks = []
         chance = torch.zeros(len(items), dtype=torch.float64)
@@ -193,13 +191,13 @@ class Classification(Benchmark[ClassItems]):
             chance[rows] = of_class[bank.labels].double() / len(candidates)
             candidate_counts[rows] = len(candidates)
         return ClassItems(
-            images=tuple(images),
+            images=images,
             texts=tuple(texts),
             pairs=None,
-            clusters=torch.tensor([clusters[item.cluster] for item in items]),
+            clusters=clusters,
             compared=(),
             banks=tuple(banks),
-            groups=tuple(groups),
+            groups=groups,
             members=members,
             labels=label,
             chance=chance,

@@ -363,6 +363,21 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         )
 
 
+def united(groups: Sequence[str], stems: Sequence[str], border: str) -> dict[str, list[str]]:
+    """The groups that begin with each stem and a border, without stems of none.
+
+    Example:
+        >>> united(["add_att", "add_obj", "swap_att"], ["add", "replace", "swap"], "_")
+        {'add': ['add_att', 'add_obj'], 'swap': ['swap_att']}
+    """
+    unions: dict[str, list[str]] = {}
+    for stem in stems:
+        members = [group for group in groups if group.startswith(stem + border)]
+        if members:
+            unions[stem] = members
+    return unions
+
+
 def _each(groups: Sequence[str]) -> dict[str, Collection[str]]:
     """Each group as a union of its own."""
     return {group: (group,) for group in groups}

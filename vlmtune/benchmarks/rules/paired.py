@@ -218,7 +218,7 @@ class Paired(Benchmark[PairedItems]):
                 raise UserError(
                     f"expected two images and two captions in each item of {self.name}, got item "
                     f"{i} with the same image or caption twice ({item.texts[0][:60]!r}): "
-                    "correct the file"
+                    "leave the item out of the file"
                 )
 
 
