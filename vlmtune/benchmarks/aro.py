@@ -98,8 +98,9 @@ class Aro(MultipleChoice):
 
     def _group(self, row: Row) -> str:
         """The relation of an item, or its two attributes."""
-        names = [row["relation_name"]]
-        if self.task == "attribution":
+        if self.task == "relation":
+            names = [row["relation_name"]]
+        else:
             first, second = row["attributes"]
             names = [first, second]
         if not all(map(is_text, names)):

@@ -20,6 +20,9 @@ from typing import (
     Literal,
     TypeVar,
     dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
 )
 
 import torch
@@ -99,6 +102,13 @@ class Benchmark(Configured, ABC, Generic[I]):
             values = getattr(self, option)
             if values is not None:
                 check_chosen(option, values, known)
+        # A misspelt convention would count by the other one, and nobody would see it.
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
+                raise UserError(
+                    f"expected {name} of {self.name} out of {list(get_args(hint))}, got "
+                    f"{getattr(self, name)!r}: name one of them"
+                )
 
     # -- what a benchmark and its rule define --------------------------------------------------
 

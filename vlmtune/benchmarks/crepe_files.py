@@ -38,6 +38,7 @@ def read_texts(value: str) -> tuple[str, ...]:
     """The captions of a Python list or set literal; those of a set in alphabetical order.
 
     Raises:
+        SyntaxError: It is no literal.
         ValueError: It is neither, or holds anything but texts.
 
     Example:

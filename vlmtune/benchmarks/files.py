@@ -73,12 +73,12 @@ def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict
         with regular(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, strict=True)
             lacking = [name for name in columns if name not in (reader.fieldnames or ())]
-            if lacking:
-                raise ValueError(f"no {', '.join(lacking)}")
-            rows = list(reader)
-        for i, row in enumerate(rows):
-            if None in row.values():
-                raise ValueError(f"row {i} with fewer values")
+            rows = [] if lacking else list(reader)
+    if lacking:
+        raise file_error(path, layout, f"no {', '.join(lacking)}", source)
+    for i, row in enumerate(rows):
+        if None in row.values():
+            raise file_error(path, layout, f"row {i} with fewer values", source)
     return rows
 
 
@@ -133,6 +133,7 @@ def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
     Corners are rounded, not sizes. Each value is a number or the text of one.
 
     Raises:
+        TypeError: A value is neither a number nor a text.
         ValueError: A value is not a finite number, or the box has no area.
 
     Example:

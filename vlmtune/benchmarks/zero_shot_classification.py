@@ -164,7 +164,7 @@ class ZeroShotClassification(Classification):
         for folder, name in zip(folders, names, strict=True):
             if not is_text(name) or name in folder_of:
                 came = f"{name!r} for {folder!r}"
-                if name in folder_of:
+                if is_text(name):
                     came += f" and {folder_of[name]!r}"
                 where = self.classes or "the folders, or pass `classes`"
                 raise UserError(

@@ -327,8 +327,10 @@ def _by_name(texts: Sequence[str]) -> dict[str, str]:
 
 def _is_dual(adapter: Adapter) -> bool:
     """Whether scores are comparisons of embeddings, not the result of a special `forward`."""
+    if not isinstance(adapter, DualAdapter):
+        return False
     kind, base = type(adapter), DualAdapter
-    if not isinstance(adapter, DualAdapter) or kind.forward is not base.forward:
+    if kind.forward is not base.forward:
         return False
     # A comparison of its own by matrix products needs one of pairs, too.
     return kind.compare is base.compare or kind.compare_pairs is not base.compare_pairs
