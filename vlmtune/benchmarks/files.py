@@ -69,11 +69,13 @@ def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
 def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict[str, str]]:
     """Reads a csv with at least the given columns; a value may be blank."""
     layout = f"a csv with the columns {', '.join(columns)}"
-    with reading(path, layout, get_file(source)):
-        with regular(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            lacking = [name for name in columns if name not in (reader.fieldnames or ())]
-            rows = [] if lacking else list(reader)
+    with (
+        reading(path, layout, get_file(source)),
+        regular(path).open(newline="", encoding="utf-8-sig") as file,
+    ):
+        reader = csv.DictReader(file, strict=True)
+        lacking = [name for name in columns if name not in (reader.fieldnames or ())]
+        rows = [] if lacking else list(reader)
     if lacking:
         raise file_error(path, layout, f"no {', '.join(lacking)}", source)
     for i, row in enumerate(rows):
