@@ -97,7 +97,9 @@ def _frames(folder: Path) -> tuple[ImageRef, ...]:
         if digits:
             by_number[int(digits[0])] = path
     order = sorted(by_number)
-    if len(order) != len(paths) or (order and order[-1] - order[0] != len(order) - 1):
+    # A frame's number is its time, so a gap would shift all times after it.
+    has_gaps = bool(order) and order[-1] - order[0] != len(order) - 1
+    if len(order) != len(paths) or has_gaps:
         raise UserError(
             f"expected frames numbered without gaps in {folder}, got {len(paths)} that are not: "
             "extract them again"

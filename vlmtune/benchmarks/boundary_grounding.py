@@ -130,10 +130,16 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     @override
     def read(self) -> list[BoundaryQuery]:
         boundaries = read_boundaries(Path(self.path), self.before, self.after)
+        # A model cannot tell apart boundaries of one video with the same captions.
         times: dict[tuple[str, str, str], list[float]] = {}
         for event in boundaries:
-            times.setdefault((event.video, event.before, event.after), []).append(event.time)
-        return [BoundaryQuery(x, tuple(times[x.video, x.before, x.after])) for x in boundaries]
+            same = times.setdefault((event.video, event.before, event.after), [])
+            same.append(event.time)
+        queries = []
+        for event in boundaries:
+            right = times[event.video, event.before, event.after]
+            queries.append(BoundaryQuery(event, tuple(right)))
+        return queries
 
     @override
     def arrange(self, items: Sequence[BoundaryQuery]) -> GroundingItems:

@@ -202,6 +202,11 @@ def _attributes(labels: Sequence[Any], annotations: Sequence[Any]) -> Int[Tensor
             counts.append(sum(map(bool, label[0])))
             continue
         words = label.split()
-        ends = range(len(words))  # the longest object first: "dining table" before "table"
-        counts.append(next((i for i in ends if " ".join(words[i:]) in nouns), -1))
+        stated = -1
+        # The longest object first: "dining table" before "table".
+        for start in range(len(words)):
+            if " ".join(words[start:]) in nouns:
+                stated = start
+                break
+        counts.append(stated)
     return torch.tensor(counts)

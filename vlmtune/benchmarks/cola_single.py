@@ -215,7 +215,7 @@ class ColaSingle(Benchmark[QueryItems]):
         items = self.items
         labels, hard = items.queries.labels, items.queries.hard
         right: list[bool | None] = [None] * len(items.texts)
-        for c in (labels & hard).any(dim=0).nonzero().flatten().tolist():
+        for c in _answerable(items.queries):
             pool = hard[:, c]
             pool_scores = values[pool, c]
             # A true image that a false one ties with is not retrieved.
@@ -270,9 +270,15 @@ def _query_all(
     return metrics
 
 
+def _answerable(queries: Queries) -> list[int]:
+    """The queries with a true image in their hard set."""
+    has_positive = (queries.labels & queries.hard).any(dim=0)
+    return has_positive.nonzero().flatten().tolist()
+
+
 def _f1(values: Float[Tensor, "N C"], queries: Queries) -> MetricValue:
     scores, chance = [], []
-    for c in (queries.labels & queries.hard).any(dim=0).nonzero().flatten().tolist():
+    for c in _answerable(queries):
         pool = queries.hard[:, c]
         positives = queries.labels[pool, c]
         scores.append(f1_at_positives(values[pool, c], positives))

@@ -37,11 +37,12 @@ class ColorSwap(Paired):
     def fixture(cls, folder: Path) -> "ColorSwap":
         rows = []
         for i, shape in enumerate(("cube", "ball", "cone")):
-            names = [f"{i}_{side}.png" for side in (1, 2)]
-            for name, colour in zip(names, ((200, 50 * i, 0), (0, 50 * i, 200)), strict=True):
-                write_image(folder / name, *colour)
-            texts = f"a red {shape} and a blue cup", f"a blue {shape} and a red cup"
-            rows.append({"id": i, **dict(zip(KEYS, (*names, *texts), strict=True))})
+            write_image(folder / f"{i}_1.png", 200, 50 * i, 0)
+            write_image(folder / f"{i}_2.png", 0, 50 * i, 200)
+            row = {"id": i, "image_1": f"{i}_1.png", "image_2": f"{i}_2.png"}
+            row["caption_1"] = f"a red {shape} and a blue cup"
+            row["caption_2"] = f"a blue {shape} and a red cup"
+            rows.append(row)
         return cls(write_json(folder / "test.json", rows), str(folder))
 
     @override

@@ -111,7 +111,8 @@ def _with_info(scores: list[Any], path: Path) -> list[dict[str, Any]]:
         )
     infos = read_json(files[0], "EqBen's list of private_info", shape=list[_Info])
     order = read_json(files[1], "EqBen's order of the scores", shape=list[StrictInt])
-    if len(infos) != len(scores) or sorted(order) != list(range(len(scores))):
+    is_permutation = sorted(order) == list(range(len(scores)))
+    if len(infos) != len(scores) or not is_permutation:
         raise UserError(
             f"expected {len(scores)} entries in {INFO} and a permutation in {ORDER} for {path}, "
             f"got {len(infos)} and {len(order)}: get all three files from one release"

@@ -91,7 +91,8 @@ def is_text(value: Any) -> TypeGuard[str]:
 
 def check_chosen(argument: str, values: Sequence[object], known: Sequence[object]) -> None:
     """Raises `UserError` unless one or more of the known values are given, each once."""
-    if not values or len(set(values)) != len(values) or any(x not in known for x in values):
+    are_distinct = len(set(values)) == len(values)
+    if not values or not are_distinct or not set(values) <= set(known):
         raise UserError(
             f"expected {argument} of {', '.join(map(str, known))}, each once, got {list(values)}: "
             "name some of them"
@@ -144,7 +145,8 @@ def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
         >>> pixel_box(0.4, 0, 1.2, 1)
         (0, 0, 2, 1)
     """
-    left, top, right, bottom = float(x), float(y), float(x) + float(width), float(y) + float(height)
+    left, top = float(x), float(y)
+    right, bottom = left + float(width), top + float(height)
     if not math.isfinite(left + top + right + bottom):
         raise ValueError(f"a number that is not finite in the box {(x, y, width, height)}")
     wide = round(right) - round(left)

@@ -86,9 +86,10 @@ def group_samples(
     groups: dict[tuple[str, ...], dict[str, int]] = {}
     for i in usable:
         scene = scenes[i]
-        others = (scene.animal, *scene.values[:position], *scene.values[position + 1 :])
-        group = groups.setdefault(others, {})
-        if group.setdefault(scene.values[position], i) != i:
+        others = list(scene.values)
+        value = others.pop(position)
+        group = groups.setdefault((scene.animal, *others), {})
+        if group.setdefault(value, i) != i:
             raise UserError(
                 f"expected each combination of factors once in {path}, got "
                 f"{scene.caption!r} twice: download it again"

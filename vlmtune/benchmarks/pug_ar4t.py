@@ -172,7 +172,8 @@ def _relations(*scenes: _Scene) -> tuple[str, ...]:
 
 
 def _kinds(*scenes: _Scene) -> tuple[str, ...]:
-    kinds = dict.fromkeys(_KIND_OF.get(scene.caption.split()[0].lower()) for scene in scenes)
+    first_words = [scene.caption.split()[0].lower() for scene in scenes]
+    kinds = dict.fromkeys(map(_KIND_OF.get, first_words))
     return tuple(filter(None, kinds))
 
 
@@ -192,8 +193,8 @@ class _Index:
             return None
         name = PurePosixPath(scene.negative).name
         beside = str(PurePosixPath(scene.file).parent / name)
-        paths = [beside, scene.negative]
+        found = [self.by_path.get(beside), self.by_path.get(scene.negative)]
         if name != scene.negative:  # a path says more than a name
-            paths.reverse()
-        found = self.by_path.get(paths[0]) or self.by_path.get(paths[1]) or self.by_name.get(name)
-        return None if found is scene else found
+            found.reverse()
+        negative = found[0] or found[1] or self.by_name.get(name)
+        return None if negative is scene else negative

@@ -106,7 +106,11 @@ class Definition:
         if self.animals == 1:
             together = self._by_animal(rows)
         elif self.animals == 2 and not self.hard:
-            by_names = {tuple(sorted((row.first, row.second))): self.caption(row) for row in rows}
+            # The animals of an image have no order, and the script sorts their names.
+            by_names: dict[tuple[str, ...], str] = {}
+            for row in rows:
+                names = tuple(sorted((row.first, row.second)))
+                by_names[names] = self.caption(row)
             together = [(by_names[names],) for names in sorted(by_names)]
         else:
             together = [(self.caption(row),) for row in rows]

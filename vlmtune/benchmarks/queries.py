@@ -63,7 +63,11 @@ def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) ->
     chosen = _first(scores, torch.ones_like(true), best)
     chosen += _first(scores, true, TRUE)
     chosen += _first(scores, ~true, 1)
-    ordered = sorted(set(chosen), key=lambda i: (-float(scores[i]), bool(true[i]), i))
+
+    def place(i: int) -> tuple[float, bool, int]:
+        return -float(scores[i]), bool(true[i]), i
+
+    ordered = sorted(set(chosen), key=place)
     return ShownCandidates(
         tuple(ordered), tuple(true[ordered].tolist()), tuple(scores[ordered].tolist())
     )

@@ -111,8 +111,12 @@ class Valse(MultipleChoice):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_chosen("pieces", self.pieces, PIECES)
-        if isinstance(self.images, dict) and (left := set(self.pieces) - set(self.images)):
-            raise UserError(f"expected a folder of images for each piece, got none for {min(left)}")
+        if isinstance(self.images, dict):
+            left = set(self.pieces) - set(self.images)
+            if left:
+                raise UserError(
+                    f"expected a folder of images for each piece, got none for {min(left)}"
+                )
 
     @override
     @classmethod

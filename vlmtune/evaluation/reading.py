@@ -65,7 +65,7 @@ def read_words(
     picture = read_picture(*as_pictures([image]))
     words = caption.split()
     # The caption up to each word: tokens that a word adds to the words before it are its own.
-    beginnings = [" ".join(part) for part in accumulate([word] for word in words)] or [caption]
+    beginnings = list(accumulate(words, "{} {}".format)) or [caption]
     with evaluation_mode(backbone, adapter):
         pixels = backbone.preprocess(picture)[None].to(backbone.device)
         pictures = adapter.prepare_image(backbone.encode_image(pixels, adapter.image_input))

@@ -278,7 +278,8 @@ def _first(reasons: Sequence[str | None]) -> str | None:
 
 
 def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[NotRun, ...]:
-    return tuple(NotRun(one.name, failed[one.name]) for one in benchmarks if one.name in failed)
+    names = [benchmark.name for benchmark in benchmarks]
+    return tuple(NotRun(name, failed[name]) for name in names if name in failed)
 
 
 def _nothing(not_run: Sequence[NotRun]) -> UserError:

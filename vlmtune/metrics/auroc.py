@@ -31,7 +31,8 @@ def auroc(
         >>> auroc(torch.tensor([0.9, 0.5]), torch.tensor([0.5, 0.1]), torch.arange(4)).value
         0.875
     """
-    if not len(true) or not len(false) or bool(torch.isnan(torch.cat([true, false])).any()):
+    has_nan = bool(torch.isnan(true).any() or torch.isnan(false).any())
+    if not len(true) or not len(false) or has_nan:
         raise UserError(
             f"expected scores of true and of false captions, got {len(true)} and {len(false)} or "
             "NaN: check the benchmark's files"

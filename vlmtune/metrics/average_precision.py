@@ -62,7 +62,8 @@ def random_average_precision(positives: int, n: int) -> float:
     """
     if n == 1:
         return 1.0
-    harmonic = float((1 / torch.arange(1, n + 1, dtype=torch.float64)).sum())
+    ranks = torch.arange(1, n + 1, dtype=torch.float64)
+    harmonic = float((1 / ranks).sum())
     return (harmonic + (positives - 1) / (n - 1) * (n - harmonic)) / n
 
 

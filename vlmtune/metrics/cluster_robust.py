@@ -165,7 +165,8 @@ def connected_components(members: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
 
 
 def _checked(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    if not len(values) or not bool(((values >= 0) & (values <= 1)).all()):
+    inside = (values >= 0) & (values <= 1)  # False for NaN, too
+    if not len(values) or not bool(inside.all()):
         raise UserError(
             f"expected values between 0 and 1 to average, got {len(values)} values: "
             "check the benchmark's files"

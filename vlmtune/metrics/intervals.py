@@ -35,7 +35,8 @@ def wilson_interval(p: float, n: float | int) -> tuple[float, float]:
     """
     z2 = Z95**2
     centre, scale = p + z2 / (2 * n), 1 + z2 / n
-    half = Z95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n**2))
+    spread = p * (1 - p) / n + z2 / (4 * n**2)
+    half = Z95 * math.sqrt(spread)
     # Exact at the ends, where rounding would leave 1e-17.
     low = 0.0 if p == 0 else (centre - half) / scale
     high = 1.0 if p == 1 else (centre + half) / scale

@@ -99,7 +99,8 @@ def text_to_text_correct(
 
 def _compared(scores: Float[Tensor, "n m"]) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
     """How many candidates score higher than the true one, and how many tie with it."""
-    wrong: Bool[Tensor, "n"] = torch.isnan(scores).any(dim=1) | ~torch.isfinite(scores[:, 0])
+    # -inf pads the other columns, so these may be infinite.
+    wrong = torch.isnan(scores).any(dim=1) | ~torch.isfinite(scores[:, 0])
     if wrong.any():
         raise UserError(
             f"expected finite scores, those of {int(wrong.sum())} of {len(scores)} items are NaN "

@@ -27,8 +27,8 @@ def image_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
         >>> image_correct(torch.tensor([[[0.9, 0.2], [0.1, 0.3]], [[0.5, 0.0], [0.5, 1.0]]]))
         tensor([ True, False])
     """
-    scores = comparable(scores)
-    return (scores[:, 0, 0] > scores[:, 1, 0]) & (scores[:, 1, 1] > scores[:, 0, 1])
+    (s00, s01), (s10, s11) = _cells(scores)
+    return (s00 > s10) & (s11 > s01)
 
 
 def text_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
@@ -38,8 +38,8 @@ def text_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
         >>> text_correct(torch.tensor([[[0.9, 0.95], [0.1, 0.96]]]))
         tensor([False])
     """
-    scores = comparable(scores)
-    return (scores[:, 0, 0] > scores[:, 0, 1]) & (scores[:, 1, 1] > scores[:, 1, 0])
+    (s00, s01), (s10, s11) = _cells(scores)
+    return (s00 > s01) & (s11 > s10)
 
 
 def equivariance_deviations(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 2"]:
@@ -56,7 +56,13 @@ def equivariance_deviations(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 
         >>> equivariance_deviations(torch.tensor([[[2.0, 1.0], [0.0, 4.0]]])).tolist()
         [[3.0, 1.0]]
     """
-    scores = comparable(scores)
-    true = scores[:, 0, 0] - scores[:, 1, 1]
-    false = scores[:, 0, 1] - scores[:, 1, 0]
-    return torch.stack([(true - false).abs(), (true + false).abs()], dim=1)
+    (s00, s01), (s10, s11) = _cells(scores)
+    true, false = s00 - s11, s01 - s10
+    on_text = (true - false).abs()
+    on_image = (true + false).abs()
+    return torch.stack([on_text, on_image], dim=1)
+
+
+def _cells(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "2 2 n"]:
+    """The scores of image i with caption j of all items, as `cells[i, j]`."""
+    return comparable(scores).movedim(0, 2)

@@ -70,10 +70,13 @@ def mcnemar(won: int, lost: int) -> float:
         return 1.0
     trials, fewer = won + lost, min(won, lost)
     if trials <= 1000:
-        return 2 * sum(math.comb(trials, k) for k in range(fewer + 1)) / 2**trials
+        tail = sum(math.comb(trials, k) for k in range(fewer + 1))
+        return 2 * tail / 2**trials
+    # In logarithms: the binomials of more trials overflow.
     k = torch.arange(fewer + 1, dtype=torch.float64)
     logs = math.lgamma(trials + 1) - torch.lgamma(k + 1) - torch.lgamma(trials - k + 1)
-    return min(1.0, 2 * float(torch.exp(torch.logsumexp(logs, 0) - trials * math.log(2))))
+    log_tail = torch.logsumexp(logs, 0) - trials * math.log(2)
+    return min(1.0, 2 * float(torch.exp(log_tail)))
 
 
 def difference_variance(

@@ -311,9 +311,11 @@ class Classification(Benchmark[ClassItems]):
         right = (ranked.ranks[rows] == 1).tolist()
         alike = rows if self.group_keys else self.items.labels[rows]
         keys = alike.tolist()
-        return gallery(
-            right, lambda row: keys[row], lambda row: self._show(ranked, int(rows[row])), self.shown
-        )
+
+        def show(row: int) -> Example:
+            return self._show(ranked, int(rows[row]))
+
+        return gallery(right, keys.__getitem__, show, self.shown)
 
     def _show(self, ranked: Ranks, i: int) -> Example:
         """Shows the image of item i with the candidate that won, and the best other one."""
@@ -365,7 +367,8 @@ def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bo
     best = torch.where(is_true, values, -torch.inf).argmax(dim=1)
     rival = torch.where(is_true, -torch.inf, values).argmax(dim=1)
     # A true candidate without a rival is its own.
-    pair = torch.stack([best, torch.where(is_true.all(dim=1), best, rival)], dim=1)
+    rival = torch.where(is_true.all(dim=1), best, rival)
+    pair = torch.stack([best, rival], dim=1)
     ranks = true_ranks(values, is_true, "wrong" if strict else "first")
     return Ranks(ranks, pair, values.gather(1, pair).double())
 

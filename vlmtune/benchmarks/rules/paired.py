@@ -131,7 +131,8 @@ class Paired(Benchmark[PairedItems]):
 
     def outcomes(self, accuracy: PairedWins) -> Float[Tensor, "n"]:
         """What the primary metric gives each item."""
-        return dict(zip(self.keys, accuracy.sides, strict=True))[self.primary].double()
+        side = self.keys.index(self.primary)
+        return accuracy.sides[side].double()
 
     def weighted_groups(self, groups: Sequence[str]) -> ItemGroups | None:
         """The groups the primary metric is a mean over; None where it is a mean over items."""
@@ -144,9 +145,10 @@ class Paired(Benchmark[PairedItems]):
         images, image_numbers = numbered(chain.from_iterable(item.images for item in items))
         texts, text_numbers = numbered(chain.from_iterable(item.texts for item in items))
         rows, columns = image_numbers.view(-1, 2), text_numbers.view(-1, 2)
-        pairs, positions = distinct_pairs(
-            rows[:, :, None].expand(-1, 2, 2), columns[:, None, :].expand(-1, 2, 2)
-        )
+        # Each image of an item with each of its captions.
+        each_image = rows[:, :, None].expand(-1, 2, 2)
+        each_text = columns[:, None, :].expand(-1, 2, 2)
+        pairs, positions = distinct_pairs(each_image, each_text)
         # Crops of one file are not independent either.
         _, files = numbered(image.path for image in images)
         _, caption_sets = numbered(frozenset(item.texts) for item in items)
@@ -214,7 +216,7 @@ class Paired(Benchmark[PairedItems]):
 
     def _check_twins(self, items: Sequence[PairedItem]) -> None:
         for i, item in enumerate(items):
-            if item.images[0] == item.images[1] or item.texts[0] == item.texts[1]:
+            if len(set(item.images)) < 2 or len(set(item.texts)) < 2:
                 raise UserError(
                     f"expected two images and two captions in each item of {self.name}, got item "
                     f"{i} with the same image or caption twice ({item.texts[0][:60]!r}): "
