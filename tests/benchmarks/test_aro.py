@@ -135,9 +135,6 @@ def test_malformed_items(tmp_path, change, message):
 
 def test_malformed_files(tmp_path):
     items = rows(3, [{"relation_name": "eating"}], 0)
-    for wrong in (items[0], ["text"], [{}]):
-        with refused("expected rows with image_path"):
-            write(tmp_path, wrong).load()
     with refused("'attributes'"):
         write(tmp_path, items, task="attribution").load()
     with refused("mertyg"):

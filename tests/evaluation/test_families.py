@@ -79,6 +79,8 @@ def test_every_family_has_its_commands(tmp_path):
         backbone = instantiate(tiny(spec, tmp_path / path.stem), Backbone)
         if not backbone.encodes_texts:
             continue
-        heads = {"itc": backbone.fits(POOLED, "image") is None or "score" in spec["init_args"],
-                 "itm": backbone.fusion is not None}  # fmt: skip
+        heads = {
+            "itc": backbone.fits(POOLED, "image") is None or "score" in spec["init_args"],
+            "itm": backbone.fusion is not None,
+        }
         assert commands[spec["class_path"]] == {by for by, there in heads.items() if there}, path
