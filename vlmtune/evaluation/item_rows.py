@@ -4,14 +4,14 @@ In: a benchmark, its result, and the scores it saw. Out: a row for each item. Ne
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from vlmtune.benchmarks.base import Benchmark, Query
-from vlmtune.benchmarks.items import Items
+from vlmtune.benchmarks.items import Items, number
 from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.results.item_row import ItemRow
 from vlmtune.results.result import Result
@@ -60,7 +60,7 @@ def item_rows(
     listed = items.evaluated
     if len(listed) != len(result.outcomes):
         return tuple(ItemRow(f"{name}/{i}", name, x) for i, x in enumerate(result.outcomes))
-    score_of = _scores_by_pair(items, scores)
+    score = _lookup(items, scores)
     rows = []
     for i, (item, outcome) in enumerate(zip(listed, result.outcomes, strict=True)):
         texts = (*item.true, *item.false)
@@ -71,7 +71,7 @@ def item_rows(
             if paired:
                 is_true = [k == position for k in range(len(texts))]
             truth.append(tuple(is_true))
-            numbers.append(tuple(score_of.get((image, text)) for text in texts))
+            numbers.append(tuple(score(image, text) for text in texts))
         row_id = f"{name}/{i}"
         rows.append(
             ItemRow(row_id, name, outcome, item.images, texts, tuple(truth), tuple(numbers))
@@ -79,18 +79,21 @@ def item_rows(
     return tuple(rows)
 
 
-def _scores_by_pair(items: Items, scores: Tensor | None) -> dict[tuple[ImageRef, str], float]:
-    """The score of each image with each text; empty without scores."""
+def _lookup(items: Items, scores: Tensor | None) -> Callable[[ImageRef, str], float | None]:
+    """A function that tells the score of an image with a text; None for a pair without one."""
     if scores is None:
-        return {}
-    pairs = items.pairs
-    if pairs is None:
-        pairs = torch.ones(scores.shape).nonzero()
-    values = scores.detach().cpu().to(torch.float64).flatten().tolist()
-    found = {}
-    for (row, column), value in zip(pairs.tolist(), values, strict=True):
-        found[items.images[row], items.texts[column]] = value
-    return found
+        return lambda image, text: None
+    values = scores.detach().cpu().to(torch.float64)
+    rows, columns = number(items.images), number(items.texts)
+    if items.pairs is None:
+        return lambda image, text: float(values[rows[image], columns[text]])
+    position = {(row, column): k for k, (row, column) in enumerate(items.pairs.tolist())}
+
+    def score(image: ImageRef, text: str) -> float | None:
+        k = position.get((rows[image], columns[text]))
+        return None if k is None else float(values[k])
+
+    return score
 
 
 def _query_rows(name: str, queries: Sequence[Query]) -> tuple[ItemRow, ...]:
