@@ -88,6 +88,7 @@ class Benchmark(Configured, ABC, Generic[I]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         options = inspect.get_annotations(cls)
+        # The default name is the stem of the plug-in's file, so each subclass has its own.
         if "name" not in options:
             cls.__annotations__ = {**options, "name": str}
             default = cls.__module__.rpartition(".")[2]
@@ -138,6 +139,7 @@ class Benchmark(Configured, ABC, Generic[I]):
     def items(self) -> I:
         """The items as arrays; the files are read once, at the first access."""
         read = self.read()
+        # Without `limit_per_group` all items are one group, whatever groups they report by.
         groups = [item.group if self.limit_per_group else "" for item in read]
         rows = [read[i] for i in sample(groups, self.limit, self.seed)]
         if not rows:

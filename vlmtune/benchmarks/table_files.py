@@ -53,6 +53,7 @@ class TableOptions(VoteOptions):
         table = Table(Path(self.path), images, self.columns)
         print(table.summary(), file=sys.stderr)
         rows = list(table.rows())
+        # The builder leaves out images, not rows, so that no image is on both sides.
         if self.held_out:
             return _held_out(rows, self.held_out)
         known = {row.split for row in rows} if table.columns["split"] else set()

@@ -193,6 +193,7 @@ class Scorer:
                 scores[rows] = adapter.compare(image[rows], text).cpu()
             return scores
         parts = []
+        # Embeddings laid out by pair: an image of many pairs is repeated.
         step = max(1, NUMBERS // image.shape[1])
         for chunk in request.pairs.to(device).split(step):
             rows, columns = chunk.unbind(dim=1)

@@ -113,6 +113,7 @@ def run_suite(
     """
     scorer = pair_scorer(scorer)
     contents, not_run = _load(benchmarks, scorer)
+    # Benchmarks share images and captions: together they are encoded once.
     all_images: dict[ImageRef, None] = {}
     all_texts: dict[str, None] = {}
     for images, texts in contents.values():
@@ -172,6 +173,7 @@ def _load(
                 scorer.backbone.check_words(texts)
             return images, texts
 
+        # Every rank tries every benchmark, so that all ranks exchange the same list.
         content, failures[benchmark.name] = _tried(benchmark, contained)
         if content is not None:
             contents[benchmark.name] = content

@@ -87,6 +87,7 @@ class Bank:
 
     def by_candidate(self, scores: Float[Tensor, "k m"]) -> Float[Tensor, "k C"]:
         """The mean score of the prompts of each candidate."""
+        # One prompt each, in order: the usual case needs no copy of the scores.
         if self.prompts.equal(torch.arange(len(self.texts))[:, None]):
             return scores
         total = torch.zeros(len(scores), len(self.prompts), dtype=torch.float64)
@@ -213,6 +214,7 @@ class Classification(Benchmark[ClassItems]):
         for bank in items.banks:
             texts = [items.texts[j] for j in bank.texts.tolist()]
             images = [items.images[i] for i in bank.images.tolist()]
+            # The prompts of 1,000 classes times 50,000 images would not fit in memory at once.
             size = max(1, HELD // len(texts))
             name = self.name
             if self.bank_per_group:
@@ -329,6 +331,7 @@ class Classification(Benchmark[ClassItems]):
         else:
             winner, other, verdict, score = false, true, "true", false_score
         query = bank.names[winner]
+        # ImageNet's names may lack the class, or name two candidates alike.
         has_candidate = bool((bank.classes == items.labels[i]).any())
         if has_candidate and bank.names[other] != query:
             query += f" ({verdict}: {bank.names[other]})"

@@ -215,6 +215,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
                     f"got {str(item.candidates)[:60]} for {item.image.path.name}: "
                     "download the file again"
                 )
+            # Shuffles and swaps at times give the caption back, which is true then.
             if set(true) & set(false):
                 identical += 1
                 if self.strict:
@@ -253,6 +254,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
+        # A column without a candidate gets some score, then -inf.
         values = scores.detach().cpu().double()[items.positions.clamp(min=0)]
         values[items.positions < 0] = -torch.inf
         chosen = _weakest_first(values, items.true_counts)
@@ -302,6 +304,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             metrics[macro_key] = macro_mean(credit, macro, clusters, expected)
         listed = self.reference_groups(items.group_sizes())
         rows_of = items.rows_of(counted)
+        # A group may have the name of a union; the group's own number stays then.
         named = {**self.unions(items.groups), **_each(items.groups)}
         for name, groups in named.items():
             rows = [rows_of[group] for group in groups if group in rows_of and group in listed]

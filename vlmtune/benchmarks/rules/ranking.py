@@ -163,6 +163,7 @@ class Ranking(Benchmark[RankingItems]):
         """Ranks both ways among the images from `first` up to `last` and their captions."""
         items, strict = self.items, self.strict
         inside = (items.owners >= first) & (items.owners < last)
+        # Images of the part are numbered from 0, as the rows of its scores are.
         owners = items.owners[inside] - first
         columns = items.columns[inside]
         # In the reference convention a repeated caption is a candidate of its own.
@@ -170,6 +171,7 @@ class Ranking(Benchmark[RankingItems]):
         if strict:
             used, positions = columns.unique(return_inverse=True)
         rows = scores[first:last]
+        # A copy of a large matrix only where columns differ.
         if not used.equal(torch.arange(rows.shape[1])):
             rows = rows[:, used]
         true = torch.stack([owners, positions], dim=1).unique(dim=0)
