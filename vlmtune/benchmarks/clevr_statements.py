@@ -139,8 +139,8 @@ class ClevrStatements(MultipleChoice):
         outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
         rows: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, item in enumerate(self._statements):
-            for found in item.properties:
-                rows[found].append(number)
+            for stated in item.properties:
+                rows[stated].append(number)
         # In the order of `PROPERTIES`; shorter values first, so that size 9 comes before size 10.
         order = [(PROPERTIES.index(name), len(value), value, name) for name, value in rows]
         for _, _, value, name in sorted(order):

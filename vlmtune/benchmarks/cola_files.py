@@ -178,11 +178,11 @@ def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tenso
     loose = any(isinstance(label, str) for label in mentioned)
 
     def words(objects: Sequence[Any]) -> set[str]:
-        found: set[str] = set()
+        mentioned_words: set[str] = set()
         for label in objects:
             for atom in _atoms(label):
-                found.update(atom.split() if loose else (atom,))
-        return found
+                mentioned_words.update(atom.split() if loose else (atom,))
+        return mentioned_words
 
     queries = [words([label]) for label in labels]
     rows = []

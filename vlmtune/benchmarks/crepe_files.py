@@ -38,7 +38,7 @@ def read_texts(value: str) -> tuple[str, ...]:
     """The captions of a Python list or set literal; those of a set in alphabetical order.
 
     Raises:
-        SyntaxError: It is no literal.
+        SyntaxError: It is not a literal.
         ValueError: It is neither, or holds anything but texts.
 
     Example:
@@ -48,5 +48,5 @@ def read_texts(value: str) -> tuple[str, ...]:
     texts = ast.literal_eval(value.strip())
     if not isinstance(texts, list | set) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"{value[:40]!r} instead of a list of captions")
-    # A set has no order of its own.
+    # The order of a set differs from run to run.
     return tuple(sorted(texts)) if isinstance(texts, set) else tuple(texts)

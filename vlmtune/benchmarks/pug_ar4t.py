@@ -193,8 +193,8 @@ class _Index:
             return None
         name = PurePosixPath(scene.negative).name
         beside = str(PurePosixPath(scene.file).parent / name)
-        found = [self.by_path.get(beside), self.by_path.get(scene.negative)]
+        ways = [self.by_path.get(beside), self.by_path.get(scene.negative)]
         if name != scene.negative:  # a path says more than a name
-            found.reverse()
-        negative = found[0] or found[1] or self.by_name.get(name)
+            ways.reverse()
+        negative = ways[0] or ways[1] or self.by_name.get(name)
         return None if negative is scene else negative

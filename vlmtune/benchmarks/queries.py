@@ -64,10 +64,10 @@ def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) ->
     chosen += _first(scores, true, TRUE)
     chosen += _first(scores, ~true, 1)
 
-    def place(i: int) -> tuple[float, bool, int]:
+    def order(i: int) -> tuple[float, bool, int]:
         return -float(scores[i]), bool(true[i]), i
 
-    ordered = sorted(set(chosen), key=place)
+    ordered = sorted(set(chosen), key=order)
     return ShownCandidates(
         tuple(ordered), tuple(true[ordered].tolist()), tuple(scores[ordered].tolist())
     )

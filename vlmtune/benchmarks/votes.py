@@ -72,7 +72,7 @@ class VoteOptions:
         content = read_json(path, layout, get_file(source), list[list[Any]])
         votes: list[tuple[Any, str]] = []
         for i, row in enumerate(content):
-            # Without `min_votes`, too: votes at the end are no text of the row.
+            # Without `min_votes`, too: what stands behind the texts is not one of them.
             cell = row.pop() if len(row) == width + 1 else None
             if cell is not None and _agreeing(cell) is None:
                 raise file_error(path, layout, f"{cell!r} as votes of row {i}", source)

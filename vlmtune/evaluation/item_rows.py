@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from vlmtune.benchmarks.base import Benchmark, Query
-from vlmtune.benchmarks.items import Items, number
 from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.results.item_row import ItemRow
 from vlmtune.results.result import Result
@@ -60,7 +59,7 @@ def item_rows(
     listed = items.evaluated
     if len(listed) != len(result.outcomes):
         return tuple(ItemRow(f"{name}/{i}", name, x) for i, x in enumerate(result.outcomes))
-    score = _lookup(items, scores)
+    score = _lookup(benchmark, scores)
     rows = []
     for i, (item, outcome) in enumerate(zip(listed, result.outcomes, strict=True)):
         texts = (*item.true, *item.false)
@@ -79,12 +78,16 @@ def item_rows(
     return tuple(rows)
 
 
-def _lookup(items: Items, scores: Tensor | None) -> Callable[[ImageRef, str], float | None]:
+def _lookup(
+    benchmark: Benchmark[Any], scores: Tensor | None
+) -> Callable[[ImageRef, str], float | None]:
     """A function that tells the score of an image with a text; None for a pair without one."""
     if scores is None:
         return lambda image, text: None
     values = scores.detach().cpu().to(torch.float64)
-    rows, columns = number(items.images), number(items.texts)
+    items = benchmark.items
+    rows = {image: i for i, image in enumerate(items.images)}
+    columns = {text: j for j, text in enumerate(items.texts)}
     if items.pairs is None:
         return lambda image, text: float(values[rows[image], columns[text]])
     position = {(row, column): k for k, (row, column) in enumerate(items.pairs.tolist())}

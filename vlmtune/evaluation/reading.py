@@ -100,7 +100,7 @@ def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple
     shows = isinstance(adapter, JointAdapter) and adapter.gives_reading
     if not shows or len(items) != len(result.outcomes):
         return ()
-    found = []
+    maps = []
     for correct in (True, False):
         for item, outcome in zip(items, result.outcomes, strict=True):
             image, caption = item.images[0], item.true[0]
@@ -108,9 +108,9 @@ def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple
                 continue
             with suppress(UserError):  # words of a caption's beginning alone may be refused
                 reading = read_words(scorer.backbone, adapter, image, caption)
-                found.append(_word_maps(reading, image, caption, correct))
+                maps.append(_word_maps(reading, image, caption, correct))
             break
-    return tuple(found)
+    return tuple(maps)
 
 
 def _word_maps(reading: Reading, image: ImageRef, caption: str, correct: bool) -> WordMaps:

@@ -126,8 +126,8 @@ def degrees_of_freedom(fractions: Float[Tensor, "C"]) -> float:
     pairs = total**2 * first**2 - 4 * total * first * second
     pairs = pairs + 2 * first * third + 2 * second**2
     itself = (factor**2 * (total - 2 * fractions) ** 2).sum()
-    squares = (variances**2).sum() + pairs - itself
-    return float(variances.sum() ** 2 / squares)
+    sum_of_products = (variances**2).sum() + pairs - itself
+    return float(variances.sum() ** 2 / sum_of_products)
 
 
 def add_variances(one: Variance, other: Variance) -> Variance:

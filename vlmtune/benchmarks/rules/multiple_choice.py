@@ -93,12 +93,12 @@ class ChoiceItems(Items):
         """The items of each group that count, without groups of none."""
         order = torch.argsort(self.members, stable=True)
         sizes = list(self.group_sizes().values())
-        found = {}
+        kept_rows = {}
         for group, rows in zip(self.groups, order.split(sizes), strict=True):
             kept = rows[counted[rows]]
             if len(kept):
-                found[group] = kept
-        return found
+                kept_rows[group] = kept
+        return kept_rows
 
     def chance(self) -> Float[Tensor, "n"]:
         """The probability that random scores put all true candidates first."""

@@ -186,10 +186,10 @@ class Paired(Benchmark[PairedItems]):
             "mean_scores": tuple(values.mean(dim=0).flatten().tolist()),
         }
         # A gallery of captions, two an item: each with its own image and the other one.
-        own = values.diagonal(dim1=1, dim2=2)
+        matched = values.diagonal(dim1=1, dim2=2)
         other = values.flip(1).diagonal(dim1=1, dim2=2)
         examples = gallery(
-            (own > other).flatten().tolist(),
+            (matched > other).flatten().tolist(),
             lambda i: items.listed[i // 2].texts[i % 2],
             lambda i: _example(items.listed[i // 2], values[i // 2], i % 2),
         )

@@ -216,9 +216,9 @@ class Ranking(Benchmark[RankingItems]):
             column = int(items.columns[i])
             is_true = true[:, column] if self.strict else images == items.owners[i]
             some = shown(scores[:, column], is_true)
-            found = tuple(items.images[k] for k in some.positions)
+            images_shown = tuple(items.images[k] for k in some.positions)
             caption = (items.texts[column],)
-            queries.append(Query("", result.outcomes[i], rank, found, caption, some))
+            queries.append(Query("", result.outcomes[i], rank, images_shown, caption, some))
         for i, rank in enumerate(sides[TO_TEXT].ranks.tolist()):
             some = shown(scores[i], true[i])
             captions = tuple(items.texts[k] for k in some.positions)
