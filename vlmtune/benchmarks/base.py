@@ -25,13 +25,12 @@ from typing import (
     get_type_hints,
 )
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.benchmarks.files import Row, check_chosen, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
-from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, pair_scorer
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.benchmarks.queries import Query
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
@@ -247,55 +246,6 @@ def gallery(
             of_kind.append(example(i))
         examples += of_kind
     return tuple(examples)
-
-
-def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
-    """Raises `UserError` unless every score is there and finite."""
-    if tuple(scores.shape) != shape:
-        raise UserError(
-            f"expected scores of shape {shape} for {name}, got {tuple(scores.shape)}: "
-            "the scorer must score every pair"
-        )
-    wrong = int((~torch.isfinite(scores)).sum())
-    if wrong:
-        raise UserError(
-            f"expected finite scores for {name}, {wrong} are NaN or infinite: "
-            "lower the learning rate or use fp32, then evaluate again"
-        )
-
-
-def embed(
-    score: PairScorer | MatrixFunction, items: Items, name: str
-) -> tuple[Float[Tensor, "N d"], Float[Tensor, "M d"]]:
-    """Embeds all images and texts, in double precision.
-
-    Raises:
-        UserError: The model only scores pairs, or an embedding is missing, NaN or infinite.
-    """
-    if not isinstance(score, Embedder):
-        raise UserError(
-            f"expected a model that embeds images and texts for {name}, got one that only scores "
-            "pairs: use a dual adapter, or leave the benchmark out (`ensemble: scores` where it "
-            "has that option)"
-        )
-    images = embedded(score.embed_images(items.images), len(items.images), name)
-    texts = score.embed_texts(items.texts)
-    return images, embedded(texts, len(items.texts), name, images.shape[1])
-
-
-def embedded(
-    rows: Float[Tensor, "n d"], count: int, name: str, width: int | None = None
-) -> Float[Tensor, "n d"]:
-    """Embeddings in double precision; raises `UserError` unless all are there and finite."""
-    if width is None:
-        width = rows.shape[1]
-    if rows.shape != (count, width) or not bool(torch.isfinite(rows).all()):
-        raise UserError(
-            f"expected {count} finite embeddings of width {width} for {name}, got others, of shape "
-            f"{tuple(rows.shape)}: use an adapter that projects both into one space, a lower "
-            "learning rate or fp32"
-        )
-    return rows.detach().cpu().double()
 
 
 def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:

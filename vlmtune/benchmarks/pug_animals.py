@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention, embed
+from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.items import Items, numbered
-from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, embed
 from vlmtune.benchmarks.pug_animals_samples import (
     COLUMNS,
     DESCRIBED,

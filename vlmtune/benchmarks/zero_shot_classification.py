@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Convention, embed, files_from
+from vlmtune.benchmarks.base import Convention, files_from
 from vlmtune.benchmarks.files import (
     file_error,
     find_images,
@@ -25,7 +25,7 @@ from vlmtune.benchmarks.files import (
     write_image,
     write_json,
 )
-from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, embed
 from vlmtune.benchmarks.rules.classification import (
     Candidate,
     Classification,

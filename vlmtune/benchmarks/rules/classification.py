@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import SHOWN, Benchmark, check_scores, gallery
+from vlmtune.benchmarks.base import SHOWN, Benchmark, gallery
 from vlmtune.benchmarks.items import Items, number, numbered
-from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, pair_scorer
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, embedded, gallery
+from vlmtune.benchmarks.base import Benchmark, gallery
 from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number, numbered
-from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer
+from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, embedded
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
 from vlmtune.metrics.multiple_choice import (
