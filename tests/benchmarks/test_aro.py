@@ -119,11 +119,11 @@ def test_symmetric_names():
     ("change", "message"),
     [
         ({"bbox_w": 0}, "no area"),
-        ({"bbox_x": None}, "instead of a number"),
-        ({"bbox_h": float("nan")}, "item 1"),
+        ({"bbox_x": None}, "bbox_x, bbox_y.*TypeError"),
+        ({"bbox_h": float("nan")}, "not finite"),
         ({"true_caption": ""}, "row 1"),
         ({"image_path": 3}, "row 1"),
-        ({"relation_name": None}, "item 1"),
+        ({"relation_name": None}, "as relation"),
     ],
 )
 def test_malformed_items(tmp_path, change, message):
@@ -135,9 +135,6 @@ def test_malformed_items(tmp_path, change, message):
 
 def test_malformed_files(tmp_path):
     items = rows(3, [{"relation_name": "eating"}], 0)
-    for wrong in (items[0], ["text"], [{}]):
-        with refused("expected rows with image_path"):
-            write(tmp_path, wrong).load()
     with refused("'attributes'"):
         write(tmp_path, items, task="attribution").load()
     with refused("mertyg"):

@@ -3,7 +3,7 @@ from PIL import Image
 
 from tests.benchmarks.json_files import write
 from tests.refusals import refused
-from vlmtune.benchmarks.boundary_files import Boundary, check_template, read_boundaries, read_frames
+from vlmtune.benchmarks.boundary_files import CaptionedBoundary, read_boundaries, read_frames
 
 BEFORE, AFTER = "{subject} {status_before}", "{subject} {status_after}"
 
@@ -22,12 +22,12 @@ def extract(folder, names):
 def test_reads_times_and_words_captions(tmp_path):
     path = write(tmp_path, {"v": [row_of(), row_of(subject=" ", action_of_cause="x")], "w": []})
     assert read_boundaries(path, BEFORE, AFTER) == [
-        Boundary("v", 2.0, "a man sits", "a man stands"),
-        Boundary("v", 2.0, "sits", "stands"),
+        CaptionedBoundary("v", 2.0, "a man sits", "a man stands"),
+        CaptionedBoundary("v", 2.0, "sits", "stands"),
     ]
     path = write(tmp_path, {"v": [row_of(label="moves")]})
     assert read_boundaries(path, "before: {label}", "then {status_after}") == [
-        Boundary("v", 2.0, "before: moves", "then stands")
+        CaptionedBoundary("v", 2.0, "before: moves", "then stands")
     ]
 
 
@@ -49,17 +49,16 @@ def test_malformed_annotations(tmp_path, content):
         read_boundaries(write(tmp_path, content), BEFORE, AFTER)
 
 
-def test_a_template_may_name_fields_only():
-    check_template("{subject}: {status_before}, {action_of_cause}")
-    for wrong in ("a man", "{colour}", "{", "{subject.__class__}", "{}"):
-        with refused(r"some of \{subject\}, \{status"):
-            check_template(wrong)
+@pytest.mark.parametrize("template", ["{colour}", "{subject.__class__}"])
+def test_a_template_may_name_fields_only(tmp_path, template):
+    with refused("no caption of boundary 0"):
+        read_boundaries(write(tmp_path, {"v": [row_of()]}), template, AFTER)
 
 
 def test_frames_are_in_the_order_of_their_numbers(tmp_path):
     extract(tmp_path / "v", [f"frame_{k}.jpg" for k in range(8, 12)])
     (tmp_path / "v" / "notes.txt").write_text("no frame")
-    query = Boundary("v", 0.5, "a", "b")
+    query = CaptionedBoundary("v", 0.5, "a", "b")
     (own,) = read_frames(tmp_path, [query, query], 5.0, "somewhere").values()
     assert [frame.path.stem for frame in own] == [f"frame_{k}" for k in range(8, 12)]
 
@@ -70,14 +69,14 @@ def test_frames_are_in_the_order_of_their_numbers(tmp_path):
 def test_gaps_between_frames(tmp_path, names):
     extract(tmp_path / "v", names)
     with refused("numbered without gaps"):
-        read_frames(tmp_path, [Boundary("v", 0.1, "a", "b")], 5.0, "somewhere")
+        read_frames(tmp_path, [CaptionedBoundary("v", 0.1, "a", "b")], 5.0, "somewhere")
 
 
 def test_videos_without_frames_or_with_too_few_for_their_boundary(tmp_path):
     extract(tmp_path / "v", [f"{k}.jpg" for k in range(10)])
-    queries = [Boundary(name, 0.1, "a", "b") for name in "vwx"]
+    queries = [CaptionedBoundary(name, 0.1, "a", "b") for name in "vwx"]
     with refused(r"3 videos .* 2 have fewer than two, first 'w'"):
         read_frames(tmp_path, queries, 5.0, "somewhere")
     with refused(r"its boundary at 9 s, got 10, which at 5 a second end at"):
-        read_frames(tmp_path, [Boundary("v", 9.0, "a", "b")], 5.0, "somewhere")
-    assert read_frames(tmp_path, [Boundary("v", 9.0, "a", "b")], 1.0, "somewhere")
+        read_frames(tmp_path, [CaptionedBoundary("v", 9.0, "a", "b")], 5.0, "somewhere")
+    assert read_frames(tmp_path, [CaptionedBoundary("v", 9.0, "a", "b")], 1.0, "somewhere")

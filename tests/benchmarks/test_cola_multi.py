@@ -16,15 +16,6 @@ SHARED = Path(__file__).parents[2].parent / "shared"
 REAL = SHARED / "data/cola/COLA_multiobjects_matching_benchmark.json"
 
 
-def test_images_and_captions_are_scored_once(tmp_path):
-    benchmark = ColaMulti.fixture(tmp_path)
-    assert [image.path.name for image in benchmark.items.images] == [f"{i}.png" for i in range(5)]
-    assert len(benchmark.items.texts) == 5
-    assert len(benchmark.items.pairs) == 4 * 3 - 1  # the shared image with the shared caption
-    assert int(benchmark.items.truth.sum()) == 5
-    assert benchmark.spec()["init_args"]["name"] == "cola_multi"
-
-
 def test_accuracy_against_a_loop_whatever_the_order(tmp_path):
     fixture = ColaMulti.fixture(tmp_path)
     rows = json.loads(Path(fixture.path).read_text())
@@ -98,11 +89,6 @@ def test_items_are_grouped_by_the_words_they_state(tmp_path):
     assert metrics["accuracy/man and tree"].value == 1.0
 
 
-def test_items_that_share_an_image_are_one_cluster(tmp_path):
-    benchmark = ColaMulti.fixture(tmp_path)
-    assert benchmark.run(oracle(benchmark)).clusters == (0, 0, 1)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -120,16 +106,6 @@ def test_malformed_file(tmp_path, content, message):
     path.write_text(content)
     with refused(message):
         ColaMulti(str(path), str(tmp_path)).load()
-
-
-def test_missing_file_and_missing_images(tmp_path):
-    with refused("no such file"):
-        ColaMulti(str(tmp_path / "none.json"), str(tmp_path)).load()
-    fixture = ColaMulti.fixture(tmp_path)
-    (tmp_path / "3.png").unlink()
-    (tmp_path / "4.png").unlink()
-    with refused(r"5 images .* 2 are missing, first '.*3\.png'"):
-        ColaMulti(fixture.path, str(tmp_path)).load()
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason=f"the released annotation file is not at {REAL}")

@@ -4,7 +4,7 @@ import pytest
 
 from tests.benchmarks.json_files import write
 from tests.refusals import refused
-from vlmtune.benchmarks.eqben_files import Entry, read_entries
+from vlmtune.benchmarks.eqben_files import EqBenEntry, read_entries
 
 
 def record(part, i, listed=False):
@@ -18,7 +18,7 @@ def record(part, i, listed=False):
 
 
 def entry(part, i):
-    return Entry((f"{part}/v{i}/0.png", f"{part}/v{i}/1.png"), (f"first {i}", f"second {i}"))
+    return EqBenEntry((f"{part}/v{i}/0.png", f"{part}/v{i}/1.png"), (f"first {i}", f"second {i}"))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import random
 from pathlib import Path
 
-from vlmtune.benchmarks.items import LISTED, Comparison, find_repeats, sample
+from vlmtune.benchmarks.items import LISTED, ComparedItem, find_repeats, sample
 from vlmtune.results.result import Occurrence, Repeat
 from vlmtune.types import ImageRef
 
@@ -11,22 +11,22 @@ NAMES = ("folder/a.png", "folder/b.png", "folder/c.png")
 
 def test_nothing_repeats():
     items = [
-        Comparison((A,), ("x",), ("y", "z")),
-        Comparison((A,), ("y",), ("x", "z")),  # another right one
-        Comparison((B,), ("x",), ("y", "z")),
-        Comparison((ImageRef(A.path, (0, 0, 2, 2)),), ("x",), ("y", "z")),  # another crop
-        Comparison((A, B), ("x", "y")),
-        Comparison((A, B), ("y", "x")),  # the other way round
-        Comparison((A,), ("w",), ("y", "y")),  # wrong ones alike
+        ComparedItem((A,), ("x",), ("y", "z")),
+        ComparedItem((A,), ("y",), ("x", "z")),  # another right one
+        ComparedItem((B,), ("x",), ("y", "z")),
+        ComparedItem((ImageRef(A.path, (0, 0, 2, 2)),), ("x",), ("y", "z")),  # another crop
+        ComparedItem((A, B), ("x", "y")),
+        ComparedItem((A, B), ("y", "x")),  # the other way round
+        ComparedItem((A,), ("w",), ("y", "y")),  # wrong ones alike
     ]
     assert find_repeats(items) == ()
     assert find_repeats([]) == ()
 
 
 def test_items_that_occur_again_in_whatever_order():
-    choices = [Comparison((A,), ("x",), ("y", "z")), Comparison((A,), ("x",), ("z", "y"))]
-    one = Comparison((A, B), ("x", "y"))
-    paired = [one, Comparison((B, A), ("y", "x")), one]
+    choices = [ComparedItem((A,), ("x",), ("y", "z")), ComparedItem((A,), ("x",), ("z", "y"))]
+    one = ComparedItem((A, B), ("x", "y"))
+    paired = [one, ComparedItem((B, A), ("y", "x")), one]
     (found,) = find_repeats([*choices, *paired])
     assert (found.kind, found.total, found.n) == ("item", 3, 5)
     places = (((0, 1), NAMES[:1], ("x",)), ((2, 3, 4), NAMES[:2], ("x", "y")))
@@ -36,10 +36,10 @@ def test_items_that_occur_again_in_whatever_order():
 def test_captions_and_images_within_an_item():
     box = ImageRef(C.path, (1, 2, 3, 4))
     items = [
-        Comparison((box,), ("x",), ("y", "x")),
-        Comparison((A, B), ("same", "same")),
-        Comparison((A, A), ("x", "y")),
-        Comparison((A,), ("before", "before")),
+        ComparedItem((box,), ("x",), ("y", "x")),
+        ComparedItem((A, B), ("same", "same")),
+        ComparedItem((A, A), ("x", "y")),
+        ComparedItem((A,), ("before", "before")),
     ]
     captions, images = find_repeats(items)
     assert captions == Repeat(
@@ -56,12 +56,12 @@ def test_captions_and_images_within_an_item():
 
 
 def test_all_are_counted_and_the_first_are_listed():
-    many = [Comparison((A,), (f"{i}",), (f"{i}",)) for i in range(2 * LISTED)]
+    many = [ComparedItem((A,), (f"{i}",), (f"{i}",)) for i in range(2 * LISTED)]
     same, captions = find_repeats(many + many)
     assert (same.total, captions.total, captions.n) == (2 * LISTED, 4 * LISTED, 4 * LISTED)
     assert [len(one.listed) for one in (same, captions)] == [LISTED, LISTED]
     assert same.listed[1].items == (1, 2 * LISTED + 1)
-    (one,) = (find.listed for find in find_repeats([Comparison((A,), ("x",))] * 99))
+    (one,) = (find.listed for find in find_repeats([ComparedItem((A,), ("x",))] * 99))
     assert one[0].items == tuple(range(LISTED))
 
 
@@ -71,7 +71,7 @@ def test_against_a_loop():
         items = []
         for _ in range(25):
             images = tuple(rng.choice((A, B, C)) for _ in range(2))
-            items.append(Comparison(images, tuple(rng.choice("xy") for _ in range(2))))
+            items.append(ComparedItem(images, tuple(rng.choice("xy") for _ in range(2))))
         both = (zip(x.images, x.true, strict=True) for x in items)
         pairs = [sorted((str(i.path), t) for i, t in pair) for pair in both]
         # An item of two equal pairs is that of one.

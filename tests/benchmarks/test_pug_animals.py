@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.refusals import refused
-from vlmtune.benchmarks.base import Embedder
+from vlmtune.benchmarks.pair_scorer import Embedder
 from vlmtune.benchmarks.pug_animals import PugAnimals
 
 

@@ -146,7 +146,7 @@ def test_options_that_are_none_are_refused(tmp_path, options, came):
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
-    with refused(r"expected a folder .*Worlds"):
+    with refused(r"expected folders of classes in .*Worlds, got .*no such file"):
         PugImageNet(str(tmp_path)).load()
     ids = {"Wolf": [1], "BirdHouse": [2], "Cat": [3]}
     benchmark = reference(tmp_path, ids)

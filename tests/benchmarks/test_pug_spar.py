@@ -315,6 +315,3 @@ def test_files_that_do_not_fit_are_refused(folder, tmp_path):
     path.write_text("\n".join([lines[0], *(line for line in lines[1:] if "Grass" not in line)]))
     with refused("'attributes_grass_stone', got none"):
         PugSpar(str(path), str(folder)).load()
-    path.write_text("\n".join([*lines, *lines[1:]]))
-    with refused(r"each filename of the set-up .* once"):
-        PugSpar(str(path), str(folder)).load()

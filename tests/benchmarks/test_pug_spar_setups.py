@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tests.refusals import refused
-from vlmtune.benchmarks.pug_spar_setups import BLANK, DEFINITIONS, HARD, Row, make
+from vlmtune.benchmarks.pug_spar_setups import BLANK, DEFINITIONS, HARD, SparRow, make
 
 WORLDS = ("Desert", "SaltFlats")  # of ten
 NAMES = (
@@ -41,7 +41,7 @@ SIZES = {  # set-up -> images and candidates of one world
 def grid():
     animals = (BLANK, *NAMES.split())
     return [
-        Row(f"{i}.png", world, first, second, *group)
+        SparRow(f"{i}.png", world, first, second, *group)
         for i, (group, first, second, world) in enumerate(
             itertools.product(GROUPS, animals, animals, WORLDS)
         )

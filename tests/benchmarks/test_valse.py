@@ -213,14 +213,6 @@ def test_rows_of_one_image_widen_every_interval(tmp_path):
         assert together.high - together.low > 1.5 * (apart.high - apart.low)
 
 
-def test_limit_counts_within_each_piece(tmp_path):
-    rows = [(f"c{i}", f"f{i}", 3) for i in range(9)]
-    pieces = write(tmp_path, {"plurals": rows, "relations": rows})
-    made = Valse(str(tmp_path), str(tmp_path), pieces, limit=2, seed=0)
-    result = made.run(scorer(lambda *_: 0.0))
-    assert {result.metrics[f"acc_r/{piece}"].n for piece in pieces} == {2}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

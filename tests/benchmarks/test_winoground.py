@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.models import scorer
-from tests.refusals import refused
 from vlmtune.benchmarks.winoground import Winoground
 
 
@@ -41,16 +40,6 @@ def test_accuracy_by_tag(tmp_path):
     assert result.outcomes == (1.0, 1.0, 0.0)
 
 
-def test_an_image_that_is_preferred_by_both_captions(tmp_path):
-    made = Winoground.fixture(tmp_path)
-    result = made.run(by_stem(lambda name, text: float(name.endswith("img_0"))))
-    assert result.metrics["image_accuracy"].value == 0.0
-    assert result.metrics["text_accuracy"].value == 0.0
-    both = {"some plants by a bulb": 0.1, "a bulb by some plants": 0.2}
-    lean = made.run(by_stem(lambda name, text: both.get(text, 0.0) * (1 + name.endswith("img_1"))))
-    assert lean.metrics["text_accuracy/Object"].value == 0.0
-
-
 def test_files_as_others_write_them(tmp_path):
     made = Winoground.fixture(tmp_path)
     rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
@@ -62,27 +51,3 @@ def test_files_as_others_write_them(tmp_path):
     assert again.items.texts[0] == "some\u2028plants"
     result = again.run(scorer(lambda *_: 0.0))
     assert list(result.metrics) == ["text_accuracy", "image_accuracy", "group_accuracy"]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "JSONDecodeError"),
-        ("", "an empty one: get the file from huggingface.co"),
-        ("[1]", "row 0 without"),
-        ('{"image_0": "a", "image_1": "b", "caption_0": "x"}', "row 0 without"),
-        ('{"image_0": "a", "image_1": "b", "caption_0": "x", "caption_1": " "}', "row 0 without"),
-        ('{"image_0": "a", "image_1": "a", "caption_0": "x", "caption_1": "y"}', "twice"),
-        ('{"image_0": "a", "image_1": "b", "caption_0": "x", "caption_1": "y"}', "2 are missing"),
-    ],
-)
-def test_malformed_file(tmp_path, content, message):
-    path = tmp_path / "examples.jsonl"
-    path.write_text(content)
-    with refused(message):
-        Winoground(str(path), str(tmp_path)).load()
-
-
-def test_missing_file_says_where_to_get_it(tmp_path):
-    with refused(r"no such file.*facebook/winoground"):
-        Winoground(str(tmp_path / "none.jsonl"), str(tmp_path)).load()

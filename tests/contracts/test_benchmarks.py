@@ -153,6 +153,7 @@ def test_constant_never_wins(benchmark, constant):
     assert not any(example.correct for example in result.examples)
 
 
+@pytest.mark.slow
 def test_random_scores_are_near_chance(benchmark):
     # Four standard errors of the mean over draws; without ties, as real scores have hardly any.
     generator = torch.Generator().manual_seed(0)

@@ -47,6 +47,7 @@ def tiny(backbone: dict, folder: Path) -> dict:
     return {**backbone, "init_args": {**backbone["init_args"], "model": str(path)}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_both_benchmarks_give_numbers(model, tmp_path):
     found = parts(model)
@@ -63,6 +64,7 @@ def test_both_benchmarks_give_numbers(model, tmp_path):
         assert all(math.isfinite(metric.value) for metric in result.metrics.values())
 
 
+@pytest.mark.slow
 def test_every_family_has_its_commands(tmp_path):
     """One for its embeddings where it has some, one for its matching head where it has one."""
     commands: dict[str, set[str]] = {}
@@ -77,6 +79,8 @@ def test_every_family_has_its_commands(tmp_path):
         backbone = instantiate(tiny(spec, tmp_path / path.stem), Backbone)
         if not backbone.encodes_texts:
             continue
-        heads = {"itc": backbone.fits(POOLED, "image") is None or "score" in spec["init_args"],
-                 "itm": backbone.fusion is not None}  # fmt: skip
+        heads = {
+            "itc": backbone.fits(POOLED, "image") is None or "score" in spec["init_args"],
+            "itm": backbone.fusion is not None,
+        }
         assert commands[spec["class_path"]] == {by for by, there in heads.items() if there}, path

@@ -201,7 +201,7 @@ class Absent(ColaMulti):
     ("kind", "said"),
     [
         (Fussy, "expected better scores, got these: train more"),
-        (Wrong, "expected finite numbers for accuracy of bad, got nan: correct the benchmark"),
+        (Wrong, "expected finite numbers for accuracy of bad, got nan: this is a fault"),
         (Faulty, "expected bad to run, got KeyError: 'no such thing': mend"),
         (Absent, "expected bad to run, got RuntimeError: out of images: mend"),
     ],

@@ -115,8 +115,6 @@ def test_a_dual_model_gives_the_score_of_its_mean_image():
 
 
 def test_what_is_wrong_is_one_line():
-    with refused("at least 1 image"):
-        ImageAveraged(matrix(torch.zeros(1, 1))[0], 0)
     with refused("images to average over"):
         ImageAveraged(matrix(torch.zeros(1, 1))[0])([], ["0"])
     with refused("call `fit`"):

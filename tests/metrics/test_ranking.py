@@ -53,8 +53,6 @@ def test_mean_ranks():
 
 
 def test_bad_input_raises():
-    with refused("one kind"):
-        ranking.mean_ranks(torch.rand(3), torch.ones(3).bool())
     with refused("NaN"):
         ranking.pessimistic_ranks(torch.tensor([0.1, torch.nan]))
     for ties in ("wrong", "first"):
@@ -100,8 +98,3 @@ def test_f1_at_its_ends():
     assert ranking.f1_at_positives(positives.float(), positives) == 1.0
     assert ranking.f1_at_positives(-positives.float(), positives) == 0.0
     assert ranking.f1_at_positives(torch.zeros(3), positives) == 0.0
-
-
-def test_f1_without_a_positive_raises():
-    with refused("at least one true image"):
-        ranking.f1_at_positives(torch.rand(3), torch.zeros(3).bool())

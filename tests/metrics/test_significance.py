@@ -47,8 +47,6 @@ def test_mcnemar_changes_nothing_where_its_computation_does():
     below, above = mcnemar(450, 550), mcnemar(450, 551)
     assert below > above
     assert above == pytest.approx(below, rel=0.2)
-    with refused("counts of items"):
-        mcnemar(-1, 2)
 
 
 @pytest.mark.parametrize("copies", [1, 6])

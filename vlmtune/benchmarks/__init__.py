@@ -1,6 +1,8 @@
-"""Takes annotation files and a scorer; gives the numbers of each benchmark.
+"""Benchmarks: annotation files are read as items, whose scores become numbers.
 
-A benchmark is its reader; one of four `rules` turns scores into numbers. It never sees a model.
+In: annotation files, images and a scorer. Out: a `Result` of each benchmark. Never: a model.
+
+A benchmark is its reader; one of four `rules` turns scores into numbers.
 To add one: subclass a rule, write `read` and `fixture`, and add a YAML of the same stem to
 `configs/plugins/benchmarks`; `tests/contracts` then tests it. See docs/extend.md.
 """

@@ -1,5 +1,7 @@
 """ARO, Visual Genome Relation and Attribution: a caption against itself with two words exchanged.
 
+In: the JSON file and Visual Genome's images. Out: items of the multiple-choice rule.
+
 Files: `visual_genome_relation.json` and `visual_genome_attribution.json`, JSON lists of objects
 with `image_path`, `bbox_x`, `bbox_y`, `bbox_w`, `bbox_h`, `true_caption`, `false_caption`, and
 `relation_name` or `attributes` (two of them). The box is cropped from the image; with `crop` False
@@ -15,10 +17,9 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import is_text, pixel_box, write_image, write_json
+from vlmtune.benchmarks.files import Row, get_file, is_text, pixel_box, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
-from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import read_json, reading
 from vlmtune.types import ImageRef
 
 SYMMETRIC = Path(__file__).with_name("aro_symmetric.json")
@@ -85,21 +86,26 @@ class Aro(MultipleChoice):
     @override
     def read(self) -> list[ChoiceItem]:
         items = []
-        for i, row in enumerate(self.rows(self.path, *TEXTS)):
-            try:
+        layout = f"{', '.join(BOX)} and a {self.task} of each item"
+        for row in self.rows(self.path, *TEXTS):
+            with reading(self.path, layout, get_file(self.source)):
                 box = pixel_box(*(row[key] for key in BOX)) if self.crop else None
-                names = [row["relation_name"]] if self.task == "relation" else row["attributes"]
-                if not all(map(is_text, names)) or len(names) != 1 + (self.task == "attribution"):
-                    raise ValueError(f"{names!r} as {self.task}")
-            except (KeyError, TypeError, ValueError) as error:
-                raise UserError(
-                    f"expected {', '.join(BOX)} and a {self.task} in {self.path}, got item {i} "
-                    f"with {type(error).__name__} ({error}): get the file from {self.source}"
-                ) from error
-            image, *texts = (row[key] for key in TEXTS)
-            image = ImageRef(Path(self.images, image), box)
-            items.append(ChoiceItem(image, tuple(texts), "_".join(names)))
+                group = self._group(row)
+            image = ImageRef(Path(self.images, row["image_path"]), box)
+            texts = (row["true_caption"], row["false_caption"])
+            items.append(ChoiceItem(image, texts, group))
         return items
+
+    def _group(self, row: Row) -> str:
+        """The relation of an item, or its two attributes."""
+        if self.task == "relation":
+            names = [row["relation_name"]]
+        else:
+            first, second = row["attributes"]
+            names = [first, second]
+        if not all(map(is_text, names)):
+            raise ValueError(f"{names!r} as {self.task}")
+        return "_".join(names)
 
     @override
     def reference_groups(self, sizes: Mapping[str, int]) -> Collection[str]:

@@ -1,5 +1,8 @@
 """ARO, COCO-Order and Flickr30k-Order: a caption against four shuffles of its words.
 
+In: captions, their shuffles and the images. Out: items of the multiple-choice rule. Never: a
+shuffle of its own.
+
 Files: `coco_karpathy_test.json` or `flickr30k_test.json`, a JSON list of `{"image": path,
 "caption": [captions]}`, and the shuffles of its captions (see `vlmtune.benchmarks.aro_shuffles`).
 Images are whole. Source: Yuksekgonul et al. 2023, section 2.

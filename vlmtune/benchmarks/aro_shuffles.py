@@ -1,5 +1,8 @@
 """The four ways in which ARO shuffles a caption, and the file that keeps the shuffles.
 
+In: captions and a tagger. Out: the file of shuffles, and the shuffles in it. Never: a shuffle that
+depends on the captions before it.
+
 Shuffles depend on a tagger and on chance, so `vlmtune shuffles` writes them once, and every model
 is scored on the same ones. The file is JSON:
 
@@ -15,8 +18,9 @@ import json
 import random
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -40,6 +44,15 @@ class Captioned(TypedDict):
 
     image: Text
     caption: list[Text]
+
+
+class Shuffles(TypedDict):
+    """The file of shuffles; it also says how they were made."""
+
+    version: Literal[1]
+    annotations: str
+    sha256: str
+    shuffles: list[list[str]]
 
 
 def normalised(caption: str) -> str:
@@ -76,17 +89,24 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
     tags = tagger.tag(split)
     if len(tags) != len(split):
         raise UserError(
-            f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: correct the tagger"
+            f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: return one a word"
         )
     rng = random.Random(f"{seed}\n{caption}")
-    nouns = [i for i, tag in enumerate(tags) if tag in NOUNS]
-    adjectives = [i for i, tag in enumerate(tags) if tag == "ADJ"]
-    others = [i for i in range(len(split)) if i not in {*nouns, *adjectives}]
+    nouns, adjectives, others = [], [], []
+    for position, tag in enumerate(tags):
+        if tag in NOUNS:
+            nouns.append(position)
+        elif tag == "ADJ":
+            adjectives.append(position)
+        else:
+            others.append(position)
     trigrams = [split[i : i + 3] for i in range(0, len(split), 3)]
     first = _shuffled(_shuffled(split, nouns, rng), adjectives, rng)
     second = _shuffled(split, others, rng)
-    third = [word for trigram in trigrams for word in rng.sample(trigram, len(trigram))]
-    fourth = [word for trigram in rng.sample(trigrams, len(trigrams)) for word in trigram]
+    third = chain.from_iterable(rng.sample(trigram, len(trigram)) for trigram in trigrams)
+    # Drawn before the last shuffle is: the order of draws is part of the file's definition.
+    third = list(third)
+    fourth = chain.from_iterable(rng.sample(trigrams, len(trigrams)))
     return " ".join(first), " ".join(second), " ".join(third), " ".join(fourth)
 
 
@@ -103,11 +123,9 @@ def write_shuffles(
     """
     if not isinstance(tagger, Tagger):
         tagger = LexiconTagger() if tagger is None else SpacyTagger(tagger)
-    shuffles = [
-        list(perturb(caption, tagger, seed))
-        for _, captions in read_captions(annotations)
-        for caption in captions
-    ]
+    shuffles = []
+    for _, captions in read_captions(annotations):
+        shuffles += [list(perturb(caption, tagger, seed)) for caption in captions]
     content = {
         "version": VERSION,
         "annotations": _digest(annotations.read_bytes()),
@@ -122,20 +140,14 @@ def write_shuffles(
 def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list[list[str]]:
     """Reads the shuffles of the `count` captions of the caption file `annotations`."""
     layout = "shuffles as `vlmtune shuffles` writes them"
-    content = read_json(path, layout)
-    if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise UserError(f"expected {layout} in {path}, got another layout: write them again")
-    if content.get("annotations") != _digest(Path(annotations).read_bytes()):
+    content: Shuffles = read_json(path, layout, "write them again", Shuffles)
+    if content["annotations"] != _digest(Path(annotations).read_bytes()):
         raise UserError(
             f"expected shuffles of {annotations} in {path}, got those of other captions: "
             "write them again"
         )
-    shuffles: Any = content.get("shuffles")
-    if (
-        not isinstance(shuffles, list)
-        or len(shuffles) != count
-        or content.get("sha256") != _digest(_bytes(shuffles))
-    ):
+    shuffles = content["shuffles"]
+    if len(shuffles) != count or content["sha256"] != _digest(_bytes(shuffles)):
         raise UserError(
             f"expected four shuffles for each of {count} captions in {path}, got a damaged file: "
             "write them again"

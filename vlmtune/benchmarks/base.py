@@ -1,7 +1,8 @@
 """What a benchmark is: a reader of items, common options, and a rule that evaluates scores.
 
-In: annotation files, then the scores of their images and captions. Out: a `Result`. Never sees a
-model. Laws (tests/contracts/test_benchmarks.py): an oracle reaches 1, its inverse 0, a constant
+In: annotation files, then the scores of their images and captions. Out: a `Result`. Never: a model.
+
+Laws (tests/contracts/test_benchmarks.py): an oracle reaches 1, its inverse 0, a constant
 scorer never wins, NaN raises, the order of candidates is irrelevant.
 """
 
@@ -9,7 +10,7 @@ import inspect
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import (
@@ -24,13 +25,12 @@ from typing import (
     get_type_hints,
 )
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.benchmarks.files import Row, check_chosen, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
-from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, pair_scorer
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.benchmarks.queries import Query
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
@@ -87,6 +87,7 @@ class Benchmark(Configured, ABC, Generic[I]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         options = inspect.get_annotations(cls)
+        # The default name is the stem of the plug-in's file, so each subclass has its own.
         if "name" not in options:
             cls.__annotations__ = {**options, "name": str}
             default = cls.__module__.rpartition(".")[2]
@@ -97,16 +98,16 @@ class Benchmark(Configured, ABC, Generic[I]):
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise UserError(f"expected a limit of at least 1, got {self.limit}: leave it out")
-        hints = get_type_hints(type(self))
         for option, known in self.subsets_of.items():
-            if (values := getattr(self, option)) is not None:
+            values = getattr(self, option)
+            if values is not None:
                 check_chosen(option, values, known)
-        for option in fields(self):
-            known, value = get_args(hints[option.name]), getattr(self, option.name)
-            if get_origin(hints[option.name]) is Literal and value not in known:
+        # A misspelt convention would count by the other one, and nobody would see it.
+        for name, hint in get_type_hints(type(self)).items():
+            if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
                 raise UserError(
-                    f"expected {option.name} of {self.name} out of {list(known)}, got {value!r}: "
-                    "name one of them"
+                    f"expected {name} of {self.name} out of {list(get_args(hint))}, got "
+                    f"{getattr(self, name)!r}: name one of them"
                 )
 
     # -- what a benchmark and its rule define --------------------------------------------------
@@ -137,13 +138,16 @@ class Benchmark(Configured, ABC, Generic[I]):
     def items(self) -> I:
         """The items as arrays; the files are read once, at the first access."""
         read = self.read()
+        # Without `limit_per_group` all items are one group, whatever groups they report by.
         groups = [item.group if self.limit_per_group else "" for item in read]
         rows = [read[i] for i in sample(groups, self.limit, self.seed)]
         if not rows:
             raise UserError(
                 f"expected items in the files of {self.name}, got none: {files_from(self)}"
             )
-        items = self.arrange(rows if self.strict else list(map(as_stored, rows)))
+        if not self.strict:
+            rows = list(map(as_stored, rows))
+        items = self.arrange(rows)
         check_images(items.images, self)
         return items
 
@@ -164,7 +168,9 @@ class Benchmark(Configured, ABC, Generic[I]):
     @property
     def primary(self) -> str:
         """Key of the metric that stands for the whole."""
-        return self.primary_metric if self.strict else self.reference_metric or self.primary_metric
+        if not self.strict and self.reference_metric:
+            return self.reference_metric
+        return self.primary_metric
 
     def queries(self, result: Result, scores: Tensor) -> tuple[Query, ...]:
         """The queries of a ranking; empty where items compare a short list."""
@@ -230,62 +236,16 @@ def gallery(
     examples: list[Example] = []
     keys: set[Hashable] = set()
     for correct in (True, False):
-        keys = keys if apart else set()
-        left = shown
+        if not apart:
+            keys = set()
+        of_kind: list[Example] = []
         for i, won in enumerate(right):
-            if left and won is correct and key(i) not in keys:
-                keys.add(key(i))
-                examples.append(example(i))
-                left -= 1
+            if won is not correct or key(i) in keys or len(of_kind) == shown:
+                continue
+            keys.add(key(i))
+            of_kind.append(example(i))
+        examples += of_kind
     return tuple(examples)
-
-
-def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
-    """Raises `UserError` unless every score is there and finite."""
-    if tuple(scores.shape) != shape:
-        raise UserError(
-            f"expected scores of shape {shape} for {name}, got {tuple(scores.shape)}: "
-            "the scorer must score every pair"
-        )
-    wrong = int((~torch.isfinite(scores)).sum())
-    if wrong:
-        raise UserError(
-            f"expected finite scores for {name}, {wrong} are NaN or infinite: "
-            "lower the learning rate or use fp32, then evaluate again"
-        )
-
-
-def embed(
-    score: PairScorer | MatrixFunction, items: Items, name: str
-) -> tuple[Float[Tensor, "N d"], Float[Tensor, "M d"]]:
-    """Embeds all images and texts, in double precision.
-
-    Raises:
-        UserError: The model only scores pairs, or an embedding is missing, NaN or infinite.
-    """
-    if not isinstance(score, Embedder):
-        raise UserError(
-            f"expected a model that embeds images and texts for {name}, got one that only scores "
-            "pairs: use a dual adapter, or leave the benchmark out (`ensemble: scores` where it "
-            "has that option)"
-        )
-    images = embedded(score.embed_images(items.images), len(items.images), name)
-    texts = score.embed_texts(items.texts)
-    return images, embedded(texts, len(items.texts), name, images.shape[1])
-
-
-def embedded(
-    rows: Float[Tensor, "n d"], count: int, name: str, width: int | None = None
-) -> Float[Tensor, "n d"]:
-    """Embeddings in double precision; raises `UserError` unless all are there and finite."""
-    width = rows.shape[1] if width is None else width
-    if rows.shape != (count, width) or not bool(torch.isfinite(rows).all()):
-        raise UserError(
-            f"expected {count} finite embeddings of width {width} for {name}, got others, of shape "
-            f"{tuple(rows.shape)}: use an adapter that projects both into one space, a lower "
-            "learning rate or fp32"
-        )
-    return rows.detach().cpu().double()
 
 
 def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
@@ -296,11 +256,12 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
     reports a file that is damaged inside.
     """
     paths = dict.fromkeys(image.path for image in images)
-    sizes = {path: _size(path) for path in paths}
+    sizes = [(path, _size(path)) for path in paths]
     faults = []
-    for fault, size in (("missing", None), ("empty files", 0)):
-        if wrong := [path for path in paths if sizes[path] == size]:
-            faults.append(f"{len(wrong)} are {fault}, first {str(wrong[0])!r}")
+    for fault, bad_size in (("missing", None), ("empty files", 0)):
+        wrong = [str(path) for path, size in sizes if size == bad_size]
+        if wrong:
+            faults.append(f"{len(wrong)} are {fault}, first {wrong[0]!r}")
     if faults:
         raise UserError(
             f"expected {len(paths)} images for {benchmark.name}, {' and '.join(faults)}: "

@@ -1,7 +1,9 @@
 """What answers and captions give away without an image: the mode of answers, and an n-gram model.
 
 In: items with the true candidate first, and which image each is about. Out: each item's credit.
-Both are counted on one half of the images and measured on the other. Never: an image.
+Never: an image.
+
+Both are counted on one half of the images and measured on the other.
 """
 
 from collections import Counter
@@ -61,11 +63,13 @@ def _credit(
     fitted: Callable[[Sequence[int]], Scores], clusters: Int[Tensor, "n"]
 ) -> Float[Tensor, "n"] | None:
     """The credit of each item by scores that are fitted on the other half of the images."""
-    halves = [(clusters % 2 == k).nonzero()[:, 0].tolist() for k in (0, 1)]
-    if not all(halves):
+    # Halves of the images: answers about one image are not independent.
+    is_odd = clusters % 2 == 1
+    even, odd = (~is_odd).nonzero()[:, 0].tolist(), is_odd.nonzero()[:, 0].tolist()
+    if not even or not odd:
         return None
     credit = torch.zeros(len(clusters), dtype=torch.float64)
-    for half, other in (halves, halves[::-1]):
+    for half, other in ((even, odd), (odd, even)):
         scores = fitted(other)
         for i in half:
             values = torch.tensor([scores(i)], dtype=torch.float64)

@@ -1,4 +1,8 @@
-"""GEB+'s annotations and the frames of its videos, as video boundary grounding reads them."""
+"""GEB+'s annotations and the frames of its videos, as video boundary grounding reads them.
+
+In: annotations and folders of frames. Out: boundaries with captions, and the frames of each video
+in order.
+"""
 
 import re
 from collections.abc import Sequence
@@ -16,7 +20,6 @@ from vlmtune.storage.files import check_shape, read_json
 from vlmtune.types import ImageRef
 
 LAYOUT = "JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"
-FIELDS = ("subject", "status_before", "status_after", "action_of_cause", "label")
 LATE = 1.0  # seconds that a boundary may lie after the last frame
 
 
@@ -27,7 +30,7 @@ class Timed(TypedDict):
 
 
 @dataclass(frozen=True)
-class Boundary:
+class CaptionedBoundary:
     """A moment of a video, in seconds, with captions of the states before and after it."""
 
     video: str
@@ -36,20 +39,7 @@ class Boundary:
     after: str
 
 
-def check_template(template: str) -> None:
-    """Raises `UserError` unless a template names fields, and only those of a boundary."""
-    try:
-        named = {field for _, field, _, _ in Formatter().parse(template) if field is not None}
-    except ValueError:
-        named = set()
-    if not named or not named <= set(FIELDS):
-        raise UserError(
-            f"expected a template with some of {{{'}, {'.join(FIELDS)}}}, got {template!r}: "
-            "correct it"
-        )
-
-
-def read_boundaries(path: Path, before: str, after: str) -> list[Boundary]:
+def read_boundaries(path: Path, before: str, after: str) -> list[CaptionedBoundary]:
     """Reads all boundaries in the order of the file; `before` and `after` are templates."""
     content = read_json(path, LAYOUT)
     check_shape(content, dict[str, list[Timed]], path, LAYOUT)
@@ -60,7 +50,7 @@ def read_boundaries(path: Path, before: str, after: str) -> list[Boundary]:
             if not all(captions):
                 came = f"no caption of boundary {i} of {video!r} (see `before` and `after`)"
                 raise file_error(path, LAYOUT, came)
-            boundaries.append(Boundary(video, float(row["timestamp"]), *captions))
+            boundaries.append(CaptionedBoundary(video, float(row["timestamp"]), *captions))
     return boundaries
 
 
@@ -73,7 +63,7 @@ def _fill(template: str, row: dict[str, Any]) -> str:
 
 
 def read_frames(
-    folder: Path, queries: Sequence[Boundary], fps: float, source: str
+    folder: Path, queries: Sequence[CaptionedBoundary], fps: float, source: str
 ) -> dict[str, tuple[ImageRef, ...]]:
     """Lists the frames of each video of some boundaries, in the order of their numbers."""
     videos = dict.fromkeys(query.video for query in queries)
@@ -83,28 +73,35 @@ def read_frames(
         raise UserError(
             f"expected a folder with frames for each of {len(frames)} videos in {folder}, "
             f"{len(short)} have fewer than two, first {short[0]!r}: extract them from the videos "
-            f"({source}), or correct `frames`"
+            f"({source}), or name another folder by `frames`"
         )
     for query in queries:
         count = len(frames[query.video])
+        end = (count - 1) / fps
         if query.time > count / fps + LATE:
             raise UserError(
                 f"expected frames of {query.video!r} up to its boundary at {query.time:g} s, got "
-                f"{count}, which at {fps:g} a second end at {(count - 1) / fps:g} s: "
-                "correct `fps`, or extract them again"
+                f"{count}, which at {fps:g} a second end at {end:g} s: "
+                "set `fps` to the rate they were extracted at, or extract them again"
             )
     return frames
 
 
 def _frames(folder: Path) -> tuple[ImageRef, ...]:
-    listed = list(folder.iterdir()) if folder.is_dir() else []
-    paths = [path for path in listed if path.suffix.lower() in SUFFIXES]
-    digits = [re.search(r"\d+$", path.stem) for path in paths]
-    numbered = {int(number[0]): path for number, path in zip(digits, paths, strict=True) if number}
-    order = sorted(numbered)
-    if len(numbered) != len(paths) or (order and order[-1] - order[0] != len(order) - 1):
+    if not folder.is_dir():
+        return ()
+    paths = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
+    by_number: dict[int, Path] = {}
+    for path in paths:
+        digits = re.search(r"\d+$", path.stem)
+        if digits:
+            by_number[int(digits[0])] = path
+    order = sorted(by_number)
+    # A frame's number is its time, so a gap would shift all times after it.
+    has_gaps = bool(order) and order[-1] - order[0] != len(order) - 1
+    if len(order) != len(paths) or has_gaps:
         raise UserError(
             f"expected frames numbered without gaps in {folder}, got {len(paths)} that are not: "
             "extract them again"
         )
-    return tuple(ImageRef(numbered[number]) for number in order)
+    return tuple(ImageRef(by_number[number]) for number in order)

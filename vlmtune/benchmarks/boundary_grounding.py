@@ -1,5 +1,8 @@
 """Video boundary grounding: between which frames does the state change?
 
+In: boundaries with captions, and frames. Out: accuracies by distance in seconds. Never: a guess
+between frames that are not adjacent.
+
 Files: GEB+'s annotations, `{video: [{"boundary_id", "timestamp", "subject", "status_before",
 "status_after", ...}]}` with times in seconds, and a folder for each video with its frames, numbered
 without gaps in the order of time, as `ffmpeg -i <video>.mp4 -vf fps=5 <video>/%05d.jpg` writes
@@ -9,6 +12,7 @@ GEB+ (annotations and thresholds).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -19,14 +23,12 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, Convention, gallery
 from vlmtune.benchmarks.boundary_files import (
-    Boundary,
-    check_template,
+    CaptionedBoundary,
     read_boundaries,
     read_frames,
 )
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
-from vlmtune.errors import UserError
+from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number, numbered
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.result import Example, Result
 
@@ -35,10 +37,10 @@ ROUNDING = 1e-6  # seconds: 0.7 - 0.6 is not less than 0.1
 
 
 @dataclass(frozen=True)
-class Query:
+class BoundaryQuery:
     """One item: a boundary, and all times of its video with the same captions."""
 
-    boundary: Boundary
+    boundary: CaptionedBoundary
     times: tuple[float, ...]
 
 
@@ -46,7 +48,7 @@ class Query:
 class GroundingItems(Items):
     """n queries with K candidates in all, those of a query side by side."""
 
-    queries: tuple[Boundary, ...]
+    queries: tuple[CaptionedBoundary, ...]
     query: Int[Tensor, "K"]  # of each candidate the number of its query
     first: Int[Tensor, "K"]  # of each candidate its first frame; the second is the next
     # Of each candidate the pairs of first frame and T1, of second frame and T2
@@ -107,13 +109,6 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     after: str = "{subject} {status_after}"
     convention: Convention = "strict"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.fps > 0:
-            raise UserError(f"expected fps above 0, got {self.fps}: raise it")
-        check_template(self.before)
-        check_template(self.after)
-
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "BoundaryGrounding":
@@ -133,54 +128,64 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         return cls(write_json(folder / "val.json", annotations), str(folder / "frames"))
 
     @override
-    def read(self) -> list[Query]:
+    def read(self) -> list[BoundaryQuery]:
         boundaries = read_boundaries(Path(self.path), self.before, self.after)
+        # A model cannot tell apart boundaries of one video with the same captions.
         times: dict[tuple[str, str, str], list[float]] = {}
         for event in boundaries:
-            times.setdefault((event.video, event.before, event.after), []).append(event.time)
-        return [Query(x, tuple(times[x.video, x.before, x.after])) for x in boundaries]
+            same = times.setdefault((event.video, event.before, event.after), [])
+            same.append(event.time)
+        queries = []
+        for event in boundaries:
+            right = times[event.video, event.before, event.after]
+            queries.append(BoundaryQuery(event, tuple(right)))
+        return queries
 
     @override
-    def arrange(self, items: Sequence[Query]) -> GroundingItems:
+    def arrange(self, items: Sequence[BoundaryQuery]) -> GroundingItems:
         boundaries = tuple(item.boundary for item in items)
         frames = read_frames(Path(self.frames), boundaries, self.fps, self.source)
-        videos = number(frames)
+        images = tuple(chain.from_iterable(frames.values()))
         counts = torch.tensor([len(refs) for refs in frames.values()])
         starts = counts.cumsum(0) - counts
-        column = number(text for event in boundaries for text in (event.before, event.after))
-        parts = []
-        for i, (event, item) in enumerate(zip(boundaries, items, strict=True)):
-            video = videos[event.video]
-            k = torch.arange(int(counts[video]) - 1)
-            at = k.double() / self.fps
-            off = at[:, None] + 0.5 / self.fps - torch.tensor(item.times, dtype=torch.float64)
-            states = torch.stack([at <= event.time, at + 1 / self.fps > event.time])
-            columns = torch.tensor([[column[event.before]], [column[event.after]]]).expand(
-                2, len(k)
-            )
-            distance = off.abs().amin(dim=1)
-            parts.append((torch.full_like(k, i), starts[video] + k, columns, states, distance))
-        query, first, columns, states, distance = (
-            torch.cat(part, dim=-1) for part in zip(*parts, strict=True)
-        )
+        numbers = number(frames)
+        videos = torch.tensor([numbers[event.video] for event in boundaries])
+        captions = chain.from_iterable((event.before, event.after) for event in boundaries)
+        texts, text_numbers = numbered(captions)
+
+        # The candidates of all queries side by side: the first frame of each, by its number.
+        sizes = counts[videos] - 1
+        query = torch.arange(len(items)).repeat_interleave(sizes)
+        frame = torch.cat([torch.arange(size) for size in sizes.tolist()])
+        first = starts[videos][query] + frame
+        columns = text_numbers.view(-1, 2).T[:, query]
         pairs, positions = distinct_pairs(torch.stack([first, first + 1]), columns)
-        images = tuple(image for refs in frames.values() for image in refs)
+
+        at = frame.double() / self.fps
+        times = torch.tensor([event.time for event in boundaries], dtype=torch.float64)[query]
+        states = torch.stack([at <= times, at + 1 / self.fps > times])
+        distances = []
+        for item, start in zip(items, at.split(sizes.tolist()), strict=True):
+            right = torch.tensor(item.times, dtype=torch.float64)
+            off = start[:, None] + 0.5 / self.fps - right
+            distances.append(off.abs().amin(dim=1))
+
+        compared = []
+        for event, video in zip(boundaries, videos.tolist(), strict=True):
+            first_frame = images[int(starts[video])]  # it names the video
+            compared.append(ComparedItem((first_frame,), (event.before, event.after)))
         return GroundingItems(
             images=images,
-            texts=tuple(column),
+            texts=texts,
             pairs=pairs,
-            clusters=torch.tensor([videos[event.video] for event in boundaries]),
-            # The first frame names the video.
-            compared=tuple(
-                Comparison((images[int(starts[videos[x.video]])],), (x.before, x.after))
-                for x in boundaries
-            ),
+            clusters=videos,
+            compared=tuple(compared),
             queries=boundaries,
             query=query,
             first=first,
             positions=positions,
             states=states,
-            distance=distance,
+            distance=torch.cat(distances),
         )
 
     @override
@@ -193,12 +198,13 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         right, metrics, chances = [], {}, []
         for threshold in THRESHOLDS:
             near = (items.distance < threshold - ROUNDING).double()
-            chance = torch.bincount(items.query, weights=near, minlength=n) / sizes
-            right.append(near[chosen])
-            chances.append(float(chance.mean()))
-            metrics[f"accuracy@{threshold:g}"] = cluster_robust_mean(
-                right[-1], items.clusters, chances[-1]
-            )
+            hits = near[chosen]
+            by_query = torch.bincount(items.query, weights=near, minlength=n) / sizes
+            chance = float(by_query.mean())
+            metric = cluster_robust_mean(hits, items.clusters, chance)
+            metrics[f"accuracy@{threshold:g}"] = metric
+            right.append(hits)
+            chances.append(chance)
         outcomes = torch.stack(right).mean(dim=0)
         mean = cluster_robust_mean(outcomes, items.clusters, sum(chances) / len(chances))
         return self.result(
@@ -216,7 +222,8 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         if self.strict:
             far = torch.where(tied, items.distance, -torch.inf)
             tied = tied & (items.distance == items.by_query(far, "amax")[items.query])
-        return items.by_query(torch.where(tied, torch.arange(len(values)), len(values)), "amin")
+        candidates = torch.where(tied, torch.arange(len(values)), len(values))
+        return items.by_query(candidates, "amin")
 
     def _examples(
         self, values: Float[Tensor, "2 K"], chosen: Int[Tensor, "n"], outcomes: Float[Tensor, "n"]
@@ -228,15 +235,18 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
             correct = bool(outcomes[i] == 1)
             rows = (items.query == i).nonzero().flatten()
             nearest = int(rows[items.distance[rows].argmin()])
-            candidates = [int(chosen[i])] if correct else [int(chosen[i]), nearest]
-            sides = [(k, side) for k in candidates for side in (0, 1)]
-            return Example(
-                query=f"{items.queries[i].before} → {items.queries[i].after}",
-                images=tuple(items.images[int(items.first[k]) + side] for k, side in sides),
-                scores=tuple(float(values[side, k]) for k, side in sides),
-                true=tuple(correct or k == nearest for k, _ in sides),
-                correct=correct,
-            )
+            candidates = [int(chosen[i])]
+            if not correct:
+                candidates.append(nearest)
+            images, scores, true = [], [], []
+            for k in candidates:
+                first = int(items.first[k])
+                images += items.images[first : first + 2]
+                scores += values[:, k].tolist()
+                true += [correct or k == nearest] * 2
+            boundary = items.queries[i]
+            query = f"{boundary.before} → {boundary.after}"
+            return Example(query, tuple(images), tuple(scores), tuple(true), correct)
 
         right = [{0.0: False, 1.0: True}.get(outcome) for outcome in outcomes.tolist()]
         return gallery(right, lambda i: int(items.clusters[i]), show)

@@ -1,5 +1,8 @@
 """CLEVR's released questions: each with its answer, against the same with other answers.
 
+In: CLEVR's questions and images. Out: items of the multiple-choice rule. Never: an answer that a
+model writes.
+
 File: `CLEVR_val_questions.json`, `{"questions": [{"image_filename", "question", "answer",
 "program", ...}]}`, some ten questions about each of 15,000 images; the test split has no answers.
 Files of `vlmtune build questions` have the same keys. Source: Johnson et al. 2017, CLEVR, sections
@@ -19,7 +22,6 @@ from typing_extensions import TypedDict, override
 from vlmtune.benchmarks.blind_baselines import mode_credit, n_gram_credit
 from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, ChoiceItems, MultipleChoice
-from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json
@@ -45,7 +47,7 @@ ANSWERS = {
 }
 
 
-class Row(TypedDict):
+class _Row(TypedDict):
     """A question; the file holds more."""
 
     image_filename: Text
@@ -54,14 +56,14 @@ class Row(TypedDict):
     program: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
 
-class File(TypedDict):
+class _File(TypedDict):
     """The whole file."""
 
-    questions: list[Row]
+    questions: list[_Row]
 
 
 @dataclass(frozen=True)
-class Question(ChoiceItem):
+class QuestionItem(ChoiceItem):
     """An item; `answers` are those of its candidates, the true one first."""
 
     answers: tuple[str, ...] = ()
@@ -98,14 +100,6 @@ class ClevrQuestions(MultipleChoice):
     types: Sequence[str] = YES_OR_NO
     prompt: str = "Question: {question} Answer: {answer}"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not all(self.prompt.count(field) == 1 for field in ("{question}", "{answer}")):
-            raise UserError(
-                f"expected {{question}} and {{answer}} once each in the prompt of {self.name}, got "
-                f"{self.prompt!r}: correct it"
-            )
-
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "ClevrQuestions":
@@ -119,9 +113,8 @@ class ClevrQuestions(MultipleChoice):
         for i, (question, answer, function) in enumerate(rows):
             file = f"CLEVR_val_{i % 2:06d}.png"
             write_image(folder / file, 90 * i, 20, 200)
-            steps = [
-                {"function": name, "inputs": [], "value_inputs": []} for name in ("scene", function)
-            ]
+            scene = {"function": "scene", "inputs": [], "value_inputs": []}
+            steps = [scene, {**scene, "function": function}]
             row = {"image_index": i % 2, "split": "val", "question_index": i, "program": steps}
             row |= {"image_filename": file, "question": question, "answer": answer}
             questions.append(row | {"question_family_index": i})
@@ -129,8 +122,8 @@ class ClevrQuestions(MultipleChoice):
         return cls(path, str(folder))
 
     @override
-    def read(self) -> list[Question]:
-        content: File = read_json(self.path, LAYOUT, get_file(self.source), File)
+    def read(self) -> list[QuestionItem]:
+        content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
         items = []
         for number, row in enumerate(content["questions"]):
             last = row["program"][-1]
@@ -143,25 +136,29 @@ class ClevrQuestions(MultipleChoice):
                 items.append(self._item(row, str(kind)))
         return items
 
-    def _item(self, row: Row, kind: str) -> Question:
+    def _item(self, row: _Row, kind: str) -> QuestionItem:
         true = row["answer"]
-        answers = (true, *(answer for answer in ANSWERS[kind] if answer != true))
+        false = [answer for answer in ANSWERS[kind] if answer != true]
+        answers = (true, *false)
         before, _, after = self.prompt.replace("{question}", row["question"]).partition("{answer}")
         candidates = tuple(f"{before}{answer}{after}" for answer in answers)
         image = ImageRef(Path(self.images, row["image_filename"]))
-        return Question(image, candidates, kind, answers=answers)
+        return QuestionItem(image, candidates, kind, answers=answers)
 
     @override
     def arrange(self, items: Sequence[ChoiceItem]) -> ChoiceItems:
-        self._questions = [item for item in items if isinstance(item, Question)]
+        self._questions = [item for item in items if isinstance(item, QuestionItem)]
         return super().arrange(items)
 
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         result, items = super().evaluate(scores), self._questions
-        clusters, chance = self.items.clusters, float(self.items.chance().mean())
-        mode = mode_credit([x.group for x in items], [x.answers for x in items], clusters)
-        n_gram = n_gram_credit([x.candidates for x in items], clusters)
+        clusters = self.items.clusters
+        chance = float(self.items.chance().mean())
+        types = [item.group for item in items]
+        answers = [item.answers for item in items]
+        mode = mode_credit(types, answers, clusters)
+        n_gram = n_gram_credit([item.candidates for item in items], clusters)
         for name, credit in (("type_mode", mode), ("n_gram", n_gram)):
             if credit is not None:
                 metric = cluster_robust_mean(credit, clusters, chance)

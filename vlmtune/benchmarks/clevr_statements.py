@@ -19,7 +19,7 @@ from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.blind_baselines import mode_credit, n_gram_credit
-from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, ChoiceItems, MultipleChoice
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.metric_value import MetricValue
@@ -34,7 +34,7 @@ PROPERTIES = (
 )
 
 
-class Row(TypedDict):
+class _Row(TypedDict):
     """A question with its statements; the file holds more."""
 
     image_filename: Text
@@ -52,10 +52,10 @@ class Row(TypedDict):
     absolute: NotRequired[Text]
 
 
-class File(TypedDict):
+class _File(TypedDict):
     """The whole file."""
 
-    questions: list[Row]
+    questions: list[_Row]
 
 
 @dataclass(frozen=True)
@@ -99,29 +99,24 @@ class ClevrStatements(MultipleChoice):
     @classmethod
     def fixture(cls, folder: Path) -> "ClevrStatements":
         rows = [
-            ("there is a cube", "there is no cube", "yes", "no", "zero_hop-exist", "exist", 3, 2),
-            ("the cube is red", "the cube is blue", "red", "blue", "zero_hop-query_color",
-             "query_color", 4, 2),
-            ("there is no ball", "there is a ball", "no", "yes", "zero_hop-exist", "exist", 3, 3),
-        ]  # fmt: skip
+            ("there is a cube", "there is no cube", "yes", "no", "exist", 3, 2),
+            ("the cube is red", "the cube is blue", "red", "blue", "query_color", 4, 2),
+            ("there is no ball", "there is a ball", "no", "yes", "exist", 3, 3),
+        ]
         questions = []
-        for i, (true, false, answer, other, family, kind, size, effective) in enumerate(rows):
+        for i, (true, false, answer, other, kind, size, effective) in enumerate(rows):
             write_image(folder / f"val_{i % 2}.png", 90 * i, 20, 200)
             row = {"image_filename": f"val_{i % 2}.png", "image_index": i % 2, "question": "Is it?"}
             row |= {"statement": true, "false_statement": false, "answer": answer}
-            row |= {"false_answer": other, "family": family, "structure": "zero_hop", "type": kind}
-            row |= {"topology": "chain", "relation": "none", "size": size}
+            row |= {"false_answer": other, "family": f"zero_hop-{kind}", "structure": "zero_hop"}
+            row |= {"type": kind, "topology": "chain", "relation": "none", "size": size}
             questions.append(row | {"effective_size": effective})
         path = write_json(folder / "questions_val.json", {"info": {}, "questions": questions})
         return cls(path, str(folder))
 
     @override
     def read(self) -> list[Statement]:
-        content: File = read_json(self.path, LAYOUT, get_file(self.source), File)
-        for number, row in enumerate(content["questions"]):
-            if row["statement"] == row["false_statement"]:
-                came = f"the same statement twice in questions[{number}]"
-                raise file_error(self.path, LAYOUT, came, self.source)
+        content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
         return [
             Statement(
                 ImageRef(Path(self.images, row["image_filename"])),
@@ -144,10 +139,11 @@ class ClevrStatements(MultipleChoice):
         outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
         rows: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, item in enumerate(self._statements):
-            for one in item.properties:
-                rows[one].append(number)
-        order = sorted(rows, key=lambda one: (PROPERTIES.index(one[0]), len(one[1]), one[1]))
-        for name, value in order:
+            for stated in item.properties:
+                rows[stated].append(number)
+        # In the order of `PROPERTIES`; shorter values first, so that size 9 comes before size 10.
+        order = [(PROPERTIES.index(name), len(value), value, name) for name, value in rows]
+        for _, _, value, name in sorted(order):
             chosen = torch.tensor(rows[name, value])
             metric = cluster_robust_mean(outcomes[chosen], clusters[chosen], 1 / 2)
             result.metrics[f"accuracy/{name}={value}"] = metric
@@ -160,19 +156,21 @@ class ClevrStatements(MultipleChoice):
         clusters, items = self.items.clusters, self._statements
         answers = [item.answers for item in items]
         types = [dict(item.properties)["type"] for item in items]
+        families = [item.group for item in items]
+        candidates = [item.candidates for item in items]
         credits = {
             "type_mode": mode_credit(types, answers, clusters),
-            "family_mode": mode_credit([item.group for item in items], answers, clusters),
-            "n_gram": n_gram_credit([item.candidates for item in items], clusters),
+            "family_mode": mode_credit(families, answers, clusters),
+            "n_gram": n_gram_credit(candidates, clusters),
         }
-        return {
-            f"{name}_accuracy": cluster_robust_mean(credit, clusters, 1 / 2)
-            for name, credit in credits.items()
-            if credit is not None
-        }
+        metrics = {}
+        for name, credit in credits.items():
+            if credit is not None:
+                metrics[f"{name}_accuracy"] = cluster_robust_mean(credit, clusters, 1 / 2)
+        return metrics
 
 
-def _properties(row: Row) -> tuple[tuple[str, str], ...]:
+def _properties(row: _Row) -> tuple[tuple[str, str], ...]:
     properties = [(name, str(row[name])) for name in PROPERTIES if name in row]
     if row.get("absolute") == "no":
         properties.append(("relative", row["structure"]))

@@ -1,5 +1,8 @@
 """Cola's single-object files: images, queries, and which image is true of, or near, which query.
 
+In: a benchmark file and the folder of images. Out: images, queries and their truth. Never: an image
+that is opened.
+
 JSON, either `{"labels": [...], "data": [...]}` (as documented) or `[labels, data]` (as the
 released script indexes it). A label is a string or `[[attribute, ...], object]`. An entry of
 `data` is `[image, annotation, label, hard]` with 0/1 lists `label` and `hard` over the labels;
@@ -12,8 +15,9 @@ is a file there, which distinguishes files of one name in two folders.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -87,13 +91,12 @@ def read_queries(path: Path, folder: Path) -> Queries:
     if isinstance(raw, list) and len(raw) == 2:
         raw = {"labels": raw[0], "data": raw[1]}
     if isinstance(raw, dict) and isinstance(raw.get("data"), list):
-        rows = raw["data"]
-        short = [isinstance(row, list) and len(row) == 3 for row in rows]
-        raw["data"] = [
-            [x[0], None, *x[1:]] if few else x for x, few in zip(rows, short, strict=True)
-        ]
+        for row in raw["data"]:
+            if isinstance(row, list) and len(row) == 3:
+                row.insert(1, None)  # PACO's rows have no annotation
     raw = check_shape(raw, Content, path, LAYOUT)
-    labels, (names, annotations, flags, hard) = raw["labels"], zip(*raw["data"], strict=True)
+    labels = raw["labels"]
+    names, annotations, flags, hard = zip(*raw["data"], strict=True)
     texts = tuple(" ".join(filter(None, _atoms(label))) for label in labels)
     images = tuple(ImageRef(_locate(folder, name)) for name in names)
     for i, (true, near) in enumerate(zip(flags, hard, strict=True)):
@@ -102,12 +105,13 @@ def read_queries(path: Path, folder: Path) -> Queries:
     for kind, values in (("label", texts), ("image", images)):
         if len(set(values)) < len(values):
             raise file_error(path, LAYOUT, f"the same {kind} twice")
+    every = None if None in annotations else _every_word(labels, annotations)
     return Queries(
         images=images,
         texts=texts,
         labels=torch.tensor(flags, dtype=torch.bool),
         hard=torch.tensor(hard, dtype=torch.bool),
-        every=None if None in annotations else _every_word(labels, annotations),
+        every=every,
         attributes=_attributes(labels, annotations),
     )
 
@@ -115,12 +119,14 @@ def read_queries(path: Path, folder: Path) -> Queries:
 def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
     """Reads which of the queries `texts` training has seen, `{"seen": [...], "unseen": [...]}`."""
     raw = read_json(path, SEEN, shape=Subsets)
-    names = [label for subset in raw.values() for label in subset]
+    names = [*raw["seen"], *raw["unseen"]]
     if unknown := sorted(set(names) - set(texts)):
         raise file_error(path, SEEN, f"{unknown[0]!r}, which is not a label")
-    if len(set(names)) < len(names):
-        raise file_error(path, SEEN, "a label twice")
-    return {name: torch.tensor([text in subset for text in texts]) for name, subset in raw.items()}
+    subsets = {}
+    for name, labels in raw.items():
+        members = [text in labels for text in texts]
+        subsets[name] = torch.tensor(members)
+    return subsets
 
 
 def spelled(texts: Sequence[str]) -> tuple[str, ...]:
@@ -133,12 +139,13 @@ def spelled(texts: Sequence[str]) -> tuple[str, ...]:
         >>> spelled(["light_blue car_(automobile)", "other(color) cup", "other(material) cup"])
         ('light blue car', 'other(color) cup', 'other(material) cup')
     """
-    plain = [_plain(re.sub(r"\([^()]*\)", " ", text)) for text in texts]
-    times = Counter(plain)
-    return tuple(
-        short if short and times[short] == 1 else _plain(text)
-        for short, text in zip(plain, texts, strict=True)
-    )
+    shortened = [_plain(re.sub(r"\([^()]*\)", " ", text)) for text in texts]
+    times = Counter(shortened)
+    queries = []
+    for text, short in zip(texts, shortened, strict=True):
+        is_distinct = short and times[short] == 1
+        queries.append(short if is_distinct else _plain(text))
+    return tuple(queries)
 
 
 def _plain(text: str) -> str:
@@ -158,33 +165,48 @@ def _locate(folder: Path, image: str) -> Path:
 
 def _atoms(label: Any) -> tuple[str, ...]:
     """The attributes and the object of `[[attribute, ...], object]`; the words of a string."""
-    return tuple(label.split()) if isinstance(label, str) else (*label[0], label[1])
+    if isinstance(label, str):
+        return tuple(label.split())
+    attributes, noun = label
+    return (*attributes, noun)
 
 
 def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tensor, "N C"]:
     """Which image has all words of which query."""
     # "dining table" is one atom, unless some label is a plain string, which has no such borders.
-    loose = any(isinstance(x, str) for objects in (labels, *annotations) for x in objects)
+    mentioned = chain(labels, *annotations)
+    loose = any(isinstance(label, str) for label in mentioned)
 
-    def words(objects: Sequence[Any]) -> Iterator[str]:
-        for atom in (atom for label in objects for atom in _atoms(label)):
-            yield from atom.split() if loose else (atom,)
+    def words(objects: Sequence[Any]) -> set[str]:
+        mentioned_words: set[str] = set()
+        for label in objects:
+            for atom in _atoms(label):
+                mentioned_words.update(atom.split() if loose else (atom,))
+        return mentioned_words
 
-    queries = [set(words([label])) for label in labels]
-    present = [set(words(objects)) for objects in annotations]
-    return torch.tensor([[query <= image for query in queries] for image in present])
+    queries = [words([label]) for label in labels]
+    rows = []
+    for objects in annotations:
+        present = words(objects)
+        rows.append([query <= present for query in queries])
+    return torch.tensor(rows)
 
 
 def _attributes(labels: Sequence[Any], annotations: Sequence[Any]) -> Int[Tensor, "C"]:
     """How many attributes each query states; of a string, the words before its known object."""
-    listed = [x for objects in annotations if objects for x in objects]
-    nouns = {_atoms(x)[-1] for x in (*labels, *listed) if not isinstance(x, str)}
+    mentioned = chain(labels, *filter(None, annotations))
+    nouns = {_atoms(label)[-1] for label in mentioned if not isinstance(label, str)}
     counts = []
     for label in labels:
         if not isinstance(label, str):
-            counts.append(len([attribute for attribute in label[0] if attribute]))
+            counts.append(sum(map(bool, label[0])))
             continue
         words = label.split()
-        ends = range(len(words))  # the longest object first: "dining table" before "table"
-        counts.append(next((i for i in ends if " ".join(words[i:]) in nouns), -1))
+        stated = -1
+        # The longest object first: "dining table" before "table".
+        for start in range(len(words)):
+            if " ".join(words[start:]) in nouns:
+                stated = start
+                break
+        counts.append(stated)
     return torch.tensor(counts)

@@ -1,6 +1,6 @@
 """Cola, multi-object queries: which of two images is the caption's, when words change places.
 
-In: the annotation file and a folder of images. Out: items of the paired rule. Never: scores.
+In: the annotation file and a folder of images. Out: items of the paired rule.
 
 File: a JSON list of `[image_1, caption_1, image_2, caption_2]`, or with the item's `votes` at the
 end; an image is a URL or path of which only the file name counts. The released list has 210 items
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import file_error, write_image, write_json
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.benchmarks.votes import VoteOptions
 from vlmtune.types import ImageRef
@@ -61,13 +61,15 @@ class ColaMulti(VoteOptions, Paired):
     @override
     def read(self) -> list[PairedItem]:
         items = []
-        for i, row in enumerate(self.agreed_rows(self.path, LAYOUT, self.source, width=4)):
-            names = [PurePosixPath(urlsplit(address).path).name for address in row[::2]]
-            if not all(names):
-                raise file_error(self.path, LAYOUT, f"{row[::2]} as images of {i}", self.source)
-            first, second = (ImageRef(Path(self.images, name)) for name in names)
-            items.append(PairedItem((first, second), (row[1], row[3]), self._group(row[1])))
+        for row in self.agreed_rows(self.path, LAYOUT, self.source, width=4):
+            first, caption, second, other = row
+            images = (self._image(first), self._image(second))
+            items.append(PairedItem(images, (caption, other), self._group(caption)))
         return items
+
+    def _image(self, address: str) -> ImageRef:
+        name = PurePosixPath(urlsplit(address).path).name
+        return ImageRef(Path(self.images, name))
 
     def _group(self, caption: str) -> str:
         stated = sorted(set(caption.split()) & set(self.words))

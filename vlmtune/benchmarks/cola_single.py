@@ -1,11 +1,14 @@
 """Cola, single-object queries: rank images for "square white plate" among hard distractors.
 
+In: a benchmark file and its images. Out: mean average precisions over queries.
+
 Files for GQA (320 queries, 1,952 images), CLEVR (96; 22,500) and PACO (400; 7,921); their layout
 is described in `vlmtune.benchmarks.cola_files`. Source: Ray et al. 2023, sections 3, 5.1 and 10.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -45,8 +48,10 @@ class QueryItems(Items):
     @property
     @override
     def true(self) -> Int[Tensor, "T"] | Int[Tensor, "T 2"]:
-        labels, pairs = self.queries.labels, self.pairs
-        return labels.nonzero() if pairs is None else labels[tuple(pairs.T)].nonzero()[:, 0]
+        labels = self.queries.labels
+        if self.pairs is None:
+            return labels.nonzero()
+        return labels[tuple(self.pairs.T)].nonzero()[:, 0]
 
 
 class ColaSingle(Benchmark[QueryItems]):
@@ -111,10 +116,12 @@ class ColaSingle(Benchmark[QueryItems]):
         data = []
         for i, (true, objects) in enumerate(scenes):
             write_image(folder / f"{i}.png", 40 * i, 0, 255 - 40 * i)
-            pairs = [[[text.split()[0]], text.split()[1]] for text in objects]
-            words = {word for text in objects for word in text.split()}
-            hard = [int(bool(words & {*attributes, noun})) for attributes, noun in labels]
-            data.append([f"{i}.png", pairs, [int(c in true) for c in range(3)], hard])
+            split = [text.split() for text in objects]
+            annotation = [[[attribute], noun] for attribute, noun in split]
+            words = set(chain.from_iterable(split))
+            flags = [int(c in true) for c in range(3)]
+            hard = [int(not words.isdisjoint({*attributes, noun})) for attributes, noun in labels]
+            data.append([f"{i}.png", annotation, flags, hard])
         path = write_json(folder / "cola_single.json", {"labels": labels, "data": data})
         subsets = {"seen": ["red cube", "red cone"], "unseen": ["blue cube"]}
         return cls(path, str(folder), seen=write_json(folder / "seen.json", subsets))
@@ -137,7 +144,8 @@ class ColaSingle(Benchmark[QueryItems]):
             )
         seen = {} if self.seen is None else read_subsets(Path(self.seen), queries.texts)
         subsets = {f"_{part}": members for part, members in seen.items()}
-        for number in sorted({int(n) for n in queries.attributes if n >= 0}):
+        stated = queries.attributes[queries.attributes >= 0]
+        for number in stated.unique().tolist():
             subsets[f"/attributes={number}"] = queries.attributes == number
         return QueryItems(
             images=queries.images,
@@ -194,32 +202,38 @@ class ColaSingle(Benchmark[QueryItems]):
         rows = []
         for c, precision in zip(counted, result.outcomes, strict=True):
             pool = items.queries.hard[:, c].nonzero()[:, 0]
-            here, true = values[pool, c], items.queries.labels[pool, c]
-            rank = int(true_ranks(here[None], true[None])[0])
-            some = shown(here, true, BEST)
+            pool_scores = values[pool, c]
+            true = items.queries.labels[pool, c]
+            rank = int(true_ranks(pool_scores[None], true[None])[0])
+            some = shown(pool_scores, true, BEST)
             images = tuple(items.images[pool[k]] for k in some.positions)
             rows.append(Query("", precision, rank, images, (items.texts[c],), some))
         return tuple(rows)
 
     def _examples(self, values: Float[Tensor, "N C"]) -> tuple[Example, ...]:
         """The first queries whose best image is true, and the first whose best image is not."""
-        items, labels, hard = self.items, self.items.queries.labels, self.items.queries.hard
+        items = self.items
+        labels, hard = items.queries.labels, items.queries.hard
         right: list[bool | None] = [None] * len(items.texts)
-        for c in (labels & hard).any(dim=0).nonzero().flatten().tolist():
+        for c in _answerable(items.queries):
+            pool = hard[:, c]
+            pool_scores = values[pool, c]
             # A true image that a false one ties with is not retrieved.
-            best = values[hard[:, c], c] == values[hard[:, c], c].max()
-            right[c] = bool(labels[hard[:, c], c][best].all())
+            best = pool_scores == pool_scores.max()
+            right[c] = bool(labels[pool, c][best].all())
 
         def show(c: int) -> Example:
             pool = hard[:, c].nonzero()[:, 0]
-            true = labels[pool, c]
-            return best_images(items, items.texts[c], pool, values[pool, c], true, right[c] is True)
+            query, is_right = items.texts[c], right[c] is True
+            return best_images(items, query, pool, values[pool, c], labels[pool, c], is_right)
 
         return gallery(right, lambda c: c, show)
 
 
 def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -> MetricValue:
-    counted = precision.counted if members is None else precision.counted & members
+    counted = precision.counted
+    if members is not None:
+        counted = counted & members
     return bootstrap_mean(precision.values[counted], float(precision.chance[counted].mean()))
 
 
@@ -240,10 +254,11 @@ def _query_all(
     precision = class_average_precision(values, labels, pool)
     rows = []  # mean rank of true images, of distractors, and what random scores give both
     for c in range(labels.shape[1]):
-        positives = labels[pool[:, c], c]
+        ranked = pool[:, c]
+        positives = labels[ranked, c]
         if positives.any() and not positives.all():
-            ranks = mean_ranks(values[pool[:, c], c], positives)
-            rows.append((*ranks, (len(positives) + 1) / 2))
+            true, distractor = mean_ranks(values[ranked, c], positives)
+            rows.append((true, distractor, (len(positives) + 1) / 2))
     metrics = {"query_all_map": _mean(precision)}
     if rows:
         true, distractor, expected = torch.tensor(rows, dtype=torch.float64).unbind(1)
@@ -255,10 +270,17 @@ def _query_all(
     return metrics
 
 
+def _answerable(queries: Queries) -> list[int]:
+    """The queries with a true image in their hard set."""
+    has_positive = (queries.labels & queries.hard).any(dim=0)
+    return has_positive.nonzero().flatten().tolist()
+
+
 def _f1(values: Float[Tensor, "N C"], queries: Queries) -> MetricValue:
     scores, chance = [], []
-    for c in (queries.labels & queries.hard).any(dim=0).nonzero().flatten().tolist():
-        positives = queries.labels[queries.hard[:, c], c]
-        scores.append(f1_at_positives(values[queries.hard[:, c], c], positives))
+    for c in _answerable(queries):
+        pool = queries.hard[:, c]
+        positives = queries.labels[pool, c]
+        scores.append(f1_at_positives(values[pool, c], positives))
         chance.append(float(positives.double().mean()))
     return bootstrap_mean(torch.tensor(scores, dtype=torch.float64), sum(chance) / len(chance))

@@ -1,5 +1,7 @@
 """ColorSwap: two images and two captions whose colours change places.
 
+In: the JSON file and its images. Out: items of the paired rule.
+
 File: `data/test.json` (300 items; `train.json` 700), a JSON list of `{"id", "caption_1",
 "caption_2", "image_1", "image_2", "image_source", "caption_source"}`; caption i is true of image i.
 Source: Burapacheep et al. 2024, ColorSwap, section 4.
@@ -35,17 +37,19 @@ class ColorSwap(Paired):
     def fixture(cls, folder: Path) -> "ColorSwap":
         rows = []
         for i, shape in enumerate(("cube", "ball", "cone")):
-            names = [f"{i}_{side}.png" for side in (1, 2)]
-            for name, colour in zip(names, ((200, 50 * i, 0), (0, 50 * i, 200)), strict=True):
-                write_image(folder / name, *colour)
-            texts = f"a red {shape} and a blue cup", f"a blue {shape} and a red cup"
-            rows.append({"id": i, **dict(zip(KEYS, (*names, *texts), strict=True))})
+            write_image(folder / f"{i}_1.png", 200, 50 * i, 0)
+            write_image(folder / f"{i}_2.png", 0, 50 * i, 200)
+            row = {"id": i, "image_1": f"{i}_1.png", "image_2": f"{i}_2.png"}
+            row["caption_1"] = f"a red {shape} and a blue cup"
+            row["caption_2"] = f"a blue {shape} and a red cup"
+            rows.append(row)
         return cls(write_json(folder / "test.json", rows), str(folder))
 
     @override
     def read(self) -> list[PairedItem]:
         items = []
         for row in self.rows(self.path, *KEYS):
-            first, second = (ImageRef(Path(self.images, row[key])) for key in KEYS[:2])
+            first = ImageRef(Path(self.images, row["image_1"]))
+            second = ImageRef(Path(self.images, row["image_2"]))
             items.append(PairedItem((first, second), (row["caption_1"], row["caption_2"])))
         return items

@@ -1,10 +1,13 @@
-"""What both CREPE benchmarks read: csv rows of a Visual Genome box, its caption and negatives."""
+"""What both CREPE benchmarks read: csv rows of a Visual Genome box, its caption and negatives.
+
+In: a csv of either benchmark. Out: its rows with the crop and the negatives of each.
+"""
 
 import ast
 from pathlib import Path
 
-from vlmtune.benchmarks.files import pixel_box, read_csv
-from vlmtune.errors import UserError
+from vlmtune.benchmarks.files import first_file, pixel_box, read_csv
+from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
 
 IMAGE_FOLDERS = ("VG_100K", "VG_100K_2")
@@ -18,19 +21,16 @@ def read_regions(path: Path, images: str, negatives: str, *columns: str) -> list
     paths: dict[int, Path] = {}
     regions = []
     for i, row in enumerate(read_csv(path, (*COLUMNS, negatives, *columns), SOURCE)):
-        try:
+        layout = f"numbers and a list of captions in row {i}"
+        with reading(path, layout, f"get the file from {SOURCE}"):
             number = int(row["image_id"])
-            if number not in paths:
-                known = [Path(images, folder, f"{number}.jpg") for folder in IMAGE_FOLDERS]
-                # Where it is in neither folder, the first is named as missing.
-                paths[number] = next((path for path in known if path.is_file()), known[0])
             box = pixel_box(row["x"], row["y"], row["width"], row["height"])
-            regions.append((row, ImageRef(paths[number], box), read_texts(row[negatives])))
-        except ValueError as error:
-            raise UserError(
-                f"expected numbers and a list of captions in {path}, got row {i} with {error}: "
-                f"get the file from {SOURCE}"
-            ) from error
+            texts = read_texts(row[negatives])
+        if number not in paths:
+            # Many rows share an image, and looking for a file takes time.
+            known = [Path(images, folder, f"{number}.jpg") for folder in IMAGE_FOLDERS]
+            paths[number] = first_file(known)
+        regions.append((row, ImageRef(paths[number], box), texts))
     return regions
 
 
@@ -38,16 +38,15 @@ def read_texts(value: str) -> tuple[str, ...]:
     """The captions of a Python list or set literal; those of a set in alphabetical order.
 
     Raises:
+        SyntaxError: It is not a literal.
         ValueError: It is neither, or holds anything but texts.
 
     Example:
         >>> read_texts("['b', 'a']"), read_texts("{'b', 'a'}")
         (('b', 'a'), ('a', 'b'))
     """
-    try:
-        texts = ast.literal_eval(value.strip())
-    except (SyntaxError, RecursionError, MemoryError, TypeError) as error:
-        raise ValueError(f"{value[:40]!r} instead of a list of captions") from error
+    texts = ast.literal_eval(value.strip())
     if not isinstance(texts, list | set) or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"{value[:40]!r} instead of a list of captions")
-    return tuple(texts) if isinstance(texts, list) else tuple(sorted(texts))
+    # The order of a set differs from run to run.
+    return tuple(sorted(texts)) if isinstance(texts, set) else tuple(texts)

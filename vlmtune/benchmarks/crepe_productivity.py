@@ -1,5 +1,7 @@
 """CREPE productivity: captions of 4 to 12 atoms against five that differ in one place.
 
+In: csv files and Visual Genome's images. Out: items of the multiple-choice rule.
+
 Files: `<type>/prod_vg_hard_negs_<type>_complexity_<n>.csv` for the types atom, swap and negate and
 n = 4 to 12, and `prod_vg_hard_negs_<type>_all.csv`, which go on to 14. Columns `image_id`,
 `caption`, `n`, `hard_negs` (a Python list or set literal) and `x`, `y`, `width`, `height` of the
@@ -16,8 +18,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
 from vlmtune.benchmarks.files import write_csv, write_image
-from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
-from vlmtune.errors import UserError
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice, united
 from vlmtune.metrics.multiple_choice import Ties
 
 TYPES = ("atom", "swap", "negate")
@@ -67,13 +68,6 @@ class CrepeProductivity(MultipleChoice):
     convention: Convention = "strict"
     negatives: int | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.negatives is not None and self.negatives < 1:
-            raise UserError(
-                f"expected negatives of at least 1, got {self.negatives}: raise it or leave it out"
-            )
-
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "CrepeProductivity":
@@ -98,7 +92,8 @@ class CrepeProductivity(MultipleChoice):
             for row, image, negatives in read_regions(path, self.images, "hard_negs", "n"):
                 caption = row["caption"]
                 if self.strict:
-                    caption, negatives = caption.lower(), tuple(x.lower() for x in negatives)
+                    caption = caption.lower()
+                    negatives = tuple(text.lower() for text in negatives)
                 candidates = (caption, *self._chosen(caption, negatives))
                 atoms = row["n"].removesuffix(".0")
                 items.append(ChoiceItem(image, candidates, f"{kind}/{atoms}"))
@@ -123,5 +118,4 @@ class CrepeProductivity(MultipleChoice):
 
     @override
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
-        united = {kind: [g for g in groups if g.startswith(f"{kind}/")] for kind in self.types}
-        return {kind: members for kind, members in united.items() if members}
+        return united(groups, self.types, "/")

@@ -1,5 +1,7 @@
 """CREPE systematicity: captions of compounds that a pre-training set has seen, or has not.
 
+In: csv files and Visual Genome's images. Out: items of the multiple-choice rule.
+
 Files: `syst_vg_hard_negs_<seen|unseen>_compounds_in_<cc12m|yfcc|laion>.csv` with the columns
 `image_id`, `caption`, `x`, `y`, `width`, `height` of the crop, and `valid_hard_negs_atom`,
 `valid_hard_negs_comp`, `valid_hard_negs_combined` (Python list literals), the last being the first
@@ -73,8 +75,10 @@ class CrepeSystematicity(MultipleChoice):
         }
         for compound, rows in rows_of.items():
             path = folder / f"syst_vg_hard_negs_{compound}_compounds_in_laion.csv"
-            lists = [map(repr, (atom, comp, atom + comp)) for _, atom, comp in rows]
-            cells = [[i, row[0], 2, 1, 5, 6, i + 1, *lists[i]] for i, row in enumerate(rows)]
+            cells = []
+            for i, (caption, atom, comp) in enumerate(rows):
+                lists = map(repr, (atom, comp, atom + comp))
+                cells.append([i, caption, 2, 1, 5, 6, i + 1, *lists])
             write_csv(path, header, cells)
         for number in (1, 2):
             write_image(folder / "VG_100K" / f"{number}.jpg", 100 * number, 50, 90)

@@ -1,5 +1,7 @@
 """EqBen: two images that hardly differ, from videos and from synthetic engines, and their captions.
 
+In: annotation files of some parts, and images. Out: items of the paired rule.
+
 Seven parts, 251,048 items: Action Genome (`eqbenag`), YouCook2, GEBC, Kubric with a changed
 location, count or attribute, and Stable Diffusion. The layouts of the released files are those of
 `vlmtune.benchmarks.eqben_files`; YouCook2's images are `.npy` video frames. Source: Wang et al.
@@ -18,7 +20,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.eqben_files import read_entries
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedAccuracy, PairedItem
+from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedItem, PairedWins
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import macro_mean
 from vlmtune.metrics.item_groups import ItemGroups
@@ -65,11 +67,6 @@ class EqBen(Paired):
     images: str
     light: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.path, dict) and (unknown := set(self.path) - set(PARTS)):
-            raise UserError(f"expected parts of EqBen {list(PARTS)}, got {sorted(unknown)}")
-
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "EqBen":
@@ -102,8 +99,9 @@ class EqBen(Paired):
                         f"{entry.images[0]!r}: name the part of the file, as in "
                         "path: {eqbensd: FILE}"
                     )
-                first, second = (self._image(name, part, refs) for name in entry.images)
-                items.append(PairedItem((first, second), entry.texts, part))
+                first, second = entry.images
+                images = (self._image(first, part, refs), self._image(second, part, refs))
+                items.append(PairedItem(images, entry.texts, part))
         return items
 
     def _image(self, name: str, part: str, refs: dict[str, ImageRef]) -> ImageRef:
@@ -118,37 +116,39 @@ class EqBen(Paired):
 
     @override
     def more_metrics(
-        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
-        kubric = torch.tensor([part.startswith(KUBRIC) for part in PARTS])
-        chance, weights = sum(CHANCES) / len(CHANCES), _weights(groups)[parts.unique()]
+        weights = _weights(groups)[parts.unique()]
+        chance = sum(CHANCES) / len(CHANCES)
         credit = self.outcomes(accuracy)
         metrics = {"average": macro_mean(credit, parts, clusters, chance, weights)}
-        inside = torch.where(kubric[parts], parts, -1)
-        if kubric[parts].any():
+        is_kubric = torch.tensor([group.startswith(KUBRIC) for group in groups])
+        inside = torch.where(is_kubric, parts, -1)
+        if is_kubric.any():
             for key, wins, by_chance in zip(self.keys, accuracy.sides, CHANCES, strict=True):
                 metrics[f"{key}/{KUBRIC}"] = macro_mean(wins.double(), inside, clusters, by_chance)
         return metrics
 
     @override
-    def outcomes(self, accuracy: PairedAccuracy) -> Float[Tensor, "n"]:
+    def outcomes(self, accuracy: PairedWins) -> Float[Tensor, "n"]:
         text, image, group = (wins.double() for wins in accuracy.sides)
         return (text + image + group) / 3
 
     @override
     def weighted_groups(self, groups: Sequence[str]) -> ItemGroups | None:
         parts = torch.tensor([PARTS.index(group) for group in groups])
-        return None if len(parts.unique()) == 1 else ItemGroups(parts, _weights(groups))
+        if len(parts.unique()) == 1:
+            return None
+        return ItemGroups(parts, _weights(groups))
 
 
 def _weights(groups: Sequence[str]) -> Float[Tensor, "parts"]:
     """The weight of each of `PARTS`; the parts of Kubric that are there stand for all of it."""
-    kubric = sum(part.startswith(KUBRIC) for part in set(groups))
-    return torch.tensor(
-        [
-            1 / kubric if kubric and part.startswith(KUBRIC) else weight
-            for part, weight in WEIGHTS.items()
-        ],
-        dtype=torch.float64,
-    )
+    weights = dict(WEIGHTS)
+    kubric = [part for part in set(groups) if part.startswith(KUBRIC)]
+    if kubric:
+        for part in PARTS:
+            if part.startswith(KUBRIC):
+                weights[part] = 1 / len(kubric)
+    return torch.tensor(list(weights.values()), dtype=torch.float64)

@@ -1,5 +1,7 @@
 """The layouts in which EqBen's annotations are released, all read into items.
 
+In: a released annotation file. Out: two image names and two captions of each item. Never: an image.
+
 1. Items: `{"image0", "image1", "caption0", "caption1"}`, in a list (the whole annotation, the 10 %
    subset, the 20 items a part for chat models, Kubric, Stable Diffusion), by video (YouCook2,
    GEBC), or by video and subject (Action Genome, whose captions are lists: the first counts).
@@ -28,7 +30,7 @@ SLOTS = ("c0i0", "c0i1", "c1i0", "c1i1")
 INFO, ORDER = "private_info.json", "private_random_idx.json"
 
 
-class Info(TypedDict):
+class _Info(TypedDict):
     """Which of the four scores of which item a record stands for."""
 
     name: Literal["c0i0", "c0i1", "c1i0", "c1i1"]
@@ -36,15 +38,15 @@ class Info(TypedDict):
     dataset: NotRequired[Any]
 
 
-class Score(TypedDict):
+class _Score(TypedDict):
     """A score to fill in."""
 
-    private_info: Info
+    private_info: _Info
     image: NotRequired[Any]
     caption: NotRequired[Any]
 
 
-class Entry(NamedTuple):
+class EqBenEntry(NamedTuple):
     """One item as a file has it: names of two images, and two captions."""
 
     images: tuple[str, str]
@@ -56,7 +58,7 @@ class Entry(NamedTuple):
         return self.images[0].partition("/")[0]
 
 
-def read_entries(path: Path) -> list[Entry]:
+def read_entries(path: Path) -> list[EqBenEntry]:
     """Reads a released file of any layout, in its order or in that of `sample_cnt`."""
 
     def fail(where: str, came: str) -> UserError:
@@ -66,7 +68,7 @@ def read_entries(path: Path) -> list[Entry]:
     first = content[0] if isinstance(content, list) and content else None
     if isinstance(first, dict) and {"image", "caption"} <= first.keys():
         content = content if "private_info" in first else _with_info(content, path)
-        return _from_scores(check_shape(content, list[Score], path, LAYOUT), fail)
+        return _from_scores(check_shape(content, list[_Score], path, LAYOUT), fail)
     return [_entry(record, where, fail) for record, where in _records(content, "top", fail)]
 
 
@@ -85,14 +87,18 @@ def _records(node: Any, where: str, fail: Fail) -> Iterator[tuple[dict[str, Any]
         raise fail(where, f"{type(node).__name__} {str(node)[:40]!r}")
 
 
-def _entry(record: dict[str, Any], where: str, fail: Fail) -> Entry:
+def _entry(record: dict[str, Any], where: str, fail: Fail) -> EqBenEntry:
     mark = "_" if "image_0" in record else ""
-    kinds = [[record.get(f"{kind}{mark}{i}") for i in (0, 1)] for kind in ("image", "caption")]
-    kinds[1] = [x[0] if isinstance(x, list) and x else x for x in kinds[1]]
-    names, texts = [tuple(x for x in kind if is_text(x)) for kind in kinds]
-    if len(names) != 2 or len(texts) != 2:
-        raise fail(where, "an item without two image names and two captions")
-    return Entry((names[0], names[1]), (texts[0], texts[1]))
+    cells = []
+    for key in (f"image{mark}0", f"image{mark}1", f"caption{mark}0", f"caption{mark}1"):
+        cell = record.get(key)
+        if key.startswith("caption") and isinstance(cell, list) and cell:
+            cell = cell[0]
+        if not is_text(cell):
+            raise fail(where, "an item without two image names and two captions")
+        cells.append(cell)
+    first, second, caption, other = cells
+    return EqBenEntry((first, second), (caption, other))
 
 
 def _with_info(scores: list[Any], path: Path) -> list[dict[str, Any]]:
@@ -103,33 +109,36 @@ def _with_info(scores: list[Any], path: Path) -> list[dict[str, Any]]:
             f"expected {LAYOUT} in {path}, got the shuffled scores without private_info: put "
             f"{INFO} and {ORDER} beside the file, or merge private_info into each entry first"
         )
-    infos = read_json(files[0], "EqBen's list of private_info", shape=list[Info])
+    infos = read_json(files[0], "EqBen's list of private_info", shape=list[_Info])
     order = read_json(files[1], "EqBen's order of the scores", shape=list[StrictInt])
-    if len(infos) != len(scores) or sorted(order) != list(range(len(scores))):
+    is_permutation = sorted(order) == list(range(len(scores)))
+    if len(infos) != len(scores) or not is_permutation:
         raise UserError(
             f"expected {len(scores)} entries in {INFO} and a permutation in {ORDER} for {path}, "
             f"got {len(infos)} and {len(order)}: get all three files from one release"
         )
-    return [
-        {**check_shape(score, dict[str, Any], path, LAYOUT), "private_info": infos[i]}
-        for score, i in zip(scores, order, strict=True)
-    ]
+    scores = check_shape(scores, list[dict[str, Any]], path, LAYOUT)
+    return [{**score, "private_info": infos[i]} for score, i in zip(scores, order, strict=True)]
 
 
-def _from_scores(records: list[Any], fail: Fail) -> list[Entry]:
+def _from_scores(records: list[Any], fail: Fail) -> list[EqBenEntry]:
     """Puts the four scores of each item together."""
     items: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
     for record in records:
         info = record["private_info"]
         key = str(info.get("dataset")), info["sample_cnt"]
-        items.setdefault(key, {})[info["name"]] = record.get("image"), record.get("caption")
+        content = record.get("image"), record.get("caption")
+        items.setdefault(key, {})[info["name"]] = content
     entries = []
-    for (part, number), scores in sorted(items.items(), key=lambda item: item[0][1]):
+    for part, number in sorted(items, key=lambda key: key[1]):
+        scores = items[part, number]
         where = f"sample {number} of {part}"
         if set(scores) != set(SLOTS):
             raise fail(where, f"only {sorted(scores)} of {list(SLOTS)}")
-        (image0, caption0), (image1, caption1) = scores["c0i0"], scores["c1i1"]
-        if (scores["c0i1"], scores["c1i0"]) != ((image1, caption0), (image0, caption1)):
+        image0, caption0 = scores["c0i0"]
+        image1, caption1 = scores["c1i1"]
+        crossed = (image1, caption0), (image0, caption1)
+        if (scores["c0i1"], scores["c1i0"]) != crossed:
             raise fail(where, "four scores that are not of two images and two captions")
         record = {"image0": image0, "image1": image1, "caption0": caption0, "caption1": caption1}
         entries.append(_entry(record, where, fail))

@@ -1,11 +1,12 @@
 """Annotation files as rows: JSON, JSON lines, csv, and boxes.
 
 In: a path and the keys that a row needs. Out: rows that have them, or one line that says what is
-wrong and where to get the file. Knows no benchmark.
+wrong and where to get the file. Never: the name of a benchmark.
 """
 
 import csv
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
@@ -13,8 +14,8 @@ from typing import Annotated, Any, TypeGuard
 from PIL import Image
 from pydantic import Field
 
-from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import AGAIN, read_json, regular
+from vlmtune.errors import UserError
+from vlmtune.storage.files import AGAIN, read_json, reading, regular
 
 Row = dict[str, Any]
 Text = Annotated[str, Field(pattern=r"\S")]  # not blank
@@ -56,28 +57,30 @@ def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
     if not isinstance(content, list | dict) or not content:
         came = "no list or object of rows, or an empty one"
         raise file_error(path, layout, came, source)
-    rows = list(content.items() if isinstance(content, dict) else enumerate(content))
-    for position, row in rows:
-        lacking = [key for key in keys if not is_text(row.get(key) if type(row) is dict else None)]
-        if lacking:
-            raise file_error(path, layout, f"row {position!r} without {lacking[0]}", source)
-    return [row for _, row in rows]
+    named = content if isinstance(content, dict) else dict(enumerate(content))
+    for position, row in named.items():
+        cells = row if isinstance(row, dict) else {}
+        for key in keys:
+            if not is_text(cells.get(key)):
+                raise file_error(path, layout, f"row {position!r} without {key}", source)
+    return list(named.values())
 
 
 def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict[str, str]]:
     """Reads a csv with at least the given columns; a value may be blank."""
     layout = f"a csv with the columns {', '.join(columns)}"
-    try:
-        with regular(path).open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            lacking = [name for name in columns if name not in (reader.fieldnames or ())]
-            rows = [] if lacking else list(reader)
-    except (OSError, csv.Error, UnicodeError) as error:
-        raise file_error(path, layout, reason(error), source) from error
-    short = next((i for i, row in enumerate(rows) if None in row.values()), None)
-    if lacking or short is not None:
-        came = f"no {', '.join(lacking)}" if lacking else f"row {short} with fewer values"
-        raise file_error(path, layout, came, source)
+    with (
+        reading(path, layout, get_file(source)),
+        regular(path).open(newline="", encoding="utf-8-sig") as file,
+    ):
+        reader = csv.DictReader(file, strict=True)
+        lacking = [name for name in columns if name not in (reader.fieldnames or ())]
+        rows = [] if lacking else list(reader)
+    if lacking:
+        raise file_error(path, layout, f"no {', '.join(lacking)}", source)
+    for i, row in enumerate(rows):
+        if None in row.values():
+            raise file_error(path, layout, f"row {i} with fewer values", source)
     return rows
 
 
@@ -88,10 +91,11 @@ def is_text(value: Any) -> TypeGuard[str]:
 
 def check_chosen(argument: str, values: Sequence[object], known: Sequence[object]) -> None:
     """Raises `UserError` unless one or more of the known values are given, each once."""
-    if not values or len(set(values)) != len(values) or any(x not in known for x in values):
+    are_distinct = len(set(values)) == len(values)
+    if not values or not are_distinct or not set(values) <= set(known):
         raise UserError(
             f"expected {argument} of {', '.join(map(str, known))}, each once, got {list(values)}: "
-            f"correct `{argument}`"
+            "name some of them"
         )
 
 
@@ -121,12 +125,18 @@ def find_images(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
 
 
+def first_file(paths: Sequence[Path]) -> Path:
+    """The first path that is a file; where none is, the first one, which is then missing."""
+    return next((path for path in paths if path.is_file()), paths[0])
+
+
 def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
     """The box in whole pixels that PIL's `crop((x, y, x + width, y + height))` cuts.
 
     Corners are rounded, not sizes. Each value is a number or the text of one.
 
     Raises:
+        TypeError: A value is neither a number nor a text.
         ValueError: A value is not a finite number, or the box has no area.
 
     Example:
@@ -135,26 +145,19 @@ def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
         >>> pixel_box(0.4, 0, 1.2, 1)
         (0, 0, 2, 1)
     """
-    left, top, wide, high = (_number(value) for value in (x, y, width, height))
-    try:
-        first, last = (round(left), round(top)), (round(left + wide), round(top + high))
-    except OverflowError as error:
-        raise ValueError(f"an infinite number in the box {(x, y, width, height)}") from error
-    if last[0] <= first[0] or last[1] <= first[1]:
+    left, top = float(x), float(y)
+    right, bottom = left + float(width), top + float(height)
+    if not math.isfinite(left + top + right + bottom):
+        raise ValueError(f"a number that is not finite in the box {(x, y, width, height)}")
+    wide = round(right) - round(left)
+    high = round(bottom) - round(top)
+    if wide <= 0 or high <= 0:
         raise ValueError(f"the box {(x, y, width, height)}, which has no area")
-    return (*first, last[0] - first[0], last[1] - first[1])
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} instead of a number")
-    return float(value)
+    return round(left), round(top), wide, high
 
 
 def _json_lines(path: str | Path, layout: str, source: str) -> list[Any]:
-    try:
+    with reading(path, layout, get_file(source)):
         # Not splitlines: it would also split at characters that JSON allows within a line.
         lines = regular(path).read_text(encoding="utf-8").split("\n")
         return [json.loads(line) for line in lines if line.strip()]
-    except (OSError, ValueError) as error:
-        raise file_error(path, layout, reason(error), source) from error

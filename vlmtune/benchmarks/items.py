@@ -1,13 +1,13 @@
 """The arrays that items become, which items `limit` leaves, and what occurs twice among them.
 
 In: items as a reader returns them. Out: distinct images, captions and pairs with their truth.
-Knows no file format and no score.
+Never: a file format, or a score.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedItem:
     """The images and captions that one item compares, for the list of repeats."""
 
     images: tuple[ImageRef, ...]
@@ -32,15 +32,16 @@ class Comparison:
     @property
     def key(self) -> Hashable:
         """Equal for two items of the same images and captions, in whatever order."""
-        paired = len(self.images) == len(self.true)
-        right = frozenset(zip(self.images, self.true, strict=True)) if paired else None
-        return right or (self.images, self.true), frozenset(self.false)
+        false = frozenset(self.false)
+        if len(self.images) == len(self.true):
+            return frozenset(zip(self.images, self.true, strict=True)), false
+        return (self.images, self.true), false
 
     @property
     def repeated(self) -> tuple[str, ...]:
         """The true captions that occur twice in the item."""
-        again = {text for text in self.true if self.true.count(text) > 1} | {*self.false}
-        return tuple(dict.fromkeys(text for text in self.true if text in again))
+        distinct = dict.fromkeys(self.true)
+        return tuple(x for x in distinct if x in self.false or self.true.count(x) > 1)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Items(ABC):
     pairs: Int[Tensor, "P 2"] | None
     clusters: Int[Tensor, "n"]  # items of one number share an image; intervals count clusters
     # The items, for the list of repeats; empty where nothing can repeat
-    compared: tuple[Comparison, ...]
+    compared: tuple[ComparedItem, ...]
 
     @property
     @abstractmethod
@@ -61,20 +62,23 @@ class Items(ABC):
         """Positions in `pairs` of the true ones; without `pairs` the true pairs themselves."""
 
     @property
-    def evaluated(self) -> tuple[Comparison, ...]:
+    def evaluated(self) -> tuple[ComparedItem, ...]:
         """The items in the order of their outcomes."""
         return self.compared
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the scores."""
-        return (len(self.images), len(self.texts)) if self.pairs is None else (len(self.pairs),)
+        if self.pairs is None:
+            return len(self.images), len(self.texts)
+        return (len(self.pairs),)
 
     @property
     def truth(self) -> Bool[Tensor, "P"] | Bool[Tensor, "N M"]:
         """True where the caption is true of the image, in the order of the scores."""
         truth = torch.zeros(self.shape, dtype=torch.bool)
-        truth[tuple(self.true.T) if self.pairs is None else self.true] = True
+        where = tuple(self.true.T) if self.pairs is None else self.true
+        truth[where] = True
         return truth
 
 
@@ -86,6 +90,19 @@ def number(values: Iterable[T]) -> dict[T, int]:
         {'a': 0, 'b': 1, 'c': 2}
     """
     return {value: i for i, value in enumerate(dict.fromkeys(values))}
+
+
+def numbered(values: Iterable[T]) -> tuple[tuple[T, ...], Int[Tensor, "n"]]:
+    """The distinct values in the order of first appearance, and the number of each of n values.
+
+    Example:
+        >>> numbered("abca")
+        (('a', 'b', 'c'), tensor([0, 1, 2, 0]))
+    """
+    listed = list(values)
+    numbers = number(listed)
+    positions = [numbers[value] for value in listed]
+    return tuple(numbers), torch.tensor(positions, dtype=torch.int64)
 
 
 def distinct_pairs(
@@ -150,7 +167,7 @@ def sample(groups: Sequence[str], limit: int | None, seed: int | None) -> list[i
     return sorted(sampled)
 
 
-def find_repeats(items: Sequence[Comparison]) -> tuple[Repeat, ...]:
+def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:
     """Lists items that occur twice, and captions and images that do so within an item.
 
     A repeated item counts twice. An item whose true caption is also a false one cannot be won, or
@@ -159,31 +176,37 @@ def find_repeats(items: Sequence[Comparison]) -> tuple[Repeat, ...]:
     Example:
         >>> from pathlib import Path
         >>> cat, dog = ImageRef(Path("a/cat.png")), ImageRef(Path("a/dog.png"))
-        >>> one, two = (Comparison((cat,), ("a cat",), (text,)) for text in ("a dog", "a cat"))
+        >>> one, two = (ComparedItem((cat,), ("a cat",), (text,)) for text in ("a dog", "a cat"))
         >>> for repeat in find_repeats([one, two, one]):
         ...     print(repeat.kind, repeat.total, repeat.n, repeat.listed)
         item 1 3 (Occurrence(items=(0, 2), images=('a/cat.png',), texts=('a cat',)),)
         caption 1 3 (Occurrence(items=(1,), images=('a/cat.png',), texts=('a cat',)),)
     """
-    rows_of: dict[Hashable, list[int]] = {}
+    alike: dict[Hashable, list[int]] = {}
+    captions, images = [], []
     for i, item in enumerate(items):
-        rows_of.setdefault(item.key, []).append(i)
-    same = [rows for rows in rows_of.values() if len(rows) > 1]
-    captions = [[i] for i, item in enumerate(items) if item.repeated]
-    images = [[i] for i, item in enumerate(items) if len(set(item.images)) < len(item.images)]
+        alike.setdefault(item.key, []).append(i)
+        if item.repeated:
+            captions.append(_occurrence(item, [i], item.repeated))
+        if len(set(item.images)) < len(item.images):
+            images.append(_occurrence(item, [i], item.true))
+    same, surplus = [], 0
+    for positions in alike.values():
+        if len(positions) > 1:
+            item = items[positions[0]]
+            same.append(_occurrence(item, positions[:LISTED], item.true))
+            surplus += len(positions) - 1
+    repeats = (
+        Repeat("item", surplus, len(items), tuple(same[:LISTED])),
+        Repeat("caption", len(captions), len(items), tuple(captions[:LISTED])),
+        Repeat("image", len(images), len(items), tuple(images[:LISTED])),
+    )
+    return tuple(repeat for repeat in repeats if repeat.total)
 
-    def repeat(kind: Literal["item", "caption", "image"], rows: list[list[int]]) -> Repeat:
-        total = sum(len(group) - 1 for group in rows) if kind == "item" else len(rows)
-        listed = []
-        for group in rows[:LISTED]:
-            item = items[group[0]]
-            texts = item.repeated if kind == "caption" else item.true
-            names = tuple(dict.fromkeys(map(_name, item.images)))
-            listed.append(Occurrence(tuple(group[:LISTED]), names, texts))
-        return Repeat(kind, total, len(items), tuple(listed))
 
-    kinds = (repeat("item", same), repeat("caption", captions), repeat("image", images))
-    return tuple(kind for kind in kinds if kind.total)
+def _occurrence(item: ComparedItem, positions: Sequence[int], texts: tuple[str, ...]) -> Occurrence:
+    names = dict.fromkeys(map(_name, item.images))
+    return Occurrence(tuple(positions), tuple(names), texts)
 
 
 def _name(image: ImageRef) -> str:

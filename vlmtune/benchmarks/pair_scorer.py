@@ -1,6 +1,6 @@
 """What a benchmark asks for scores: a scorer of pairs, or any function of images and texts.
 
-In: images and texts. Out: their scores, or their embeddings. Never: a model.
+In: images and texts. Out: their scores or embeddings, all there and finite. Never: a model.
 """
 
 import inspect
@@ -11,10 +11,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vlmtune.benchmarks.items import Items
 from vlmtune.errors import UserError
 from vlmtune.types import ImageRef
 
 IMAGES = 256  # in a call of a function of images and texts
+Pairs = Int[Tensor, "P 2"] | None
+PairScores = Float[Tensor, "P"] | Float[Tensor, "N M"]
 
 
 @runtime_checkable
@@ -22,11 +25,8 @@ class PairScorer(Protocol):
     """Anything that scores images against texts."""
 
     def __call__(
-        self,
-        images: Sequence[ImageRef],
-        texts: Sequence[str],
-        pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        self, images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None
+    ) -> PairScores:
         """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`."""
         ...
 
@@ -83,11 +83,8 @@ class _ByMatrix:
         self.function = function
 
     def __call__(
-        self,
-        images: Sequence[ImageRef],
-        texts: Sequence[str],
-        pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+        self, images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None
+    ) -> PairScores:
         if pairs is None:
             return self._matrix(images, texts)
         scores = torch.zeros(len(pairs), dtype=torch.float64)
@@ -114,3 +111,52 @@ class _ByMatrix:
                 "for each text"
             )
         return matrix
+
+
+def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
+    """Raises `UserError` unless every score is there and finite."""
+    if tuple(scores.shape) != shape:
+        raise UserError(
+            f"expected scores of shape {shape} for {name}, got {tuple(scores.shape)}: "
+            "the scorer must score every pair"
+        )
+    wrong = int((~torch.isfinite(scores)).sum())
+    if wrong:
+        raise UserError(
+            f"expected finite scores for {name}, {wrong} are NaN or infinite: "
+            "lower the learning rate or use fp32, then evaluate again"
+        )
+
+
+def embed(
+    score: PairScorer | MatrixFunction, items: Items, name: str
+) -> tuple[Float[Tensor, "N d"], Float[Tensor, "M d"]]:
+    """Embeds all images and texts, in double precision.
+
+    Raises:
+        UserError: The model only scores pairs, or an embedding is missing, NaN or infinite.
+    """
+    if not isinstance(score, Embedder):
+        raise UserError(
+            f"expected a model that embeds images and texts for {name}, got one that only scores "
+            "pairs: use a dual adapter, or leave the benchmark out (`ensemble: scores` where it "
+            "has that option)"
+        )
+    images = embedded(score.embed_images(items.images), len(items.images), name)
+    texts = score.embed_texts(items.texts)
+    return images, embedded(texts, len(items.texts), name, images.shape[1])
+
+
+def embedded(
+    rows: Float[Tensor, "n d"], count: int, name: str, width: int | None = None
+) -> Float[Tensor, "n d"]:
+    """Embeddings in double precision; raises `UserError` unless all are there and finite."""
+    if width is None:
+        width = rows.shape[1]
+    if rows.shape != (count, width) or not bool(torch.isfinite(rows).all()):
+        raise UserError(
+            f"expected {count} finite embeddings of width {width} for {name}, got others, of shape "
+            f"{tuple(rows.shape)}: use an adapter that projects both into one space, a lower "
+            "learning rate or fp32"
+        )
+    return rows.detach().cpu().double()

@@ -1,5 +1,7 @@
 """PUG: Animals: do embeddings change alike where background, size or texture of an animal changes?
 
+In: the csv, and embeddings of its images and captions. Out: mean cosines. Never: scores.
+
 Files: `labels_pug_animal.csv` with the columns filename, world_name, character_name,
 character_scale, camera_yaw and character_texture; an image is `<character_name>/<filename>` under
 the folder. 70 animals x 64 backgrounds x 3 sizes x 4 textures x 4 camera angles = 215,040.
@@ -18,16 +20,16 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, Convention, embed
+from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
-from vlmtune.benchmarks.items import Items, number
-from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer
+from vlmtune.benchmarks.items import Items, numbered
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, embed
 from vlmtune.benchmarks.pug_animals_samples import (
     COLUMNS,
     DESCRIBED,
     FACTORS,
+    AnimalScene,
     Samples,
-    Scene,
     group_samples,
     read_scene,
 )
@@ -108,41 +110,46 @@ class PugAnimals(Benchmark[AnimalItems]):
     @classmethod
     def fixture(cls, folder: Path) -> "PugAnimals":
         worlds, animals = ("Egypt", "VillageSquare", "Opera"), ("Cat", "GiantTortoise")
-        grid = itertools.product(worlds, animals, (0.7, 1.3), (0, 45), ("Default", "Sky"))
-        rows = [(f"{i}.png", *row) for i, row in enumerate(grid)]
-        for i, (file, _, animal, *_) in enumerate(rows):
+        sizes, angles, textures = (0.7, 1.3), (0, 45), ("Default", "Sky")
+        rows = []
+        for i, values in enumerate(itertools.product(worlds, animals, sizes, angles, textures)):
+            file, animal = f"{i}.png", str(values[1])
+            rows.append((file, *values))
             write_image(folder / animal / file, 5 * i, 250 - 5 * i, i)
         return cls(write_csv(folder / "labels_pug_animal.csv", COLUMNS, rows), str(folder))
 
     @override
-    def read(self) -> list[dict[int, Scene]]:
+    def read(self) -> list[dict[int, AnimalScene]]:
         """Reads the scenes of each animal, by row of the csv."""
-        animals: dict[str, dict[int, Scene]] = {}
+        animals: dict[str, dict[int, AnimalScene]] = {}
         for i, row in enumerate(read_csv(self.path, COLUMNS, self.source)):
             scene = read_scene(self.path, row)
             animals.setdefault(scene.animal, {})[i] = scene
         if unknown := set(self.without) - set(animals):
-            raise UserError(
-                f"expected animals of {self.path} in `without`, got {min(unknown)!r}: correct it"
-            )
+            raise UserError(f"expected animals of {self.path} in `without`, got {min(unknown)!r}")
         return [scenes for animal, scenes in animals.items() if animal not in self.without]
 
     @override
-    def arrange(self, items: Sequence[dict[int, Scene]]) -> AnimalItems:
+    def arrange(self, items: Sequence[dict[int, AnimalScene]]) -> AnimalItems:
         turned = "camera_yaw" in self.factors
-        rows = {i: scene for scenes in items for i, scene in scenes.items()}
+        rows: dict[int, AnimalScene] = {}
+        for scenes_of_animal in items:
+            rows |= scenes_of_animal
+        # In the order of the file; other views serve the camera's angle alone.
         scenes = [rows[i] for i in sorted(rows) if turned or rows[i].frontal]
-        texts = number(scene.caption for scene in scenes)
-        captions = [texts[scene.caption] for scene in scenes]
-        factors = [factor for factor in FACTORS if factor in self.factors]
-        animals = number(scene.animal for scene in scenes)
+        texts, captions = numbered(scene.caption for scene in scenes)
+        _, animals = numbered(scene.animal for scene in scenes)
+        samples = {}
+        for factor in FACTORS:
+            if factor in self.factors:
+                samples[factor] = group_samples(factor, scenes, captions, self.path)
         return AnimalItems(
             images=tuple(ImageRef(Path(self.images, scene.file)) for scene in scenes),
-            texts=tuple(texts),
-            pairs=torch.tensor(list(enumerate(captions))),
-            clusters=torch.tensor([animals[scene.animal] for scene in scenes]),
+            texts=texts,
+            pairs=torch.stack([torch.arange(len(scenes)), captions], dim=1),
+            clusters=animals,
             compared=(),
-            samples={x: group_samples(x, scenes, captions, self.path) for x in factors},
+            samples=samples,
         )
 
     @override
@@ -160,16 +167,19 @@ class PugAnimals(Benchmark[AnimalItems]):
         self, images: Float[Tensor, "N d"], texts: Float[Tensor, "M d"]
     ) -> Result:
         """Turns the embeddings, in the order of the images and texts, into numbers."""
-        images, texts = normalize(images.double(), dim=1), normalize(texts.double(), dim=1)
+        images = normalize(images.double(), dim=1)
+        texts = normalize(texts.double(), dim=1)
         generator = torch.Generator().manual_seed(self.seed or 0)
         metrics: dict[str, MetricValue] = {}
         series: dict[str, tuple[float, ...]] = {}
         for factor, samples in self.items.samples.items():
             for side, values in self._cosines(images, texts, samples, generator).items():
+                # Within a side the cosine of a sample is a mean over pairs with other samples.
                 degree = 1 if side == "across" else 2
                 metrics[f"{side}/{factor}"] = mean_cosine(values, samples.clusters, degree)
                 series[f"{side}/{factor}"] = tuple(values.tolist())
-            if left_out := samples.left_out:
+            left_out = samples.left_out
+            if left_out:
                 metrics[f"left_out/{factor}"] = count(left_out, left_out + len(samples.clusters))
         clusters = next(iter(self.items.samples.values())).clusters
         outcomes = torch.tensor(series[self.primary], dtype=torch.float64)
@@ -191,13 +201,17 @@ class PugAnimals(Benchmark[AnimalItems]):
 
         n, values = samples.images.shape
         changes = list(itertools.combinations(range(values), 2))
-        sides = ("image",) if samples.texts is None else ("image", "text", "across")
+        sides = ["image"]
+        if samples.texts is not None:
+            sides += ["text", "across"]
         totals = {side: torch.zeros(n, dtype=torch.float64) for side in sides}
         for b, other in changes:
-            image = images[samples.images[:, other]] - images[samples.images[:, b]]
+            before, after = samples.images[:, b], samples.images[:, other]
+            image = images[after] - images[before]
             totals["image"] += aligned(image)
             if samples.texts is not None:
-                text = texts[samples.texts[:, other]] - texts[samples.texts[:, b]]
+                before, after = samples.texts[:, b], samples.texts[:, other]
+                text = texts[after] - texts[before]
                 totals["text"] += aligned(text)
                 totals["across"] += agreement(image, text)
         return {side: total / len(changes) for side, total in totals.items()}

@@ -1,4 +1,7 @@
-"""The scenes of PUG: Animals, their captions, and which of them differ in one factor only."""
+"""The scenes of PUG: Animals, their captions, and which of them differ in one factor only.
+
+In: rows of the csv. Out: scenes with captions, and the samples of each factor.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from vlmtune.benchmarks.items import numbered
 from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.errors import UserError
 
@@ -24,7 +28,7 @@ DESCRIBED = FACTORS[:3]  # by the captions
 
 
 @dataclass(frozen=True)
-class Scene:
+class AnimalScene:
     """A row: its image file, the animal, and the value of each of `FACTORS`."""
 
     file: str
@@ -58,7 +62,7 @@ class Samples:
     left_out: int  # how many samples lack a value
 
 
-def read_scene(path: str, values: Mapping[str, str]) -> Scene:
+def read_scene(path: str, values: Mapping[str, str]) -> AnimalScene:
     """Turns a row of the csv at `path` into a scene."""
     file, world, animal, scale, yaw, texture = (values[name] for name in COLUMNS)
     try:
@@ -68,11 +72,11 @@ def read_scene(path: str, values: Mapping[str, str]) -> Scene:
             f"expected a character_scale of {list(SIZES)} and a camera_yaw in {path}, got "
             f"{scale!r} and {yaw!r}: pass PUG: Animals' csv"
         ) from error
-    return Scene(f"{animal}/{file}", animal, (world, size, texture, angle))
+    return AnimalScene(f"{animal}/{file}", animal, (world, size, texture, angle))
 
 
 def group_samples(
-    factor: str, scenes: Sequence[Scene], captions: Sequence[int], path: str
+    factor: str, scenes: Sequence[AnimalScene], captions: Int[Tensor, "N"], path: str
 ) -> Samples:
     """Groups the scenes that differ in one factor only."""
     position = FACTORS.index(factor)
@@ -82,24 +86,25 @@ def group_samples(
     groups: dict[tuple[str, ...], dict[str, int]] = {}
     for i in usable:
         scene = scenes[i]
-        others = (scene.animal, *scene.values[:position], *scene.values[position + 1 :])
-        group = groups.setdefault(others, {})
-        if group.setdefault(scene.values[position], i) != i:
+        others = list(scene.values)
+        value = others.pop(position)
+        group = groups.setdefault((scene.animal, *others), {})
+        if group.setdefault(value, i) != i:
             raise UserError(
                 f"expected each combination of factors once in {path}, got "
                 f"{scene.caption!r} twice: download it again"
             )
+    # A sample lacks a value where the file lacks its image.
     complete = {others: group for others, group in groups.items() if len(group) == len(values)}
     if len(values) < 2 or len(complete) < 2:
         raise UserError(
             f"expected two samples with at least two values of {factor} in {path}, got "
             f"{len(complete)} with {len(values)}: pass the whole csv, or leave the factor out"
         )
-    images = torch.tensor([[group[value] for value in values] for group in complete.values()])
-    animals = {animal: number for number, (animal, *_) in enumerate(complete)}
-    return Samples(
-        images,
-        torch.tensor(captions)[images] if described else None,
-        torch.tensor([animals[animal] for animal, *_ in complete]),
-        len(groups) - len(complete),
-    )
+    rows = []
+    for group in complete.values():
+        rows.append([group[value] for value in values])
+    images = torch.tensor(rows)
+    texts = captions[images] if described else None
+    _, clusters = numbered(animal for animal, *_ in complete)
+    return Samples(images, texts, clusters, len(groups) - len(complete))

@@ -1,5 +1,7 @@
 """PUG: AR4T: a scene of two objects and its hard-negative scene, with the captions of both.
 
+In: the csv and its images. Out: items of the paired rule.
+
 File: a csv, `PUG_ARmerged_test.csv`, with at least the columns Relation, caption, alt_caption,
 filename, filename_neg and filepath; an image is `filepath` under the folder. `alt_caption` says the
 same as `caption` with the objects exchanged; `filename_neg` names the scene with the opposite
@@ -20,7 +22,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.pug_files import SITE, spoken
-from vlmtune.benchmarks.rules.paired import Paired, PairedAccuracy, PairedItem
+from vlmtune.benchmarks.rules.paired import Paired, PairedItem, PairedWins
 from vlmtune.errors import UserError
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.types import ImageRef
@@ -118,38 +120,40 @@ class PugAR4T(Paired):
             missing += bool(scene.negative) and negative is None
             if negative is not None:
                 pairs.setdefault(frozenset((scene.file, negative.file)), (scene, negative))
-        apart = [pair for pair in pairs.values() if not _alike(*pair)]
+        listed = list(pairs.values())
+        apart = [pair for pair in listed if not _alike(*pair)]
         counts = {
-            "pairs_alike": count(len(pairs) - len(apart), len(pairs)),
+            "pairs_alike": count(len(listed) - len(apart), len(listed)),
             "negatives_missing": count(missing, len(scenes)),
         }
-        return [self._item(*x) for x in (apart if self.strict else pairs.values())], counts
+        if self.strict:
+            listed = apart
+        return [self._item(scene, negative) for scene, negative in listed], counts
 
     def _item(self, scene: _Scene, negative: _Scene) -> PairedItem:
-        exchanged = _words(scene.caption) == _words(negative.caption)
-        return PairedItem(
-            (
-                ImageRef(Path(self.images, scene.file)),
-                ImageRef(Path(self.images, negative.file)),
-            ),
-            (scene.caption, negative.caption),
-            "attributes" if exchanged else "relations",
-            _kinds(scene, negative) if exchanged else _relations(scene, negative),
+        images = (
+            ImageRef(Path(self.images, scene.file)),
+            ImageRef(Path(self.images, negative.file)),
         )
+        captions = (scene.caption, negative.caption)
+        if _words(scene.caption) == _words(negative.caption):
+            return PairedItem(images, captions, "attributes", _kinds(scene, negative))
+        return PairedItem(images, captions, "relations", _relations(scene, negative))
 
     @override
     def more_metrics(
-        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         return self._read[1]
 
 
 def _scene(values: dict[str, str]) -> _Scene:
-    # pandas may write an empty cell as "nan".
-    cells = (" ".join(values[name].split()) for name in COLUMNS)
-    relation, caption, alternative, negative, file = (
-        "" if text.lower() == "nan" else text for text in cells
-    )
+    cells = []
+    for name in COLUMNS:
+        text = " ".join(values[name].split())
+        # pandas may write an empty cell as "nan".
+        cells.append("" if text.lower() == "nan" else text)
+    relation, caption, alternative, negative, file = cells
     return _Scene(file.lstrip("/"), relation, caption, alternative, negative)
 
 
@@ -163,12 +167,14 @@ def _words(caption: str) -> list[str]:
 
 
 def _relations(*scenes: _Scene) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(spoken(s.relation) for s in scenes if s.relation))
+    relations = dict.fromkeys(spoken(scene.relation) for scene in scenes)
+    return tuple(filter(None, relations))
 
 
 def _kinds(*scenes: _Scene) -> tuple[str, ...]:
-    first = (scene.caption.split()[0].lower() for scene in scenes)
-    return tuple(dict.fromkeys(_KIND_OF[word] for word in first if word in _KIND_OF))
+    first_words = [scene.caption.split()[0].lower() for scene in scenes]
+    kinds = dict.fromkeys(map(_KIND_OF.get, first_words))
+    return tuple(filter(None, kinds))
 
 
 class _Index:
@@ -187,8 +193,8 @@ class _Index:
             return None
         name = PurePosixPath(scene.negative).name
         beside = str(PurePosixPath(scene.file).parent / name)
-        ways = [self.by_path.get(beside), self.by_path.get(scene.negative), self.by_name.get(name)]
+        ways = [self.by_path.get(beside), self.by_path.get(scene.negative)]
         if name != scene.negative:  # a path says more than a name
-            ways[:2] = ways[1::-1]
-        negative = next((way for way in ways if way is not None), None)
+            ways.reverse()
+        negative = ways[0] or ways[1] or self.by_name.get(name)
         return None if negative is scene else negative

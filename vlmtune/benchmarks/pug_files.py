@@ -1,4 +1,7 @@
-"""The source of the PUG data, and their folder names as words."""
+"""The source of the PUG data, and their folder names as words.
+
+In: names of folders and factors. Out: words.
+"""
 
 import re
 

@@ -1,5 +1,7 @@
 """PUG: ImageNet: zero-shot classification while one factor of the scene changes at a time.
 
+In: a folder of images for each factor and class. Out: items of the classification rule.
+
 Files: ten folders, one for each factor (`FACTORS`), each with a folder for each of 151 classes, and
 in these the images: 88,328 in all, 46,336 of them in `Worlds`. Source: Bordes et al. 2023, PUG,
 section 3.3 and appendices B.3 and C.3.
@@ -25,7 +27,7 @@ from vlmtune.benchmarks.pug_files import SITE, spoken
 from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
 from vlmtune.errors import UserError
 from vlmtune.metrics.class_mapping import class_of_id
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import read_json, reading
 from vlmtune.types import ImageRef
 
 FACTORS = (
@@ -95,7 +97,7 @@ class PugImageNet(Classification):
         super().__post_init__()
         check_chosen("factors", self.factors, FACTORS)
         if self.prompt.count("{}") != 1:
-            raise UserError(f"expected {{}} once in the prompt, got {self.prompt!r}: correct it")
+            raise UserError(f"expected {{}} once in the prompt, got {self.prompt!r}")
         if not self.strict and (self.mapping is None or self.imagenet_names is None):
             raise UserError(
                 "expected `mapping` and `imagenet_names` with the convention 'reference', one is "
@@ -114,19 +116,21 @@ class PugImageNet(Classification):
     @override
     def read(self) -> list[ClassItem]:
         items = []
-        for factor in filter(self.factors.__contains__, FACTORS):
-            paths = {label: find_images(Path(self.images, factor, label)) for label in self._labels}
-            if empty := [label for label in self._labels if not paths[label]]:
+        for factor in FACTORS:
+            if factor not in self.factors:
+                continue
+            empty = []
+            for label in self._labels:
+                files = find_images(Path(self.images, factor, label))
+                items += [ClassItem(ImageRef(path), label, factor, label) for path in files]
+                if not files:
+                    empty.append(label)
+            if empty:
                 raise UserError(
                     f"expected images of each class in {Path(self.images, factor)}, {len(empty)} "
-                    f"of {len(paths)} have none, first {empty[0]!r}: unpack the archive again, or "
-                    f"get {self.source}"
+                    f"of {len(self._labels)} have none, first {empty[0]!r}: unpack the archive "
+                    f"again, or get {self.source}"
                 )
-            items += [
-                ClassItem(ImageRef(path), label, factor, label)
-                for label, files in paths.items()
-                for path in files
-            ]
         return items
 
     @cached_property
@@ -135,9 +139,8 @@ class PugImageNet(Classification):
         known: list[str] = []
         for factor in self.factors:
             folder = Path(self.images, factor)
-            if not folder.is_dir():
-                raise UserError(f"expected a folder {folder}, got none: get {self.source}")
-            labels = sorted(path.name for path in folder.iterdir() if path.is_dir())
+            with reading(folder, "folders of classes", f"get {self.source}"):
+                labels = sorted(path.name for path in folder.iterdir() if path.is_dir())
             if known and labels != known:
                 odd = sorted(set(labels) ^ set(known))
                 raise UserError(
@@ -145,11 +148,6 @@ class PugImageNet(Classification):
                     f"{len(odd)} not in all, first {odd[0]!r}: unpack the archive again"
                 )
             known = labels
-        if len(known) < 2:
-            raise UserError(
-                f"expected folders of classes in {Path(self.images, self.factors[0])}, got "
-                f"{len(known)}: get {self.source}"
-            )
         return known
 
     @override

@@ -1,5 +1,7 @@
 """PUG: SPAR, hard negatives: animals on the other side, exchanged, or with exchanged textures.
 
+In: the csv and its images. Out: items of the multiple-choice rule.
+
 Files: `labels.csv` with the columns filename, world_name, character_name, character2_name,
 character1_pos, character2_pos, character_texture, character2_texture, and the images it names:
 10 backgrounds x 33 x 33 (32 animals or "blank") x 4 groups (Default left/right, Default bottom/top,
@@ -83,12 +85,18 @@ class PugSpar(MultipleChoice):
 
 def write_grid(folder: Path) -> None:
     """Writes the whole grid of two backgrounds and two animals: 72 images."""
-    sides = [("left", "right"), ("bottom", "top"), ("left", "right"), ("left", "right")]
-    looks = [("Default", "Default")] * 2 + [("Blue", "Red"), ("Grass", "Stone")]
+    # Sides and textures of the first and of the second animal.
+    looks = (
+        ("left", "right", "Default", "Default"),
+        ("bottom", "top", "Default", "Default"),
+        ("left", "right", "Blue", "Red"),
+        ("left", "right", "Grass", "Stone"),
+    )
     animals = (BLANK, "Goldfish", "GiantTortoise")
-    grid = itertools.product(range(4), animals, animals, ("Desert", "SaltFlats"))
+    worlds = ("Desert", "SaltFlats")
     rows = []
-    for i, (group, first, second, world) in enumerate(grid):
-        rows.append([f"{i}.png", world, first, second, *sides[group], *looks[group]])
+    for look, first, second, world in itertools.product(looks, animals, animals, worlds):
+        i = len(rows)
+        rows.append([f"{i}.png", world, first, second, *look])
         write_image(folder / f"{i}.png", 3 * i, 255 - 3 * i, i)
     write_csv(folder / "labels.csv", [*COLUMNS[:5], "character2_pos", *COLUMNS[5:]], rows)

@@ -1,5 +1,8 @@
 """PUG: SPAR, retrieval: which caption of all captions of a set-up is the image's.
 
+In: the csv and its images. Out: items of the classification rule, each set-up with its own
+candidates.
+
 Files: as in `vlmtune.benchmarks.pug_spar`. Source: Bordes et al. 2023, section 3.4.
 """
 
@@ -95,11 +98,12 @@ class PugSparRetrieval(Classification):
 
     @override
     def read(self) -> list[ClassItem]:
-        return [
-            ClassItem(ImageRef(Path(self.images, row.file)), caption, name, row.file)
-            for name, setup in self._setups.items()
-            for row, caption in zip(setup.rows, setup.captions, strict=True)
-        ]
+        items = []
+        for name, setup in self._setups.items():
+            for row, caption in zip(setup.rows, setup.captions, strict=True):
+                image = ImageRef(Path(self.images, row.file))
+                items.append(ClassItem(image, caption, name, row.file))
+        return items
 
     @override
     def candidates(self, group: str) -> list[Candidate]:

@@ -1,5 +1,7 @@
 """The set-ups of PUG: SPAR: which images each one has, their captions, and the candidates.
 
+In: the rows of the csv. Out: images, captions, negatives and candidates of each set-up.
+
 Captions are those of the published script, letter for letter: names as the csv has them
 ("GiantTortoise", "Anlylosaurus"), "a" before a vowel, and the animals of an unordered pair sorted.
 Source: Bordes et al. 2023, PUG, section 3.4, figure 6 and tables 2 and 11.
@@ -28,7 +30,7 @@ SCENES = 10  # images of `scene` in the published script
 
 
 @dataclass(frozen=True)
-class Row:
+class SparRow:
     """One image of the csv; a missing animal is "blank", with the group's side and texture."""
 
     file: str
@@ -55,7 +57,7 @@ class SetUp:
     """n images with their true captions, the hard negatives of these, and all candidates."""
 
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[SparRow, ...]
     captions: tuple[str, ...]
     negatives: tuple[str, ...] | None
     candidates: tuple[str, ...]
@@ -72,69 +74,93 @@ class Definition:
     # Whether captions have hard negatives: the other side, or the animals exchanged
     hard: bool = False
 
-    def has(self, row: Row) -> bool:
+    def has(self, row: SparRow) -> bool:
         """Whether an image belongs to the set-up."""
-        fits = row.animals == self.animals and self.texture in ("", row.texture)
-        alike = self.hard and row.first == row.second
-        return fits and not alike and row.side in (self.sides[:1] or (row.side,))
+        if row.animals != self.animals or self.texture not in ("", row.texture):
+            return False
+        if self.hard and row.first == row.second:
+            return False
+        return not self.sides or row.side == self.sides[0]
 
-    def caption(self, row: Row, negative: bool = False) -> str:
+    def caption(self, row: SparRow, negative: bool = False) -> str:
         """The caption of an image, or its hard negative, without the background."""
         if self.animals == 1:
-            return self._single(row.animal, int((row.first == BLANK) != negative))
-        names = [row.first, row.second]
-        first, second = names[::-1] if negative else names if self.hard else sorted(names)
+            is_second = row.first == BLANK
+            return self._single(row.animal, int(is_second != negative))
+        first, second = row.first, row.second
+        if negative:
+            first, second = second, first
+        elif not self.hard:
+            first, second = sorted((first, second))
         return self.template.format(
             first=first, second=second, world=row.world, texture2=row.texture2
         )
 
     def _single(self, animal: str, side: int) -> str:
-        return self.template.format(first=animal, side=self.sides[side] if self.sides else "")
+        position = self.sides[side] if self.sides else ""
+        return self.template.format(first=animal, side=position)
 
-    def candidates(self, rows: Sequence[Row], endings: Sequence[str]) -> list[str]:
+    def candidates(self, rows: Sequence[SparRow], endings: Sequence[str]) -> list[str]:
         """All captions of some images, with each ending, in the order of the published script."""
-        texts = [(self.caption(row),) for row in rows]
+        # Texts that go together: with each ending they come one after the other.
         if self.animals == 1:
-            # The names of the first animals: "blank" is among them, a candidate that is never true.
-            names = dict.fromkeys([*(row.first for row in rows), *(row.animal for row in rows)])
-            sides = range(len(self.sides) or 1)
-            animals = [name for name in names if name != BLANK or not self.sides]
-            texts = [tuple(self._single(name, side) for side in sides) for name in animals]
+            together = self._by_animal(rows)
         elif self.animals == 2 and not self.hard:
-            by_names = {tuple(sorted((row.first, row.second))): self.caption(row) for row in rows}
-            texts = [(by_names[names],) for names in sorted(by_names)]
-        return [text + end for group in texts for end in endings for text in group]
+            # The animals of an image have no order, and the script sorts their names.
+            by_names: dict[tuple[str, ...], str] = {}
+            for row in rows:
+                names = tuple(sorted((row.first, row.second)))
+                by_names[names] = self.caption(row)
+            together = [(by_names[names],) for names in sorted(by_names)]
+        else:
+            together = [(self.caption(row),) for row in rows]
+        candidates = []
+        for texts in together:
+            for ending in endings:
+                candidates += [text + ending for text in texts]
+        return candidates
+
+    def _by_animal(self, rows: Sequence[SparRow]) -> list[tuple[str, ...]]:
+        """The captions of each animal, one for each side."""
+        # The names of the first animals: "blank" is among them, a candidate that is never true.
+        names = dict.fromkeys(row.first for row in rows)
+        names |= dict.fromkeys(row.animal for row in rows)
+        sides = range(len(self.sides) or 1)
+        captions = []
+        for name in names:
+            if name != BLANK or not self.sides:
+                captions.append(tuple(self._single(name, side) for side in sides))
+        return captions
 
 
-def _definitions() -> dict[str, Definition]:
-    textures = {"default": "Default", "blue_red": "Blue", "grass_stone": "Grass"}
-    sides = {"left_right": ("left", "right"), "bottom_top": ("bottom", "top")}
-    single, pair = "This is a photo of a {first}", "This is a photo of a {first}%s and a {second}%s"
-    on_sides = {
-        k: pair % (f" on the {a}", f" on the {b} of the picture") for k, (a, b) in sides.items()
-    }
-    on_side = f"{single} on the {{side}} of the picture"
-    textured = {
-        k: pair % (f" textured with {v}", " textured with {texture2}") for k, v in textures.items()
-    }
-    return {
-        "scene": Definition(0, "This is a photo in a {world} environment"),
-        **{f"single_{k}": Definition(1, single, v) for k, v in textures.items()},
-        **{f"single_{k}": Definition(1, on_side, "Default", v, True) for k, v in sides.items()},
-        **{f"double_{k}": Definition(2, pair % ("", ""), v) for k, v in textures.items()},
-        **{f"double_{k}": Definition(2, on_sides[k], "Default", v, True) for k, v in sides.items()},
-        **{
-            f"attributes_{k}": Definition(2, textured[k], textures[k], hard=True)
-            for k in ("blue_red", "grass_stone")
-        },
-    }
-
-
-DEFINITIONS = _definitions()
+SINGLE = "This is a photo of a {first}"
+SINGLE_ON_SIDE = f"{SINGLE} on the {{side}} of the picture"
+DOUBLE = f"{SINGLE} and a {{second}}"
+LEFT_AND_RIGHT = f"{SINGLE} on the left and a {{second}} on the right of the picture"
+BOTTOM_AND_TOP = f"{SINGLE} on the bottom and a {{second}} on the top of the picture"
+BLUE = f"{SINGLE} textured with Blue and a {{second}} textured with {{texture2}}"
+GRASS = f"{SINGLE} textured with Grass and a {{second}} textured with {{texture2}}"
+SIDES = ("left", "right")
+HEIGHTS = ("bottom", "top")
+DEFINITIONS = {
+    "scene": Definition(0, "This is a photo in a {world} environment"),
+    "single_default": Definition(1, SINGLE, "Default"),
+    "single_blue_red": Definition(1, SINGLE, "Blue"),
+    "single_grass_stone": Definition(1, SINGLE, "Grass"),
+    "single_left_right": Definition(1, SINGLE_ON_SIDE, "Default", SIDES, hard=True),
+    "single_bottom_top": Definition(1, SINGLE_ON_SIDE, "Default", HEIGHTS, hard=True),
+    "double_default": Definition(2, DOUBLE, "Default"),
+    "double_blue_red": Definition(2, DOUBLE, "Blue"),
+    "double_grass_stone": Definition(2, DOUBLE, "Grass"),
+    "double_left_right": Definition(2, LEFT_AND_RIGHT, "Default", SIDES, hard=True),
+    "double_bottom_top": Definition(2, BOTTOM_AND_TOP, "Default", HEIGHTS, hard=True),
+    "attributes_blue_red": Definition(2, BLUE, "Blue", hard=True),
+    "attributes_grass_stone": Definition(2, GRASS, "Grass", hard=True),
+}
 HARD = tuple(name for name, definition in DEFINITIONS.items() if definition.hard)
 
 
-def make(name: str, rows: Sequence[Row], background: bool, published: bool) -> SetUp:
+def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) -> SetUp:
     """Makes a set-up of some rows.
 
     Args:
@@ -145,15 +171,14 @@ def make(name: str, rows: Sequence[Row], background: bool, published: bool) -> S
     """
     definition = DEFINITIONS[name]
     # Of single animals, those in the second position come first.
-    used = sorted((row for row in rows if definition.has(row)), key=lambda row: row.first != BLANK)
-    used = used[:SCENES] if published and name == "scene" else used
+    used = sorted(filter(definition.has, rows), key=lambda row: row.first != BLANK)
+    if published and name == "scene":
+        used = used[:SCENES]
     if not used:
         raise UserError(
             f"expected images of the set-up {name!r}, got none among {len(rows)} rows: "
             "leave it out of `setups`, or pass the whole csv"
         )
-    if len({row.file for row in used}) < len(used):
-        raise UserError(f"expected each filename of the set-up {name!r} once: download it again")
     named = background and name != "scene"  # the caption of a scene names its world anyway
 
     def ending(world: str) -> str:
@@ -164,8 +189,8 @@ def make(name: str, rows: Sequence[Row], background: bool, published: bool) -> S
 
     endings = list(dict.fromkeys(ending(row.world) for row in rows))
     candidates = dict.fromkeys(definition.candidates(used, endings))
-    negatives = captions(True) if definition.hard else None
-    return SetUp(name, tuple(used), captions(False), negatives, tuple(candidates))
+    negatives = captions(negative=True) if definition.hard else None
+    return SetUp(name, tuple(used), captions(negative=False), negatives, tuple(candidates))
 
 
 def read_setups(
@@ -179,7 +204,9 @@ def read_setups(
     rows = []
     for values in read_csv(path, COLUMNS, SOURCE):
         file, background_name, first, second, side, *textures = (values[name] for name in COLUMNS)
-        rows.append(Row(file, background_name, first, second, RENAMED.get(side, side), *textures))
+        rows.append(
+            SparRow(file, background_name, first, second, RENAMED.get(side, side), *textures)
+        )
     worlds = dict.fromkeys(row.world for row in rows)
     if world is not None and world not in worlds:
         raise UserError(

@@ -15,7 +15,7 @@ from vlmtune.types import ImageRef
 TRUE = 5  # true candidates in a row
 
 
-class Shown(NamedTuple):
+class ShownCandidates(NamedTuple):
     """Some candidates of a query, best first.
 
     Attributes:
@@ -47,10 +47,10 @@ class Query:
     rank: int
     images: tuple[ImageRef, ...]
     captions: tuple[str, ...]
-    shown: Shown
+    shown: ShownCandidates
 
 
-def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) -> Shown:
+def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) -> ShownCandidates:
     """The first `best` candidates, the first `TRUE` true ones, and the first false one.
 
     Of equal scores a false candidate comes first, as it does where ties are lost.
@@ -58,15 +58,18 @@ def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) ->
     Example:
         >>> scores = torch.tensor([0.5, 0.25, 0.75, 0.5])
         >>> shown(scores, torch.tensor([True, True, False, False]))
-        Shown(positions=(2, 0, 1), true=(False, True, True), scores=(0.75, 0.5, 0.25))
+        ShownCandidates(positions=(2, 0, 1), true=(False, True, True), scores=(0.75, 0.5, 0.25))
     """
-    chosen = set(_first(scores, torch.ones_like(true), best))
-    chosen |= {*_first(scores, true, TRUE), *_first(scores, ~true, 1)}
-    ordered = sorted(chosen, key=lambda i: (-float(scores[i]), bool(true[i]), i))
-    return Shown(
-        tuple(ordered),
-        tuple(bool(true[i]) for i in ordered),
-        tuple(float(scores[i]) for i in ordered),
+    chosen = _first(scores, torch.ones_like(true), best)
+    chosen += _first(scores, true, TRUE)
+    chosen += _first(scores, ~true, 1)
+
+    def order(i: int) -> tuple[float, bool, int]:
+        return -float(scores[i]), bool(true[i]), i
+
+    ordered = sorted(set(chosen), key=order)
+    return ShownCandidates(
+        tuple(ordered), tuple(true[ordered].tolist()), tuple(scores[ordered].tolist())
     )
 
 
@@ -75,6 +78,7 @@ def _first(scores: Float[Tensor, "n"], among: Bool[Tensor, "n"], most: int) -> l
     positions = among.nonzero()[:, 0]
     values = scores[positions]
     if len(values) > most:  # much faster than a sort of all
-        least = values.topk(most).values[-1]
-        positions, values = positions[values >= least], values[values >= least]
-    return positions[values.argsort(descending=True, stable=True)[:most]].tolist()
+        enough = values >= values.topk(most).values[-1]
+        positions, values = positions[enough], values[enough]
+    order = values.argsort(descending=True, stable=True)
+    return positions[order[:most]].tolist()

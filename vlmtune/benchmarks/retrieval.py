@@ -1,5 +1,7 @@
 """Retrieval among all images and captions of a split: Flickr30K and COCO.
 
+In: Karpathy's JSON and a folder of images. Out: items of the ranking rule.
+
 File: Karpathy's JSON, `{"images": [{"filename", "filepath"?, "split", "sentences": [{"raw"}]}]}`;
 an image lies in the subfolder `filepath` where there is one, as COCO's do. The test split of
 Flickr30K has 1,000 images and 5,000 captions, COCO's 5,000 and 25,010 (some images have more than
@@ -28,18 +30,18 @@ LAYOUT = "Karpathy's caption JSON"
 FIRST = 5  # captions of an image that the reference convention ranks
 
 
-class Sentence(TypedDict):
+class _Sentence(TypedDict):
     """A caption."""
 
     raw: Text
 
 
-class Row(TypedDict, total=False):
+class _Row(TypedDict, total=False):
     """An image of the split."""
 
     filepath: str | None
     filename: Required[Annotated[str, Field(min_length=1)]]
-    sentences: Required[Annotated[list[Sentence], Field(min_length=1)]]
+    sentences: Required[Annotated[list[_Sentence], Field(min_length=1)]]
 
 
 class Retrieval(Ranking):
@@ -86,7 +88,10 @@ class Retrieval(Ranking):
     def read(self) -> list[CaptionedImage]:
         used = None if self.strict else FIRST
         rows = read_split(Path(self.path), self.split)
-        return [CaptionedImage(ImageRef(Path(self.images, x)), raws[:used]) for x, raws in rows]
+        items = []
+        for file, captions in rows:
+            items.append(CaptionedImage(ImageRef(Path(self.images, file)), captions[:used]))
+        return items
 
 
 def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
@@ -96,14 +101,16 @@ def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
     known = sorted({str(row.get("split")) for row in listed})
     if split not in known:
         raise UserError(
-            f"expected a split out of {known} of {path}, got {split!r}: correct `split`"
+            f"expected a split out of {known} of {path}, got {split!r}: name one by `split`"
         )
+    # By position in the file, which an error names.
     rows = {i: row for i, row in enumerate(listed) if row.get("split") == split}
-    images = []
-    for row in check_shape(rows, dict[int, Row], path, LAYOUT).values():
-        captions = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
-        folder = row.get("filepath")
-        images.append((f"{folder}/{row['filename']}" if folder else row["filename"], captions))
-    if len({file for file, _ in images}) < len(images):
+    images: dict[str, tuple[str, ...]] = {}
+    for row in check_shape(rows, dict[int, _Row], path, LAYOUT).values():
+        file = row["filename"]
+        if row.get("filepath"):
+            file = f"{row['filepath']}/{file}"
+        images[file] = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
+    if len(images) < len(rows):
         raise file_error(path, LAYOUT, "the same image twice")
-    return images
+    return list(images.items())

@@ -1,5 +1,7 @@
 """SugarCrepe: a COCO caption against a fluent and plausible one that is false of the image.
 
+In: seven JSON files and COCO's images. Out: items of the multiple-choice rule.
+
 Files: `add_att.json`, `add_obj.json`, `replace_att.json`, `replace_obj.json`, `replace_rel.json`,
 `swap_att.json`, `swap_obj.json`, each a JSON object from "0", "1", ... to `{"filename", "caption",
 "negative_caption"}`. Keys may be missing: the released swap_obj has no "108". Images are whole ones
@@ -14,7 +16,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice, united
 from vlmtune.types import ImageRef
 
 FORMS = ("add", "replace", "swap")
@@ -63,23 +65,23 @@ class SugarCrepe(MultipleChoice):
         for i in (0, 1):
             write_image(folder / f"{i:012d}.jpg", 200 * i, 90, 20)
         for subset, rows in rows_of.items():
-            items = {
-                str(2 * k): dict(zip(KEYS, (f"{i:012d}.jpg", true, false), strict=True))
-                for k, (true, false, i) in enumerate(rows)
-            }
+            items = {}
+            for k, (true, false, i) in enumerate(rows):
+                cells = (f"{i:012d}.jpg", true, false)
+                items[str(2 * k)] = dict(zip(KEYS, cells, strict=True))
             write_json(folder / f"{subset}.json", items)
         return cls(str(folder), str(folder), list(rows_of))
 
     @override
     def read(self) -> list[ChoiceItem]:
-        return [
-            ChoiceItem(ImageRef(Path(self.images, file)), (true, false), subset)
-            for subset in self.subsets
-            for row in self.rows(Path(self.path, f"{subset}.json"), *KEYS)
-            for file, true, false in [[row[key] for key in KEYS]]
-        ]
+        items = []
+        for subset in self.subsets:
+            for row in self.rows(Path(self.path, f"{subset}.json"), *KEYS):
+                image = ImageRef(Path(self.images, row["filename"]))
+                texts = (row["caption"], row["negative_caption"])
+                items.append(ChoiceItem(image, texts, subset))
+        return items
 
     @override
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
-        united = {form: [g for g in groups if g.startswith(f"{form}_")] for form in FORMS}
-        return {form: members for form, members in united.items() if members}
+        return united(groups, FORMS, "_")

@@ -1,5 +1,7 @@
 """SugarCrepe++: two true captions of different wording against one false caption.
 
+In: five JSON files and COCO's images. Out: items of the multiple-choice rule.
+
 Files: `replace_att.json`, `replace_obj.json`, `replace_rel.json`, `swap_att.json`, `swap_obj.json`,
 JSON lists of `{"id", "filename", "caption", "caption2", "negative_caption"}`, 4,757 items on whole
 images of COCO val2017. Source: Dumpala et al. 2024, SugarCrepe++, section 4.
@@ -54,8 +56,10 @@ class SugarCrepePP(MultipleChoice):
 
     @override
     def read(self) -> list[ChoiceItem]:
-        rows = [(s, x) for s in SUBSETS for x in self.rows(Path(self.path, f"{s}.json"), *KEYS)]
-        return [
-            ChoiceItem(ImageRef(Path(self.images, x[KEYS[0]])), tuple(x[k] for k in KEYS[1:]), s, 2)
-            for s, x in rows
-        ]
+        items = []
+        for subset in SUBSETS:
+            for row in self.rows(Path(self.path, f"{subset}.json"), *KEYS):
+                image = ImageRef(Path(self.images, row["filename"]))
+                texts = (row["caption"], row["caption2"], row["negative_caption"])
+                items.append(ChoiceItem(image, texts, subset, true=2))
+        return items

@@ -1,5 +1,7 @@
 """Your own table of an image, a true caption and false ones: abilities from before training.
 
+In: the table. Out: items of the multiple-choice rule.
+
 File: a table as `table_multiple_choice` reads it. Only what reports call it differs.
 """
 

@@ -1,5 +1,7 @@
 """Your own table of images, each classified by the captions of the whole table.
 
+In: the table. Out: items of the classification rule.
+
 File: a table with the columns image and caption; the caption is the prompt of the image's class.
 Formats and names of columns are those of `vlmtune build table`.
 """
@@ -63,6 +65,6 @@ def _caption(row: TableRow) -> str:
     if others:
         raise UserError(
             f"expected one caption in {row.where}, that of the image's class, got "
-            f"{1 + len(others)}: correct the row, or use table_retrieval"
+            f"{1 + len(others)}: leave one in the row, or use table_retrieval"
         )
     return caption

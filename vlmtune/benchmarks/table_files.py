@@ -1,13 +1,13 @@
 """The rows of a user's own table that a benchmark measures.
 
-In: a table of images and captions. Out: its rows of the test split, with image files. Knows no
-rule.
+In: a table of images and captions. Out: its rows of the test split, with image files.
 """
 
 import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from vlmtune.benchmarks.files import write_csv, write_image
@@ -16,7 +16,7 @@ from vlmtune.config import Spec
 from vlmtune.data.distinct_images import HELD_OUT, DistinctImages
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.errors import UserError
-from vlmtune.storage.files import regular, write_atomically
+from vlmtune.storage.files import reading, regular, write_atomically
 from vlmtune.types import ImageRef
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -53,23 +53,22 @@ class TableOptions(VoteOptions):
         table = Table(Path(self.path), images, self.columns)
         print(table.summary(), file=sys.stderr)
         rows = list(table.rows())
+        # The builder leaves out images, not rows, so that no image is on both sides.
         if self.held_out:
             return _held_out(rows, self.held_out)
         known = {row.split for row in rows} if table.columns["split"] else set()
+        if self.splits is None and not known:
+            return rows
         chosen = self.splits
-        if chosen is None and known:
+        if chosen is None:
             chosen = [split for split in TEST_SPLITS if split in known][:1]
-        if chosen == [] and self.splits is None:
+        if not chosen or not set(chosen) <= known:
+            wanted = "one called " + ", ".join(TEST_SPLITS) if self.splits is None else list(chosen)
             raise UserError(
-                f"expected a split of {self.path} called {', '.join(TEST_SPLITS)}, got "
-                f"{sorted(known)}: name some by `splits`"
+                f"expected a split of {self.path}, {wanted}, got {sorted(known)}: name some by "
+                "`splits`"
             )
-        if chosen is not None and not (chosen and set(chosen) <= known):
-            raise UserError(
-                f"expected splits out of {sorted(known)} of {self.path}, got {list(chosen)}: "
-                "correct `splits`"
-            )
-        return rows if chosen is None else [row for row in rows if row.split in chosen]
+        return [row for row in rows if row.split in chosen]
 
 
 def table_benchmark(path: Path) -> Spec:
@@ -115,8 +114,9 @@ def texts_of(row: TableRow, *, negatives: bool) -> tuple[str, ...]:
 
 def fixture_table(folder: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Writes a csv and a small image for each name in it; returns the path of the csv."""
-    names = dict.fromkeys(cell for row in rows for cell in row if cell.endswith(".png"))
-    for number, name in enumerate(names):
+    cells = dict.fromkeys(chain.from_iterable(rows))
+    images = [cell for cell in cells if cell.endswith(".png")]
+    for number, name in enumerate(images):
         write_image(folder / name, 40 * number, 90, 255 - 40 * number)
     return write_csv(folder / "test.csv", columns, rows)
 
@@ -128,17 +128,17 @@ def _held_out(rows: Sequence[TableRow], fraction: float) -> list[TableRow]:
     for row, listed in zip(rows, digests, strict=True):
         images.add(row, listed)
     images.finish()
-    return [row for row, x in zip(rows, digests, strict=True) if images.writes(row, x)]
+    kept = []
+    for row, listed in zip(rows, digests, strict=True):
+        if images.writes(row, listed):
+            kept.append(row)
+    return kept
 
 
 def _digests(row: TableRow) -> Iterator[bytes]:
     for image in (row.image, row.negative_image):
-        try:
-            if image is not None:
-                content = image if isinstance(image, bytes) else regular(image).read_bytes()
-                yield hashlib.sha256(content).digest()
-        except OSError as error:
-            raise UserError(
-                f"expected the image {image} of {row.where}, got {error.strerror}: correct "
-                "`images` or remove the row"
-            ) from error
+        if isinstance(image, Path):
+            with reading(row.where, f"the image {image}", "check `images`, or remove the row"):
+                image = regular(image).read_bytes()
+        if image is not None:
+            yield hashlib.sha256(image).digest()

@@ -1,5 +1,7 @@
 """Your own table of an image, a caption and hard-negative captions a row.
 
+In: the table. Out: items of the multiple-choice rule.
+
 File: a table with the columns image, caption and negative, each of one or several captions. Formats
 and names of columns are those of `vlmtune build table`.
 """
@@ -33,9 +35,10 @@ class TableMultipleChoice(TableOptions, MultipleChoice):
 
     @override
     def read(self) -> list[ChoiceItem]:
-        return [
-            ChoiceItem(image_ref(row.image, row), (caption, *negatives), row.group)
-            for row in self.measured_rows()
-            for negatives in [texts_of(row, negatives=True)]
-            for caption in texts_of(row, negatives=False)
-        ]
+        items = []
+        for row in self.measured_rows():
+            image = image_ref(row.image, row)
+            negatives = texts_of(row, negatives=True)
+            for caption in texts_of(row, negatives=False):
+                items.append(ChoiceItem(image, (caption, *negatives), row.group))
+        return items

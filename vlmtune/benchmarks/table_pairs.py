@@ -1,5 +1,7 @@
 """Your own table of two images and two captions a row, scored as Winoground is.
 
+In: the table. Out: items of the paired rule.
+
 File: a table with the columns image, negative_image, caption and negative: the caption is true of
 the image, the negative caption of the negative image. Formats and names of columns are those of
 `vlmtune build table`.
@@ -32,11 +34,9 @@ class TablePairs(TableOptions, Paired):
 
     @override
     def read(self) -> list[PairedItem]:
-        return [
-            PairedItem(
-                (image_ref(row.image, row), image_ref(row.negative_image, row)),
-                (texts_of(row, negatives=False)[0], texts_of(row, negatives=True)[0]),
-                row.group,
-            )
-            for row in self.measured_rows()
-        ]
+        items = []
+        for row in self.measured_rows():
+            images = (image_ref(row.image, row), image_ref(row.negative_image, row))
+            texts = (texts_of(row, negatives=False)[0], texts_of(row, negatives=True)[0])
+            items.append(PairedItem(images, texts, row.group))
+        return items

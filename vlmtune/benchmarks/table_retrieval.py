@@ -1,5 +1,7 @@
 """Your own table of images and captions, each ranked among all of the other side.
 
+In: the table. Out: items of the ranking rule.
+
 File: a table with the columns image and caption. Rows of one image are one image with all their
 captions. Formats and names of columns are those of `vlmtune build table`.
 """

@@ -1,5 +1,7 @@
 """VALSE: an image, its caption, and a foil that differs in one linguistic phenomenon.
 
+In: eleven JSON files and folders of images. Out: items of the multiple-choice rule.
+
 Eleven JSON files, each an object of rows by id: `{"dataset", "image_file", "caption", "foil",
 "linguistic_phenomena", "mturk": {"caption", "foil", "other"}, ...}`. A row is valid where at least
 two of three annotators chose the caption and not the foil: 7,702 of 8,782 rows. Ids recur in other
@@ -24,6 +26,7 @@ from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import (
     check_chosen,
     file_error,
+    first_file,
     get_file,
     is_text,
     write_image,
@@ -54,16 +57,16 @@ PIECES = (
 LAYOUT = "a VALSE object of rows by id with image_file, caption, foil and mturk"
 
 
-class Votes(TypedDict):
+class _Votes(TypedDict):
     """How many annotators chose the caption and not the foil."""
 
     caption: int
 
 
-class Row(TypedDict, total=False):
+class _Row(TypedDict, total=False):
     """A row; those with too few votes may lack the rest."""
 
-    mturk: Required[Votes]
+    mturk: Required[_Votes]
     image_file: Any
     caption: Any
     foil: Any
@@ -108,8 +111,12 @@ class Valse(MultipleChoice):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_chosen("pieces", self.pieces, PIECES)
-        if isinstance(self.images, dict) and (left := set(self.pieces) - set(self.images)):
-            raise UserError(f"expected a folder of images for each piece, got none for {min(left)}")
+        if isinstance(self.images, dict):
+            left = set(self.pieces) - set(self.images)
+            if left:
+                raise UserError(
+                    f"expected a folder of images for each piece, got none for {min(left)}"
+                )
 
     @override
     @classmethod
@@ -132,13 +139,15 @@ class Valse(MultipleChoice):
         items = []
         for piece in self.pieces:
             path = Path(self.path, f"{piece}.json")
-            rows = read_json(path, LAYOUT, get_file(self.source), dict[str, Row])
+            rows = read_json(path, LAYOUT, get_file(self.source), dict[str, _Row])
             for key, row in rows.items():
                 if row["mturk"]["caption"] < VOTES:
                     continue
                 # The paper's reader makes lists of captions, and its script takes the first.
-                cells: list[Any] = [row.get(name) for name in ("image_file", "caption", "foil")]
-                cells = [cell[0] if isinstance(cell, list) and cell else cell for cell in cells]
+                cells = []
+                for name in ("image_file", "caption", "foil"):
+                    cell = row.get(name)
+                    cells.append(cell[0] if isinstance(cell, list) and cell else cell)
                 image, caption, foil = cells
                 if not all(map(is_text, cells)) or caption == foil:
                     came = f"row {key!r} with {str(cells)[:80]}"
@@ -148,20 +157,22 @@ class Valse(MultipleChoice):
         return items
 
     def _image(self, piece: str, file: str) -> ImageRef:
-        folders = self.images[piece] if isinstance(self.images, dict) else self.images
-        paths = [Path(x, file) for x in (folders if isinstance(folders, list) else [folders])]
-        # Where no folder has it, the first is named as missing.
-        return ImageRef(next((path for path in paths if path.is_file()), paths[0]))
+        folders = self.images
+        if isinstance(folders, dict):
+            folders = folders[piece]
+        if isinstance(folders, str):
+            folders = [folders]
+        return ImageRef(first_file([Path(folder, file) for folder in folders]))
 
     @override
     def counted(self, values: Float[Tensor, "n 2"]) -> Bool[Tensor, "n"]:
-        counted = torch.ones(len(values), dtype=torch.bool)
-        if not self.strict and self.threshold is not None:
-            counted = values[:, 1] != self.threshold
+        if self.strict or self.threshold is None:
+            return super().counted(values)
+        counted = values[:, 1] != self.threshold
         if not counted.any():
             raise UserError(
                 f"expected foils of {self.name} off the threshold {self.threshold}, got none: "
-                "correct the threshold, or use the convention 'strict'"
+                "choose another threshold, or the convention 'strict'"
             )
         return counted
 
@@ -175,6 +186,8 @@ class Valse(MultipleChoice):
             return metrics
         right = (caption > self.threshold).double()
         detected = (foil < self.threshold).double()
-        p_c, p_f = (cluster_robust_mean(kind, clusters) for kind in (right, detected))
+        p_c = cluster_robust_mean(right, clusters)
+        p_f = cluster_robust_mean(detected, clusters)
         metrics["acc"] = cluster_robust_mean((right + detected) / 2, clusters, 1 / 2)
-        return metrics | {"p_c": p_c, "p_f": p_f, "min": min(p_c, p_f, key=lambda x: x.value)}
+        smaller = p_f if p_f.value < p_c.value else p_c
+        return metrics | {"p_c": p_c, "p_f": p_f, "min": smaller}

@@ -50,8 +50,6 @@ class VoteOptions:
         rows = list(rows)
         if self.min_votes is None:
             return rows
-        if self.min_votes < 1:
-            raise UserError(f"expected min_votes of at least 1, got {self.min_votes}: leave it out")
         counts = [agreeing(cell, where) for cell, where in votes]
         kept = [row for row, n in zip(rows, counts, strict=True) if n >= self.min_votes]
         if rows and not kept:
@@ -71,15 +69,17 @@ class VoteOptions:
             source: Where to get the file.
             width: Number of texts in a row.
         """
-        content = read_json(path, layout, get_file(source))
+        content = read_json(path, layout, get_file(source), list[list[Any]])
         votes: list[tuple[Any, str]] = []
-        for i, row in enumerate(content if isinstance(content, list) else ()):
-            voted = isinstance(row, list) and len(row) == width + 1
-            if voted and _agreeing(row[-1]) is None:
-                raise file_error(path, layout, f"{row[-1]!r} as votes of row {i}", source)
-            votes.append((row.pop() if voted else None, f"row {i} of {path}"))
+        for i, row in enumerate(content):
+            # Without `min_votes`, too: what stands behind the texts is not one of them.
+            cell = row.pop() if len(row) == width + 1 else None
+            if cell is not None and _agreeing(cell) is None:
+                raise file_error(path, layout, f"{cell!r} as votes of row {i}", source)
+            votes.append((cell, f"row {i} of {path}"))
         shape = list[tuple[(Text,) * width]]  # type: ignore[misc]
-        return self.agreed(check_shape(content, shape, path, layout, get_file(source)), votes)
+        rows = check_shape(content, shape, path, layout, get_file(source))
+        return self.agreed(rows, votes)
 
     def result(
         self,
@@ -125,8 +125,9 @@ def _agreeing(cell: Any) -> int | None:
         except (ValueError, RecursionError):
             return None
     if isinstance(cell, Sequence) and not isinstance(cell, str):
-        votes = [vote for vote in cell if isinstance(vote, int | float) and vote in (0, 1)]
-        return int(sum(votes)) if len(votes) == len(cell) else None
-    if isinstance(cell, bool) or not isinstance(cell, int | float) or cell < 0 or cell != cell // 1:
+        is_vote = [isinstance(vote, int | float) and vote in (0, 1) for vote in cell]
+        return int(sum(cell)) if all(is_vote) else None
+    if isinstance(cell, bool) or not isinstance(cell, int | float):
         return None
-    return int(cell)
+    is_count = cell >= 0 and cell == cell // 1
+    return int(cell) if is_count else None

@@ -1,5 +1,7 @@
 """Winoground: two images and two captions made of the same words in another order.
 
+In: the JSON lines and images. Out: items of the paired rule.
+
 File: `examples.jsonl`, 400 lines of `{"id", "image_0", "image_1", "caption_0", "caption_1", "tag",
 "secondary_tag", "num_main_preds", "collapsed_tag"}`. An image is the name of a PNG file without its
 ending. Source: Thrush et al. 2022, sections 3 and 4.
@@ -56,7 +58,8 @@ class Winoground(Paired):
     def read(self) -> list[PairedItem]:
         items = []
         for row in self.rows(self.path, *KEYS):
-            first, second = (ImageRef(Path(self.images, f"{row[key]}.png")) for key in KEYS[:2])
+            first = ImageRef(Path(self.images, f"{row['image_0']}.png"))
+            second = ImageRef(Path(self.images, f"{row['image_1']}.png"))
             texts = (row["caption_0"], row["caption_1"])
             tag = row.get("collapsed_tag")
             group = tag.strip() if is_text(tag) else ""
@@ -67,7 +70,11 @@ class Winoground(Paired):
 def _tags(row: Row) -> tuple[str, ...]:
     """The secondary tags and the number of main predicates of an item."""
     tags, predicates = row.get("secondary_tag"), row.get("num_main_preds")
-    names = [tag.strip() for tag in tags.split(",") if tag.strip()] if is_text(tags) else []
-    if predicates:
-        names.append(f"{predicates} main predicate{'s' * (predicates != 1)}")
-    return tuple(names)
+    names = []
+    if is_text(tags):
+        names = [tag.strip() for tag in tags.split(",")]
+    if predicates == 1:
+        names.append("1 main predicate")
+    elif predicates:
+        names.append(f"{predicates} main predicates")
+    return tuple(filter(None, names))

@@ -1,5 +1,7 @@
 """Zero-shot classification of a folder of images: what a model still knows after training.
 
+In: a folder of images for each class. Out: items of the classification rule.
+
 Files: a folder for each class with its images, at any depth (`root/class/image.png`), as CIFAR-10
 (10 classes, 10,000 test images) and ImageNet's validation split (1,000 classes, 50,000 images) are
 exported. Source: Radford et al. 2021, CLIP, sections 3.1.2 and 3.1.4.
@@ -14,7 +16,7 @@ import torch
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Convention, embed, files_from
+from vlmtune.benchmarks.base import Convention, files_from
 from vlmtune.benchmarks.files import (
     file_error,
     find_images,
@@ -23,7 +25,7 @@ from vlmtune.benchmarks.files import (
     write_image,
     write_json,
 )
-from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, embed
 from vlmtune.benchmarks.rules.classification import (
     Candidate,
     Classification,
@@ -32,7 +34,7 @@ from vlmtune.benchmarks.rules.classification import (
 )
 from vlmtune.errors import UserError
 from vlmtune.results.result import Result
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import read_json, reading
 from vlmtune.types import ImageRef
 
 
@@ -84,7 +86,7 @@ class ZeroShotClassification(Classification):
         if wrong or not self.templates or len(set(self.templates)) != len(self.templates):
             raise UserError(
                 "expected different templates, each with {} once, got "
-                f"{wrong[0] if wrong else list(self.templates)!r}: correct them"
+                f"{wrong[0] if wrong else list(self.templates)!r}"
             )
 
     @property
@@ -107,40 +109,37 @@ class ZeroShotClassification(Classification):
 
     @override
     def read(self) -> list[ClassItem]:
-        return [
-            ClassItem(ImageRef(path), label, label, path)
-            for label, paths in self._paths.items()
-            for path in paths
-        ]
+        items = []
+        for label, paths in self._paths.items():
+            items += [ClassItem(ImageRef(path), label, label, path) for path in paths]
+        return items
 
     @cached_property
     def _paths(self) -> dict[str, list[Path]]:
         """The images of each folder."""
         layout = "at least two folders of images, one for each class,"
-        try:
+        with reading(self.images, layout, f"check `images`, or {files_from(self)}"):
             folders = sorted(path for path in Path(self.images).iterdir() if path.is_dir())
-        except OSError as error:
-            raise UserError(
-                f"expected {layout} in {self.images}, got {error.strerror}: correct `images`, or "
-                f"{files_from(self)}"
-            ) from error
-        folders = [path for path in folders if not path.name.startswith(".")]
-        paths = {folder.name: find_images(folder) for folder in folders}
+        paths = {}
+        for folder in folders:
+            if not folder.name.startswith("."):
+                paths[folder.name] = find_images(folder)
         empty = [name for name, files in paths.items() if not files]
         if len(paths) < 2 or empty:
             came = f"no image in {empty[0]!r}" if empty else f"{len(paths)} folders"
             raise UserError(
-                f"expected {layout} in {self.images}, got {came}: {files_from(self)}, or correct "
+                f"expected {layout} in {self.images}, got {came}: {files_from(self)}, or check "
                 "`images`"
             )
         return paths
 
     @override
     def candidates(self, group: str) -> list[Candidate]:
-        return [
-            Candidate(tuple(one.replace("{}", name) for one in self.templates), label, name)
-            for label, name in self._names().items()
-        ]
+        candidates = []
+        for label, name in self._names().items():
+            prompts = tuple(template.replace("{}", name) for template in self.templates)
+            candidates.append(Candidate(prompts, label, name))
+        return candidates
 
     @override
     def outputs(self, labels: Sequence[str]) -> Sequence[int]:
@@ -165,10 +164,12 @@ class ZeroShotClassification(Classification):
         for folder, name in zip(folders, names, strict=True):
             if not is_text(name) or name in folder_of:
                 came = f"{name!r} for {folder!r}"
-                came += f" and {folder_of[name]!r}" if is_text(name) else ""
+                if is_text(name):
+                    came += f" and {folder_of[name]!r}"
+                where = self.classes or "the folders, or pass `classes`"
                 raise UserError(
                     f"expected a different name for each class of {self.name}, got {came}: "
-                    f"correct {self.classes or 'the folders, or pass `classes`'}"
+                    f"rename one in {where}"
                 )
             folder_of[name] = folder
         return {folder: name for name, folder in folder_of.items()}
@@ -193,7 +194,8 @@ class ZeroShotClassification(Classification):
         items, prompts = self.items, self.items.banks[0].prompts
         images, texts = embed(score, items, self.name)
         unit = normalize(texts, dim=1)
-        classes = torch.zeros(len(prompts), unit.shape[1], dtype=unit.dtype)
+        sums = torch.zeros(len(prompts), unit.shape[1], dtype=unit.dtype)
         for columns in prompts.unbind(dim=1):
-            classes += unit[columns]
-        return self.ranked(normalize(images, dim=1) @ normalize(classes, dim=1).T)
+            sums += unit[columns]
+        classes = normalize(sums, dim=1)
+        return self.ranked(normalize(images, dim=1) @ classes.T)

@@ -1,6 +1,7 @@
-"""Images, texts and benchmarks in, scores and results out, each input encoded once.
+"""Evaluation: a model scores images and texts, and benchmarks measure it.
 
-It never trains, and never changes a weight.
+In: a model, images and texts, benchmarks. Out: scores and results, each input encoded once.
+Never: a change of any weight.
 """
 
 import lazy_loader

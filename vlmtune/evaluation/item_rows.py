@@ -4,12 +4,10 @@ In: a benchmark, its result, and the scores it saw. Out: a row for each item. Ne
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.benchmarks.base import Benchmark, Query
@@ -30,14 +28,9 @@ class Recorder:
         self._scorer = scorer
         self.scores: Tensor | None = None
 
-    def __call__(
-        self,
-        images: Sequence[ImageRef],
-        texts: Sequence[str],
-        pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+    def __call__(self, *images_texts_pairs: Any) -> Tensor:
         """Scores as the scorer does."""
-        self.scores = self._scorer(images, texts, pairs)
+        self.scores = self._scorer(*images_texts_pairs)
         return self.scores
 
 
@@ -59,62 +52,70 @@ def item_rows(
     list of images and captions, such as a classification, has rows with outcomes alone.
     """
     items, name = benchmark.items, benchmark.name
-    fits = scores is not None and tuple(scores.shape) == items.shape
-    if scores is not None and fits and (queries := benchmark.queries(result, scores)):
+    if scores is not None and tuple(scores.shape) != items.shape:
+        scores = None
+    if scores is not None and (queries := benchmark.queries(result, scores)):
         return _query_rows(name, queries)
     listed = items.evaluated
     if len(listed) != len(result.outcomes):
         return tuple(ItemRow(f"{name}/{i}", name, x) for i, x in enumerate(result.outcomes))
+    score = _lookup(benchmark, scores)
+    rows = []
+    for i, (item, outcome) in enumerate(zip(listed, result.outcomes, strict=True)):
+        texts = (*item.true, *item.false)
+        paired = len(item.images) == len(item.true) > 1
+        truth, numbers = [], []
+        for position, image in enumerate(item.images):
+            is_true = [k < len(item.true) for k in range(len(texts))]
+            if paired:
+                is_true = [k == position for k in range(len(texts))]
+            truth.append(tuple(is_true))
+            numbers.append(tuple(score(image, text) for text in texts))
+        row_id = f"{name}/{i}"
+        rows.append(
+            ItemRow(row_id, name, outcome, item.images, texts, tuple(truth), tuple(numbers))
+        )
+    return tuple(rows)
+
+
+def _lookup(
+    benchmark: Benchmark[Any], scores: Tensor | None
+) -> Callable[[ImageRef, str], float | None]:
+    """A function that tells the score of an image with a text; None for a pair without one."""
+    if scores is None:
+        return lambda image, text: None
+    values = scores.detach().cpu().to(torch.float64)
+    items = benchmark.items
     rows = {image: i for i, image in enumerate(items.images)}
     columns = {text: j for j, text in enumerate(items.texts)}
-    known: dict[tuple[int, int], int] | None = None
-    if items.pairs is not None:
-        known = {(i, j): k for k, (i, j) in enumerate(items.pairs.tolist())}
-    values = None if scores is None or not fits else scores.detach().cpu().to(torch.float64)
+    if items.pairs is None:
+        return lambda image, text: float(values[rows[image], columns[text]])
+    position = {(row, column): k for k, (row, column) in enumerate(items.pairs.tolist())}
 
     def score(image: ImageRef, text: str) -> float | None:
-        pair = rows[image], columns[text]
-        if values is None or (known is not None and pair not in known):
-            return None
-        return float(values[pair] if known is None else values[known[pair]])
+        k = position.get((rows[image], columns[text]))
+        return None if k is None else float(values[k])
 
-    out = []
-    for i, (one, outcome) in enumerate(zip(listed, result.outcomes, strict=True)):
-        texts = (*one.true, *one.false)
-        paired = len(one.images) == len(one.true) > 1
-        grid = list(product(range(len(one.images)), range(len(texts))))
-        true = [j == k if paired else k < len(one.true) for j, k in grid]
-        numbers = [score(one.images[j], texts[k]) for j, k in grid]
-        out.append(
-            ItemRow(
-                f"{name}/{i}",
-                name,
-                outcome,
-                one.images,
-                texts,
-                _in_rows(true, len(texts)),
-                _in_rows(numbers, len(texts)),
-            )
-        )
-    return tuple(out)
+    return score
 
 
 def _query_rows(name: str, queries: Sequence[Query]) -> tuple[ItemRow, ...]:
     """A row for each query; `<name>/<part>` has those that the primary metric does not count."""
     counts: Counter[str] = Counter()
     rows = []
-    for one in queries:
-        part, width = f"{name}/{one.part}".rstrip("/"), len(one.captions)
+    for query in queries:
+        part = f"{name}/{query.part}".rstrip("/")
+        width = len(query.captions)
         rows.append(
             ItemRow(
                 f"{part}/{counts[part]}",
                 part,
-                one.outcome,
-                one.images,
-                one.captions,
-                _in_rows(one.shown.true, width),
-                _in_rows(one.shown.scores, width),
-                one.rank,
+                query.outcome,
+                query.images,
+                query.captions,
+                _in_rows(query.shown.true, width),
+                _in_rows(query.shown.scores, width),
+                query.rank,
             )
         )
         counts[part] += 1

@@ -7,13 +7,14 @@ Never: a map of an adapter that has none (`gives_reading`), or a guess of one.
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.features.pictures import Picture, as_pictures, read_picture
 from vlmtune.results.result import Result, WordMaps
+from vlmtune.types import ImageRef
 
 MOST_WORDS = 16  # of a caption in the report
 
@@ -62,31 +64,30 @@ def read_words(
         )
     picture = read_picture(*as_pictures([image]))
     words = caption.split()
-    beginnings = [" ".join(words[: i + 1]) for i in range(len(words))] or [caption]
+    # The caption up to each word: tokens that a word adds to the words before it are its own.
+    beginnings = list(accumulate(words, "{} {}".format)) or [caption]
     with evaluation_mode(backbone, adapter):
         pixels = backbone.preprocess(picture)[None].to(backbone.device)
+        pictures = adapter.prepare_image(backbone.encode_image(pixels, adapter.image_input))
         texts = backbone.encode_text(beginnings, adapter.text_input)
-        weights = adapter.reading(
-            adapter.prepare_image(backbone.encode_image(pixels, adapter.image_input)),
-            adapter.prepare_text(texts[-1:].trimmed()),
-        )[0]
-    # A word's tokens are those that its beginning of the caption has beyond the one before it.
+        whole = adapter.prepare_text(texts[-1:].trimmed())
+        weights = adapter.reading(pictures, whole)[0]
     lead, trail = backbone.text_special
-    ends = [0, *(texts.lengths - lead - trail).tolist()]
-    spans = zip(words, pairwise(ends), strict=True)
-    kept = [(word, a + lead, b + lead) for word, (a, b) in spans if b > a]
-    maps = torch.stack([weights[a:b].mean(dim=0) for _, a, b in kept]).float().cpu()
+    ends = [lead, *(texts.lengths - trail).tolist()]
+    read, parts = [], []
+    for word, (start, end) in zip(words, pairwise(ends), strict=True):
+        if end > start:
+            read.append(word)
+            parts.append(weights[start:end].mean(dim=0))
+    maps = torch.stack(parts).float().cpu()
     rows = math.isqrt(maps.shape[1])
     if rows**2 != maps.shape[1]:
         raise UserError(
             f"expected the patches of a square image, got {maps.shape[1]} of "
             f"{type(backbone).__name__}: use a backbone with square images"
         )
-    return Reading(
-        tuple(word for word, _, _ in kept),
-        maps.unflatten(1, (rows, -1)),
-        seen_box(backbone.preprocess, picture.size),
-    )
+    box = seen_box(backbone.preprocess, picture.size)
+    return Reading(tuple(read), maps.unflatten(1, (rows, -1)), box)
 
 
 def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple[WordMaps, ...]:
@@ -99,20 +100,26 @@ def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple
     shows = isinstance(adapter, JointAdapter) and adapter.gives_reading
     if not shows or len(items) != len(result.outcomes):
         return ()
-    out = []
+    maps = []
     for correct in (True, False):
-        fitting = (
-            (one.images[0], one.true[0])
-            for one, outcome in zip(items, result.outcomes, strict=True)
-            if outcome == correct and len(one.true[0].split()) <= MOST_WORDS
-        )
-        with suppress(UserError):  # words of a caption's beginning alone may be refused
-            for image, caption in islice(fitting, 1):
-                words, maps, box = read_words(scorer.backbone, adapter, image, caption)
-                texts = [" ".join(f"{100 * x:.2f}" for x in one.flatten().tolist()) for one in maps]
-                wide = maps.shape[2]
-                out.append(WordMaps(caption, image, words, tuple(texts), wide, box, correct))
-    return tuple(out)
+        for item, outcome in zip(items, result.outcomes, strict=True):
+            image, caption = item.images[0], item.true[0]
+            if outcome != correct or len(caption.split()) > MOST_WORDS:
+                continue
+            with suppress(UserError):  # words of a caption's beginning alone may be refused
+                reading = read_words(scorer.backbone, adapter, image, caption)
+                maps.append(_word_maps(reading, image, caption, correct))
+            break
+    return tuple(maps)
+
+
+def _word_maps(reading: Reading, image: ImageRef, caption: str, correct: bool) -> WordMaps:
+    words, maps, box = reading
+    texts = []
+    for weights in maps:
+        percent = [f"{100 * weight:.2f}" for weight in weights.flatten().tolist()]
+        texts.append(" ".join(percent))
+    return WordMaps(caption, image, words, tuple(texts), maps.shape[2], box, correct)
 
 
 def seen_box(
@@ -137,24 +144,39 @@ def seen_box(
         [0.25, 0.0, 0.5, 1.0]
     """
     width, height = size
-    x, y = np.meshgrid((np.arange(width) + 0.5) / width, (np.arange(height) + 0.5) / height)
+    x, y = np.meshgrid(_centres(width), _centres(height))
     # With a little of the other direction, rounding to 8 bits averages out over rows and columns.
     ramp = np.stack([0.9 * x + 0.1 * y, 0.1 * x + 0.9 * y, 0 * x], axis=2)
-    seen, black, white = (
-        preprocess(Image.fromarray(np.round(255 * one).astype(np.uint8))).double()
-        for one in (ramp, 0 * ramp, 0 * ramp + 1)
-    )
-    rows, columns = (slice(n // 4, n - n // 4) for n in seen.shape[1:])  # of no padding
-    black, white = (one[:, rows, columns].mean(dim=(1, 2)) for one in (black, white))
+
+    def preprocessed(picture: NDArray[np.float64]) -> Tensor:
+        return preprocess(Image.fromarray(np.round(255 * picture).astype(np.uint8))).double()
+
+    seen = preprocessed(ramp)
+    # Black and white pictures tell the scale of each channel, in the middle, where no padding is.
+    rows, columns = _middle(seen.shape[1]), _middle(seen.shape[2])
+    black = preprocessed(0 * ramp)[:, rows, columns].mean(dim=(1, 2))
+    white = preprocessed(0 * ramp + 1)[:, rows, columns].mean(dim=(1, 2))
     red, green, _ = (seen - black[:, None, None]) / (white - black)[:, None, None]
-    left, wide = _line(((0.9 * red - 0.1 * green) / 0.8)[rows].mean(dim=0))
-    top, tall = _line(((0.9 * green - 0.1 * red) / 0.8)[:, columns].mean(dim=1))
+    across = (0.9 * red - 0.1 * green) / 0.8
+    down = (0.9 * green - 0.1 * red) / 0.8
+    left, wide = _line(across[rows].mean(dim=0))
+    top, tall = _line(down[:, columns].mean(dim=1))
     return left, top, wide, tall
+
+
+def _centres(n: int) -> NDArray[np.float64]:
+    """Centres of n pixels, as fractions of their side."""
+    return (np.arange(n) + 0.5) / n
+
+
+def _middle(n: int) -> slice:
+    """The middle half of n pixels."""
+    return slice(n // 4, n - n // 4)
 
 
 def _line(values: Float[Tensor, "n"]) -> tuple[float, float]:
     """Where a line through the middle half of the values starts, and how far it rises."""
     n = len(values)
     part = slice(n // 4, max(n // 4 + 2, n - n // 4))
-    slope, start = np.polyfit(((np.arange(n) + 0.5) / n)[part], values.numpy()[part], 1)
+    slope, start = np.polyfit(_centres(n)[part], values.numpy()[part], 1)
     return float(start), float(slope)

@@ -83,15 +83,16 @@ class Request:
         if self.pairs is None:
             columns = torch.arange(len(self.texts))
             return PairTile(columns, torch.ones(len(rows), len(columns), dtype=torch.bool), None)
-        pairs = self._pairs_of(self.pairs, rows)
-        columns, j = pairs[:, 1].unique(return_inverse=True)
-        positions = (pairs[:, 0] - rows.start, j)
+        images, texts = self._pairs_of(self.pairs, rows).unbind(dim=1)
+        columns, j = texts.unique(return_inverse=True)
+        positions = (images - rows.start, j)
         mask = torch.zeros(len(rows), len(columns), dtype=torch.bool)
         mask[positions] = True
         return PairTile(columns, mask, positions)
 
     def _pairs_of(self, pairs: Int[Tensor, "Q 2"], rows: range) -> Int[Tensor, "q 2"]:
-        return pairs[int(self._starts[rows.start]) : int(self._starts[rows.stop])]
+        start, stop = self._starts[[rows.start, rows.stop]].tolist()
+        return pairs[start:stop]
 
     @functools.cached_property
     def _starts(self) -> Int[Tensor, "N1"]:
@@ -99,7 +100,8 @@ class Request:
         n = len(self.images)
         if self.pairs is None:
             return torch.arange(n + 1) * len(self.texts)
-        return torch.nn.functional.pad(self.pairs[:, 0].bincount(minlength=n).cumsum(0), (1, 0))
+        counts = self.pairs[:, 0].bincount(minlength=n)
+        return torch.nn.functional.pad(counts.cumsum(0), (1, 0))
 
 
 def make_request(
@@ -120,28 +122,33 @@ def make_request(
         ValueError: A pair is out of range.
     """
     if pairs is None:
-        names, rows, by_name = _distinct_images(images, digests)
+        by_digest, rows = _distinct_images(images, digests)
         captions, columns = _distinct(texts)
-        return Request({name: by_name[name] for name in names}, captions, None, (rows, columns))
+        return Request(by_digest, captions, None, (rows, columns))
     pairs = pairs.cpu()
     shape = torch.tensor([len(images), len(texts)])
     if bool(((pairs < 0) | (pairs >= shape)).any()):
         raise ValueError(f"expected pairs within {tuple(shape.tolist())}, got others")
+    # First only what is in a pair, then each image and each text of these once.
     used, i = pairs[:, 0].unique(return_inverse=True)
-    names, rows, by_name = _distinct_images([images[k] for k in used.tolist()], digests)
+    by_digest, rows = _distinct_images([images[k] for k in used.tolist()], digests)
     used, j = pairs[:, 1].unique(return_inverse=True)
     captions, columns = _distinct([str(texts[k]) for k in used.tolist()])
+    # One number a pair: far faster than comparing rows of two.
     width = max(1, len(captions))
     numbers, order = (rows[i] * width + columns[j]).unique(return_inverse=True)
     distinct = torch.stack([numbers // width, numbers % width], dim=1)
-    return Request({name: by_name[name] for name in names}, captions, distinct, (order,))
+    return Request(by_digest, captions, distinct, (order,))
 
 
 def _distinct_images(
     images: Sequence[Picture], digests: Callable[[Sequence[Picture]], list[str]]
-) -> tuple[list[str], Int[Tensor, "n"], dict[str, Picture]]:
+) -> tuple[dict[str, Picture], Int[Tensor, "n"]]:
+    """Returns each image once by its digest, and the position of every image there."""
     ids = digests(images)
-    return *_distinct(ids), dict(zip(ids, images, strict=True))
+    _, order = _distinct(ids)
+    # A key keeps the place of its first image and gets the last one, of the same content.
+    return dict(zip(ids, images, strict=True)), order
 
 
 def _distinct(ids: Sequence[str]) -> tuple[list[str], Int[Tensor, "n"]]:

@@ -8,6 +8,7 @@ Each rank encodes and scores its part of the images; then every rank has all sco
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -67,7 +68,7 @@ class Scorer:
         dtype: StoreDType = "float32",
     ) -> None:
         if batch_size < 1:
-            raise UserError(f"expected a batch_size of at least 1, got {batch_size}: raise it")
+            raise UserError(f"expected a batch_size of at least 1, got {batch_size}")
         if dtype not in get_args(StoreDType):
             raise UserError(f"expected dtype {get_args(StoreDType)}, got {dtype!r}: choose one")
         adapter = adapter.scoring
@@ -102,7 +103,8 @@ class Scorer:
             if request.images and request.texts:
                 score = self._dual if _is_dual(self.adapter) else self._joint
                 return request.restore(score(request))
-        return torch.zeros(len(images), len(texts)) if pairs is None else torch.zeros(0)
+        shape = (len(images), len(texts)) if pairs is None else (0,)
+        return torch.zeros(shape)
 
     @property
     def embeds(self) -> bool:
@@ -136,7 +138,8 @@ class Scorer:
             images = as_pictures(images)
             ids = self._digests(images)
             items = dict(zip(ids, images, strict=True))
-            return self._rows(self._embed({"image": items})["image"], ids)
+            embeddings = self._embed({"image": items})["image"]
+            return self._rows(embeddings, ids)
 
     def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "M d"]:
         """Embeds M captions with a dual adapter; not normalised.
@@ -146,7 +149,8 @@ class Scorer:
         """
         self._check_dual()
         with evaluation_mode(self.backbone, self.adapter):
-            return self._rows(self._embed({"text": _by_name(texts)})["text"], texts)
+            embeddings = self._embed({"text": _by_name(texts)})["text"]
+            return self._rows(embeddings, texts)
 
     def _prepare(self, images: Sequence[Picture], texts: Sequence[str]) -> None:
         """Stores and embeds what the calls of a session may need."""
@@ -167,7 +171,7 @@ class Scorer:
         """Returns digests of the images; each rank reads its part of the files."""
         local = images[self._group.slice(len(images))]
         parts = self._group.run(lambda: self._pictures.digests(local))
-        names = [name for part in parts for name in part]
+        names = list(chain.from_iterable(parts))
         if self._group.size > 1:
             self._pictures.remember(images, names)
         return names
@@ -182,35 +186,40 @@ class Scorer:
         text = self._rows(embeddings["text"], request.texts).to(device)
         if request.pairs is None:
             scores = torch.empty(len(image), len(text))
+            # The whole matrix may not fit on the device.
             step = max(1, NUMBERS // len(text))
             for top in range(0, len(image), step):
-                scores[top : top + step] = adapter.compare(image[top : top + step], text).cpu()
+                rows = slice(top, top + step)
+                scores[rows] = adapter.compare(image[rows], text).cpu()
             return scores
+        parts = []
+        # Embeddings laid out by pair: an image of many pairs is repeated.
         step = max(1, NUMBERS // image.shape[1])
-        chunks = request.pairs.to(device).split(step)
-        return torch.cat(
-            [adapter.compare_pairs(image[p[:, 0]], text[p[:, 1]]).float().cpu() for p in chunks]
-        )
+        for chunk in request.pairs.to(device).split(step):
+            rows, columns = chunk.unbind(dim=1)
+            parts.append(adapter.compare_pairs(image[rows], text[columns]).float().cpu())
+        return torch.cat(parts)
 
     def _embed(self, items: Items) -> dict[Modality, MemoryStore]:
         """Returns embeddings by id, after each rank has computed its part of the missing ones."""
         embeddings = self._embeddings or _empty()
-        missing: dict[Modality, dict[str, Any]] = {
-            modality: {name: named[name] for name in named if name not in embeddings[modality]}
-            for modality, named in items.items()
-        }
-        if any(missing.values()):
+        missing: dict[Modality, dict[str, Any]] = {}
+        for modality, named in items.items():
+            known = embeddings[modality]
+            missing[modality] = {name: named[name] for name in named if name not in known}
+        if not any(missing.values()):
+            return embeddings
 
-            def embed() -> list[tuple[Modality, Sequence[str], Tensor]]:
-                return [
-                    (modality, *chunk)
-                    for modality, named in missing.items()
-                    for chunk in self._embed_part(modality, named)
-                ]
+        def embed() -> list[tuple[Modality, Sequence[str], Tensor]]:
+            parts = []
+            for modality, named in missing.items():
+                for names, values in self._embed_part(modality, named):
+                    parts.append((modality, names, values))
+            return parts
 
-            for part in self._group.run(embed):
-                for modality, names, values in part:
-                    embeddings[modality].add(names, Pooled(values))
+        for part in self._group.run(embed):
+            for modality, names, values in part:
+                embeddings[modality].add(names, Pooled(values))
         return embeddings
 
     def _embed_part(
@@ -225,15 +234,21 @@ class Scorer:
         if storable(source.specs[modality]):
             rows = self._open(modality, items, ids)
             ids = [name for name in ids if name in rows]
-            starts = range(0, len(ids), self.batch_size)
-            parts = (ids[start : start + self.batch_size] for start in starts)
-            chunks = ((names, self._get(rows, names)) for names in parts)
+            chunks = self._chunks(rows, ids)
         else:  # only the embedding is needed again
             chunks = source.encode(modality, ids, partial(self._pictures.batches, items))
         with progress(f"embedding {modality}s", len(ids)) as advance:
             for names, features in chunks:
                 yield names, embed(features).float().cpu()
                 advance(len(names))
+
+    def _chunks(
+        self, rows: FeatureRows, ids: Sequence[str]
+    ) -> Iterator[tuple[Sequence[str], Features]]:
+        """Stored features, a batch at a time."""
+        for start in range(0, len(ids), self.batch_size):
+            names = ids[start : start + self.batch_size]
+            yield names, self._get(rows, names)
 
     def _rows(self, embeddings: MemoryStore, ids: Iterable[str]) -> Float[Tensor, "n d"]:
         names = list(ids)
@@ -260,12 +275,12 @@ class Scorer:
     ) -> Float[Tensor, "P"] | Float[Tensor, "rows M"]:
         """Scores the pairs of `rows`, one tile of images and texts at a time."""
         if not rows:
-            none = torch.zeros(0, len(request.texts))
-            return none if request.pairs is None else torch.zeros(0)
+            shape = (0, len(request.texts)) if request.pairs is None else (0,)
+            return torch.zeros(shape)
         names, size = list(request.images), self.batch_size
-        columns = request.columns(rows).tolist()
+        texts = [request.texts[j] for j in request.columns(rows).tolist()]
         image = self._open("image", request.images, names[rows.start : rows.stop])
-        text = self._open("text", _by_name(request.texts), [request.texts[j] for j in columns])
+        text = self._open("text", _by_name(request.texts), texts)
         parts = []
         with progress("scoring", request.count(rows)) as advance:
             for top in range(rows.start, rows.stop, size):
@@ -273,16 +288,19 @@ class Scorer:
                 values = torch.zeros(tile.mask.shape)
                 for left in range(0, len(tile.columns), size):
                     mask = tile.mask[:, left : left + size]
-                    i = mask.any(dim=1).nonzero()[:, 0]
+                    # Images without a pair among these texts are not scored with them.
+                    used = mask.any(dim=1).nonzero()[:, 0]
                     columns = tile.columns[left : left + size].tolist()
+                    some_names = [names[top + k] for k in used.tolist()]
+                    some_texts = [request.texts[j] for j in columns]
                     scores = self.adapter(
-                        self._get(image, [names[top + k] for k in i.tolist()]),
-                        self._get(text, [request.texts[j] for j in columns]),
-                        mask[i].to(self.backbone.device),
+                        self._get(image, some_names),
+                        self._get(text, some_texts),
+                        mask[used].to(self.backbone.device),
                     )
                     # NaN marks a pair without a score: 0 would be a score.
                     computed = scores.values.float().masked_fill(~scores.computed, torch.nan)
-                    values[i, left : left + size] = computed.cpu()
+                    values[used, left : left + size] = computed.cpu()
                     advance(int(mask.sum()))
                 parts.append(tile.select(values))
         return torch.cat(parts)
@@ -310,7 +328,10 @@ def _by_name(texts: Sequence[str]) -> dict[str, str]:
 
 def _is_dual(adapter: Adapter) -> bool:
     """Whether scores are comparisons of embeddings, not the result of a special `forward`."""
-    if not isinstance(adapter, DualAdapter) or type(adapter).forward is not DualAdapter.forward:
+    if not isinstance(adapter, DualAdapter):
         return False
     kind, base = type(adapter), DualAdapter
+    if kind.forward is not base.forward:
+        return False
+    # A comparison of its own by matrix products needs one of pairs, too.
     return kind.compare is base.compare or kind.compare_pairs is not base.compare_pairs

@@ -7,7 +7,7 @@ Never: a stop of all because one benchmark fails.
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
@@ -113,12 +113,19 @@ def run_suite(
     """
     scorer = pair_scorer(scorer)
     contents, not_run = _load(benchmarks, scorer)
-    all_images = dict.fromkeys(image for some, _ in contents.values() for image in some)
-    all_texts = dict.fromkeys(text for _, some in contents.values() for text in some)
+    # Benchmarks share images and captions: together they are encoded once.
+    all_images: dict[ImageRef, None] = {}
+    all_texts: dict[str, None] = {}
+    for images, texts in contents.values():
+        all_images |= dict.fromkeys(images)
+        all_texts |= dict.fromkeys(texts)
     done: dict[str, Result] = {}
     failed = dict(not_run)
     keeps = scorer if isinstance(scorer, Scorer) and contents else None
-    with keeps.session(list(all_images), list(all_texts)) if keeps else nullcontext():
+    session: AbstractContextManager[None] = nullcontext()
+    if keeps is not None:
+        session = keeps.session(list(all_images), list(all_texts))
+    with session:
         for benchmark in benchmarks:
             if benchmark.name in failed:
                 continue
@@ -128,13 +135,14 @@ def run_suite(
                 failed[benchmark.name] = reason
             elif result is not None:
                 images, texts = contents[benchmark.name]
+                shown = () if keeps is None else readings(keeps, benchmark, result)
                 done[benchmark.name] = replace(
                     result,
                     metrics=result.metrics | _truncated(texts, keeps),
                     kind=benchmark.kind,
                     items_digest=_digest(images, texts),
                     repeats=benchmark.repeats(),
-                    readings=() if keeps is None else readings(keeps, benchmark, result),
+                    readings=shown,
                 )
     not_run = _in_order(benchmarks, failed)
     if at_least_one and not done:
@@ -165,13 +173,16 @@ def _load(
                 scorer.backbone.check_words(texts)
             return images, texts
 
+        # Every rank tries every benchmark, so that all ranks exchange the same list.
         content, failures[benchmark.name] = _tried(benchmark, contained)
         if content is not None:
             contents[benchmark.name] = content
+    # A failure on one rank is a failure on all.
     everywhere = ProcessGroup().objects(failures)
-    failed = {
-        name: reason for name in failures if (reason := _first([here[name] for here in everywhere]))
-    }
+    failed = {}
+    for name in failures:
+        if reason := _first([failures_there[name] for failures_there in everywhere]):
+            failed[name] = reason
     contents = {name: some for name, some in contents.items() if name not in failed}
     return contents, _in_order(benchmarks, failed)
 
@@ -181,7 +192,7 @@ def _check_texts(texts: Sequence[object], benchmark: Benchmark) -> None:
     if wrong:
         raise UserError(
             f"expected texts with words for {benchmark.name}, got {len(wrong)} without, first "
-            f"{wrong[0]!r}: correct its files"
+            f"{wrong[0]!r}: fill them in, or leave their rows out"
         )
 
 
@@ -212,9 +223,9 @@ def _measured(
     benchmark: Benchmark, scorer: PairScorer, items: list[ItemRow] | None = None
 ) -> Result:
     """Runs a benchmark and checks that its numbers are finite."""
-    kind = EmbeddingRecorder if isinstance(scorer, Embedder) else Recorder
-    recorded = items is not None and not isinstance(scorer, ClassScorer)
-    recorder = kind(scorer) if recorded else None
+    recorder: Recorder | None = None
+    if items is not None and not isinstance(scorer, ClassScorer):
+        recorder = EmbeddingRecorder(scorer) if isinstance(scorer, Embedder) else Recorder(scorer)
     with work_of(benchmark.name):
         result = benchmark.run(recorder or scorer)
     for name, metric in result.metrics.items():
@@ -222,17 +233,20 @@ def _measured(
         if not all(number is None or math.isfinite(number) for number in numbers):
             raise UserError(
                 f"expected finite numbers for {name} of {benchmark.name}, got {metric.value}: "
-                "correct the benchmark"
+                "this is a fault of the benchmark's code"
             )
     if items is not None:
-        items += item_rows(benchmark, result, None if recorder is None else recorder.scores)
+        scores = None if recorder is None else recorder.scores
+        items += item_rows(benchmark, result, scores)
     return result
 
 
 def _truncated(texts: Sequence[str], scorer: Scorer | None) -> dict[str, MetricValue]:
     """Counts the captions whose ends the model does not read, if there are any."""
     long = [] if scorer is None else scorer.backbone.too_long(texts)
-    return {TRUNCATED: count(len(long), len(texts))} if long else {}
+    if not long:
+        return {}
+    return {TRUNCATED: count(len(long), len(texts))}
 
 
 def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
@@ -266,9 +280,12 @@ def _first(reasons: Sequence[str | None]) -> str | None:
 
 
 def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[NotRun, ...]:
-    return tuple(NotRun(one.name, failed[one.name]) for one in benchmarks if one.name in failed)
+    names = [benchmark.name for benchmark in benchmarks]
+    return tuple(NotRun(name, failed[name]) for name in names if name in failed)
 
 
 def _nothing(not_run: Sequence[NotRun]) -> UserError:
-    (_, reason), *others = not_run
-    return UserError(reason + (f" (and {len(others)} other benchmarks failed)" if others else ""))
+    reason, others = not_run[0].reason, len(not_run) - 1
+    if others:
+        reason += f" (and {others} other benchmarks failed)"
+    return UserError(reason)

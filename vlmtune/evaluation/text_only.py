@@ -8,19 +8,42 @@ A benchmark on which a baseline does well can be solved by its captions alone. S
 image averaged out.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
-from vlmtune.benchmarks.pair_scorer import PairScorer
+from vlmtune.benchmarks.pair_scorer import Pairs, PairScorer, PairScores
 from vlmtune.errors import UserError
 from vlmtune.language.ngram import NGram
 from vlmtune.types import ImageRef
 
 
-class TextOnlyScore:
+class _TextScorer(ABC):
+    """A scorer of pairs whose scores depend on their texts alone."""
+
+    def __call__(
+        self, images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None
+    ) -> PairScores:
+        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
+
+        Raises:
+            UserError: The model was not fitted, or there is no image to average over.
+        """
+        scores = self._text_scores(images, texts)
+        if pairs is None:
+            return scores.expand(len(images), -1).clone()
+        return scores[pairs[:, 1]]
+
+    @abstractmethod
+    def _text_scores(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "M"]:
+        """The score of each text."""
+
+
+class TextOnlyScore(_TextScorer):
     """The likelihood of the caption as text.
 
     Args:
@@ -46,22 +69,13 @@ class TextOnlyScore:
         """Returns the score of an n-gram model of these captions."""
         return cls(NGram().fit(captions))
 
-    def __call__(
-        self,
-        images: Sequence[ImageRef],
-        texts: Sequence[str],
-        pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
-        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
-
-        Raises:
-            UserError: The model was not fitted.
-        """
+    @override
+    def _text_scores(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "M"]:
         values = [self.model.log_probability(text, self.per_token) for text in texts]
-        return _spread(torch.tensor(values, dtype=torch.float64), len(images), pairs)
+        return torch.tensor(values, dtype=torch.float64)
 
 
-class ImageAveraged:
+class ImageAveraged(_TextScorer):
     r"""A model with the image averaged out: $\bar s_j = \frac{1}{n} \sum_i s_{ij}$.
 
     The mean is over the images of the benchmark, or over n of them. For a dual model this is its
@@ -71,9 +85,6 @@ class ImageAveraged:
         scorer: The model.
         limit: Number of images at most; None for all.
         seed: Seeds their choice.
-
-    Raises:
-        UserError: `limit` is below 1.
 
     Example:
         >>> from pathlib import Path
@@ -85,25 +96,13 @@ class ImageAveraged:
     """
 
     def __init__(self, scorer: PairScorer, limit: int | None = 64, seed: int = 0) -> None:
-        if limit is not None and limit < 1:
-            raise UserError(f"expected a limit of at least 1 image, got {limit}: raise it")
         self.scorer, self.limit, self.seed = scorer, limit, seed
 
-    def __call__(
-        self,
-        images: Sequence[ImageRef],
-        texts: Sequence[str],
-        pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
-        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
-
-        Raises:
-            UserError: There is no image, or one cannot be read.
-        """
+    @override
+    def _text_scores(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "M"]:
         if not images:
             raise UserError("expected images to average over, got none: name a benchmark with some")
-        means = self.scorer(self._sample(images), texts).mean(dim=0)
-        return _spread(means, len(images), pairs)
+        return self.scorer(self._sample(images), texts).mean(dim=0)
 
     def _sample(self, images: Sequence[ImageRef]) -> list[ImageRef]:
         distinct = list(dict.fromkeys(images))
@@ -112,12 +111,3 @@ class ImageAveraged:
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(len(distinct), generator=generator)[: self.limit]
         return [distinct[i] for i in sorted(order.tolist())]
-
-
-def _spread(
-    scores: Float[Tensor, "M"], images: int, pairs: Int[Tensor, "P 2"] | None
-) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
-    """Returns the score of its text for each pair."""
-    if pairs is None:
-        return scores.expand(images, -1).clone()
-    return scores[pairs[:, 1]]

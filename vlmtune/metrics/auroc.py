@@ -1,4 +1,7 @@
-"""How well scores separate true captions from false ones, at any threshold; a tie counts half."""
+"""How well scores separate true captions from false ones, at any threshold; a tie counts half.
+
+In: scores of true and of false captions. Out: the area under the ROC curve with its interval.
+"""
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +31,8 @@ def auroc(
         >>> auroc(torch.tensor([0.9, 0.5]), torch.tensor([0.5, 0.1]), torch.arange(4)).value
         0.875
     """
-    if not len(true) or not len(false) or bool(torch.isnan(torch.cat([true, false])).any()):
+    has_nan = bool(torch.isnan(true).any() or torch.isnan(false).any())
+    if not len(true) or not len(false) or has_nan:
         raise UserError(
             f"expected scores of true and of false captions, got {len(true)} and {len(false)} or "
             "NaN: check the benchmark's files"
@@ -38,10 +42,11 @@ def auroc(
     below = 1 - _placements(false, true)
     area = float(above.mean())
     deviations = torch.cat([(above - area) / len(true), (below - area) / len(false)])
-    fractions = torch.cat([torch.full_like(x, 1 / (2 * len(x))) for x in (true, false)])
-    variance = cluster_variance(deviations, fractions, clusters)
-    half = variance.half_width
-    low, high = (None, None) if half is None else (max(0.0, area - half), min(1.0, area + half))
+    # True and false captions have half of the weight each, however many they are.
+    of_true = torch.full_like(true, 1 / (2 * len(true)))
+    of_false = torch.full_like(false, 1 / (2 * len(false)))
+    variance = cluster_variance(deviations, torch.cat([of_true, of_false]), clusters)
+    low, high = variance.interval(area, 0.0, 1.0)
     n = len(true) + len(false)
     return MetricValue(area, n, 0.5, low, high, clusters=variance.clusters)
 

@@ -1,4 +1,8 @@
-"""Average precision of a ranking, and its mean over classes within a pool of images per class."""
+"""Average precision of a ranking, and its mean over classes within a pool of images per class.
+
+In: scores, truth and pools. Out: average precision of each class, and its chance. Never: a class
+without a positive as 0 without saying so.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -56,11 +60,10 @@ def random_average_precision(positives: int, n: int) -> float:
         >>> round(random_average_precision(2, 5), 4)  # the prevalence is 0.4
         0.5925
     """
-    if not 1 <= positives <= n:
-        raise UserError(f"expected 1 to n positives among n images, got {positives} among {n}")
     if n == 1:
         return 1.0
-    harmonic = float((1 / torch.arange(1, n + 1, dtype=torch.float64)).sum())
+    ranks = torch.arange(1, n + 1, dtype=torch.float64)
+    harmonic = float((1 / ranks).sum())
     return (harmonic + (positives - 1) / (n - 1) * (n - harmonic)) / n
 
 

@@ -1,4 +1,7 @@
-"""From predictions over one set of classes to another set that some of them map to."""
+"""From predictions over one set of classes to another set that some of them map to.
+
+In: the ids of each class. Out: the class of each id.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,6 +27,8 @@ def class_of_id(ids: Mapping[str, Sequence[int]], n: int) -> Int[Tensor, "n"]:
     for number, name in enumerate(sorted(ids)):
         for i in ids[name]:
             if not 0 <= i < n:
-                raise UserError(f"expected ids from 0 to {n - 1}, got {i} for {name!r}: correct it")
+                raise UserError(
+                    f"expected ids from 0 to {n - 1}, got {i} for {name!r}: check the mapping"
+                )
             classes[i] = number
     return classes

@@ -1,5 +1,8 @@
 r"""Means over items that share images or captions, with cluster-robust 95 % intervals.
 
+In: the outcome of each item and what it shares with others. Out: means with intervals. Never: an
+interval narrower than that of independent items.
+
 The interval of a mean in [0, 1] is Wilson's with an effective number of items $n / (D T)$. The
 design effect D is the variance of `cluster_variance` over that of independent items,
 $p (1 - p) / (n - 1)$, and at least 1. $T = (t_f / t_{n-1})^2$ holds Student's quantiles: a variance
@@ -79,7 +82,9 @@ def macro_mean(
     counted = groups >= 0
     values, clusters = _checked(values[counted]), clusters[counted]
     means, member, sizes = group_means(values, groups[counted])
-    weights = torch.ones_like(means) if weights is None else weights.double()
+    if weights is None:
+        weights = torch.ones_like(means)
+    weights = weights.double()
     # Divide last, so that means of 1 give exactly 1.
     mean = float((weights * means).sum() / weights.sum())
     item_weights = (weights / weights.sum() / sizes)[member]
@@ -103,8 +108,7 @@ def cluster_robust_rank(
     mean = float(ranks.mean())
     fractions = torch.full_like(ranks, 1 / len(ranks))
     variance = cluster_variance((ranks - mean) * fractions, fractions, clusters)
-    half = variance.half_width
-    low, high = (None, None) if half is None else (max(1.0, mean - half), mean + half)
+    low, high = variance.interval(mean, least=1.0)
     return MetricValue(mean, len(ranks), chance, low, high, False, "rank", variance.clusters)
 
 
@@ -161,7 +165,8 @@ def connected_components(members: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
 
 
 def _checked(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    if not len(values) or not bool(((values >= 0) & (values <= 1)).all()):
+    inside = (values >= 0) & (values <= 1)  # False for NaN, too
+    if not len(values) or not bool(inside.all()):
         raise UserError(
             f"expected values between 0 and 1 to average, got {len(values)} values: "
             "check the benchmark's files"

@@ -1,5 +1,8 @@
 r"""How much a mean varies if items share images or captions, and how well that is known.
 
+In: weighted deviations from a mean and the cluster of each. Out: the variance of the mean and its
+degrees of freedom.
+
 Items of one image or caption are not independent: a model that misreads it errs on all of them.
 The variance of a mean $\sum_i w_i y_i$ is therefore that of the totals of clusters,
 $V = \sum_c (\sum_{i \in c} w_i (y_i - \bar y))^2 / (1 - s_c)$ with the share $s_c$ of a cluster in
@@ -44,6 +47,21 @@ class Variance:
             return None
         return t_quantile(self.freedom) * math.sqrt(self.value)
 
+    def interval(
+        self, mean: float, least: float = -math.inf, most: float = math.inf
+    ) -> tuple[float, float] | tuple[None, None]:
+        """The 95 % interval of a mean by Student's t, cut to [least, most]; None as `half_width`.
+
+        Example:
+            >>> low, high = Variance(0.01, 9, 10).interval(0.9, most=1.0)
+            >>> round(low, 3), high
+            (0.674, 1.0)
+        """
+        half = self.half_width
+        if half is None:
+            return None, None
+        return max(least, mean - half), min(most, mean + half)
+
 
 def cluster_variance(
     deviations: Float[Tensor, "n"], fractions: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"]
@@ -63,15 +81,21 @@ def cluster_variance(
         >>> together.value > apart.value, together.freedom < apart.freedom
         (True, True)
     """
-    ways = clusters.reshape(len(clusters), -1)
-    each = [_one_way(deviations, fractions, way) for way in ways.unbind(dim=1)]
-    if len(each) == 1:
-        return each[0]
-    _, cells = torch.unique(ways, dim=0, return_inverse=True)
+    if clusters.ndim == 1:
+        return _one_way(deviations, fractions, clusters)
+    ways = clusters.unbind(dim=1)
+    if len(ways) == 1:
+        return _one_way(deviations, fractions, ways[0])
+    images = _one_way(deviations, fractions, ways[0])
+    captions = _one_way(deviations, fractions, ways[1])
+    _, cells = torch.unique(clusters, dim=0, return_inverse=True)
     both = _one_way(deviations, fractions, cells)
-    values = [one.value for one in each]
-    value = max(sum(values) - both.value, *values)
-    return Variance(value, min(one.freedom for one in each), min(one.clusters for one in each))
+    total = images.value + captions.value - both.value
+    return Variance(
+        max(total, images.value, captions.value),
+        min(images.freedom, captions.freedom),
+        min(images.clusters, captions.clusters),
+    )
 
 
 def degrees_of_freedom(fractions: Float[Tensor, "C"]) -> float:
@@ -93,15 +117,17 @@ def degrees_of_freedom(fractions: Float[Tensor, "C"]) -> float:
         1.0
     """
     fractions = fractions.double()
-    factor = fractions**2 / (1 - fractions)
+    factor = fractions**2 / (1 - fractions)  # a_c squared
     total = (fractions**2).sum()
-    variances = factor * (1 - 2 * fractions + total)
-    # Products of different clusters: those of all pairs, less those of each with itself.
-    sums = [(factor * fractions**k).sum() for k in range(3)]
-    pairs = total**2 * sums[0] ** 2 - 4 * total * sums[0] * sums[1]
-    pairs = pairs + 2 * sums[0] * sums[2] + 2 * sums[1] ** 2
+    variances = factor * (1 - 2 * fractions + total)  # M_cc
+    # The squared M_cd of all pairs of clusters, without a loop over pairs: sums over c of
+    # a_c squared times 1, s_c and s_c squared, from which each cluster with itself is taken.
+    first, second, third = ((factor * fractions**k).sum() for k in range(3))
+    pairs = total**2 * first**2 - 4 * total * first * second
+    pairs = pairs + 2 * first * third + 2 * second**2
     itself = (factor**2 * (total - 2 * fractions) ** 2).sum()
-    return float(variances.sum() ** 2 / ((variances**2).sum() + pairs - itself))
+    sum_of_products = (variances**2).sum() + pairs - itself
+    return float(variances.sum() ** 2 / sum_of_products)
 
 
 def add_variances(one: Variance, other: Variance) -> Variance:
@@ -120,8 +146,10 @@ def add_variances(one: Variance, other: Variance) -> Variance:
     total = one.value + other.value
     if not one.freedom or not other.freedom or not total:
         return Variance(total, min(one.freedom, other.freedom), one.clusters)
-    squared = [t_quantile(part.freedom) ** 2 * part.value for part in (one, other)]
-    return Variance(total, freedom_of(math.sqrt(sum(squared) / total)), one.clusters)
+    squared = t_quantile(one.freedom) ** 2 * one.value
+    squared += t_quantile(other.freedom) ** 2 * other.value
+    quantile = math.sqrt(squared / total)
+    return Variance(total, freedom_of(quantile), one.clusters)
 
 
 def count_clusters(clusters: Int[Tensor, "n *ways"]) -> int:
@@ -144,8 +172,9 @@ def cluster_totals(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"]) -> Fl
 def _one_way(
     deviations: Float[Tensor, "n"], fractions: Float[Tensor, "n"], clusters: Int[Tensor, "n"]
 ) -> Variance:
-    totals, sizes = cluster_totals(deviations, clusters), cluster_totals(fractions, clusters)
-    totals, sizes = totals[sizes > 0], sizes[sizes > 0]
+    sizes = cluster_totals(fractions, clusters)
+    totals = cluster_totals(deviations, clusters)[sizes > 0]
+    sizes = sizes[sizes > 0]
     if len(totals) < 2:
         return Variance(0.0, 0.0, len(totals))
     value = float((totals**2 / (1 - sizes)).sum())

@@ -60,7 +60,8 @@ def pearson(first: Sequence[float], second: Sequence[float]) -> Correlation:
         r = max(-1.0, min(1.0, correlation(first, second)))
     except StatisticsError:  # a number that never changes
         return Correlation(None, None, n)
-    return Correlation(r, _p_value(r, n - 2) if n > 2 else None, n)
+    p = _p_value(r, n - 2) if n > 2 else None
+    return Correlation(r, p, n)
 
 
 def _p_value(r: float, freedom: int) -> float:

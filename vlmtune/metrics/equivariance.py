@@ -1,5 +1,8 @@
 r"""Equivariance of embeddings: does the same change of a factor change them alike?
 
+In: embeddings before and after a change. Out: cosines of their differences, and the mean with its
+interval.
+
 For a change of a factor from one value to another, sample i (an object with all its other factors)
 has the difference vector $\delta_i = f(i, b') - f(i, b)$ of its normalised embeddings. Equivariance
 is the mean cosine of difference vectors of the same change: of two samples (image or text
@@ -30,7 +33,9 @@ def alignment(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
         [0.5, 0.5, 0.0]
     """
     units = _units(differences)
-    return ((units @ units.sum(dim=0)) - (units * units).sum(dim=1)) / (len(units) - 1)
+    with_all = units @ units.sum(dim=0)
+    with_itself = (units * units).sum(dim=1)
+    return (with_all - with_itself) / (len(units) - 1)
 
 
 def paired_alignment(
@@ -48,7 +53,8 @@ def paired_alignment(
     units = _units(differences)
     order = torch.randperm(len(units), generator=generator)
     cosines = torch.empty(len(units), dtype=units.dtype)
-    cosines[order] = (units[order] * units[order.roll(-1)]).sum(dim=1)
+    one, other = units[order], units[order.roll(-1)]
+    cosines[order] = (one * other).sum(dim=1)
     return cosines
 
 
@@ -59,7 +65,8 @@ def agreement(one: Float[Tensor, "n d"], other: Float[Tensor, "n d"]) -> Float[T
         >>> agreement(torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 3.0]]))
         tensor([0.7071], dtype=torch.float64)
     """
-    return (normalize(one.double(), dim=1) * normalize(other.double(), dim=1)).sum(dim=1)
+    one, other = normalize(one.double(), dim=1), normalize(other.double(), dim=1)
+    return (one * other).sum(dim=1)
 
 
 def mean_cosine(
@@ -86,15 +93,9 @@ def mean_cosine(
     mean = float(values.mean())
     fractions = torch.full_like(values, 1 / len(values))
     variance = cluster_variance(degree * (values - mean) * fractions, fractions, clusters)
-    half = variance.half_width
-    low, high = (None, None) if half is None else (max(-1.0, mean - half), min(1.0, mean + half))
+    low, high = variance.interval(mean, -1.0, 1.0)
     return MetricValue(mean, len(values), 0.0, low, high, unit="cosine", clusters=variance.clusters)
 
 
 def _units(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    if len(differences) < 2:
-        raise UserError(
-            f"expected at least two samples of one change, got {len(differences)}: "
-            "equivariance compares them"
-        )
     return normalize(differences.detach().double().cpu(), dim=1)

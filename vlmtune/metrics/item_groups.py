@@ -1,4 +1,7 @@
-"""Groups of items, for means over groups of the mean within each."""
+"""Groups of items, for means over groups of the mean within each.
+
+In: the group of each item. Out: weights and means.
+"""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """One true candidate among several: its rank and credit; a tie is lost, won or half (`ties`).
 
+In: scores of the candidates of each item. Out: ranks, credit and chance. Never: a rank of NaN.
+
 Column 0 of the scores is the true candidate; -inf pads a row with fewer candidates. Two true texts
 and their false ones are also compared among themselves, by their embeddings.
 """
@@ -90,14 +92,15 @@ def text_to_text_correct(
         [True, False]
     """
     # Sums of products, not a matrix product: equal texts must get equal cosines.
-    cosines = torch.stack([(texts[:, a, None] * texts).sum(dim=2) for a in range(anchors)], dim=1)
+    cosines = (texts[:, :anchors, None] * texts[:, None]).sum(dim=3)
     rivals = torch.where(false[:, None], cosines, -torch.inf)
     return cosines[:, 0, 1] > rivals.amax(dim=(1, 2))
 
 
 def _compared(scores: Float[Tensor, "n m"]) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
     """How many candidates score higher than the true one, and how many tie with it."""
-    wrong: Bool[Tensor, "n"] = torch.isnan(scores).any(dim=1) | ~torch.isfinite(scores[:, 0])
+    # -inf pads the other columns, so these may be infinite.
+    wrong = torch.isnan(scores).any(dim=1) | ~torch.isfinite(scores[:, 0])
     if wrong.any():
         raise UserError(
             f"expected finite scores, those of {int(wrong.sum())} of {len(scores)} items are NaN "

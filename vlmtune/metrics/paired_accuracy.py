@@ -1,5 +1,7 @@
 """Correctness of 2 x 2 items: two images, two captions, caption i true of image i.
 
+In: 2 x 2 scores of each item. Out: which items are right. Never: a tie that is won.
+
 Rows are images, columns are captions. A correct answer needs a strictly greater score, so a tie is
 wrong. An item's group score is 1 if both its image and its text score are.
 Source: Winoground, Thrush et al. 2022, section 3.1; the image score is the accuracy of Cola,
@@ -25,8 +27,8 @@ def image_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
         >>> image_correct(torch.tensor([[[0.9, 0.2], [0.1, 0.3]], [[0.5, 0.0], [0.5, 1.0]]]))
         tensor([ True, False])
     """
-    scores = comparable(scores)
-    return (scores[:, 0, 0] > scores[:, 1, 0]) & (scores[:, 1, 1] > scores[:, 0, 1])
+    (s00, s01), (s10, s11) = _cells(scores)
+    return (s00 > s10) & (s11 > s01)
 
 
 def text_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
@@ -36,8 +38,8 @@ def text_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
         >>> text_correct(torch.tensor([[[0.9, 0.95], [0.1, 0.96]]]))
         tensor([False])
     """
-    scores = comparable(scores)
-    return (scores[:, 0, 0] > scores[:, 0, 1]) & (scores[:, 1, 1] > scores[:, 1, 0])
+    (s00, s01), (s10, s11) = _cells(scores)
+    return (s00 > s01) & (s11 > s10)
 
 
 def equivariance_deviations(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 2"]:
@@ -54,7 +56,13 @@ def equivariance_deviations(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 
         >>> equivariance_deviations(torch.tensor([[[2.0, 1.0], [0.0, 4.0]]])).tolist()
         [[3.0, 1.0]]
     """
-    scores = comparable(scores)
-    true = scores[:, 0, 0] - scores[:, 1, 1]
-    false = scores[:, 0, 1] - scores[:, 1, 0]
-    return torch.stack([(true - false).abs(), (true + false).abs()], dim=1)
+    (s00, s01), (s10, s11) = _cells(scores)
+    true, false = s00 - s11, s01 - s10
+    on_text = (true - false).abs()
+    on_image = (true + false).abs()
+    return torch.stack([on_text, on_image], dim=1)
+
+
+def _cells(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "2 2 n"]:
+    """The scores of image i with caption j of all items, as `cells[i, j]`."""
+    return comparable(scores).movedim(0, 2)

@@ -1,4 +1,8 @@
-"""Retrieval ranks among images and captions, both ways; a tie is lost unless `ties` is "first"."""
+"""Retrieval ranks among images and captions, both ways; a tie is lost unless `ties` is "first".
+
+In: a matrix of scores and its true pairs. Out: the rank of each query. Never: a copy of the whole
+matrix.
+"""
 
 from typing import Literal
 
@@ -41,21 +45,26 @@ def bank_ranks(
     """
     true_scores = scores[true[:, 0], true[:, 1]]
     ranks, best, first = [], [], []
-    for side, size in enumerate(scores.shape):
+    for side, queries in enumerate(("images", "captions")):
+        size, partners = scores.shape[side], scores.shape[1 - side]
         query, partner = true[:, side], true[:, 1 - side]
         if len(query.unique()) != size or bool(torch.isnan(true_scores).any()):
             raise UserError(
-                f"expected a true partner and finite scores for each of {size} "
-                f"{('images', 'captions')[side]}, one has none: check the file, or evaluate in fp32"
+                f"expected a true partner and finite scores for each of {size} {queries}, one has "
+                "none: check the file, or evaluate in fp32"
             )
         top = true_scores.new_full((size,), -torch.inf)
         top = top.scatter_reduce(0, query, true_scores, "amax")
-        is_top = true_scores == top[query]
-        ranks.append(1 - torch.bincount(query[is_top], minlength=size) if ties == "wrong" else 1)
         best.append(top)
+        is_top = true_scores == top[query]
+        rank = torch.ones(size, dtype=torch.int64)
+        if ties == "wrong":
+            # The counts below include the true partners that score the best true score.
+            rank -= torch.bincount(query[is_top], minlength=size)
+        ranks.append(rank)
         # Only a true partner with the best score can be the first one that has it.
-        position = torch.where(is_top, partner, scores.shape[1 - side])
-        start = partner.new_full((size,), scores.shape[1 - side])
+        position = torch.where(is_top, partner, partners)
+        start = partner.new_full((size,), partners)
         first.append(start.scatter_reduce(0, query, position, "amin"))
     counts = _counts_above(scores, (best[0], best[1]), (first[0], first[1]), ties)
     return ranks[0] + counts[0], ranks[1] + counts[1]
@@ -75,14 +84,20 @@ def _counts_above(
     rows = max(1, CHUNK // m)
     for start in range(0, n, rows):
         part = slice(start, start + rows)
-        chunk, top = comparable(scores[part]), best[0][part, None]
+        chunk = comparable(scores[part])
+        best_text, best_image = best[0][part, None], best[1]
         if ties == "wrong":
-            across[part] = (chunk >= top).sum(dim=1)
-            down += (chunk >= best[1]).sum(dim=0)
-            continue
-        images = torch.arange(start, start + len(chunk))[:, None]
-        across[part] = ((chunk > top) | ((chunk == top) & (columns < first[0][part, None]))).sum(1)
-        down += ((chunk > best[1]) | ((chunk == best[1]) & (images < first[1]))).sum(dim=0)
+            before_text = chunk >= best_text
+            before_image = chunk >= best_image
+        else:
+            # Of equal scores the first in the order of the file comes first.
+            images = torch.arange(start, start + len(chunk))[:, None]
+            earlier_text = columns < first[0][part, None]
+            earlier_image = images < first[1]
+            before_text = (chunk > best_text) | ((chunk == best_text) & earlier_text)
+            before_image = (chunk > best_image) | ((chunk == best_image) & earlier_image)
+        across[part] = before_text.sum(dim=1)
+        down += before_image.sum(dim=0)
     return across, down
 
 
@@ -104,5 +119,6 @@ def hit_chance(partners: Int[Tensor, "n"], candidates: int, k: int) -> Float[Ten
     """
     missed = torch.ones(len(partners), dtype=torch.float64)
     for i in range(min(k, candidates)):
-        missed *= (candidates - i - partners).clamp(min=0).double() / (candidates - i)
+        left = candidates - i
+        missed *= (left - partners).clamp(min=0).double() / left
     return 1 - missed

@@ -75,31 +75,37 @@ def seeded_difference(
         >>> seeded_difference(lucky, bad).p > 0.05
         True
     """
-    both = [outcomes.double(), baseline.double()]
-    clusters = torch.arange(both[0].shape[1]) if clusters is None else clusters
+    recipe, other = outcomes.double(), baseline.double()
+    if clusters is None:
+        clusters = torch.arange(recipe.shape[1])
     weights = torch.ones(len(clusters), dtype=torch.float64)
     if groups is not None:
         weights = groups.item_weights()
         counted = weights > 0
-        both, clusters = [x[:, counted] for x in both], clusters[counted]
-        weights = weights[counted]
-    if not len(clusters) or not all(bool(x.isfinite().all()) for x in both):
+        recipe, other = recipe[:, counted], other[:, counted]
+        clusters, weights = clusters[counted], weights[counted]
+    n = len(clusters)
+    if not n or not bool(recipe.isfinite().all() and other.isfinite().all()):
         raise UserError("expected items with finite outcomes to compare: evaluate again")
-    ahead = both[0].mean(dim=0) - both[1].mean(dim=0)
+
+    ahead = recipe.mean(dim=0) - other.mean(dim=0)
     fractions = weights / weights.sum()
     difference = float((ahead * fractions).sum())
-    won, lost = int((ahead > ROUNDING).sum()), int((ahead < -ROUNDING).sum())
+    won = int((ahead > ROUNDING).sum())
+    lost = int((ahead < -ROUNDING).sum())
     test = "runs and items" if paired else "seeds and items"
-    if paired and both[0].equal(both[1]):
-        return PairedDifference(0.0, None, None, 0, 0, len(clusters), 1.0, test)
-    over_items = difference_variance(ahead, clusters, weights, degree)
-    means = [(x * fractions).sum(dim=1) for x in both]
+    if paired and recipe.equal(other):
+        return PairedDifference(0.0, None, None, 0, 0, n, 1.0, test)
+
+    variance = difference_variance(ahead, clusters, weights, degree)
+    means = [(recipe * fractions).sum(dim=1), (other * fractions).sum(dim=1)]
     if paired:
         means, varies = [means[0] - means[1]], (True,)
     over_seeds = variance_over_seeds(means, varies)
-    variance = add_variances(over_items, over_seeds) if over_seeds else over_items
+    if over_seeds is not None:
+        variance = add_variances(variance, over_seeds)
     low, high, p = interval_and_p(difference, variance)
-    return PairedDifference(difference, low, high, won, lost, len(clusters), p, test)
+    return PairedDifference(difference, low, high, won, lost, n, p, test)
 
 
 def variance_over_seeds(
@@ -119,7 +125,10 @@ def variance_over_seeds(
     freedom = sum(len(seeds) - 1 for seeds in means)
     if not freedom:
         return None
-    squared = sum(float(((seeds - seeds.mean()) ** 2).sum()) for seeds in means)
-    changing = [seeds for seeds, one in zip(means, varies, strict=True) if one or len(seeds) > 1]
-    value = squared / freedom * sum(1 / len(seeds) for seeds in changing)
+    squared, inverse_counts = 0.0, 0.0
+    for seeds, changes in zip(means, varies, strict=True):
+        squared += float(((seeds - seeds.mean()) ** 2).sum())
+        if changes or len(seeds) > 1:
+            inverse_counts += 1 / len(seeds)
+    value = squared / freedom * inverse_counts
     return Variance(value, freedom, sum(map(len, means)))

@@ -1,5 +1,7 @@
 """Two models on the same items: the difference, and whether it could be chance.
 
+In: the outcomes of two models on the same items. Out: the difference, its interval and a p value.
+
 The tests look at the items on which the models differ. Two overlapping intervals do not show that
 two models are equal; the paired interval shows a difference if it leaves out zero.
 """
@@ -64,16 +66,17 @@ def mcnemar(won: int, lost: int) -> float:
         >>> mcnemar(1, 5), mcnemar(3, 3)  # 2 * (1 + 6) / 64
         (0.21875, 1.0)
     """
-    if won < 0 or lost < 0:
-        raise UserError(f"expected counts of items, got {won} won and {lost} lost: correct them")
     if won == lost:
         return 1.0
     trials, fewer = won + lost, min(won, lost)
     if trials <= 1000:
-        return 2 * sum(math.comb(trials, k) for k in range(fewer + 1)) / 2**trials
+        tail = sum(math.comb(trials, k) for k in range(fewer + 1))
+        return 2 * tail / 2**trials
+    # In logarithms: the binomials of more trials overflow.
     k = torch.arange(fewer + 1, dtype=torch.float64)
     logs = math.lgamma(trials + 1) - torch.lgamma(k + 1) - torch.lgamma(trials - k + 1)
-    return min(1.0, 2 * float(torch.exp(torch.logsumexp(logs, 0) - trials * math.log(2))))
+    log_tail = torch.logsumexp(logs, 0) - trials * math.log(2)
+    return min(1.0, 2 * float(torch.exp(log_tail)))
 
 
 def difference_variance(
@@ -111,10 +114,13 @@ def difference_variance(
     weights = torch.ones_like(differences) if weights is None else weights.double()
     fractions = weights / weights.sum()
     mean = (fractions * differences).sum()
-    variance = cluster_variance(degree * fractions * (differences - mean), fractions, clusters)
+    deviations = degree * fractions * (differences - mean)
+    variance = cluster_variance(deviations, fractions, clusters)
+    # The least that clusters which happen to agree may be taken to vary, see above.
     ways = clusters.reshape(len(clusters), -1)
     largest = max(float(cluster_totals(fractions, way).max()) for way in ways.unbind(dim=1))
-    least = (degree * largest * float(differences.abs().max()) / 2) ** 2
+    extreme = float(differences.abs().max())
+    least = (degree * largest * extreme / 2) ** 2
     return replace(variance, value=max(variance.value, least))
 
 
@@ -134,7 +140,8 @@ def interval_and_p(
     if half is None:
         return None, None, None
     if not variance.value:
-        return difference, difference, 1.0 if abs(difference) < ROUNDING else 0.0
+        p = 1.0 if abs(difference) < ROUNDING else 0.0
+        return difference, difference, p
     p = two_sided_p(difference / math.sqrt(variance.value), variance.freedom)
     return difference - half, difference + half, p
 
@@ -163,24 +170,33 @@ def paired_difference(
         >>> difference.difference, difference.won, difference.lost, difference.test
         (0.25, 2, 1, 'McNemar')
     """
-    clusters = torch.arange(len(outcomes)) if clusters is None else clusters
+    if clusters is None:
+        clusters = torch.arange(len(outcomes))
     if groups is not None:
         counted = groups.members >= 0
         outcomes, baseline, clusters = outcomes[counted], baseline[counted], clusters[counted]
         groups = ItemGroups(groups.members[counted], groups.weights)
-        groups = groups if len(groups.present_weights()) > 1 else None  # one group: a plain mean
+        if len(groups.present_weights()) <= 1:  # one group: a plain mean
+            groups = None
     n = len(outcomes)
     if not n:
         raise UserError("expected items to compare, got none: evaluate again")
     differences = outcomes.double() - baseline.double()
-    won, lost = int((differences > 0).sum()), int((differences < 0).sum())
-    independent = count_clusters(clusters) == n
-    binary = all(bool(((x == 0) | (x == 1)).all()) for x in (outcomes, baseline))
-    mean = float(differences.mean()) if groups is None else groups.mean(differences)
-    weights = None if groups is None else groups.item_weights()
+    won = int((differences > 0).sum())
+    lost = int((differences < 0).sum())
+    if groups is None:
+        mean, weights = float(differences.mean()), None
+    else:
+        mean, weights = groups.mean(differences), groups.item_weights()
     variance = difference_variance(differences, clusters, weights, degree)
     low, high, p = interval_and_p(mean, variance)
     test: Literal["McNemar", "t"] = "t"
+    independent = count_clusters(clusters) == n
+    binary = _is_binary(outcomes) and _is_binary(baseline)
     if binary and independent and groups is None and degree == 1:
         test, p = "McNemar", mcnemar(won, lost)
     return PairedDifference(mean, low, high, won, lost, n, p, test)
+
+
+def _is_binary(values: Float[Tensor, "n"]) -> bool:
+    return bool(((values == 0) | (values == 1)).all())

@@ -1,6 +1,6 @@
 """Student's t distribution: how far an estimate strays if its variance is estimated, too.
 
-In: degrees of freedom. Out: the 97.5 % point, or a p value. Never: data.
+In: degrees of freedom. Out: the 97.5 % point, or a p value.
 """
 
 from scipy.special import stdtr, stdtridf, stdtrit

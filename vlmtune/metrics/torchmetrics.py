@@ -94,9 +94,13 @@ class PairedAccuracy(_Mean):
 
     @override
     def update(self, scores: Float[Tensor, "n 2 2"]) -> None:
-        rules = {"text": [text_correct], "image": [image_correct]}
-        correct = [rule(scores) for rule in rules.get(self.side, [text_correct, image_correct])]
-        self._add(torch.stack(correct).all(dim=0).double())
+        if self.side == "text":
+            correct = text_correct(scores)
+        elif self.side == "image":
+            correct = image_correct(scores)
+        else:
+            correct = text_correct(scores) & image_correct(scores)
+        self._add(correct.double())
 
 
 class ColaMeanAveragePrecision(_Metric):

@@ -1,4 +1,7 @@
-"""A number with its sample size, chance level and interval: what every benchmark reports."""
+"""A number with its sample size, chance level and interval: what every benchmark reports.
+
+In: numbers of a benchmark. Out: the same numbers, with what a reader needs to judge them.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -7,6 +7,7 @@ groups, and top-k. Never: files.
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -14,9 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import SHOWN, Benchmark, check_scores, gallery
-from vlmtune.benchmarks.items import Items, number
-from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, pair_scorer
+from vlmtune.benchmarks.base import SHOWN, Benchmark, gallery
+from vlmtune.benchmarks.items import Items, number, numbered
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
@@ -78,12 +79,15 @@ class Bank:
     @property
     def true(self) -> Int[Tensor, "T 2"]:
         """The true pairs of an image and a prompt."""
-        rows, right = (self.labels[:, None] == self.classes).nonzero().unbind(dim=1)
-        prompts = self.texts[self.prompts[right]]
-        return torch.stack([self.images[rows][:, None].expand_as(prompts), prompts], -1).view(-1, 2)
+        is_true = self.labels[:, None] == self.classes
+        rows, candidates = is_true.nonzero().unbind(dim=1)
+        prompts = self.texts[self.prompts[candidates]]
+        images = self.images[rows][:, None].expand_as(prompts)
+        return torch.stack([images, prompts], dim=-1).view(-1, 2)
 
     def by_candidate(self, scores: Float[Tensor, "k m"]) -> Float[Tensor, "k C"]:
         """The mean score of the prompts of each candidate."""
+        # One prompt each, in order: the usual case needs no copy of the scores.
         if self.prompts.equal(torch.arange(len(self.texts))[:, None]):
             return scores
         total = torch.zeros(len(scores), len(self.prompts), dtype=torch.float64)
@@ -166,45 +170,35 @@ class Classification(Benchmark[ClassItems]):
 
     @override
     def arrange(self, items: Sequence[ClassItem]) -> ClassItems:
-        groups = number(item.group for item in items)
-        images = number(item.image for item in items)
-        clusters = number(item.cluster for item in items)
+        images, image = numbered(item.image for item in items)
+        groups, members = numbered(item.group for item in items)
+        _, clusters = numbered(item.cluster for item in items)
         labels = number(sorted({item.label for item in items}))
-        members = torch.tensor([groups[item.group] for item in items])
         label = torch.tensor([labels[item.label] for item in items])
-        image = torch.tensor([images[item.image] for item in items])
+        # The items of each bank: of one group, or all.
+        rows_of = {"": torch.arange(len(items))}
+        if self.bank_per_group:
+            rows_of = {group: (members == g).nonzero()[:, 0] for g, group in enumerate(groups)}
         texts: dict[str, int] = {}
         banks = []
         chance = torch.zeros(len(items), dtype=torch.float64)
         candidate_counts = torch.zeros(len(items), dtype=torch.int64)
-        for g, group in enumerate(groups if self.bank_per_group else [""]):
+        for group, rows in rows_of.items():
             candidates = self.candidates(group)
-            columns = number(prompt for x in candidates for prompt in x.prompts)
-            texts_of_bank = torch.tensor([texts.setdefault(text, len(texts)) for text in columns])
-            rows = torch.arange(len(items))
-            rows = rows[members == g] if self.bank_per_group else rows
-            classes = torch.tensor([labels.get(x.label or "", -1) for x in candidates])
-            bank = Bank(
-                rows,
-                image[rows],
-                texts_of_bank,
-                torch.tensor([[columns[text] for text in x.prompts] for x in candidates]),
-                label[rows],
-                classes,
-                tuple(x.name for x in candidates),
-            )
+            bank = _bank(candidates, texts, labels, rows, image[rows], label[rows])
             banks.append(bank)
-            of_class = torch.bincount(classes[classes >= 0], minlength=len(labels))
-            chance[rows] = of_class[label[rows]].double() / len(candidates)
+            known = bank.classes[bank.classes >= 0]
+            of_class = torch.bincount(known, minlength=len(labels))
+            chance[rows] = of_class[bank.labels].double() / len(candidates)
             candidate_counts[rows] = len(candidates)
         return ClassItems(
-            images=tuple(images),
+            images=images,
             texts=tuple(texts),
             pairs=None,
-            clusters=torch.tensor([clusters[item.cluster] for item in items]),
+            clusters=clusters,
             compared=(),
             banks=tuple(banks),
-            groups=tuple(groups),
+            groups=groups,
             members=members,
             labels=label,
             chance=chance,
@@ -220,12 +214,15 @@ class Classification(Benchmark[ClassItems]):
         for bank in items.banks:
             texts = [items.texts[j] for j in bank.texts.tolist()]
             images = [items.images[i] for i in bank.images.tolist()]
+            # The prompts of 1,000 classes times 50,000 images would not fit in memory at once.
             size = max(1, HELD // len(texts))
-            where = f"{items.groups[int(items.members[bank.items[0]])]} of {self.name}"
+            name = self.name
+            if self.bank_per_group:
+                group = int(items.members[bank.items[0]])
+                name = f"{items.groups[group]} of {self.name}"
             for start in range(0, len(images), size):
                 part = images[start : start + size]
                 scores = score(part, texts, None).detach().cpu()
-                name = where if self.bank_per_group else self.name
                 check_scores(scores, (len(part), len(texts)), name)
                 ranks.append(self._ranks(bank.by_candidate(scores), bank, start))
         return self._evaluate_ranks(ranks)
@@ -233,11 +230,11 @@ class Classification(Benchmark[ClassItems]):
     @override
     def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
         scores = scores.detach().cpu()
-        banks = self.items.banks
-        values = (x.by_candidate(scores[x.images][:, x.texts]) for x in banks)
-        return self._evaluate_ranks(
-            [self._ranks(v, bank) for v, bank in zip(values, banks, strict=True)]
-        )
+        ranks = []
+        for bank in self.items.banks:
+            of_prompts = scores[bank.images][:, bank.texts]
+            ranks.append(self._ranks(bank.by_candidate(of_prompts), bank))
+        return self._evaluate_ranks(ranks)
 
     def _by_classifier(self, score: ImageClassifier) -> Result:
         images, outputs = self.items.images, self.outputs(score.labels)
@@ -254,72 +251,118 @@ class Classification(Benchmark[ClassItems]):
         labels = bank.labels[start : start + len(values)]
         # In parts: comparisons of a bank of 10^8 scores would not fit beside it.
         rows = max(1, COMPARED // values.shape[1])
-        parts = zip(values.split(rows), labels.split(rows), strict=True)
-        ranks = [_rank(part, true[:, None] == bank.classes, self.strict) for part, true in parts]
+        ranks = []
+        for part, true in zip(values.split(rows), labels.split(rows), strict=True):
+            is_true = true[:, None] == bank.classes
+            ranks.append(_rank(part, is_true, self.strict))
         return _joined(ranks)
 
     def _evaluate_ranks(self, parts: Sequence[Ranks]) -> Result:
         items = self.items
-        ranked = _joined(parts)
+        # Banks come one after the other; items keep the order of the file.
         order = torch.cat([bank.items for bank in items.banks]).argsort()
-        ranked = Ranks(*(column[order] for column in ranked))
+        joined = _joined(parts)
+        ranked = Ranks(joined.ranks[order], joined.best[order], joined.scores[order])
         hits = (ranked.ranks == 1).double()
         everything = torch.arange(len(hits))
-        metrics = {
-            key: self._rate(ranked, k, everything, items.clusters)
-            for key, k in self.keys.items()
-            if k == 1 or k < int(items.candidates.min())
-        }
+
+        metrics: dict[str, MetricValue] = {}
+        fewest = int(items.candidates.min())
+        for key, k in self.keys.items():
+            if k == 1 or k < fewest:
+                metrics[key] = self._rate(ranked, k, everything, items.clusters)
         expected = macro_mean(items.chance, items.members, items.clusters).value
         metrics["macro_accuracy"] = macro_mean(hits, items.members, items.clusters, expected)
-        members = [(items.members == g).nonzero()[:, 0] for g in range(len(items.groups))]
-        rows_of = dict(zip(items.groups, members, strict=True)) if self.group_keys else {}
-        for name, rows in rows_of.items():
-            clusters = self.group_clusters(name, rows)
-            for key, k in self.group_keys.items():
-                metrics[f"{key}/{name}"] = self._rate(ranked, k, rows, clusters)
-        galleries = rows_of.values() or [everything]
-        sizes = torch.bincount(items.labels)
-        series = torch.bincount(items.labels, weights=hits) / sizes
-        return self.result(
-            metrics,
-            hits,
-            items.clusters,
-            series={"class_accuracy": tuple(series.tolist())} if self.class_series else {},
-            examples=tuple(x for rows in galleries for x in self._examples(ranked, rows)),
-        )
+
+        galleries = []
+        if not self.group_keys:
+            galleries.append(everything)
+        else:
+            for g, name in enumerate(items.groups):
+                rows = (items.members == g).nonzero()[:, 0]
+                galleries.append(rows)
+                clusters = self.group_clusters(name, rows)
+                for key, k in self.group_keys.items():
+                    metrics[f"{key}/{name}"] = self._rate(ranked, k, rows, clusters)
+        examples: list[Example] = []
+        for rows in galleries:
+            examples += self._examples(ranked, rows)
+
+        series = {}
+        if self.class_series:
+            sizes = torch.bincount(items.labels)
+            by_class = torch.bincount(items.labels, weights=hits) / sizes
+            series["class_accuracy"] = tuple(by_class.tolist())
+        return self.result(metrics, hits, items.clusters, series=series, examples=tuple(examples))
 
     def _rate(
         self, ranked: Ranks, k: int, rows: Int[Tensor, "k"], clusters: Int[Tensor, "k"]
     ) -> MetricValue:
         """How often a true candidate is among the first k."""
-        items, hits = self.items, (ranked.ranks[rows] <= k).double()
-        chance = items.chance[rows]
+        hits = (ranked.ranks[rows] <= k).double()
+        chance = self.items.chance[rows]
         if k > 1:
-            by_chance = [min(1.0, k / size) for size in items.candidates[rows].tolist()]
-            chance = torch.tensor(by_chance, dtype=torch.float64)
-        same = bool((chance == chance[0]).all())  # the mean of equal numbers may differ from them
-        return cluster_robust_mean(hits, clusters, float(chance[0] if same else chance.mean()))
+            sizes = self.items.candidates[rows].double()
+            chance = (torch.full_like(sizes, k) / sizes).clamp(max=1)
+        # The mean of equal numbers may differ from them by rounding.
+        mean = chance[0] if bool((chance == chance[0]).all()) else chance.mean()
+        return cluster_robust_mean(hits, clusters, float(mean))
 
     def _examples(self, ranked: Ranks, rows: Int[Tensor, "k"]) -> tuple[Example, ...]:
-        """The first right and wrong images, with the candidate that won and the other."""
-        items = self.items
+        """The first right and wrong images: of each class, or of each image within a group."""
+        right = (ranked.ranks[rows] == 1).tolist()
+        alike = rows if self.group_keys else self.items.labels[rows]
+        keys = alike.tolist()
 
         def show(row: int) -> Example:
-            i = int(rows[row])
-            bank = items.banks[int(items.members[i]) if self.bank_per_group else 0]
-            correct = int(ranked.ranks[i]) == 1
-            first, second = (0, 1) if correct else (1, 0)
-            names = [bank.names[int(ranked.best[i, side])] for side in (first, second)]
-            known = bool((bank.classes == items.labels[i]).any()) and names[0] != names[1]
-            other = f" ({'not' if correct else 'true'}: {names[1]})" if known else ""
-            query = names[0] + other
-            image = items.images[int(bank.images[(bank.items == i).nonzero()[0, 0]])]
-            return Example(query, (image,), (float(ranked.scores[i, first]),), (correct,), correct)
+            return self._show(ranked, int(rows[row]))
 
-        right = (ranked.ranks[rows] == 1).tolist()
-        labels = rows if self.group_keys else items.labels[rows]
-        return gallery(right, labels.tolist().__getitem__, show, self.shown)
+        return gallery(right, keys.__getitem__, show, self.shown)
+
+    def _show(self, ranked: Ranks, i: int) -> Example:
+        """Shows the image of item i with the candidate that won, and the best other one."""
+        items = self.items
+        bank = items.banks[int(items.members[i])] if self.bank_per_group else items.banks[0]
+        true, false = ranked.best[i].tolist()
+        true_score, false_score = ranked.scores[i].tolist()
+        correct = int(ranked.ranks[i]) == 1
+        if correct:
+            winner, other, verdict, score = true, false, "not", true_score
+        else:
+            winner, other, verdict, score = false, true, "true", false_score
+        query = bank.names[winner]
+        # ImageNet's names may lack the class, or name two candidates alike.
+        has_candidate = bool((bank.classes == items.labels[i]).any())
+        if has_candidate and bank.names[other] != query:
+            query += f" ({verdict}: {bank.names[other]})"
+        row = int((bank.items == i).nonzero()[0, 0])
+        image = items.images[int(bank.images[row])]
+        return Example(query, (image,), (score,), (correct,), correct)
+
+
+def _bank(
+    candidates: Sequence[Candidate],
+    texts: dict[str, int],
+    labels: Mapping[str, int],
+    items: Int[Tensor, "n"],
+    images: Int[Tensor, "n"],
+    item_labels: Int[Tensor, "n"],
+) -> Bank:
+    """Makes a bank of n items; adds its prompts to the numbers of `texts`."""
+    prompts = [candidate.prompts for candidate in candidates]
+    columns = number(chain.from_iterable(prompts))
+    text_numbers = [texts.setdefault(text, len(texts)) for text in columns]
+    positions = [list(map(columns.__getitem__, group)) for group in prompts]
+    classes = [labels.get(candidate.label or "", -1) for candidate in candidates]
+    return Bank(
+        items,
+        images,
+        torch.tensor(text_numbers),
+        torch.tensor(positions),
+        item_labels,
+        torch.tensor(classes),
+        tuple(candidate.name for candidate in candidates),
+    )
 
 
 def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bool) -> Ranks:
@@ -327,7 +370,8 @@ def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bo
     best = torch.where(is_true, values, -torch.inf).argmax(dim=1)
     rival = torch.where(is_true, -torch.inf, values).argmax(dim=1)
     # A true candidate without a rival is its own.
-    pair = torch.stack([best, torch.where(is_true.all(dim=1), best, rival)], dim=1)
+    rival = torch.where(is_true.all(dim=1), best, rival)
+    pair = torch.stack([best, rival], dim=1)
     ranks = true_ranks(values, is_true, "wrong" if strict else "first")
     return Ranks(ranks, pair, values.gather(1, pair).double())
 

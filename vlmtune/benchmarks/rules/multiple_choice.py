@@ -6,6 +6,7 @@ In: `ChoiceItem`s from a reader. Out: accuracy over items and over groups, and r
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import comb
 from typing import ClassVar
 
@@ -15,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Benchmark, embedded, gallery
-from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
-from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer
+from vlmtune.benchmarks.base import Benchmark, gallery
+from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number, numbered
+from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, embedded
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
 from vlmtune.metrics.multiple_choice import (
@@ -41,6 +42,13 @@ class ChoiceItem:
     group: str = ""  # relation, attribute pair or type; "" without groups
     true: int = 1  # how many of the candidates are true
 
+    @property
+    def comparison(self) -> ComparedItem:
+        """What the item compares."""
+        return ComparedItem(
+            (self.image,), self.candidates[: self.true], self.candidates[self.true :]
+        )
+
 
 @dataclass(frozen=True)
 class ChoiceItems(Items):
@@ -56,18 +64,20 @@ class ChoiceItems(Items):
     @property
     @override
     def true(self) -> Int[Tensor, "T"]:
-        return self.positions[torch.arange(self.positions.shape[1]) < self.true_counts[:, None]]
+        column = torch.arange(self.positions.shape[1])
+        return self.positions[column < self.true_counts[:, None]]
 
     @property
     @override
-    def evaluated(self) -> tuple[Comparison, ...]:
+    def evaluated(self) -> tuple[ComparedItem, ...]:
         assert self.pairs is not None
-        pairs, out = self.pairs.tolist(), []
+        images, texts = self.pairs.T.tolist()
+        comparisons = []
         for row, true in zip(self.positions.tolist(), self.true_counts.tolist(), strict=True):
-            compared = [pairs[position] for position in row if position >= 0]
-            texts = tuple(self.texts[column] for _, column in compared)
-            out.append(Comparison((self.images[compared[0][0]],), texts[:true], texts[true:]))
-        return tuple(out)
+            image = self.images[images[row[0]]]
+            captions = tuple(self.texts[texts[position]] for position in row if position >= 0)
+            comparisons.append(ComparedItem((image,), captions[:true], captions[true:]))
+        return tuple(comparisons)
 
     @property
     def sizes(self) -> Int[Tensor, "n"]:
@@ -82,14 +92,19 @@ class ChoiceItems(Items):
     def rows_of(self, counted: Bool[Tensor, "n"]) -> dict[str, Int[Tensor, "k"]]:
         """The items of each group that count, without groups of none."""
         order = torch.argsort(self.members, stable=True)
-        rows = order.split(list(self.group_sizes().values()))
-        counted_rows = ((name, x[counted[x]]) for name, x in zip(self.groups, rows, strict=True))
-        return {name: x for name, x in counted_rows if len(x)}
+        sizes = list(self.group_sizes().values())
+        kept_rows = {}
+        for group, rows in zip(self.groups, order.split(sizes), strict=True):
+            kept = rows[counted[rows]]
+            if len(kept):
+                kept_rows[group] = kept
+        return kept_rows
 
     def chance(self) -> Float[Tensor, "n"]:
         """The probability that random scores put all true candidates first."""
-        shapes = list(zip(self.sizes.tolist(), self.true_counts.tolist(), strict=True))
-        return 1 / torch.tensor([comb(*shape) for shape in shapes]).double()
+        shapes = zip(self.sizes.tolist(), self.true_counts.tolist(), strict=True)
+        ways = [comb(size, true) for size, true in shapes]
+        return 1 / torch.tensor(ways).double()
 
 
 class MultipleChoice(Benchmark[ChoiceItems]):
@@ -156,31 +171,32 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         checked, identical = self._checked(items)
         if not any(len(item.candidates) > item.true for item in checked):
             raise UserError(f"expected items with a false candidate in {self.name}, got none")
-        rows = number(item.image for item in checked)
-        columns = number(text for item in checked for text in item.candidates)
-        groups = number(item.group for item in checked)
-        files = number(item.image.path for item in checked)
-        width = max(len(item.candidates) for item in checked)
-        # Unused columns repeat the first candidate, so that they need no score.
-        codes = [[columns[text] for text in item.candidates] for item in checked]
-        code = torch.tensor([row + row[:1] * (width - len(row)) for row in codes])
-        images = torch.tensor([rows[item.image] for item in checked])
-        pairs, positions = distinct_pairs(images[:, None].expand_as(code), code)
-        true_counts = torch.tensor([item.true for item in checked])
-        positions[torch.arange(width) >= torch.tensor([len(row) for row in codes])[:, None]] = -1
+        candidates = [item.candidates for item in checked]
+        images, rows = numbered(item.image for item in checked)
+        _, files = numbered(item.image.path for item in checked)
+        groups, members = numbered(item.group for item in checked)
+        texts = number(chain.from_iterable(candidates))
+
+        sizes = torch.tensor([len(listed) for listed in candidates])
+        width = int(sizes.max())
+        columns = []
+        for listed in candidates:
+            row = [texts[text] for text in listed]
+            # Unused columns repeat the first candidate, so that they need no score.
+            columns.append(row + row[:1] * (width - len(row)))
+        code = torch.tensor(columns)
+        pairs, positions = distinct_pairs(rows[:, None].expand_as(code), code)
+        positions[torch.arange(width) >= sizes[:, None]] = -1
         arrays = ChoiceItems(
-            images=tuple(rows),
-            texts=tuple(columns),
+            images=images,
+            texts=tuple(texts),
             pairs=pairs,
-            clusters=torch.tensor([files[item.image.path] for item in checked]),
-            compared=tuple(
-                Comparison((x.image,), x.candidates[: x.true], x.candidates[x.true :])
-                for x in items
-            ),
+            clusters=files,
+            compared=tuple(item.comparison for item in items),
             positions=positions,
-            true_counts=true_counts,
-            groups=tuple(groups),
-            members=torch.tensor([groups[item.group] for item in checked]),
+            true_counts=torch.tensor([item.true for item in checked]),
+            groups=groups,
+            members=members,
             identical=identical,
         )
         if self.primary == self.keys[1] and not self._macro_groups(arrays):
@@ -202,6 +218,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
                     f"got {str(item.candidates)[:60]} for {item.image.path.name}: "
                     "download the file again"
                 )
+            # Shuffles and swaps at times give the caption back, which is true then.
             if set(true) & set(false):
                 identical += 1
                 if self.strict:
@@ -225,18 +242,22 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         """How often the first two true captions are closer to each other than to a false one."""
         items = self.items
         assert items.pairs is not None
-        unit = normalize(embedded(score.embed_texts(items.texts), len(items.texts), self.name))
-        texts = unit[items.pairs[items.positions[rows].clamp(min=0), 1]]
-        column = torch.arange(items.positions.shape[1])
-        false = (column >= items.true_counts[rows, None]) & (items.positions[rows] >= 0)
+        positions = items.positions[rows]
+        columns = items.pairs[positions.clamp(min=0), 1]
+        embeddings = embedded(score.embed_texts(items.texts), len(items.texts), self.name)
+        texts = normalize(embeddings)[columns]
+        is_false = torch.arange(positions.shape[1]) >= items.true_counts[rows, None]
+        false = is_false & (positions >= 0)
         anchors = 1 if self.strict else 2
         wins = text_to_text_correct(texts, false, anchors)
-        chance = (1 / (1 + anchors * false.sum(dim=1).double())).mean()
+        rivals = anchors * false.sum(dim=1).double()
+        chance = (1 / (1 + rivals)).mean()
         return cluster_robust_mean(wins.double(), items.clusters[rows], float(chance))
 
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
+        # A column without a candidate gets some score, then -inf.
         values = scores.detach().cpu().double()[items.positions.clamp(min=0)]
         values[items.positions < 0] = -torch.inf
         chosen = _weakest_first(values, items.true_counts)
@@ -245,29 +266,23 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         macro = torch.where(counted, self._macro_members(items), -1)
         metrics = self._accuracies(credit, values, macro, counted)
         metrics |= self._ranks(chosen, ties)
-        alone = items.sizes == items.true_counts
         if items.identical:
             metrics["identical_candidates"] = count(items.identical, len(credit))
+        alone = items.sizes == items.true_counts
         if alone.any():
             metrics["without_negatives"] = count(int(alone.sum()), len(credit))
-        rows = counted.nonzero()[:, 0].tolist()
-        return self.result(
-            metrics,
-            credit,
-            items.clusters,
-            groups=() if self.primary == self.keys[0] else tuple(macro.tolist()),
-            examples=gallery(
-                [
-                    None if lone else won == 1
-                    for won, lone in zip(
-                        credit[counted].tolist(), alone[counted].tolist(), strict=True
-                    )
-                ],
-                lambda i: int(items.clusters[rows[i]]),
-                lambda i: self._example(values[rows[i]], rows[i], bool(credit[rows[i]] == 1)),
-                apart=True,
-            ),
+
+        right: list[bool | None] = (credit == 1).tolist()
+        for i in (alone | ~counted).nonzero()[:, 0].tolist():
+            right[i] = None
+        examples = gallery(
+            right,
+            lambda i: int(items.clusters[i]),
+            lambda i: self._example(values[i], i, right[i] is True),
+            apart=True,
         )
+        groups = () if self.primary == self.keys[0] else tuple(macro.tolist())
+        return self.result(metrics, credit, items.clusters, groups=groups, examples=examples)
 
     def _accuracies(
         self,
@@ -279,10 +294,10 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         items, (key, macro_key) = self.items, self.keys
         chance, clusters = items.chance(), items.clusters
 
-        def of(rows: Int[Tensor, "k"], suffix: str = "") -> dict[str, MetricValue]:
-            mean = cluster_robust_mean(credit[rows], clusters[rows], float(chance[rows].mean()))
-            more = self.more_metrics(values[rows], clusters[rows])
-            return {f"{name}{suffix}": value for name, value in ({key: mean} | more).items()}
+        def of(rows: Int[Tensor, "k"]) -> dict[str, MetricValue]:
+            by_chance = float(chance[rows].mean())
+            mean = cluster_robust_mean(credit[rows], clusters[rows], by_chance)
+            return {key: mean} | self.more_metrics(values[rows], clusters[rows])
 
         metrics = of(counted.nonzero()[:, 0])
         if items.groups == ("",):
@@ -290,12 +305,16 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         if (macro >= 0).any():
             expected = macro_mean(chance, macro, clusters).value
             metrics[macro_key] = macro_mean(credit, macro, clusters, expected)
-        listed = set(self.reference_groups(items.group_sizes()))
-        rows_of = {name: rows for name, rows in items.rows_of(counted).items() if name in listed}
-        named = {**self.unions(items.groups), **{group: (group,) for group in items.groups}}
+        listed = self.reference_groups(items.group_sizes())
+        rows_of = items.rows_of(counted)
+        # A group may have the name of a union; the group's own number stays then.
+        named = {**self.unions(items.groups), **_each(items.groups)}
         for name, groups in named.items():
-            if rows := [rows_of[group] for group in groups if group in rows_of]:
-                metrics |= of(torch.cat(rows), f"/{name}")
+            rows = [rows_of[group] for group in groups if group in rows_of and group in listed]
+            if not rows:
+                continue
+            for metric, value in of(torch.cat(rows)).items():
+                metrics[f"{metric}/{name}"] = value
         return metrics
 
     def _ranks(self, chosen: Float[Tensor, "n m"], ties: Ties) -> dict[str, MetricValue]:
@@ -318,37 +337,61 @@ class MultipleChoice(Benchmark[ChoiceItems]):
 
     def _macro_members(self, items: ChoiceItems) -> Int[Tensor, "n"]:
         """Of each item the group or union it counts in for the macro accuracy, -1 for none."""
-        unions = self.unions(items.groups) or {group: (group,) for group in items.groups}
+        unions = self.unions(items.groups) or _each(items.groups)
         macro = self._macro_groups(items)
-        numbers = {g: i for i, union in enumerate(unions.values()) for g in union if g in macro}
-        return torch.tensor([numbers.get(group, -1) for group in items.groups])[items.members]
+        numbers = dict.fromkeys(items.groups, -1)
+        for i, union in enumerate(unions.values()):
+            numbers.update(dict.fromkeys(macro & set(union), i))
+        return torch.tensor([numbers[group] for group in items.groups])[items.members]
 
-    def _macro_groups(self, items: ChoiceItems) -> Collection[str]:
+    def _macro_groups(self, items: ChoiceItems) -> set[str]:
         if self.strict:
-            return items.groups
+            return set(items.groups)
         return set(self.reference_groups(items.group_sizes())) & set(items.groups)
 
     def _example(self, values: Float[Tensor, "m"], item: int, correct: bool) -> Example:
         items, true = self.items, int(self.items.true_counts[item])
         weakest = int(values[:true].argmin())
         rival = true + int(values[true:].argmax())
-        first, second = (weakest, rival) if correct else (rival, weakest)
-        pairs = items.pairs
-        assert pairs is not None
-        texts = [items.texts[int(pairs[items.positions[item, i], 1])] for i in (first, second)]
+        if correct:
+            first, second, verdict = weakest, rival, "not"
+        else:
+            first, second, verdict = rival, weakest, "true"
+        assert items.pairs is not None
+        image = items.pairs[items.positions[item, 0], 0]
+        column, other = items.pairs[items.positions[item, [first, second]], 1].tolist()
         return Example(
-            query=f"{texts[0]} ({'not' if correct else 'true'}: {texts[1]})",
-            images=(items.images[int(pairs[items.positions[item, 0], 0])],),
+            query=f"{items.texts[column]} ({verdict}: {items.texts[other]})",
+            images=(items.images[int(image)],),
             scores=(float(values[first]),),
             true=(correct,),
             correct=correct,
         )
 
 
+def united(groups: Sequence[str], stems: Sequence[str], border: str) -> dict[str, list[str]]:
+    """The groups that begin with each stem and a border, without stems of none.
+
+    Example:
+        >>> united(["add_att", "add_obj", "swap_att"], ["add", "replace", "swap"], "_")
+        {'add': ['add_att', 'add_obj'], 'swap': ['swap_att']}
+    """
+    unions: dict[str, list[str]] = {}
+    for stem in stems:
+        members = [group for group in groups if group.startswith(stem + border)]
+        if members:
+            unions[stem] = members
+    return unions
+
+
+def _each(groups: Sequence[str]) -> dict[str, Collection[str]]:
+    """Each group as a union of its own."""
+    return {group: (group,) for group in groups}
+
+
 def _weakest_first(values: Float[Tensor, "n m"], true: Int[Tensor, "n"]) -> Float[Tensor, "n m"]:
-    """The scores with those of all true candidates reduced to the lowest, in column 0."""
+    """Puts the lowest score of the true candidates into column 0; no other of theirs remains."""
     is_true = torch.arange(values.shape[1]) < true[:, None]
-    weakest = torch.where(is_true, values, torch.inf).amin(dim=1)
-    return torch.where(is_true, -torch.inf, values).index_copy(
-        1, torch.tensor([0]), weakest[:, None]
-    )
+    reduced = torch.where(is_true, -torch.inf, values)
+    reduced[:, 0] = torch.where(is_true, values, torch.inf).amin(dim=1)
+    return reduced

@@ -7,6 +7,7 @@ Never: files.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
-from vlmtune.benchmarks.items import Comparison, Items, distinct_pairs, number
+from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, numbered
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components
 from vlmtune.metrics.item_groups import ItemGroups
@@ -45,7 +46,7 @@ class PairedItem:
 
 
 @dataclass(frozen=True)
-class PairedAccuracy:
+class PairedWins:
     """Which of n items are right on the text side and on the image side."""
 
     text: Bool[Tensor, "n"]
@@ -87,13 +88,13 @@ class PairedItems(Items):
 
     def members(self) -> dict[str, Int[Tensor, "k"]]:
         """The items of each group and tag, in order of appearance, groups first."""
-        rows_of: dict[str, list[int]] = {}
-        for names in ([(item.group,) for item in self.listed], [x.tags for x in self.listed]):
-            for i, item_names in enumerate(names):
-                for name in filter(None, dict.fromkeys(item_names)):
-                    rows_of.setdefault(name, []).append(i)
-        # A group and a tag of one name are one.
-        return {name: torch.tensor(sorted({*rows})) for name, rows in rows_of.items()}
+        rows_of: dict[str, set[int]] = {group: set() for group in self.groups if group}
+        for i, item in enumerate(self.listed):
+            # A group and a tag of one name are one.
+            for name in (item.group, *item.tags):
+                if name:
+                    rows_of.setdefault(name, set()).add(i)
+        return {name: torch.tensor(sorted(rows)) for name, rows in rows_of.items()}
 
 
 class Paired(Benchmark[PairedItems]):
@@ -123,14 +124,15 @@ class Paired(Benchmark[PairedItems]):
         """Reads the annotation files: all items, in the order of the file."""
 
     def more_metrics(
-        self, accuracy: PairedAccuracy, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         """Further metrics, such as averages that the source defines over groups."""
         return {}
 
-    def outcomes(self, accuracy: PairedAccuracy) -> Float[Tensor, "n"]:
+    def outcomes(self, accuracy: PairedWins) -> Float[Tensor, "n"]:
         """What the primary metric gives each item."""
-        return dict(zip(self.keys, accuracy.sides, strict=True))[self.primary].double()
+        side = self.keys.index(self.primary)
+        return accuracy.sides[side].double()
 
     def weighted_groups(self, groups: Sequence[str]) -> ItemGroups | None:
         """The groups the primary metric is a mean over; None where it is a mean over items."""
@@ -140,25 +142,24 @@ class Paired(Benchmark[PairedItems]):
     def arrange(self, items: Sequence[PairedItem]) -> PairedItems:
         if self.twins_differ:
             self._check_twins(items)
-        row_of = number(image for item in items for image in item.images)
-        column_of = number(text for item in items for text in item.texts)
-        rows = torch.tensor([[row_of[image] for image in item.images] for item in items])
-        columns = torch.tensor([[column_of[text] for text in item.texts] for item in items])
-        pairs, positions = distinct_pairs(
-            rows[:, :, None].expand(-1, 2, 2), columns[:, None, :].expand(-1, 2, 2)
-        )
-        set_of = number(frozenset(item.texts) for item in items)
+        images, image_numbers = numbered(chain.from_iterable(item.images for item in items))
+        texts, text_numbers = numbered(chain.from_iterable(item.texts for item in items))
+        rows, columns = image_numbers.view(-1, 2), text_numbers.view(-1, 2)
+        # Each image of an item with each of its captions.
+        each_image = rows[:, :, None].expand(-1, 2, 2)
+        each_text = columns[:, None, :].expand(-1, 2, 2)
+        pairs, positions = distinct_pairs(each_image, each_text)
         # Crops of one file are not independent either.
-        file_of = number(image.path for image in row_of)
-        files = torch.tensor([file_of[image.path] for image in row_of])
+        _, files = numbered(image.path for image in images)
+        _, caption_sets = numbered(frozenset(item.texts) for item in items)
         return PairedItems(
-            images=tuple(row_of),
-            texts=tuple(column_of),
+            images=images,
+            texts=texts,
             pairs=pairs,
             clusters=connected_components(files[rows]),
-            compared=tuple(Comparison(item.images, item.texts) for item in items),
+            compared=tuple(ComparedItem(item.images, item.texts) for item in items),
             positions=positions,
-            caption_sets=torch.tensor([set_of[frozenset(item.texts)] for item in items]),
+            caption_sets=caption_sets,
             listed=tuple(items),
         )
 
@@ -166,51 +167,60 @@ class Paired(Benchmark[PairedItems]):
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
         values = scores.detach().cpu().double()[items.positions]
-        accuracy = PairedAccuracy(text_correct(values), image_correct(values))
+        accuracy = PairedWins(text_correct(values), image_correct(values))
         metrics = self._rates(accuracy, torch.arange(len(values)))
         metrics |= self.more_metrics(accuracy, items.groups, items.ways)
         for name, rows in items.members().items():
             metrics |= self._rates(accuracy, rows, f"/{name}")
+        members: tuple[int, ...] = ()
+        weights: tuple[float, ...] = ()
         groups = self.weighted_groups(items.groups)
-        weights = None if groups is None else groups.weights
-        deviations = equivariance_deviations(values)
-        true, other = (x.diagonal(dim1=1, dim2=2) for x in (values, values.flip(1)))
+        if groups is not None:
+            members = tuple(groups.members.tolist())
+            if groups.weights is not None:
+                weights = tuple(groups.weights.tolist())
+        by_text, by_image = equivariance_deviations(values).T.tolist()
+        series = {
+            "equivariance_text": tuple(by_text),
+            "equivariance_image": tuple(by_image),
+            "mean_scores": tuple(values.mean(dim=0).flatten().tolist()),
+        }
+        # A gallery of captions, two an item: each with its own image and the other one.
+        matched = values.diagonal(dim1=1, dim2=2)
+        other = values.flip(1).diagonal(dim1=1, dim2=2)
+        examples = gallery(
+            (matched > other).flatten().tolist(),
+            lambda i: items.listed[i // 2].texts[i % 2],
+            lambda i: _example(items.listed[i // 2], values[i // 2], i % 2),
+        )
         return self.result(
             metrics,
             self.outcomes(accuracy),
             items.clusters,
             caption_sets=tuple(items.caption_sets.tolist()),
-            groups=() if groups is None else tuple(groups.members.tolist()),
-            group_weights=() if weights is None else tuple(weights.tolist()),
-            series={
-                "equivariance_text": tuple(deviations[:, 0].tolist()),
-                "equivariance_image": tuple(deviations[:, 1].tolist()),
-                "mean_scores": tuple(values.mean(dim=0).flatten().tolist()),
-            },
-            examples=gallery(
-                (true > other).flatten().tolist(),
-                lambda i: items.listed[i // 2].texts[i % 2],
-                lambda i: _example(items.listed[i // 2], values[i // 2], i % 2),
-            ),
+            groups=members,
+            group_weights=weights,
+            series=series,
+            examples=examples,
         )
 
     def _rates(
-        self, accuracy: PairedAccuracy, rows: Int[Tensor, "k"], suffix: str = ""
+        self, accuracy: PairedWins, rows: Int[Tensor, "k"], suffix: str = ""
     ) -> dict[str, MetricValue]:
         """The three accuracies of some items."""
         ways = self.items.ways[rows]
-        return {
-            key + suffix: cluster_robust_mean(wins[rows].double(), ways, chance)
-            for key, wins, chance in zip(self.keys, accuracy.sides, CHANCES, strict=True)
-        }
+        rates = {}
+        for key, wins, chance in zip(self.keys, accuracy.sides, CHANCES, strict=True):
+            rates[f"{key}{suffix}"] = cluster_robust_mean(wins[rows].double(), ways, chance)
+        return rates
 
     def _check_twins(self, items: Sequence[PairedItem]) -> None:
         for i, item in enumerate(items):
-            if item.images[0] == item.images[1] or item.texts[0] == item.texts[1]:
+            if len(set(item.images)) < 2 or len(set(item.texts)) < 2:
                 raise UserError(
                     f"expected two images and two captions in each item of {self.name}, got item "
                     f"{i} with the same image or caption twice ({item.texts[0][:60]!r}): "
-                    "correct the file"
+                    "leave the item out of the file"
                 )
 
 

@@ -6,7 +6,7 @@ In: `CaptionedImage`s from a reader. Out: recalls and median ranks both ways. Ne
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import ClassVar
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
-from vlmtune.benchmarks.items import Comparison, Items, number
+from vlmtune.benchmarks.items import ComparedItem, Items, numbered
 from vlmtune.benchmarks.queries import Query, shown
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
@@ -100,39 +100,36 @@ class Ranking(Benchmark[RankingItems]):
 
     folds: int | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.folds is not None and self.folds < 2:
-            raise UserError(f"expected at least 2 folds, got {self.folds}: leave them out for none")
-
     @abstractmethod
     def read(self) -> Sequence[CaptionedImage]:
         """Reads the images with their captions, in the order of the file."""
 
     @override
     def arrange(self, items: Sequence[CaptionedImage]) -> RankingItems:
-        captions = [(i, text) for i, item in enumerate(items) for text in item.captions]
-        column_of = number(text for _, text in captions)
+        captions = list(chain.from_iterable(item.captions for item in items))
+        texts, columns = numbered(captions)
         least = 2 * (self.folds or 1)
-        if len(items) < least or len(column_of) < 2:
+        if len(items) < least or len(texts) < 2:
             raise UserError(
                 f"expected at least {least} images and 2 captions for {self.name}, got "
-                f"{len(items)} and {len(column_of)}: take more images"
+                f"{len(items)} and {len(texts)}: take more images"
             )
-        columns = torch.tensor([column_of[text] for _, text in captions])
-        owners = torch.tensor([i for i, _ in captions])
+        counts = torch.tensor([len(item.captions) for item in items])
+        owners = torch.arange(len(items)).repeat_interleave(counts)
         distinct = torch.stack([columns, owners], dim=1).unique(dim=0)
-        several = torch.bincount(distinct[:, 0], minlength=len(column_of)) > 1
+        several = torch.bincount(distinct[:, 0], minlength=len(texts)) > 1
+        comparisons = []
+        shared = several[columns].tolist()
+        for owner, text, is_shared in zip(owners.tolist(), captions, shared, strict=True):
+            # A caption that another image has too is also a wrong one.
+            false = (text,) if is_shared else ()
+            comparisons.append(ComparedItem((items[owner].image,), (text,), false))
         return RankingItems(
             images=tuple(item.image for item in items),
-            texts=tuple(column_of),
+            texts=texts,
             pairs=None,
             clusters=owners,
-            # A caption that another image has too is also a wrong one.
-            compared=tuple(
-                Comparison((items[i].image,), (text,), (text,) if several[column_of[text]] else ())
-                for i, text in captions
-            ),
+            compared=tuple(comparisons),
             columns=columns,
             owners=owners,
         )
@@ -147,16 +144,16 @@ class Ranking(Benchmark[RankingItems]):
                 metrics[f"{key}_recall@{k}"] = cluster_robust_mean(
                     side.hits(k), side.clusters, side.chance(k)
                 )
-        metrics["mean_recall"] = MetricValue(
-            sum(metric.value for metric in metrics.values()) / len(metrics),
-            len(metrics),
-            sum(metric.chance or 0.0 for metric in metrics.values()) / len(metrics),
-        )
+        recalls = list(metrics.values())
+        mean = sum(metric.value for metric in recalls) / len(recalls)
+        chance = sum(metric.chance or 0.0 for metric in recalls) / len(recalls)
+        metrics["mean_recall"] = MetricValue(mean, len(recalls), chance)
         for key, side in sides.items():
             middle = side.ranks.double().quantile(0.5)
-            middle = float(middle if self.strict else middle.floor())
+            if not self.strict:
+                middle = middle.floor()
             metrics[f"{key}_median_rank"] = MetricValue(
-                middle, len(side.ranks), higher_is_better=False, unit="rank"
+                float(middle), len(side.ranks), higher_is_better=False, unit="rank"
             )
         if self.folds is not None:
             metrics |= self._in_folds(scores, self.folds)
@@ -167,17 +164,22 @@ class Ranking(Benchmark[RankingItems]):
         """Ranks both ways among the images from `first` up to `last` and their captions."""
         items, strict = self.items, self.strict
         inside = (items.owners >= first) & (items.owners < last)
-        owners, columns = items.owners[inside] - first, items.columns[inside]
+        # Images of the part are numbered from 0, as the rows of its scores are.
+        owners = items.owners[inside] - first
+        columns = items.columns[inside]
         # In the reference convention a repeated caption is a candidate of its own.
         used, positions = columns, torch.arange(len(columns))
         if strict:
             used, positions = columns.unique(return_inverse=True)
         rows = scores[first:last]
+        # A copy of a large matrix only where columns differ.
         if not used.equal(torch.arange(rows.shape[1])):
             rows = rows[:, used]
         true = torch.stack([owners, positions], dim=1).unique(dim=0)
-        by_image, by_text = bank_ranks(rows, true, "wrong" if strict else "first")
-        images, texts = torch.bincount(true[:, 0]), torch.bincount(true[:, 1])
+        ties = "wrong" if strict else "first"
+        by_image, by_text = bank_ranks(rows, true, ties)
+        images = torch.bincount(true[:, 0])
+        texts = torch.bincount(true[:, 1])
         return {
             TO_TEXT: Recalls(by_image, images, len(used), torch.arange(len(images))),
             TO_IMAGE: Recalls(by_text[positions], texts[positions], len(images), owners),
@@ -193,13 +195,14 @@ class Ranking(Benchmark[RankingItems]):
             sides = [part[key] for part in parts]
             sizes = torch.tensor([len(side.ranks) for side in sides])
             fold = torch.arange(folds).repeat_interleave(sizes)
-            clusters = torch.cat([side.clusters for side in sides]) + torch.tensor(bounds)[fold]
+            # Within a fold clusters count from 0.
+            clusters = torch.cat([side.clusters for side in sides])
+            clusters += torch.tensor(bounds)[fold]
             for k in CUTS:
                 hits = torch.cat([side.hits(k) for side in sides])
                 chance = sum(side.chance(k) for side in sides) / folds
-                metrics[f"{key}_recall@{k}/{folds} folds"] = macro_mean(
-                    hits, fold, clusters, chance
-                )
+                mean = macro_mean(hits, fold, clusters, chance)
+                metrics[f"{key}_recall@{k}/{folds} folds"] = mean
         return metrics
 
     @override
@@ -209,19 +212,20 @@ class Ranking(Benchmark[RankingItems]):
         sides = self._ranked(scores, 0, len(images))
         true = torch.zeros(items.shape, dtype=torch.bool)
         true[items.owners, items.columns] = True
-        out = []
+        queries = []
         for i, rank in enumerate(sides[TO_IMAGE].ranks.tolist()):
-            column, owner = int(items.columns[i]), items.owners[i]
-            some = shown(scores[:, column], true[:, column] if self.strict else images == owner)
-            candidates = tuple(items.images[k] for k in some.positions)
-            out.append(
-                Query("", result.outcomes[i], rank, candidates, (items.texts[column],), some)
-            )
+            column = int(items.columns[i])
+            is_true = true[:, column] if self.strict else images == items.owners[i]
+            some = shown(scores[:, column], is_true)
+            images_shown = tuple(items.images[k] for k in some.positions)
+            caption = (items.texts[column],)
+            queries.append(Query("", result.outcomes[i], rank, images_shown, caption, some))
         for i, rank in enumerate(sides[TO_TEXT].ranks.tolist()):
             some = shown(scores[i], true[i])
-            candidates = tuple(items.texts[k] for k in some.positions)
-            out.append(Query(TO_TEXT, float(rank == 1), rank, (items.images[i],), candidates, some))
-        return tuple(out)
+            captions = tuple(items.texts[k] for k in some.positions)
+            image = (items.images[i],)
+            queries.append(Query(TO_TEXT, float(rank == 1), rank, image, captions, some))
+        return tuple(queries)
 
     def _examples(
         self, scores: Float[Tensor, "N M"], hits: Float[Tensor, "C"]
