@@ -20,7 +20,8 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypeVar, override
 
-from vlmtune.backbones.base import EMBEDDING, TOKENS, TOWERS, Backbone
+from vlmtune.backbones.base import Ability, Backbone
+from vlmtune.backbones.choices import choices
 from vlmtune.config import Configured
 from vlmtune.errors import UserError, expect
 from vlmtune.types import Embedded, Features, FeatureSpec, Pooled, Rows, Scores, Tokens, concatenate
@@ -63,12 +64,13 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
         """Makes the layers, in the backbone's widths. Called once, before training or loading."""
         for modality, spec in (("image", self.image_input), ("text", self.text_input)):
             if reason := backbone.fits(spec, modality):
-                choice = {"pooled": EMBEDDING, "tokens": TOKENS}.get(spec.kind, TOWERS)
+                needs: dict[str, Ability] = {"pooled": "embeddings", "tokens": "tokens"}
+                advice = choices(needs.get(spec.kind, "towers"))
                 pooled = spec.kind == "pooled"
                 wanted = "embeddings" if pooled else f"{spec.kind} of layer {spec.layer}"
                 raise UserError(
                     f"expected a backbone with {wanted} for {modality}s, got "
-                    f"{type(backbone).__name__} ({reason}): choose {choice}"
+                    f"{type(backbone).__name__} ({reason}): choose {advice}"
                     + ("" if backbone.fusion is None else "; or the adapter Matching")
                 )
 

@@ -5,6 +5,7 @@ Never: a trained weight.
 """
 
 from vlmtune.backbones.base import Backbone, Fusion
+from vlmtune.backbones.choices import choices
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
@@ -31,7 +32,7 @@ class JoinedTokens:
             name = type(backbone).__name__
             raise UserError(
                 f"expected a backbone whose multimodal blocks read patches and words together, got "
-                f"{name}: choose Flava, with a checkpoint that has its matching head"
+                f"{name}: choose {choices('joined')}"
             )
         if replaced > len(fusion.blocks):
             raise UserError(

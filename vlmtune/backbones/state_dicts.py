@@ -47,18 +47,18 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
         ...     read_state_dict(path)
         {'scale': tensor(1.)}
     """
-    content = _read(file)
+    state = content = _read(file)
     entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
-    state = content if entry is None else content[entry]
-    others = [str(name) for name, value in content.items() if name != entry and _weights(value)]
-    if entry is not None and others:
-        warnings.warn(
-            f"{file.name} holds weights as {entry}, which are used, and as {', '.join(others)}, "
-            "which are not",
-            stacklevel=2,
-        )
-    wrong = next((name for name, value in state.items() if not isinstance(value, Tensor)), None)
-    if not state or wrong is not None:
+    if entry is not None:
+        state = content[entry]
+        others = [str(name) for name, value in content.items() if name != entry and _weights(value)]
+        if others:
+            warnings.warn(
+                f"{file.name} holds weights as {entry}, which are used, and as "
+                f"{', '.join(others)}, which are not",
+                stacklevel=2,
+            )
+    if not state or not all(isinstance(value, Tensor) for value in state.values()):
         names = ", ".join(map(str, list(state)[:5])) or "nothing"
         raise UserError(
             f"expected a state dict in {file}, by itself or as {', '.join(ENTRIES)}, got {names}: "
@@ -69,13 +69,12 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
 
 def _weights(value: Any) -> bool:
     """Whether an entry of a checkpoint is a state dict; an optimizer's state is none."""
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(isinstance(item, Tensor) for item in value.values())
-        and all(isinstance(name, str) for name in value)
-        and any("." in name for name in value)
+    if not isinstance(value, Mapping) or not value:
+        return False
+    names_and_tensors = all(
+        isinstance(name, str) and isinstance(item, Tensor) for name, item in value.items()
     )
+    return names_and_tensors and any("." in name for name in value)
 
 
 def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:

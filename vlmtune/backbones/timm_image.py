@@ -85,16 +85,18 @@ class TimmImage(Backbone):
         super().__init__()
         self._dtype = check_precision(precision)
         self.random_weights = pretrained == RANDOM
-        network, classifier, self.weights_file = _load(model, pretrained)
-        self.labels = () if classifier is None else classifier.labels
-        self._classifier = classifier
+        network, self._classifier, self.weights_file = _load(model, pretrained)
+        if self._classifier is not None:
+            self.labels = self._classifier.labels
         self.model: Any = network.to(self._dtype).eval().requires_grad_(False)
         self._data = resolve_model_data_config(network)
         self.transform: Any = create_transform(**self._data, is_training=False)
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         self.image_tower = self._tower = _tower(self.model, self._dtype)
-        self._layers = len(network.feature_info) if hasattr(network, "forward_intermediates") else 0
+        self._layers = 0
+        if hasattr(network, "forward_intermediates"):
+            self._layers = len(network.feature_info)
         self._measure(self.transform(Image.new("RGB", (24, 16)))[None])
         self.eval()
 
@@ -186,8 +188,8 @@ def _load(
     try:
         if name.startswith(f"{LOCAL}:"):
             _check_sizes(Path(name.removeprefix(f"{LOCAL}:")), name)
-        hub = pretrained is None and not name.startswith(LOCAL)
-        with hub_or_cache(model) if hub else nullcontext():
+        asks_hub = pretrained is None and not name.startswith(LOCAL)
+        with hub_or_cache(model) if asks_hub else nullcontext():
             network: Any = timm.create_model(name, pretrained=pretrained is None)
         classifier = take_classifier(network)
     except UserError:
@@ -224,7 +226,7 @@ def _located(model: str) -> str:
     if folder is None or not (folder / "config.json").is_file():
         raise UserError(
             "expected a model name of timm, a hub id (org/repo) or a folder with config.json and "
-            f"weights, got {model!r}: correct it"
+            f"weights, got {model!r}: check the spelling"
         )
     return f"{LOCAL}:{folder}"
 
@@ -240,7 +242,7 @@ def _check(
             )
         return
     architecture, _, tag = name.partition(".")
-    tags = [x.partition(".")[2] for x in timm.list_pretrained(f"{architecture}.*")]
+    tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{architecture}.*")]
     if pretrained is None and tag not in tags:
         raise UserError(
             f"expected the tag of weights of {architecture}, as in {architecture}."
@@ -257,12 +259,15 @@ def _check(
 def _fill(network: Any, file: Path, name: str) -> None:
     """Loads the weights of a file, all but its classifier's."""
     state = read_state_dict(file)
+    # Each family of timm renames the weights of older versions and of other authors itself.
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
-    state = convert(state, network) if convert else state
+    if convert is not None:
+        state = convert(state, network)
     classifiers = network.pretrained_cfg.get("classifier") or ()
-    classifiers = (classifiers,) if isinstance(classifiers, str) else classifiers
+    if isinstance(classifiers, str):
+        classifiers = (classifiers,)
     dropped = tuple(f"{part}." for part in classifiers)
-    state = {k: v for k, v in state.items() if not k.startswith(dropped)} if dropped else state
+    state = {name: value for name, value in state.items() if not name.startswith(dropped)}
     wanted = network.state_dict()
     wrong = sorted(wanted.keys() ^ state.keys()) or sorted(
         key for key in wanted if wanted[key].shape != state[key].shape

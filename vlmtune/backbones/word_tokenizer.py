@@ -38,7 +38,7 @@ class WordTokenizer:
         if not words or bad or twice:
             raise UserError(
                 f"expected a vocabulary of distinct lower-case words, one a line, got {len(words)} "
-                f"lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: correct it"
+                f"lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: correct the file"
             )
         if context_length < 3:
             raise UserError(

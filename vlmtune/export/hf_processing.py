@@ -72,8 +72,9 @@ def _tokenizer(backbone: OpenClip) -> Any:
         )
     merges: Any = list(encode.bpe_ranks)
     names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
+    vocabulary = {names.get(token, token): number for token, number in encode.encoder.items()}
     return CLIPTokenizer(
-        vocab={names.get(token, token): number for token, number in encode.encoder.items()},
+        vocab=vocabulary,
         merges=merges,
         model_max_length=encode.context_length,
     )
@@ -81,8 +82,9 @@ def _tokenizer(backbone: OpenClip) -> Any:
 
 def _image_processor(backbone: OpenClip) -> Any:
     settings: dict[str, Any] = backbone.preprocessing
-    size, mode = settings["size"], settings.get("resize_mode", "shortest")
+    size = settings["size"]
     height, width = (size, size) if isinstance(size, int) else size
+    mode = settings.get("resize_mode", "shortest")
     sampling = settings.get("interpolation", "bicubic")
     crops = mode == "shortest" and height == width
     if sampling not in RESAMPLE or not (crops or mode == "squash"):

@@ -105,12 +105,13 @@ def save_onnx(folder: Path, model: Model) -> str:
 def _examples(model: Model, tower: TextTower) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Inputs of both graphs for two rows: noise, and a caption of full length with a short one."""
     generator = torch.Generator().manual_seed(0)
-    shape = model.backbone.preprocess(Image.new("RGB", (64, 64))).shape
-    pixels = torch.randn(2, *shape, generator=generator)
-    rows, length = tower.embedding.num_embeddings, tower.positions
-    ids = torch.randint(1, rows - 1, (2, length), generator=generator)
+    image_shape = model.backbone.preprocess(Image.new("RGB", (64, 64))).shape
+    pixels = torch.randn(2, *image_shape, generator=generator)
+    last_id = tower.embedding.num_embeddings - 1
+    ids = torch.randint(1, last_id, (2, tower.positions), generator=generator)
     mask = torch.ones_like(ids)
-    mask[1, sum(model.backbone.text_special) + 1 :] = 0
+    one_word = sum(model.backbone.text_special) + 1
+    mask[1, one_word:] = 0
     return (pixels,), (ids, mask)
 
 
@@ -151,8 +152,10 @@ def _check(
     network: nn.Module, inputs: tuple[Tensor, ...], names: Sequence[str], file: Path
 ) -> None:
     session = importlib.import_module("onnxruntime").InferenceSession(str(file))
-    for rows in (inputs, tuple(values[1:] for values in inputs)):
-        (given,) = session.run(None, {k: v.numpy() for k, v in zip(names, rows, strict=True)})
+    last_row = tuple(values[1:] for values in inputs)
+    for rows in (inputs, last_row):
+        arrays = [values.numpy() for values in rows]
+        (given,) = session.run(None, dict(zip(names, arrays, strict=True)))
         difference = float((torch.from_numpy(given) - network(*rows)).abs().max())
         if not difference < CLOSE:
             raise UserError(

@@ -89,10 +89,11 @@ class _Pieces:
     def __init__(
         self, root: Path, key: StoreKey, ids: Sequence[str], size: int, encode: Encode
     ) -> None:
-        self.root, self.key, self.encode, self.rows = root, key, encode, len(ids)
+        self.root, self.key, self.encode = root, key, encode
         self.path = root / key.folder
         self.folder = root / f".{key.folder}.pieces"
-        self.ids = [list(ids[start : start + size]) for start in range(0, len(ids), size)]
+        self.rows = len(ids)
+        self.ids = [list(ids[start : start + size]) for start in range(0, self.rows, size)]
         self._announced = False
 
     def compute(self) -> None:
@@ -108,8 +109,11 @@ class _Pieces:
 
     def join(self, writer: FolderWriter) -> None:
         """Links the files of all pieces into the new store."""
-        metas = {self._folder(piece): self._read(piece) for piece in range(len(self.ids))}
-        full = {folder: meta for folder, meta in metas.items() if EMPTY not in meta["files"]}
+        full: dict[Path, dict[str, Any]] = {}
+        for piece in range(len(self.ids)):
+            meta = self._read(piece)
+            if EMPTY not in meta["files"]:
+                full[self._folder(piece)] = meta
         if not full:
             remove(self.folder)
             raise EmptyStoreError(
@@ -118,9 +122,11 @@ class _Pieces:
         ids: list[str] = []
         for (folder, meta), suffix in zip(full.items(), suffixes(len(full)), strict=True):
             ids += read_names(folder, "ids.json")
-            for name in ("values", "offsets"):
-                if entry := meta["files"].get(f"{name}.bin"):
-                    writer.link(f"{name}{suffix}.bin", folder / f"{name}.bin", entry)
+            for stem in ("values", "offsets"):
+                file = f"{stem}.bin"
+                entry = meta["files"].get(file)
+                if entry:
+                    writer.link(f"{stem}{suffix}.bin", folder / file, entry)
         writer.append("ids.json", json.dumps(ids).encode())
         width = next(iter(full.values()))["width"]
         writer.finish(self.key.to_dict(), rows=len(ids), width=width, pieces=len(full))

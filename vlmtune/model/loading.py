@@ -240,8 +240,9 @@ def check_packages(*specs: Any, packages: Sequence[str], source: str) -> None:
                     f'trust that package, add packages=["{package}"], or --packages {package} on '
                     "the command line"
                 )
+        # An argument may be a plug-in itself, or a list of them.
+        inner = spec.values() if isinstance(spec, dict) else spec
         if isinstance(spec, dict | list):
-            inner = spec.values() if isinstance(spec, dict) else spec
             check_packages(*inner, packages=packages, source=source)
 
 

@@ -164,8 +164,12 @@ def _in_architecture(
 
 def _shipped(name: str) -> str:
     """The full path of an export that comes with vlmtune; any other name is unchanged."""
-    folder = None if Path(name).exists() else find_path(name)
-    return str(folder) if folder and (folder / CONFIG).is_file() else name
+    if Path(name).exists():
+        return name
+    folder = find_path(name)
+    if folder is None or not (folder / CONFIG).is_file():
+        return name
+    return str(folder)
 
 
 def _check_file(name: str) -> None:
@@ -257,10 +261,11 @@ def _spec(
 ) -> dict[str, Spec]:
     """The backbone and, if its YAML names one, the adapter of a model that is not yet trained."""
     path = Path(name)
-    stem = STEM.fullmatch(name) and next(filter(None, map(find_path, _plugins(name))), None)
-    if path.is_file() or (stem and not path.exists()):
+    # A file or folder of the user comes before a plug-in of the same name.
+    yaml_file = path if path.exists() else _plugin(name)
+    if yaml_file is not None and yaml_file.is_file():
         _check_none(name, pretrained)
-        return _untrained_spec(path if path.is_file() else Path(str(stem)))
+        return _untrained_spec(yaml_file)
     if hub == HF or is_hf_folder(path):
         _check_none(name, pretrained)
         return {"backbone": hf_spec(name, revision)}
@@ -269,8 +274,10 @@ def _spec(
             f"expected an export or a model of transformers with a revision, got {name} of "
             "open_clip, which only loads main branches: leave it out, or download that revision"
         )
-    class_path, model = OPEN_CLIP, f"hf-hub:{name}" if hub else name
-    if name.startswith(TIMM):
+    class_path, model = OPEN_CLIP, name
+    if hub:
+        model = f"hf-hub:{name}"
+    elif name.startswith(TIMM):
         class_path, model = TIMM_IMAGE, name.removeprefix(TIMM)
     options = {"model": model, "pretrained": pretrained}
     return {"backbone": {"class_path": class_path, "init_args": options}}
@@ -285,8 +292,15 @@ def _check_none(name: str, pretrained: str | None) -> None:
         )
 
 
-def _plugins(stem: str) -> list[Path]:
-    return [Path("configs/plugins", kind, f"{stem}.yaml") for kind in ("models", "backbones")]
+def _plugin(stem: str) -> Path | None:
+    """The YAML of a model or a backbone, of vlmtune or in the working directory."""
+    if not STEM.fullmatch(stem):
+        return None
+    for kind in ("models", "backbones"):
+        path = find_path(Path("configs/plugins", kind, f"{stem}.yaml"))
+        if path is not None:
+            return path
+    return None
 
 
 def _untrained_spec(path: Path) -> dict[str, Spec]:
@@ -294,10 +308,11 @@ def _untrained_spec(path: Path) -> dict[str, Spec]:
     spec = _read_spec(path)
     if "backbone" not in spec:
         return {"backbone": spec}
-    return {
-        key: _read_spec(path.parent / part) if isinstance(part, str) else part
-        for key, part in spec.items()
-    }
+    parts = {}
+    for key, part in spec.items():
+        # A part may be the path of another YAML, relative to this one.
+        parts[key] = _read_spec(path.parent / part) if isinstance(part, str) else part
+    return parts
 
 
 def _read_spec(path: Path) -> Spec:
@@ -324,7 +339,9 @@ def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapt
         adapter = instantiate(spec["adapter"], Adapter)
     elif backbone.fits(POOLED, "image") is not None and backbone.fusion is not None:
         adapter = Matching(blocks=0)
+    elif backbone.encodes_texts:
+        adapter = ZeroShot()
     else:
-        adapter = ZeroShot() if backbone.encodes_texts else ImagesAlone()
+        adapter = ImagesAlone()
     adapter.attach(backbone)
     return backbone, adapter

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import AlignModel
 from typing_extensions import override
 
+from vlmtune.backbones.base import Abilities
 from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.towers import bert_tower
@@ -27,6 +28,7 @@ class Align(HFBackbone):
     """
 
     kind = AlignModel
+    abilities = Abilities(embeddings=True)
     attention = "eager"  # the only one the library has for ALIGN
 
     @override
@@ -43,6 +45,7 @@ class Align(HFBackbone):
         self.image_tokens = maps.shape[2] * maps.shape[3]
         self.text_width, self.text_special = self._text.width, self._text.tokenizer.special
         self.logit_scale = 1 / float(self.model.temperature.detach().float())
+        # Tokens must have one width, so only the blocks as wide as the last count.
         self._layers = 0
         for block in reversed(self.model.vision_model.encoder.blocks):
             if block.projection.project_conv.out_channels != self.image_width:
@@ -52,10 +55,12 @@ class Align(HFBackbone):
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
+        pixels = pixels.to(self.device)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
-            maps = self._maps(pixels.to(self.device), -spec.layer if spec.kind == "tokens" else 1)
             if spec.kind == "tokens":
+                maps = self._maps(pixels, -spec.layer)
                 return unmasked(maps.flatten(2).transpose(1, 2))
+            maps = self._maps(pixels, 1)
             return Pooled(self.model.vision_model.pooler(maps).flatten(1).float())
 
     def _maps(self, pixels: Pixels, last: int) -> Float[Tensor, "n w rows columns"]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.base import Abilities, Backbone
 from vlmtune.backbones.hf.image_size import resized
 from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
@@ -81,7 +81,7 @@ class HFBackbone(Backbone):
         except (RuntimeError, ValueError) as error:
             raise UserError(
                 f"expected an image processor that fits the image tower of {model}, got images of "
-                f"{tuple(pixels.shape[1:])}: {error}: correct preprocessor_config.json"
+                f"{tuple(pixels.shape[1:])}: {error}: get preprocessor_config.json again"
             ) from error
         self.eval()
 
@@ -136,6 +136,7 @@ class HFDualEncoder(HFBackbone):
         no_pooled: Why there are no embeddings, or None if there are.
     """
 
+    abilities = Abilities(embeddings=True, tokens=True, towers=True)
     no_pooled: str | None = None
 
     @abstractmethod
@@ -150,9 +151,10 @@ class HFDualEncoder(HFBackbone):
     @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
         state = self._image.start(pixels)
-        self.embed_dim = self._text.width
         if self.no_pooled is None:
             self.embed_dim = int(self._image.finish(state).shape[1])
+        else:
+            self.embed_dim = self._text.width
         self.image_width, self.text_width = self._image.width, self._text.width
         self.image_tokens = state.mask.shape[1] - self._image.special
         self.text_special = self._text.tokenizer.special
@@ -175,7 +177,8 @@ class HFDualEncoder(HFBackbone):
             state = state_after(tower, start, spec.layer)
             if spec.kind == "state":
                 return state
-            state = tower.norm(state) if spec.layer == -1 else state
+            if spec.layer == -1:
+                state = tower.norm(state)
             return masked(state.values[:, tower.special :], state.mask[:, tower.special :])
 
     @override
@@ -194,7 +197,8 @@ class HFDualEncoder(HFBackbone):
             return "images have no words"
         if spec.kind == "pooled":
             return self.no_pooled
-        return no_such_layer(spec, (self._image if modality == "image" else self._text).layers)
+        tower = self._image if modality == "image" else self._text
+        return no_such_layer(spec, tower.layers)
 
 
 class Preprocess:
@@ -206,16 +210,17 @@ class Preprocess:
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
-        self._ratio = 0.0
-        if (divisor := getattr(processor, "size_divisor", None)) is not None:
+        self._ratio = 0.0  # of the sides, below which the shorter one would vanish
+        divisor = getattr(processor, "size_divisor", None)
+        if divisor is not None:
             self._ratio = divisor / longest_side(processor)
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         """Returns the pixel values of an image."""
         thin, long = sorted(image.size)
         if thin < self._ratio * long:
-            thick, (width, height) = math.ceil(self._ratio * long), image.size
-            image = image.resize((max(width, thick), max(height, thick)))
+            thick = math.ceil(self._ratio * long)
+            image = image.resize((max(image.width, thick), max(image.height, thick)))
         return self._processor(images=image, return_tensors="pt")["pixel_values"][0]
 
 

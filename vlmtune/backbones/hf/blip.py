@@ -40,6 +40,7 @@ class Blip(HFDualEncoder):
     """
 
     kind = BlipForImageTextRetrieval
+    abilities = HFDualEncoder.abilities._replace(matching=True)
     attention = "eager"  # the only one the library has for BLIP's text encoder
 
     @override

@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 from transformers import Blip2ForImageTextRetrieval
 from typing_extensions import override
 
-from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.base import Abilities, Fusion
 from vlmtune.backbones.hf.backbone import HFDualEncoder
 from vlmtune.backbones.hf.blip import BlipImageTower, embed_pixels
 from vlmtune.backbones.hf.loading import Loaded
@@ -54,6 +54,7 @@ class Blip2(HFDualEncoder):
     """
 
     kind = Blip2ForImageTextRetrieval
+    abilities = Abilities(tokens=True, matching=True)
 
     def __init__(
         self,
@@ -190,9 +191,10 @@ class QFormerITC(QFormerFusion):
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
-        image, queries = self._image.norm(image), self.queries()
-        each = queries.map(lambda x: x.expand(len(image), *x.shape[1:]))
-        return self._projected(self._model.vision_projection, self.read(image, each))
+        image = self._image.norm(image)
+        # Every image is read by the same queries.
+        queries = self.queries().map(lambda x: x.expand(len(image), *x.shape[1:]))
+        return self._projected(self._model.vision_projection, self.read(image, queries))
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:

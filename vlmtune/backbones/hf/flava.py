@@ -54,6 +54,9 @@ class Flava(HFDualEncoder):
     """
 
     kind = FlavaNetwork
+    abilities = HFDualEncoder.abilities._replace(
+        matching="with its matching head", joined="with its matching head"
+    )
     attention = "eager"  # the only one the library has for FLAVA
     optional = ("itm_head",)
 

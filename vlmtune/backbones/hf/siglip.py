@@ -98,12 +98,13 @@ def siglip_tokenizer(tokenizer: Any) -> Any:
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
     inner = getattr(tokenizer, "backend_tokenizer", None)
     if inner is not None:
-        before = [] if inner.normalizer is None else [inner.normalizer]
-        if before and json.loads(inner.to_str())["normalizer"].get("normalizers", [{}])[0] == {
-            "type": "Lowercase"
-        }:
-            return tokenizer
-        inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+        steps = [normalizers.Lowercase()]
+        if inner.normalizer is not None:
+            described = json.loads(inner.to_str())["normalizer"]
+            if described.get("normalizers", [{}])[0] == {"type": "Lowercase"}:
+                return tokenizer
+            steps.append(inner.normalizer)
+        inner.normalizer = normalizers.Sequence(steps)
     return tokenizer
 
 

@@ -55,7 +55,7 @@ class SigLIP2NaFlex(HFDualEncoder):
     ) -> None:
         if max_num_patches is not None and not 1 <= max_num_patches <= MOST:
             raise UserError(
-                f"expected max_num_patches from 1 to {MOST}, got {max_num_patches}: correct it"
+                f"expected max_num_patches from 1 to {MOST}, got {max_num_patches}: choose one"
             )
         self.max_num_patches = max_num_patches
         super().__init__(model, revision, precision)
@@ -107,13 +107,15 @@ class NaFlexImageTower(HFImageTower):
     def start(self, pixels: Pixels) -> Tokens:
         patches, shapes = from_strips(pixels)
         lengths = shapes.prod(dim=1)
-        patches = patches[:, : int(lengths.max()) if len(lengths) else 0]
+        longest = int(lengths.max()) if len(lengths) else 0
+        patches = patches[:, :longest]
         mask = torch.arange(patches.shape[1], device=pixels.device) < lengths[:, None]
         embed: Any = self.embed
         return masked(embed(patches, shapes), mask)
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        # Without a mask, attention takes its faster path.
         hidden = None if bool(state.mask.all()) else hide_padding(state.mask, self.dtype)
         tokens = through(self.blocks[first:stop], state.values.to(self.dtype), hidden)
         return masked(tokens, state.mask)
@@ -150,7 +152,9 @@ def to_strip(
     side = round((patches.shape[1] // 3) ** 0.5)
     strip = patches.view(-1, side, 3).permute(2, 0, 1)
     head = strip.new_zeros(3, side, side)
-    head[0], head[1] = shape.to(head)[:, None, None]
+    rows, columns = shape.to(head)
+    head[0] = rows
+    head[1] = columns
     return torch.cat([head, strip], dim=1)
 
 

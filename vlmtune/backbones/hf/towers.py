@@ -44,8 +44,9 @@ class HFTokenizer:
         if tokenizer.pad_token_id is None:
             raise UserError("expected a tokenizer with a padding token, got none: set pad_token")
         self.pad = int(tokenizer.pad_token_id)
+        # 1 where the tokenizer adds a token of its own, 0 where the word is.
         added = self._encode(["a"], return_special_tokens_mask=True)["special_tokens_mask"][0]
-        words = [i for i, special in enumerate(added.tolist()) if not special]
+        words = added.logical_not().nonzero().flatten().tolist()
         self.special = (words[0], len(added) - words[-1] - 1)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
@@ -64,8 +65,10 @@ class HFTokenizer:
         return too_long(texts, self._positions, mask)
 
     def _encode(self, texts: list[str], **options: Any) -> Any:
+        if self._lower:
+            texts = [text.lower() for text in texts]
         return self._tokenizer(
-            [text.lower() for text in texts] if self._lower else texts,
+            texts,
             padding=True,
             padding_side="right",
             truncation=True,
@@ -169,8 +172,9 @@ class HFTextTower(TextTower, ABC):
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        tokens, options = state.values.to(self.dtype), self.attention(state.mask)
-        return masked(through(list(self.block_list)[first:stop], tokens, **options), state.mask)
+        blocks = list(self.block_list)[first:stop]
+        options = self.attention(state.mask)
+        return masked(through(blocks, state.values.to(self.dtype), **options), state.mask)
 
     @override
     def norm(self, state: Tokens) -> Tokens:
@@ -201,7 +205,8 @@ class BertTextTower(HFTextTower):
     @override
     def embed(self, tokens: States) -> States:
         embeddings, first = self.embeddings, self.first_position
-        if (types := getattr(embeddings, "token_type_embeddings", None)) is not None:
+        types = getattr(embeddings, "token_type_embeddings", None)
+        if types is not None:
             tokens = tokens + types.weight[0]
         tokens = tokens + self.table.weight[first : first + tokens.shape[1]]
         return embeddings.dropout(embeddings.LayerNorm(tokens))
