@@ -549,7 +549,7 @@ def test_resolve_finds_every_kind(exported, tmp_path, model_folder, pictures):
     assert kinds == [LinearProbe, LinearProbe, ZeroShot, ZeroShot, LinearProbe]
     assert resolve(f"local-dir:{model_folder}").score(pictures, TEXTS).shape == (3, 4)
     for name in (exported, path, plain):
-        with refused("no pretrained"):
+        with refused("pretrained"):
             resolve(str(name), "openai")
     with refused("did you mean"):
         resolve("ViT-B-322")

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import regular
+from vlmtune.errors import UserError
+from vlmtune.storage.files import reading, regular
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 # The entry of a training checkpoint that holds the weights: of open_clip, and of common loops.
@@ -48,6 +47,10 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
         {'scale': tensor(1.)}
     """
     state = content = _read(file)
+    if not isinstance(content, Mapping):
+        raise UserError(
+            f"expected a state dict in {file}, got {type(content).__name__}: save only the weights"
+        )
     entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
     if entry is not None:
         state = content[entry]
@@ -84,25 +87,11 @@ def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def _read(file: Path) -> Mapping[str, Any]:
-    try:
+def _read(file: Path) -> Any:
+    with reading(file, "weights", "check the path, or get the file again"):
         if regular(file).suffix == ".safetensors":
-            content: Any = load_file(file)
-        else:
-            content = read_pickle(file)
-    except SafetensorError as error:
-        raise UserError(
-            f"expected weights in {file}, got a damaged file ({error}): get it again"
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"expected weights in {file}, got {reason(error)}: correct the path"
-        ) from error
-    if not isinstance(content, Mapping):
-        raise UserError(
-            f"expected a state dict in {file}, got {type(content).__name__}: save only the weights"
-        )
-    return content
+            return load_file(file)
+        return read_pickle(file)
 
 
 def read_pickle(file: Path) -> Any:

@@ -40,11 +40,6 @@ class WordTokenizer:
                 f"expected a vocabulary of distinct lower-case words, one a line, got {len(words)} "
                 f"lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: correct the file"
             )
-        if context_length < 3:
-            raise UserError(
-                f"expected a context of at least 3 tokens, got {context_length}: "
-                "raise context_length"
-            )
         self.words = tuple(words)
         self.context_length = context_length
         self.ids = {word: i + 2 for i, word in enumerate(words)}

@@ -17,7 +17,7 @@ def check_repository(repository: str) -> None:
     """Raises `UserError` if `repository` is not an id of the form owner/name."""
     if not REPOSITORY.fullmatch(repository):
         raise UserError(
-            f"expected a repository owner/name to push to, got {repository!r}: correct it"
+            f"expected a repository owner/name to push to, got {repository!r}: add the owner"
         )
 
 

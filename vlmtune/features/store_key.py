@@ -50,10 +50,6 @@ class StoreKey:
                 f"expected a frozen representation to store, got {live}{self.spec.kind} of "
                 f"{self.modality}s: encode them in each step"
             )
-        if self.dtype not in ("float32", "float16", "bfloat16"):
-            raise UserError(
-                f"expected dtype float32, float16 or bfloat16, got {self.dtype!r}: choose one"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the key as JSON values, without the layer if nothing depends on it."""

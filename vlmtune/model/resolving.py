@@ -19,9 +19,10 @@ from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.hub import HF, hf_spec, hub_kind, is_hf_folder
 from vlmtune.model.hub_id import is_hub_id
-from vlmtune.model.layout import CONFIG, WEIGHTS, one_line
+from vlmtune.model.layout import CONFIG, WEIGHTS
 from vlmtune.model.loading import load_export, read_checkpoint
 from vlmtune.model.model import Model
+from vlmtune.storage.files import reading
 from vlmtune.types import FeatureSpec
 
 OPEN_CLIP = "vlmtune.backbones.open_clip.open_clip.OpenClip"
@@ -153,11 +154,6 @@ def _in_architecture(
     if pretrained is not None:
         raise UserError(
             f"expected no pretrained with an architecture, got {pretrained!r}: leave it out"
-        )
-    if not _is_weights(Path(name)):
-        raise UserError(
-            f"expected a weights file ({', '.join(SUFFIXES)}) for the architecture "
-            f"{architecture}, got {name!r}: correct the path, or leave the architecture out"
         )
     return architecture, name
 
@@ -316,14 +312,13 @@ def _untrained_spec(path: Path) -> dict[str, Spec]:
 
 
 def _read_spec(path: Path) -> Spec:
-    try:
+    expected = "a YAML with class_path and init_args, or with backbone and adapter,"
+    fix = "write these keys"
+    with reading(path, expected, fix):
         spec = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"expected a YAML in {path}, got {one_line(error)}: correct it") from error
-    if not isinstance(spec, dict) or not spec.keys() & {"class_path", "backbone"}:
-        raise UserError(
-            f"expected class_path and init_args in {path}, or backbone and adapter: correct it"
-        )
+        names = spec.keys() & {"class_path", "backbone"}
+    if not names:
+        raise UserError(f"expected {expected} in {path}, got {', '.join(map(str, spec))}: {fix}")
     return spec
 
 

@@ -67,7 +67,7 @@ def check_alpha(alpha: float) -> None:
     """Raises `UserError` if `alpha` is not in [0, 1]."""
     if not 0 <= alpha <= 1:
         raise UserError(
-            f"expected alpha from 0 (pre-trained) to 1 (trained), got {alpha}: correct it"
+            f"expected alpha from 0 (pre-trained) to 1 (trained), got {alpha}: choose one"
         )
 
 

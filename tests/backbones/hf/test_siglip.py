@@ -9,9 +9,9 @@ from vlmtune.types import FeatureSpec
 TEXTS = ["a red cube left of the blue sphere", "dog"]
 
 
-@pytest.fixture
-def backbone(tmp_path):
-    return SigLIP(str(write_siglip(tmp_path / "siglip")))
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+    return SigLIP(str(write_siglip(tmp_path_factory.mktemp("models") / "siglip")))
 
 
 def full_ids(backbone):

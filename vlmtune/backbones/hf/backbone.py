@@ -25,7 +25,7 @@ from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
 from vlmtune.backbones.staging import encode_with_tower, masked, no_such_layer, state_after
 from vlmtune.backbones.weight_checks import check_precision, digest
-from vlmtune.errors import UserError
+from vlmtune.storage.files import reading
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 
@@ -69,20 +69,16 @@ class HFBackbone(Backbone):
         self.model: Any = loaded.network
         self.check(model)
         self.processing = (loaded.tokenizer, loaded.processor)
-        self.transform = self.preprocessing(loaded, model)
         self._described = describe(loaded)
+        # A config that the class cannot run, or a processor of another model, fails here.
+        expected = f"weights, tokenizer and image processor of one {type(self).__name__}"
+        with reading(model, expected, "use the whole checkpoint of this model"):
+            self.transform = self.preprocessing(loaded, model)
+            self.assemble(loaded)
+            with torch.no_grad():
+                self.measure(self.transform(Image.new("RGB", (24, 16)))[None])
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
-        self.assemble(loaded)
-        pixels = self.transform(Image.new("RGB", (24, 16)))[None]
-        try:
-            with torch.no_grad():
-                self.measure(pixels)
-        except (RuntimeError, ValueError) as error:
-            raise UserError(
-                f"expected an image processor that fits the image tower of {model}, got images of "
-                f"{tuple(pixels.shape[1:])}: {error}: get preprocessor_config.json again"
-            ) from error
         self.eval()
 
     def check(self, model: str) -> None:
@@ -229,11 +225,4 @@ def longest_side(processor: Any) -> int:
 
     The shorter side becomes `shortest_edge`, unless the longer side then exceeds this.
     """
-    size = dict(processor.size)
-    shortest = size.get("shortest_edge")
-    if not shortest:
-        raise UserError(
-            f"expected an image processor with a size of shortest_edge, got {size}: correct "
-            "preprocessor_config.json"
-        )
-    return int(1333 / 800 * shortest)
+    return int(1333 / 800 * processor.size["shortest_edge"])

@@ -23,7 +23,6 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
 )
 from vlmtune.backbones.staging import masked, parameters_of, unmasked
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 
@@ -42,14 +41,6 @@ class Blip(HFDualEncoder):
     kind = BlipForImageTextRetrieval
     abilities = HFDualEncoder.abilities._replace(matching=True)
     attention = "eager"  # the only one the library has for BLIP's text encoder
-
-    @override
-    def check(self, model: str) -> None:
-        if not hasattr(self.model.text_encoder.encoder.layer[0], "crossattention"):
-            raise UserError(
-                f"expected a text encoder with cross-attention, got {model} with is_decoder false "
-                "in its text_config: use a checkpoint for image-text retrieval"
-            )
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:

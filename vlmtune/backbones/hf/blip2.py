@@ -23,7 +23,6 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
 )
 from vlmtune.backbones.staging import masked, parameters_of, side_by_side, unmasked
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
 TEMPERATURE = 0.07  # at the start of pre-training; the library's checkpoints lack what it became
@@ -64,18 +63,8 @@ class Blip2(HFDualEncoder):
         score: Literal["itm", "itc"] = "itm",
         image_size: int | None = None,
     ) -> None:
-        if score not in ("itm", "itc"):
-            raise UserError(f"expected score itm or itc, got {score!r}: choose one")
         self.score = score
         super().__init__(model, revision, precision, image_size)
-
-    @override
-    def check(self, model: str) -> None:
-        if not self.model.config.qformer_config.use_qformer_text_input:
-            raise UserError(
-                f"expected a Q-Former that reads captions, got {model} with "
-                "use_qformer_text_input false: use a checkpoint for image-text retrieval"
-            )
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
@@ -108,7 +97,7 @@ class Blip2(HFDualEncoder):
     def assemble(self, loaded: Loaded) -> None:
         super().assemble(loaded)
         self.image_tower = self.text_tower = None  # a tower ends in embeddings
-        kind = QFormerITM if self.score == "itm" else QFormerITC
+        kind = {"itm": QFormerITM, "itc": QFormerITC}[self.score]
         self.fusion = kind(self.model, self._image, self._text)
 
     @override

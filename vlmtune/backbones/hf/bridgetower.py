@@ -22,7 +22,6 @@ from vlmtune.backbones.hf.towers import (
     through,
 )
 from vlmtune.backbones.staging import masked, parameters_of, unmasked
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 IMAGE, TEXT = 1, 0
@@ -65,19 +64,6 @@ class BridgeTower(HFDualEncoder):
     )
     attention = "eager"  # the only one the library has for BridgeTower
     optional = ("itm_score", "itc_image_head", "itc_text_head", "logit_scale")
-
-    @override
-    def check(self, model: str) -> None:
-        # The library loads such models and cannot run them.
-        parts = self.model.bridgetower
-        deep = len(parts.vision_model.visual.transformer.resblocks)
-        needed = len(parts.text_model.encoder.layer)
-        if deep < needed or parts.config.share_link_tower_layers:
-            raise UserError(
-                f"expected an image tower of at least {needed} blocks and bridges that are not "
-                f"shared, got {deep} blocks and share_link_tower_layers "
-                f"{parts.config.share_link_tower_layers} in {model}: use another checkpoint"
-            )
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:

@@ -119,7 +119,7 @@ def locate(model: str) -> str:
             return model
         raise UserError(
             f"expected a hub id (org/repo) or a folder with {CONFIG} and weights, got {model!r}: "
-            "correct it"
+            "check the spelling"
         )
     if not (folder / CONFIG).is_file():
         raise UserError(

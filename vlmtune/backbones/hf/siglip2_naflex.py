@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from vlmtune.backbones.hf.backbone import HFDualEncoder, Preprocess
 from vlmtune.backbones.hf.loading import Loaded
-from vlmtune.backbones.hf.siglip import check_head, siglip_text_tower, siglip_tokenizer
+from vlmtune.backbones.hf.siglip import siglip_text_tower, siglip_tokenizer
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, hide_padding, through
 from vlmtune.backbones.staging import masked
 from vlmtune.errors import UserError
@@ -61,16 +61,12 @@ class SigLIP2NaFlex(HFDualEncoder):
         super().__init__(model, revision, precision)
 
     @override
-    def check(self, model: str) -> None:
-        check_head(self.model, model)
-
-    @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
         processor = loaded.processor
         if not processor.do_resize:
             raise UserError(
-                f"expected an image processor that resizes, got do_resize false in {model}: "
-                "correct preprocessor_config.json"
+                f"expected an image processor that resizes, got do_resize false in {model}: use "
+                "the model's own"
             )
         if self.max_num_patches is not None:
             processor.max_num_patches = self.max_num_patches

@@ -24,7 +24,6 @@ from vlmtune.backbones.staging import (
     parameters_of,
     side_by_side,
 )
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 OUTSIDE = -100.0
@@ -53,14 +52,7 @@ class Vilt(HFBackbone):
 
     @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
-        processor = loaded.processor
-        if not (processor.do_resize and processor.do_pad):
-            raise UserError(
-                f"expected an image processor that resizes and pads, got do_resize "
-                f"{processor.do_resize} and do_pad {processor.do_pad} in {model}: correct "
-                "preprocessor_config.json"
-            )
-        self._square = SquarePreprocess(processor)
+        self._square = SquarePreprocess(loaded.processor)
         return self._square
 
     @override

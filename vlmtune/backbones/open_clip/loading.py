@@ -20,6 +20,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 from transformers import PreTrainedConfig
+from typing_extensions import TypedDict
 
 from vlmtune.backbones.config_sizes import MODEL, check_sizes, check_weights_fill
 from vlmtune.backbones.hub_connection import hub_or_cache
@@ -60,8 +61,6 @@ def load(
     image_size: int | None = None,
 ) -> OpenClipParts:
     """Loads an open_clip model, its tokenizer and its architecture config."""
-    if image_size is not None and image_size < 1:
-        raise UserError(f"expected an image_size of at least 1, got {image_size}: raise it")
     name = locate(model)
     tag, file = _weights(name, pretrained)
     # open_clip reads the files of SigLIP's authors itself; other files are read and checked here.
@@ -138,7 +137,7 @@ def _check_image_size(network: nn.Module, name: str, size: int) -> None:
             f"expected open_clip's own vision transformer for image_size {size}, got {name}: leave "
             "image_size out"
         )
-    if size % patch[0] or size % patch[1]:
+    if size < 1 or size % patch[0] or size % patch[1]:
         raise UserError(
             f"expected image_size in patches of {patch[0]} x {patch[1]}, got {size}: change it"
         )
@@ -172,20 +171,23 @@ def locate(model: str) -> str:
     return f"{LOCAL}{folder}"
 
 
+class ModelConfig(TypedDict):
+    """The sizes of an architecture, as open_clip names them."""
+
+    embed_dim: int
+    vision_cfg: dict[str, Any]
+    text_cfg: dict[str, Any]
+
+
+class FolderConfig(TypedDict):
+    """The content of `open_clip_config.json` that vlmtune reads."""
+
+    model_cfg: ModelConfig
+
+
 def _check_folder(folder: Path) -> None:
-    config = read_json(folder / CONFIG, "JSON with model_cfg", "write it anew")
-    try:
-        complete = {"embed_dim", "vision_cfg", "text_cfg"} <= config["model_cfg"].keys()
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"expected JSON with model_cfg in {folder / CONFIG}, "
-            f"got {type(error).__name__}: {error}: write it anew"
-        ) from error
-    if not complete:
-        raise UserError(
-            f"expected embed_dim, vision_cfg and text_cfg in model_cfg of {folder / CONFIG}, "
-            f"got {sorted(config['model_cfg'])}: add what is missing"
-        )
+    expected = "model_cfg with embed_dim, vision_cfg and text_cfg"
+    read_json(folder / CONFIG, expected, "write it anew", FolderConfig)
     if not _files(f"{LOCAL}{folder}"):
         raise UserError(
             f"expected weights (open_clip_model.safetensors) in {folder}, got none: "
