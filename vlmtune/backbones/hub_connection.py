@@ -32,6 +32,7 @@ def hub_or_cache(model: str) -> Iterator[bool]:
     if why is None:
         yield True
         return
+    # The libraries read this constant at each request.
     constants.HF_HUB_OFFLINE = True
     try:
         yield False

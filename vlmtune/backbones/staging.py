@@ -61,6 +61,7 @@ def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features
     """Encodes captions whose words are embedded already; see `encode_with_tower`."""
     if spec.kind == "words":
         return words
+    # Blocks after the wanted layer do not run.
     start = tower.start(words)
     if spec.kind == "pooled":
         return Pooled(tower.finish(state_after(tower, start, -1)))

@@ -101,6 +101,7 @@ def read_pickle(file: Path) -> Any:
         UserError: The file is damaged, is TorchScript, or holds objects of other classes.
         OSError: There is no such file, or it cannot be opened.
     """
+    # Only zip files, as torch writes them since 2020, can be mapped into memory.
     archive = zipfile.is_zipfile(file)
     if archive and is_torchscript(file):
         raise UserError(

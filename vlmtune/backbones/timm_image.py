@@ -170,6 +170,7 @@ class TimmImage(Backbone):
 
 
 def _tower(network: nn.Module, dtype: torch.dtype) -> TimmImageTower | None:
+    # open_clip holds models of timm as a trunk with a head.
     visual: Any = SimpleNamespace(trunk=network, head=nn.Identity())
     # A subclass may run its blocks differently.
     if type(network) is VisionTransformer:
@@ -278,4 +279,5 @@ def _fill(network: Any, file: Path, name: str) -> None:
             f"places, first {wrong[0]}: name the architecture of these weights, or save only the "
             "image encoder"
         )
+    # All names and sizes were compared above.
     network.load_state_dict(state)

@@ -1,7 +1,6 @@
 """Names loaded weights by their digest, and reports weights that do not load.
 
 In: a model, its name, or an error. Out: its digest, whether it is OpenAI's, or a `UserError`.
-Never: files.
 """
 
 import hashlib

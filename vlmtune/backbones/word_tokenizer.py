@@ -1,4 +1,7 @@
-"""A word-level tokenizer for models with a small closed vocabulary."""
+"""A word-level tokenizer for models with a small closed vocabulary.
+
+In: captions. Out: ids. Never: an id for a word that is not in the vocabulary.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -58,6 +61,7 @@ class WordTokenizer:
         length = context_length or self.context_length
         result = torch.zeros(len(texts), length, dtype=torch.long)
         for row, text in zip(result, texts, strict=True):
+            # The end token stays when a caption is cut, as it is the one that is pooled.
             ids = [self.sot_token_id, *self._encode(text)[: length - 2], self.eot_token_id]
             row[: len(ids)] = torch.tensor(ids)
         return result

@@ -53,10 +53,12 @@ def clip_twin(backbone: OpenClip, tokenizer: Any) -> Any:
     state: dict[str, Tensor] = {}
     for name, value in backbone.model.state_dict().items():
         state |= _renamed(name.removeprefix("text."), value.detach().cpu().float())
+    # CLIPModel has no bias; it changes no order of scores.
     state.pop("logit_bias", None)
     try:
         twin: Any = CLIPModel(_config(backbone, tokenizer))
         twin.eval().load_state_dict(state)
+        # Names and shapes may fit where the computation does not, as with other poolings.
         different = _difference(backbone, twin)
     except (RuntimeError, AttributeError, TypeError, ValueError, AssertionError) as error:
         raise _refused(backbone) from error

@@ -75,6 +75,7 @@ def save_export(
         "provenance": without_secrets(recorded),
         "scores": [_scores(result) for result in results],
     }
+    # A reader sees the old export or the whole new one.
     with write_atomically(folder) as new:
         new.mkdir()
         save_file(state, new / WEIGHTS)

@@ -64,6 +64,7 @@ def _tokenizer(backbone: OpenClip) -> Any:
         not isinstance(encode, SimpleTokenizer)
         or encode.clean_fn is not get_clean_fn("lower")
         or encode.reduction_fn is not None
+        # Tokens that were added to the vocabulary have no place in the file of merges.
         or len(encode.all_special_ids) != 2
     ):
         raise UserError(

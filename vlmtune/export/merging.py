@@ -45,6 +45,7 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"expected a new folder, {folder} holds something: choose another")
     backbone, adapter = model.backbone, model.adapter
+    # The other forms are float32 throughout.
     dtype = min((weight.dtype for weight in backbone.parameters()), key=lambda x: x.itemsize)
     if form is not None and dtype.itemsize < 4:
         raise UserError(f"expected float32 weights for {form}, got {dtype}: use --out")

@@ -35,6 +35,7 @@ def push(folder: Path, repository: str, public: bool = False) -> str:
     check_repository(repository)
     api = HfApi()
     try:
+        # A repository that exists keeps its visibility.
         api.create_repo(repository, private=not public, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repository,

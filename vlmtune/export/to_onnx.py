@@ -98,6 +98,7 @@ def save_onnx(folder: Path, model: Model) -> str:
     _save(TextGraph(model, tower), texts, given, "text_embeds", folder / TEXT)
     scale, bias = adapter.log_scale.detach().exp(), adapter.bias.detach()
     values = {"scale": float(scale), "bias": float(bias)}
+    # Embeddings alone do not give the scores of the trained model.
     (folder / SCORES).write_text(json.dumps(values) + "\n", encoding="utf-8")
     return _save_processing(folder, model, tower)
 

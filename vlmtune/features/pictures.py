@@ -105,6 +105,7 @@ class PictureReader:
     def _digest(self, picture: Picture) -> str:
         if not isinstance(picture, ImageRef):
             picture = _rgb(picture)
+            # A picture in memory is its pixels, and its size, as 2 x 3 and 3 x 2 may share them.
             return hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).hexdigest()
         state = _file_state(picture)
         if state is None:

@@ -63,6 +63,7 @@ def open_or_build_together(
     """
     root = Path(root)
     rows = list(dict.fromkeys(ids))
+    # A store of many rows gets larger pieces rather than thousands of files.
     size = max(PIECE_ROWS, -(-len(rows) // MAX_PIECES))
     if len(rows) <= size:
         produce = partial(copy_or_encode, root, key, rows, encode)
@@ -145,6 +146,7 @@ class _Pieces:
         self.folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(self.folder / f"{piece:04d}.held")
         try:
+            # The lock ends with its process, so a killed one leaves its piece to others.
             held.acquire(timeout=-1 if wait else 0)
         except (Timeout, FileNotFoundError):
             return

@@ -308,6 +308,7 @@ def announce(key: StoreKey, path: Path, rows: int, row_bytes: float) -> None:
     Raises:
         UserError: The disk is too small.
     """
+    # Known from the first rows: rows of tokens differ in length, so this is an estimate.
     size = int(row_bytes * rows)
     free = shutil.disk_usage(path.parent).free
     rows_of = f"{key.spec.kind} of {rows} {key.modality}s"

@@ -1,7 +1,6 @@
 """What stored features depend on, which names their store.
 
 In: a backbone's fingerprint, a representation, and the ids of rows. Out: a key.
-Never: a file.
 """
 
 import hashlib
@@ -57,6 +56,7 @@ class StoreKey:
         if self.spec.kind == "pooled":
             del key["spec"]["layer"]
         if self.modality == "image":
+            # How images are read may change with a version of vlmtune.
             key["decoding"] = DECODING
         return {**key, "version": folders.VERSION}
 

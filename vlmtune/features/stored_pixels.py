@@ -3,7 +3,6 @@
 Transparent pixels keep their hidden colours, and 16 bits are clipped, as in those scripts.
 
 In: a reference to an image with `upright` False. Out: its pixels, and whether they are others.
-Never: other checks than those of every image file.
 """
 
 import warnings

@@ -29,6 +29,7 @@ def hub_kind(name: str, revision: str | None = None) -> str:
     from vlmtune.backbones.hub_connection import hub_or_cache
 
     with hub_or_cache(name) as answers:
+        # An export first: its repository may hold files of its base model too.
         if _hub_file(name, CONFIG, revision):
             return CONFIG
         config = _hub_file(name, HF, revision)

@@ -99,6 +99,7 @@ def load_export(
         )
     if pretrained is not None:
         config["backbone"]["init_args"]["pretrained"] = pretrained
+    # Checkpoints keep the fingerprint beside the backbone, exports inside it.
     specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
     check_finite(state, f"{folder / WEIGHTS} is damaged; export again")
     parts = _rebuild(specs, state, str(source), backbone)
@@ -132,6 +133,7 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
     with reading(path, "a vlmtune checkpoint", fix):
         check_archive(regular(path))
         try:
+            # Tensors and plain values only: a pickle could run code.
             checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError) as error:
             # torch would advise to load it with the code that it holds.
@@ -250,5 +252,6 @@ def _rebuild(
             f"expected arguments of {specs['adapter']['class_path']} in {source}, got "
             f"{specs['adapter']['init_args']} ({one_line(error)}): export again"
         ) from error
+    # Strict both ways: neither a missing nor a surplus weight passes.
     load_trained_state(backbone, adapter, state, source)
     return backbone.eval(), adapter.eval()

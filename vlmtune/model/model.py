@@ -72,6 +72,7 @@ class Model:
     @property
     def embeds(self) -> Adapter:
         """What embeds images: the adapter, or the contrastive side of a joint one."""
+        # Fusion tuning trains both scores at once.
         return getattr(self.adapter, "contrast", None) or self.adapter
 
     @property
@@ -137,6 +138,7 @@ class Model:
 
     def rank(self, query: str, images: Images) -> list[tuple[int, float]]:
         """Returns `(position in images, score)` of every image, best first; ties keep order."""
+        # Sorting is stable, so equal scores keep the order of the images.
         scores = self.score(images, query)[:, 0].tolist()
         return sorted(enumerate(scores), key=lambda item: -item[1])
 

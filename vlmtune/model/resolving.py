@@ -110,6 +110,7 @@ def device_of_this_machine(name: torch.device | str | None) -> torch.device:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         device = torch.device(name)
+        # A device may have a name and yet not be in this machine.
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         line = " ".join(str(error).split())
@@ -230,6 +231,7 @@ def backbone_spec(name: str) -> Spec:
 
 def _tagged(name: str, pretrained: str | None) -> tuple[str, str | None]:
     """Splits an open_clip name with its weights, such as "ViT-B-32-quickgelu:openai"."""
+    # "C:/models", "https://…" and "hf-hub:…" have a colon that separates no tag.
     first, colon, tag = name.partition(":")
     is_path = tag.startswith("//") or Path(name).exists()
     if pretrained is not None or not colon or first in PREFIXES or is_path:

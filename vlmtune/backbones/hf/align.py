@@ -1,4 +1,8 @@
-"""ALIGN of Hugging Face: a convolutional image tower beside BERT."""
+"""ALIGN of Hugging Face: a convolutional image tower beside BERT.
+
+In: images and captions. Out: embeddings, and tokens of the last feature maps.
+Never: states of the image tower, which no transformer runs.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -63,6 +63,7 @@ class HFBackbone(Backbone):
     ) -> None:
         super().__init__()
         self._dtype = check_precision(precision)
+        # Everything that may come from a hub is read here.
         loaded = load(model, revision, self.kind, self._dtype, self.attention, self.optional)
         if image_size is not None:
             loaded = resized(loaded, image_size, model)
@@ -112,6 +113,7 @@ class HFBackbone(Backbone):
         """Returns the tokenizer for programs without vlmtune, which pad to its full length."""
         tokenizer = copy.deepcopy(self.processing[0])
         if self.text_tower is not None:
+            # Some checkpoints state no length, and padding to it would fill the memory.
             tokenizer.model_max_length = self.text_tower.positions
         return tokenizer
 

@@ -1,4 +1,7 @@
-"""BLIP with its contrastive and its matching head."""
+"""BLIP with its contrastive and its matching head.
+
+In: images and captions. Out: embeddings, and log-odds that a caption is true of an image.
+"""
 
 import math
 from functools import partial
@@ -66,6 +69,7 @@ class Blip(HFDualEncoder):
 
     @override
     def temperature(self) -> tuple[float, float]:
+        # The checkpoints lack what the temperature became in training.
         return math.exp(self.model.config.logit_scale_init_value), 0.0
 
 
@@ -86,6 +90,7 @@ class BlipTextTower(BertTextTower):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.blocks = [
+            # Cross-attention belongs to the fusion: a caption alone does not run it.
             nn.ModuleList([layer.attention, layer.intermediate, layer.output])  # type: ignore[list-item]
             for layer in self.block_list
         ]

@@ -1,4 +1,7 @@
-"""BLIP-2 with its matching head, and with its contrastive heads."""
+"""BLIP-2 with its matching head, and with its contrastive heads.
+
+In: images and captions. Out: log-odds or cosines of pairs. Never: one embedding of an image.
+"""
 
 from functools import partial
 from typing import Any, Literal
@@ -88,6 +91,7 @@ class Blip2(HFDualEncoder):
             block_list=model.qformer.encoder.layer,
             final_norm=nn.Identity(),
             projection=model.text_projection,
+            # The Q-Former stays in float32 whatever the precision of the vision transformer.
             dtype=model.qformer.layernorm.weight.dtype,
             embeddings=model.qformer,
         )
@@ -167,6 +171,7 @@ class QFormerITM(QFormerFusion):
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         head = self._model.itm_head
         read = self.read(image, side_by_side(self.queries(), text))
+        # Each query gives its own logits; the library takes their mean.
         return log_odds(head(read.to(head.weight.dtype)).mean(dim=1))
 
     @override
@@ -206,6 +211,7 @@ def read_in(qformer: Any, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t 
 
 def _without_last_words(layer: Any, last: bool) -> nn.Module:
     """The parts of a layer that a score depends on: after the last, no word is read."""
+    # Training a parameter that no score depends on would stop DDP, which waits for its gradient.
     words = [] if last else [layer.intermediate, layer.output]
     crossing = [layer.crossattention] if layer.has_cross_attention else []
     parts = [layer.attention, *crossing, layer.intermediate_query, layer.output_query, *words]

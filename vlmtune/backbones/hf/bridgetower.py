@@ -1,4 +1,7 @@
-"""BridgeTower with its matching head and, if present, its contrastive heads."""
+"""BridgeTower with its matching head and, if present, its contrastive heads.
+
+In: images and captions. Out: log-odds of pairs, and embeddings if the checkpoint has them.
+"""
 
 from functools import partial
 from typing import Any
@@ -72,6 +75,7 @@ class BridgeTower(HFDualEncoder):
         embed = BridgeImageHead(model, self.model.itc_image_head)
         image_tower = BridgeImageTower(
             embed=partial(_embed, visual),
+            # The library never runs image blocks beyond the number of text blocks.
             block_list=visual.transformer.resblocks[: len(text.encoder.layer)],
             final_norm=visual.ln_post,
             head=embed,
@@ -94,6 +98,7 @@ class BridgeTower(HFDualEncoder):
         super().assemble(loaded)
         if loaded.absent & set(self.optional[1:]):
             self.no_pooled = "its checkpoint has no contrastive heads (itc_image_head and others)"
+        # Else there is a list of transforms, and the heads need one.
         elif not self.model.config.share_cross_modal_transformer_layers:
             self.no_pooled = "its contrastive heads need share_cross_modal_transformer_layers"
         if self.no_pooled is not None:  # a tower ends in embeddings
@@ -222,4 +227,5 @@ class BridgeFusion(Fusion):
 
 
 def _embed(visual: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
+    # The library has tokens before rows here.
     return visual.forward_pre(pixels).transpose(0, 1)

@@ -64,6 +64,7 @@ def _stretched(old: Any, image_size: int) -> nn.Module:
         positions = exact.interpolate_pos_encoding(torch.empty(shape), image_size, image_size)
     # Some tables have a leading dimension of 1.
     state[name] = positions.view(shape[-table.ndim :])
+    # The module reads its size from the config when it is made.
     old.config.image_size = image_size
     new = type(old)(old.config)
     new.load_state_dict(state)

@@ -91,6 +91,7 @@ class Llava(HFBackbone):
         first = self._ids(self.prompt.replace(CAPTION, "a"))
         second = self._ids(self.prompt.replace(CAPTION, "dog"))
         self.text_special = (_shared(first, second), _shared(first[::-1], second[::-1]))
+        # What stands before an answer may change how it is cut, so a whole question is read.
         answers = self._answer_ids(self.prompt.replace(CAPTION, "a"), *self.answers)
         position = first.index(self._image_id)
         self.fusion = self._fusion = LlavaFusion(self.model, self._dtype, position, answers)
@@ -101,6 +102,7 @@ class Llava(HFBackbone):
         self.embed_dim = self.image_width = self.text_width = language.hidden_size
         self.image_tokens = self._tokens(pixels).token_count
         self.logit_scale = 1.0
+        # The one image token of a question gives way to all tokens of the image.
         self._longest = language.max_position_embeddings - self.image_tokens + 1
         if self._longest <= sum(self.text_special):
             raise UserError(
@@ -157,6 +159,7 @@ class Llava(HFBackbone):
     def _tokens(self, pixels: Pixels) -> Tokens:
         """The tokens of images that the language model reads."""
         output = self.model.model.get_image_features(pixels.to(self._dtype), return_dict=True)
+        # Empty batches have no rows to stack.
         rows = list(output.pooler_output)
         return unmasked(torch.stack(rows) if rows else pixels.new_zeros(0, 1, self.embed_dim))
 

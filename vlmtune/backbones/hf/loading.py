@@ -78,6 +78,7 @@ def load(
     try:
         connection = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
         with connection, quiet():
+            # A damaged config may ask for more memory than there is, before any weight is read.
             check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], MODEL, model)
             config = AutoConfig.from_pretrained(name, **options)
             _check_type(model, config.model_type, kind)
@@ -93,9 +94,11 @@ def load(
                 **options,
             )
             network, report = loaded
+            # A part without any weights is left out; a part with some of them is an error.
             absent = _dropped(network, report, optional)
             _check_weights(model, network, report)
             tokenizer = AutoTokenizer.from_pretrained(name, **options)
+            # By PIL, as the checkpoints were trained; torchvision resizes a little differently.
             processor = AutoImageProcessor.from_pretrained(name, backend="pil", **options)
             check_sizes(processor.to_dict(), PROCESSOR, model)
     except UserError:
@@ -126,6 +129,7 @@ def locate(model: str) -> str:
             f"expected a folder with {CONFIG} and weights, got {model!r}, which has no {CONFIG}: "
             "correct the path, or save the model with save_pretrained"
         )
+    # An index may name files outside the folder, which the library would read.
     for index in folder.glob("*.index.json"):
         _check_index(index)
     return str(folder)

@@ -1,4 +1,7 @@
-"""SigLIP and SigLIP 2 of Hugging Face, for images of one size."""
+"""SigLIP and SigLIP 2 of Hugging Face, for images of one size.
+
+In: images and captions. Out: embeddings, tokens and states.
+"""
 
 import json
 from typing import Any
@@ -82,6 +85,7 @@ def siglip_text_tower(text: Any, loaded: Loaded, dtype: torch.dtype) -> SiglipTe
 
 def siglip_tokenizer(tokenizer: Any) -> Any:
     """Lets a tokenizer lower-case captions and give no mask, as SigLIP attends to the padding."""
+    # Programs without vlmtune must not mask the padding either.
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
     inner = getattr(tokenizer, "backend_tokenizer", None)
     if inner is not None:

@@ -1,4 +1,7 @@
-"""SigLIP 2 in its NaFlex form: images keep their shape and differ in patches."""
+"""SigLIP 2 in its NaFlex form: images keep their shape and differ in patches.
+
+In: images of any shape, and captions. Out: embeddings, tokens and states, padded to one length.
+"""
 
 from typing import Any, Literal
 
@@ -93,6 +96,7 @@ class SigLIP2NaFlex(HFDualEncoder):
     @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
         super().measure(pixels)
+        # The first square of a strip holds the shape.
         self.image_tokens = pixels.shape[2] // pixels.shape[3] - 1
 
 
@@ -146,6 +150,7 @@ def to_strip(
         (torch.Size([3, 14, 2]), [2.0, 3.0])
     """
     side = round((patches.shape[1] // 3) ** 0.5)
+    # Values of a patch are row by row, each pixel with its three channels.
     strip = patches.view(-1, side, 3).permute(2, 0, 1)
     head = strip.new_zeros(3, side, side)
     rows, columns = shape.to(head)

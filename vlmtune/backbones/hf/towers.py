@@ -167,6 +167,7 @@ class HFTextTower(TextTower, ABC):
 
     @override
     def start(self, words: Tokens) -> Tokens:
+        # SigLIP attends to the padding, so captions are filled up before positions are added.
         words = self.fill(checked_length(words, self.positions))
         return masked(self.embed(words.values.to(self.dtype)), words.mask)
 
@@ -183,6 +184,7 @@ class HFTextTower(TextTower, ABC):
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         state = self.norm(state)
+        # The norm gives float32; the projection computes in the type of the weights.
         pooled = self.pool(state.values, state.mask)
         return self.projection(pooled.to(self.dtype)).float()
 
@@ -200,6 +202,7 @@ class BertTextTower(HFTextTower):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # RoBERTa's first positions belong to padding.
         self.positions -= self.first_position
 
     @override
@@ -224,6 +227,7 @@ def bert_tower(
     tokenizer: Any, model: Any, projection: nn.Module, dtype: torch.dtype, **options: Any
 ) -> BertTextTower:
     """Makes the text tower of a BERT model of the library."""
+    # ALIGN, BLIP, FLAVA and BridgeTower all have a BERT under these names.
     embeddings = model.embeddings
     kind = options.pop("kind", BertTextTower)
     table, first = embeddings.position_embeddings, options.get("first_position", 0)
@@ -260,6 +264,7 @@ def first_token(projection: nn.Module, tokens: States) -> Float[Tensor, "n d"]:
 
 def hide_padding(mask: Mask, dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:
     """The term to add to attention logits so that no token attends to padding."""
+    # The smallest number, not minus infinity: a row that is all padding would become NaN.
     hidden = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return hidden.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]
 

@@ -1,4 +1,7 @@
-"""ViLT with its retrieval head: one transformer over patches and words."""
+"""ViLT with its retrieval head: one transformer over patches and words.
+
+In: images and captions. Out: a score of each pair. Never: an embedding of either alone.
+"""
 
 from collections.abc import Sequence
 from typing import Any

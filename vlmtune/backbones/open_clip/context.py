@@ -68,6 +68,7 @@ def extend_context(network: nn.Module, name: str, length: int) -> None:
             "leave it out, or choose a larger one"
         )
     text.positional_embedding = nn.Parameter(stretched(positions.detach(), length))
+    # Each position attends to those before it and to itself.
     text.attn_mask = mask.new_full((length, length), float("-inf")).triu(1)
     text.context_length = length
     if hasattr(text, "num_pos"):

@@ -92,6 +92,7 @@ def load(
         load_weights(network, file, name, resized=image_size is not None)
         if not config.get("quick_gelu", False):
             warn_of_activation(file, name)
+    # NaN in one weight makes every score NaN, which a ranking would hide.
     check_finite(network.state_dict(), f"get the weights of {model} again")
     if context_length is not None:
         extend_context(network, name, context_length)

@@ -119,6 +119,7 @@ class OpenClip(Backbone):
             raise not_loaded(f"preprocess_cfg of {model}", error) from error
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
+        # Sizes that no config states are measured on a blank image.
         self._image = ImageSide(self.model, self._dtype, blank)
         self._text = TextSide(self.model, self.tokenizer, self._dtype)
         self.image_tower, self.text_tower = self._image.tower, self._text.tower
@@ -159,6 +160,7 @@ class OpenClip(Backbone):
         config, encode = self._config, self.tokenizer.encode
         if isinstance(encode, WordTokenizer):
             write_text(folder / VOCABULARY, "".join(f"{word}\n" for word in encode.words))
+            # So that transformers and sentence-transformers read the words too.
             encode.portable().save_pretrained(folder)
             # open_clip reads the tokenizer of a local folder there, whatever it is called.
             text = {**self._config["text_cfg"], "hf_tokenizer_name": VOCABULARY}

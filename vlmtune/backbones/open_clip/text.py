@@ -1,7 +1,6 @@
 """The text side of an open_clip model: tokenizer and tower, block by block if that is exact.
 
 In: captions. Out: features.
-Never: images.
 """
 
 from collections.abc import Sequence
@@ -96,6 +95,7 @@ class NativeTextTower(TextTower):
     def __init__(self, tower: Any, tokenizer: Tokenizer, special: int, dtype: torch.dtype) -> None:
         self.tower = tower
         self._tokenizer, self._special, self._dtype = tokenizer, special, dtype
+        # With causal attention nothing up to the end token sees the padding.
         self.trims = pool_type(tower) != "last" and tower.attn_mask is not None
         self.blocks = list(tower.transformer.resblocks)
         self.tail = parameters_of(tower.ln_final, tower.text_projection)
@@ -125,6 +125,7 @@ class NativeTextTower(TextTower):
         causal = self.tower.attn_mask
         if causal is not None:
             length = state.mask.shape[1]
+            # The mask is for the full length.
             causal = causal[:length, :length]
         for block in self.blocks[first:stop]:
             tokens = block(tokens, attn_mask=causal)
@@ -216,6 +217,7 @@ class TextSide:
         ids, mask = ids.to(device), mask.to(device)
         if spec.kind == "pooled":
             return Pooled(first_of(self.model.encode_text(ids, normalize=False)).float())
+        # Without a tower all blocks run on padded captions.
         output = self.text.forward_intermediates(
             ids,
             indices=[spec.layer],

@@ -40,6 +40,7 @@ def load_weights(network: nn.Module, file: Path, name: str, resized: bool = Fals
     """
     state = _named_as(network, merged_lora(read_state_dict(file), file))
     if resized:
+        # This is open_clip's own interpolation, which it applies to its tags.
         resize_pos_embed(state, network)  # type: ignore[arg-type]
     _check(network, state, file, name)
     network.load_state_dict(state)
