@@ -42,9 +42,11 @@ pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOI
 
 def evaluated() -> dict[str, str]:
     """The YAMLs of models that headers evaluate, with a config that does so."""
-    commands = [(words, path) for path in (*STATED, *MODELS) for words in stated(path)]
-    models = {words[words.index("--model") + 1]: relative(path)
-              for words, path in commands if words[0] == "evaluate"}  # fmt: skip
+    models = {}
+    for path in (*STATED, *MODELS):
+        for words in stated(path):
+            if words[0] == "evaluate":
+                models[words[words.index("--model") + 1]] = relative(path)
     return {model: path for model, path in models.items() if model.endswith(".yaml")}
 
 

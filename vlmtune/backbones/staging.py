@@ -47,6 +47,11 @@ def fits_fusion_alone(fusion: Fusion, spec: FeatureSpec, modality: str) -> str |
     return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
 
 
+def gradients(spec: FeatureSpec) -> torch.set_grad_enabled:
+    """A block with gradients, unless features of `spec` are frozen or gradients are off already."""
+    return torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen)
+
+
 def state_after(tower: Tower, state: Tokens, layer: int) -> Tokens:
     """Runs the first block's input up to `layer`, counted from the end as in `FeatureSpec`."""
     return tower.run(state, 0, tower.layers + 1 + layer)

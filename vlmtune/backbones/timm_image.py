@@ -28,7 +28,7 @@ from vlmtune.backbones.config_sizes import MODEL, PROCESSOR, check_sizes, check_
 from vlmtune.backbones.hf.loading import HUB_ID
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.towers import EvaImageTower, TimmImageTower, plain_eva
-from vlmtune.backbones.staging import no_such_layer, state_after, unmasked
+from vlmtune.backbones.staging import gradients, no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
 from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
@@ -121,7 +121,7 @@ class TimmImage(Backbone):
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
         pixels = pixels.to(device=self.device, dtype=self._dtype)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             if spec.kind == "pooled":
                 return Pooled(self._pooled(pixels).float())
             if spec.kind == "tokens" or self._tower is None:

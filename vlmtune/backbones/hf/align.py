@@ -7,7 +7,6 @@ Never: states of the image tower, which no transformer runs.
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import AlignModel
@@ -17,7 +16,7 @@ from vlmtune.backbones.base import Abilities
 from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.towers import bert_tower
-from vlmtune.backbones.staging import encode_with_tower, no_such_layer, unmasked
+from vlmtune.backbones.staging import encode_with_tower, gradients, no_such_layer, unmasked
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 
@@ -60,7 +59,7 @@ class Align(HFBackbone):
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
         pixels = pixels.to(self.device)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             if spec.kind == "tokens":
                 maps = self._maps(pixels, -spec.layer)
                 return unmasked(maps.flatten(2).transpose(1, 2))
@@ -78,7 +77,7 @@ class Align(HFBackbone):
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         self.check_fits(spec, "text")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return encode_with_tower(self._text, texts, spec)
 
     @override

@@ -23,7 +23,13 @@ from vlmtune.backbones.base import Abilities, Backbone
 from vlmtune.backbones.hf.image_size import resized
 from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
-from vlmtune.backbones.staging import encode_with_tower, masked, no_such_layer, state_after
+from vlmtune.backbones.staging import (
+    encode_with_tower,
+    gradients,
+    masked,
+    no_such_layer,
+    state_after,
+)
 from vlmtune.backbones.weight_checks import check_precision, digest
 from vlmtune.storage.files import reading
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
@@ -168,7 +174,7 @@ class HFDualEncoder(HFBackbone):
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
         tower = self._image
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             start = tower.start(pixels.to(self.device))
             if spec.kind == "pooled":
                 return Pooled(tower.finish(state_after(tower, start, -1)))
@@ -182,7 +188,7 @@ class HFDualEncoder(HFBackbone):
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         self.check_fits(spec, "text")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return encode_with_tower(self._text, texts, spec)
 
     @override

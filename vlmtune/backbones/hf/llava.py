@@ -20,6 +20,7 @@ from vlmtune.backbones.staging import (
     check_words,
     embed_words,
     fits_fusion_alone,
+    gradients,
     last_real,
     parameters_of,
     side_by_side,
@@ -114,14 +115,14 @@ class Llava(HFBackbone):
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "image")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return self._tokens(pixels.to(self.device))
 
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "text")
         questions = self._questions(texts)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             words = self._words(questions, cut=True)
         check_words(texts, words.mask, sum(self.text_special))
         return words

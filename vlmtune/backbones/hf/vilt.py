@@ -23,6 +23,7 @@ from vlmtune.backbones.staging import (
     checked_length,
     embed_words,
     fits_fusion_alone,
+    gradients,
     masked,
     parameters_of,
     side_by_side,
@@ -77,14 +78,14 @@ class Vilt(HFBackbone):
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "image")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return self._patches(pixels.to(self.device))
 
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "text")
         table = self.model.vilt.embeddings.text_embeddings.word_embeddings
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return embed_words(table, *self._tokenizer(texts))
 
     @override

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float
 from open_clip import get_model_preprocess_cfg
 from open_clip.tokenizer import HFTokenizer
@@ -24,6 +23,7 @@ from vlmtune.backbones.base import Abilities, Backbone
 from vlmtune.backbones.open_clip.loading import CONFIG, RANDOM, VOCABULARY, load
 from vlmtune.backbones.open_clip.text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip.towers import ImageSide
+from vlmtune.backbones.staging import gradients
 from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.errors import UserError
@@ -178,13 +178,13 @@ class OpenClip(Backbone):
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
         pixels = pixels.to(device=self.device, dtype=self._dtype)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return self._image.encode(pixels, spec)
 
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         self.check_fits(spec, "text")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return self._text.encode(texts, spec)
 
     @override
