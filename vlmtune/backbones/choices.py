@@ -18,14 +18,14 @@ FOLDER = Path("configs/plugins/backbones")
 def backbone_classes() -> list[type[Backbone]]:
     """Returns the class of each YAML, in the order of the files' names.
 
-    YAMLs in the working directory count too; those of vlmtune come first under the same name.
+    YAMLs in the working directory count too, and replace those of vlmtune of the same name.
 
     Example:
         >>> [kind.__name__ for kind in backbone_classes()][:3]
         ['Align', 'Blip', 'Blip2']
     """
     files: dict[str, Path] = {}
-    for root in (Path(), ROOT):
+    for root in (ROOT, Path()):
         for path in (root / FOLDER).glob("*.yaml"):
             files[path.stem] = path
     classes = []
@@ -54,6 +54,7 @@ def choices(ability: Ability, one_shape: bool = False) -> str:
     """
     always, sometimes = [], []
     for kind in backbone_classes():
+        # A string says which checkpoints of a class can.
         able = getattr(kind.abilities, ability)
         if not able or (one_shape and kind.images_differ):
             continue

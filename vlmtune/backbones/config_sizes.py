@@ -54,8 +54,10 @@ def check_weights_fill(build: Callable[[], nn.Module], files: list[Path], model:
     """
     if not files:
         return
+    # Here tensors have shapes and no memory.
     with torch.device("meta"):
         network = build()
+    # A stored value has at least a byte, as int8 has.
     values = sum(tensor.numel() for tensor in chain(network.parameters(), network.buffers()))
     given = sum(file.stat().st_size for file in files)
     if values > given + SPARE:

@@ -154,6 +154,7 @@ def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:
 
 def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter]:
     """The parameters of modules, and parameters themselves; None has none."""
+    # Names do not matter here: optimizers and freezing take parameters.
     parameters: list[nn.Parameter] = []
     for owner in owners:
         if isinstance(owner, nn.Parameter):

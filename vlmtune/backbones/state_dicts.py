@@ -82,6 +82,7 @@ def _weights(value: Any) -> bool:
 
 def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
     for prefix in PREFIXES:
+        # Wrappers nest, as DataParallel around a compiled model.
         if all(name.startswith(prefix) for name in state):
             return _without_prefixes({k.removeprefix(prefix): v for k, v in state.items()})
     return state
@@ -114,6 +115,7 @@ def read_pickle(file: Path) -> Any:
     except OSError:
         raise
     except Exception as error:  # zip, pickle and torch raise errors of their own
+        # torch names the class that it refused to load.
         name = GLOBAL.search(str(error))
         if name is None:
             raise UserError(

@@ -89,6 +89,7 @@ class TimmImage(Backbone):
         if self._classifier is not None:
             self.labels = self._classifier.labels
         self.model: Any = network.to(self._dtype).eval().requires_grad_(False)
+        # Mean, deviation, size and crop that belong to these weights.
         self._data = resolve_model_data_config(network)
         self.transform: Any = create_transform(**self._data, is_training=False)
         # Shadows the method: a bound method would carry the weights into every worker process.
@@ -103,6 +104,7 @@ class TimmImage(Backbone):
     def _measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
         with torch.no_grad():
             pixels = pixels.to(self._dtype)
+            # Not every network of timm states these sizes, so they are measured.
             self.embed_dim = int(self._pooled(pixels).shape[1])
             self.image_tokens, self.image_width = 0, self.embed_dim
             if self._layers:
@@ -183,6 +185,7 @@ def _load(
 ) -> tuple[Any, TimmClassifier | None, dict[str, str] | None]:
     """Returns the network without its classifier, that, and the facts of a weights file."""
     name = _located(model)
+    # Names from the hub or a folder have a scheme, and bring their weights.
     built_in = parse_model_name(name)[0] is None
     file = None if pretrained in (None, RANDOM) else Path(str(pretrained)).expanduser()
     _check(model, name, pretrained, file, built_in)
@@ -270,6 +273,7 @@ def _fill(network: Any, file: Path, name: str) -> None:
     dropped = tuple(f"{part}." for part in classifiers)
     state = {name: value for name, value in state.items() if not name.startswith(dropped)}
     wanted = network.state_dict()
+    # First names, then shapes: a missing weight has no shape to compare.
     wrong = sorted(wanted.keys() ^ state.keys()) or sorted(
         key for key in wanted if wanted[key].shape != state[key].shape
     )

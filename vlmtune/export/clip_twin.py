@@ -119,6 +119,7 @@ def _config(backbone: OpenClip, tokenizer: Any) -> CLIPConfig:
 
 def _tower(tower: Tower) -> dict[str, Any]:
     block: Any = tower.blocks[0]
+    # No other activation has a name that CLIPModel knows.
     acts = {nn.GELU: "gelu", QuickGELU: "quick_gelu"}
     return {
         "hidden_size": tower.width,

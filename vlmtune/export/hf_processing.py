@@ -71,6 +71,7 @@ def _tokenizer(backbone: OpenClip) -> Any:
             f"expected CLIP's tokenizer or a vocabulary.txt, got {type(encode).__name__} of "
             f"{backbone.title}, which has no file of transformers: use --merged without --format"
         )
+    # In the order of their ranks, as the file of merges has them.
     merges: Any = list(encode.bpe_ranks)
     names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
     vocabulary = {names.get(token, token): number for token, number in encode.encoder.items()}
@@ -87,6 +88,7 @@ def _image_processor(backbone: OpenClip) -> Any:
     height, width = (size, size) if isinstance(size, int) else size
     mode = settings.get("resize_mode", "shortest")
     sampling = settings.get("interpolation", "bicubic")
+    # CLIP's processor resizes the shorter side and crops, or resizes both sides.
     crops = mode == "shortest" and height == width
     if sampling not in RESAMPLE or not (crops or mode == "squash"):
         raise UserError(

@@ -120,6 +120,7 @@ def _recipe(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What was trained on what and how; "" for what is not known."""
     config = _mapping(facts, "config")
     model = _mapping(_mapping(config, "fit"), "model")
+    # A model of a config may be named by its class path or by its fields.
     model = _mapping(model, "init_args") or model
     objectives = config.get("objectives")
     listed = objectives if isinstance(objectives, list) else []

@@ -172,6 +172,7 @@ def _save_processing(folder: Path, model: Model, tower: TextTower) -> str:
         tokenizer = hf_tokenizer(model.backbone)
         inner = tokenizer.backend_tokenizer
         pad = {"pad_id": tokenizer.pad_token_id, "pad_token": tokenizer.pad_token}
+        # The graph takes captions of one length only.
         inner.enable_truncation(tower.positions)
         inner.enable_padding(length=tower.positions, **pad)
         inner.save(str(folder / "tokenizer.json"))

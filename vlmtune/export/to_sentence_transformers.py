@@ -43,6 +43,7 @@ def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
         text = {"padding": "max_length", "return_attention_mask": False}
         options = {"processing_kwargs": {"text": text}}
     with quiet():
+        # Its module reads a folder of transformers.
         for part in (network, tokenizer, processor):
             part.save_pretrained(folder)
         transformer = module(str(folder), **options)

@@ -115,6 +115,7 @@ class FeatureSource:
                 if self.failures.skip or all(name in store for name in ids):
                     return store
             # Encoding what is missing raises below, unless failures are skipped.
+        # From here on: no store, or one that lacks what could not be encoded.
         memory = self._memory_for(modality)
         missing = [name for name in ids if name not in memory]
         if missing:
@@ -143,6 +144,7 @@ class FeatureSource:
             UserError: Nothing can be encoded, the disk is too small, or features are not finite.
         """
         assert self.root is not None
+        # A store of a larger set serves its parts.
         for store in self._stores[modality].values():
             if all(name in store for name in ids):
                 return store

@@ -109,6 +109,7 @@ class PictureReader:
             return hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).hexdigest()
         state = _file_state(picture)
         if state is None:
+            # A file that cannot be asked for its size cannot be read either.
             return digest(picture)  # raises with the reason
         if state not in self._digests:
             name = digest(picture)

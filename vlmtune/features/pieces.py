@@ -71,6 +71,7 @@ def open_or_build_together(
     path = root / key.folder
     with contextlib.suppress(DamagedError):
         return FeatureStore(path, key)
+    # Missing or damaged: build it anew, from pieces that are there already.
     pieces = _Pieces(root, key, rows, size, encode)
     with contextlib.suppress(_FinishedError):
         pieces.compute()
@@ -103,6 +104,7 @@ class _Pieces:
         Raises:
             _FinishedError: The store itself is there.
         """
+        # Ranks do not divide the pieces beforehand, so a slow rank takes fewer.
         for wait in (False, True):  # first those that nobody holds, then what killed ones leave
             for piece in range(len(self.ids)):
                 if not self._there(piece):

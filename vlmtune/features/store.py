@@ -133,6 +133,7 @@ class FeatureStore:
             ) from None
         if len(self._pieces) == 1 or not len(rows):
             return self._read(0, rows, dtype)
+        # Rows of one piece are read together; the order is restored at the end.
         pieces = torch.bucketize(rows, self._starts, right=True) - 1
         parts, order = [], []
         for piece in pieces.unique().tolist():
@@ -214,6 +215,7 @@ def copy_from(
     stores: Iterable[FeatureStore], ids: Iterable[str], encode: Callable[[list[str]], Chunks]
 ) -> Iterator[tuple[Sequence[str], Features]]:
     """Copies rows from stores, and encodes those that none has."""
+    # A dictionary, as it keeps the order and forgets quickly.
     missing = dict.fromkeys(ids)
     for store in stores:
         known = [name for name in missing if name in store]
@@ -274,6 +276,7 @@ def write_store(
         raise EmptyStoreError(
             f"expected rows to store in {writer.folder.parent}, got none: check the data source"
         )
+    # Where the tokens of each row begin; pooled rows have one length.
     if key.spec.kind != "pooled":
         writer.append("offsets.bin", _bytes(torch.cat(lengths).cumsum(0)))
     writer.append("ids.json", json.dumps(list(ids)).encode())

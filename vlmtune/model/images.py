@@ -34,6 +34,7 @@ def as_images(images: Images) -> list[str | Path | ImageRef | Image.Image]:
         (6, 4)
     """
     if isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 4:
+        # The first of four dimensions counts the images.
         images = list(images)
     if isinstance(images, Picture):
         images = [images]

@@ -122,6 +122,7 @@ class Model:
 
     def scorer(self, store: Path | None = None, batch_size: int | None = None) -> Scorer:
         """Returns a scorer with an empty cache; `store` is a folder that keeps encoded features."""
+        # An image model with a classifier scores the names of its classes.
         classifies = not self.backbone.encodes_texts and self.backbone.labels
         kind = ClassScorer if classifies else Scorer
         return kind(
@@ -188,6 +189,7 @@ class Model:
         return read_words(self.backbone, self.adapter, picture, caption)
 
     def _scorer_for(self, items: int) -> Scorer:
+        # The scorer keeps what it encoded, so a new one frees the memory.
         if self._cached > CACHED:
             self._scorer, self._cached = self.scorer(), 0
         self._cached += items

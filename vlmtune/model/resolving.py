@@ -84,6 +84,7 @@ def load(
         raise UserError(
             f"expected a hub id org/name with a revision, got {name!r}: leave the revision out"
         )
+    # Before a download, which a wrong device would make for nothing.
     where = device_of_this_machine(device)
     if backbone is not None:
         model = load_export(name, backbone=backbone, revision=revision, packages=packages)
@@ -334,6 +335,7 @@ def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapt
         )
     if "adapter" in spec:
         adapter = instantiate(spec["adapter"], Adapter)
+    # ViLT, BLIP-2 and LLaVA embed no image, so their fusion scores.
     elif backbone.fits(POOLED, "image") is not None and backbone.fusion is not None:
         adapter = Matching(blocks=0)
     elif backbone.encodes_texts:

@@ -58,6 +58,7 @@ class WiseFT:
         with torch.no_grad():
             for name, value in trained_state(self.backbone, self.adapter).items():
                 trained = self.trained[name]
+                # Counters, as of batches seen, have no line between them.
                 if name in self.initial and trained.is_floating_point():
                     trained = torch.lerp(self.initial[name], trained, alpha)
                 value.copy_(trained)
@@ -73,6 +74,7 @@ def check_alpha(alpha: float) -> None:
 
 def _initial_state(backbone: Spec, adapter: Spec, seed: int) -> dict[str, Tensor]:
     """The trained state before training; random weights depend on `seed`."""
+    # The caller's random numbers stay as they are.
     with torch.random.fork_rng(devices=[]):
         new_backbone = instantiate(backbone, Backbone)
         new_adapter = instantiate(adapter, Adapter)

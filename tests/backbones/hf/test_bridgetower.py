@@ -25,9 +25,9 @@ def matched(backbone):
     "options",
     [
         {"num_hidden_layers": 1},
-        {"num_hidden_layers": 3},
-        {"link_tower_type": "scaled_add"},
-        {"link_tower_type": "interpolate"},
+        pytest.param({"num_hidden_layers": 3}, marks=pytest.mark.slow),
+        pytest.param({"link_tower_type": "scaled_add"}, marks=pytest.mark.slow),
+        pytest.param({"link_tower_type": "interpolate"}, marks=pytest.mark.slow),
         {"share_cross_modal_transformer_layers": False},
         {"width": 16},  # towers of two widths
     ],

@@ -64,12 +64,14 @@ class Align(HFBackbone):
                 maps = self._maps(pixels, -spec.layer)
                 return unmasked(maps.flatten(2).transpose(1, 2))
             maps = self._maps(pixels, 1)
+            # The pooler keeps two dimensions of size 1.
             return Pooled(self.model.vision_model.pooler(maps).flatten(1).float())
 
     def _maps(self, pixels: Pixels, last: int) -> Float[Tensor, "n w rows columns"]:
         """The feature map after the block that is `last` from the end."""
         vision: Any = self.model.vision_model
         maps = vision.embeddings(pixels.to(self._dtype))
+        # `last` is counted from the end, 1 for the last block.
         for block in vision.encoder.blocks[: len(vision.encoder.blocks) + 1 - last]:
             maps = block(maps)
         return maps

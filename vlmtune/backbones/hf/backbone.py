@@ -76,11 +76,12 @@ class HFBackbone(Backbone):
         self.model: Any = loaded.network
         self.check(model)
         self.processing = (loaded.tokenizer, loaded.processor)
-        self._described = describe(loaded)
         # A config that the class cannot run, or a processor of another model, fails here.
         expected = f"weights, tokenizer and image processor of one {type(self).__name__}"
         with reading(model, expected, "use the whole checkpoint of this model"):
             self.transform = self.preprocessing(loaded, model)
+            # Only now: options of a class may have changed the image processor.
+            self._described = describe(loaded)
             self.assemble(loaded)
             with torch.no_grad():
                 self.measure(self.transform(Image.new("RGB", (24, 16)))[None])
@@ -106,6 +107,7 @@ class HFBackbone(Backbone):
     @cached_property
     @override
     def fingerprint(self) -> str:
+        # Config, preprocessing and tokenizer change features as weights do.
         return digest(self._described, self.model)
 
     @override
@@ -166,6 +168,7 @@ class HFDualEncoder(HFBackbone):
 
     def temperature(self) -> tuple[float, float]:
         """Returns the factor on cosines in pre-training, and the term added to them."""
+        # Only models trained with a sigmoid have a bias.
         bias = getattr(self.model, "logit_bias", None)
         scale = float(self.model.logit_scale.detach().float().exp())
         return scale, 0.0 if bias is None else float(bias.detach())

@@ -36,6 +36,7 @@ class BridgeTowerNetwork(BridgeTowerForImageAndTextRetrieval):
 
     def __init__(self, config: BridgeTowerConfig) -> None:
         super().__init__(config)
+        # Many checkpoints have the matching head alone.
         self.itc_image_head = self.itc_text_head = self.logit_scale = None
         if width := getattr(config, "contrastive_hidden_size", None):
             self.itc_image_head = BridgeTowerContrastiveHead(config.hidden_size, width)
@@ -72,6 +73,7 @@ class BridgeTower(HFDualEncoder):
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
         model = self.model.bridgetower
         visual, text = model.vision_model.visual, model.text_model
+        # The image embedding goes through layers of the fusion before its head.
         embed = BridgeImageHead(model, self.model.itc_image_head)
         image_tower = BridgeImageTower(
             embed=partial(_embed, visual),

@@ -132,6 +132,7 @@ class FlavaFusion(Fusion):
 
     @override
     def joined(self, image: Tokens, text: Tokens, left_out: int) -> tuple[Tokens, Tokens]:
+        # Images come first, as the fusion was trained.
         tokens = self._run(side_by_side(image, text), len(self.blocks) - left_out)
         special = 1 + self._encoder.use_cls_token  # the image tower's [CLS], after the fusion's own
         length = image.token_count

@@ -110,6 +110,7 @@ class NaFlexImageTower(HFImageTower):
         longest = int(lengths.max()) if len(lengths) else 0
         patches = patches[:, :longest]
         mask = torch.arange(patches.shape[1], device=pixels.device) < lengths[:, None]
+        # It takes the shapes of images besides their patches.
         embed: Any = self.embed
         return masked(embed(patches, shapes), mask)
 

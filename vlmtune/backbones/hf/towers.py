@@ -248,6 +248,7 @@ def through(
     blocks: Sequence[nn.Module], tokens: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Tensor:
     """Runs blocks of the library, some of which return a tuple."""
+    # Towers of one library differ in what a block returns.
     for block in blocks:
         output = block(tokens, attention_mask, **options)
         tokens = output[0] if isinstance(output, tuple) else output

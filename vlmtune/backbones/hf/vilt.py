@@ -128,9 +128,11 @@ class Vilt(HFBackbone):
 
     def _positions(self, size: tuple[int, int]) -> Float[Tensor, "t w"]:
         """Positions of patches, resampled to an image's rows and columns."""
+        # Without the row of the class token.
         table = self.model.vilt.embeddings.position_embeddings[:, 1:]
         side = self.model.config.image_size // self.model.config.patch_size
         grid = table.transpose(1, 2).unflatten(2, (side, side))
+        # As the library does, or scores would differ from it.
         grid = interpolate(grid, size=size, mode="bilinear", align_corners=True)
         return grid[0].flatten(1).T
 
@@ -176,6 +178,7 @@ class SquarePreprocess(Preprocess):
     @override
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         pixels = super().__call__(image)
+        # Shapes differ within a batch, and a batch is one tensor.
         square = pixels.new_full((3, self.side, self.side), OUTSIDE)
         square[:, : pixels.shape[1], : pixels.shape[2]] = pixels
         return square

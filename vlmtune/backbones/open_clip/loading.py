@@ -126,6 +126,7 @@ def _connection(name: str, tag: str | None) -> contextlib.AbstractContextManager
     if name.startswith(HUB) or tag is not None:
         return hub_or_cache(name if tag is None else f"{name} with pretrained={tag!r}")
     text = (open_clip.get_model_config(name) or {}).get("text_cfg") or {}
+    # With weights in a file, the tokenizer may still come from the hub.
     parts = {"hf_model_name", "hf_tokenizer_name"} & {*text}
     return hub_or_cache(f"the tokenizer of {name}") if parts else contextlib.nullcontext()
 
@@ -138,7 +139,7 @@ def _check_image_size(network: nn.Module, name: str, size: int) -> None:
             f"expected open_clip's own vision transformer for image_size {size}, got {name}: leave "
             "image_size out"
         )
-    if size < 1 or size % patch[0] or size % patch[1]:
+    if size % patch[0] or size % patch[1]:
         raise UserError(
             f"expected image_size in patches of {patch[0]} x {patch[1]}, got {size}: change it"
         )
@@ -158,6 +159,7 @@ def locate(model: str) -> str:
         return builtin
     folder = find_path(model.removeprefix(LOCAL))
     if folder is None and not model.startswith(LOCAL):
+        # A typing error is likelier than a missing folder.
         near = difflib.get_close_matches(builtin, open_clip.list_models(), 3) or ["ViT-B-32"]
         raise UserError(
             f"expected an open_clip model, hf-hub:org/repo or a folder, got {model!r}: "

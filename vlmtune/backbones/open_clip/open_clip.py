@@ -109,6 +109,7 @@ class OpenClip(Backbone):
             model, pretrained, precision, context_length, image_size
         )
         self.model = network.eval().requires_grad_(False)
+        # What a user replaces counts before what the weights came with.
         self.preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self.tokenizer = Tokenizer(tokenizer)
         try:

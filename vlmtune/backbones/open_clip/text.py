@@ -45,6 +45,7 @@ class Tokenizer:
             self.pad, self.end = 0, int(encode.eot_token_id)
             self.special = frozenset({int(encode.sot_token_id), self.end})
         else:
+            # BERT ends captions with its separator.
             end = inner.eos_token_id if inner.eos_token_id is not None else inner.sep_token_id
             self.pad, self.end = inner.pad_token_id, end
             self.special = frozenset(inner.all_special_ids)
@@ -115,6 +116,7 @@ class NativeTextTower(TextTower):
         checked_length(words, self.positions)
         if not self.trims:
             ids = torch.tensor(self._tokenizer.pad, device=words.device)
+            # Attention sees the padding, so it must be what training saw.
             words = padded(words, self.embedding(ids), self.positions)
         positions = self.tower.positional_embedding[: words.mask.shape[1]]
         return masked(words.values.to(self._dtype) + positions.to(self._dtype), words.mask)

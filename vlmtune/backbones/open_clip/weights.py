@@ -92,6 +92,7 @@ def _named_as(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]
 def _check(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) -> None:
     wanted = network.state_dict()
     if "logit_bias" in state and "logit_bias" not in wanted:
+        # SigLIP weights under a CLIP name: a constant on all scores changes no ranking.
         bias = float(state.pop("logit_bias"))
         warnings.warn(
             f"{file.name} has logit_bias {bias:.4g}, which {name} does not use: scores lack this "
@@ -102,6 +103,7 @@ def _check(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) 
     wrong = [key for key in wanted if key not in state or state[key].shape != wanted[key].shape]
     hint = next((text for part, text in HINTS.items() if part in "\n".join(others)), None)
     if wrong:
+        # One wrong weight tells enough; a hint tells what the file is instead.
         first = wrong[0]
         there = f"size {_size(state[first])}" if first in state else "none"
         raise UserError(
