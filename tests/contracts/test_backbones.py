@@ -3,6 +3,7 @@
 import copy
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -257,22 +258,22 @@ def test_every_weight_has_one_name_and_reading_changes_none(backbone):
     assert len(before) == len(backbone.model.state_dict())
 
 
-def test_the_fingerprint_knows_weights_and_preprocessing(kind, make, folder, tmp_path):
-    first = make(folder).fingerprint
-    assert first == make(kind.write(tmp_path / "same")).fingerprint
-    assert first != make(kind.write(tmp_path / "other", seed=1)).fingerprint
-    assert first != make(folder, precision="bf16").fingerprint
-    name, mean = kind.preprocessing
-    settings = json.loads((tmp_path / "same" / name).read_text())
-    inner = settings.keys() & {"preprocess_cfg", "pretrained_cfg"}
-    (settings[inner.pop()] if inner else settings)[mean] = [0.1, 0.1, 0.1]
-    (tmp_path / "same" / name).write_text(json.dumps(settings))
-    assert make(tmp_path / "same").fingerprint != first
-    changed = kind.write(tmp_path / "changed")
-    state = load_file(changed / kind.weights)
+def test_the_fingerprint_knows_weights_and_preprocessing(kind, make, folder, backbone, tmp_path):
+    assert make(folder, precision="bf16").fingerprint != backbone.fingerprint
+    copied = shutil.copytree(folder, tmp_path / "copied")
+    assert make(copied).fingerprint == backbone.fingerprint
+    state = load_file(copied / kind.weights)
     state[sorted(state)[0]].view(-1)[0] += 1e-5
-    save_file(state, changed / kind.weights, metadata={"format": "pt"})
-    assert make(changed).fingerprint != first
+    save_file(state, copied / kind.weights, metadata={"format": "pt"})
+    assert make(copied).fingerprint != backbone.fingerprint
+    copied = shutil.copytree(folder, tmp_path / "again")
+    name, mean = kind.preprocessing
+    settings = json.loads((copied / name).read_text())
+    inner = settings.keys() & {"preprocess_cfg", "pretrained_cfg"}
+    place = settings[inner.pop()] if inner else settings
+    place[mean] = [0.1, 0.1, 0.1]
+    (copied / name).write_text(json.dumps(settings))
+    assert make(copied).fingerprint != backbone.fingerprint
 
 
 def test_reading_leaves_the_fingerprint(make, folder, backbone):
