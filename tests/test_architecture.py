@@ -23,7 +23,7 @@ UPSTREAM = {
     "features": {"types", "errors", "storage", "data.images", "data.rgb"}
     | {"backbones.base", "backbones.evaluation_mode"},
     "adapters": BASICS
-    | {"backbones.base", "backbones.choices", "backbones.evaluation_mode", "storage.files"},
+    | {"backbones.base", "backbones.advice", "backbones.evaluation_mode", "storage.files"},
     "objectives": BASICS | {"distributed"},
     "results": {"types"},
     "metrics": BASICS | {"results"},

@@ -21,7 +21,6 @@ from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.ft_late import FTLate
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.mm_adapter import MMAdapter
@@ -93,16 +92,14 @@ def small(folder):
 MODELS = {
     "lora": (small, lambda: LoRA(targets=["query", "mlp"])),
     "full_finetuning": (small, FullFineTuning),
-    "last_blocks": (small, lambda: LastBlocks(1, 1)),
-    "linear_probe": (small, lambda: LinearProbe(learn_scale=True)),
     "bottleneck": (small, lambda: Bottleneck(0.2)),
     "context_prompts": (small, lambda: ContextPrompts(2)),
     "deep_prompts": (small, lambda: DeepPrompts(2)),
     "text_map": (small, TextMap),
-    "siglip": (lambda folder: SigLIP(str(write_siglip(folder))), lambda: LinearProbe()),
+    "siglip": (lambda folder: SigLIP(str(write_siglip(folder))), LinearProbe),
     "word_prompts": (small, lambda: WordPrompts(["red", WORDS[1]])),
     "ft_late": (small, lambda: FTLate(layers=1, heads=2, hidden=1)),
-    "flava": (lambda folder: Flava(str(write_flava(folder))), LinearProbe),
+    "flava": (lambda folder: Flava(str(write_flava(folder))), lambda: LinearProbe(True)),
     "blip": (lambda folder: Blip(str(write_blip(folder))), LinearProbe),
     "bridgetower": (lambda folder: BridgeTower(str(write_bridgetower(folder))), LinearProbe),
     "scenes": (lambda _: OpenClip("checkpoints/scenes-clip"), ZeroShot),
@@ -116,16 +113,16 @@ sys.exit(sum([main(["export", path + ".ckpt", "--merged", path, *end]) for path 
 """
 
 
-def exported(folder, names):
-    """The trained models and the folders of their graphs, as one run of the command writes them."""
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The trained models and the folders of their graphs, as the command writes them."""
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
-    models = {}
-    for name in names:
-        backbone, adapter = MODELS[name]
+    folder, models = tmp_path_factory.mktemp("onnx"), {}
+    for name, (backbone, adapter) in MODELS.items():
         models[name] = trained(backbone(folder / f"{name}-model"), adapter())
         checkpoint(folder / f"{name}.ckpt", models[name].backbone, models[name].adapter)
-    paths = [str(folder / name) for name in names]
+    paths = [str(folder / name) for name in MODELS]
     command = [sys.executable, "-W", "error::UserWarning", "-c", PROGRAM, *paths]
     process = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert process.returncode == 0, process.stdout + process.stderr
@@ -133,28 +130,10 @@ def exported(folder, names):
     return {name: (model, folder / name) for name, model in models.items()}
 
 
-@pytest.fixture(scope="module")
-def lora(tmp_path_factory):
-    """The model that is tried by default: with weights to merge, a scale and a bias."""
-    return exported(tmp_path_factory.mktemp("onnx"), ["lora"])
-
-
-@pytest.fixture(scope="module")
-def others(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("onnx"), [name for name in MODELS if name != "lora"])
-
-
-def test_onnxruntime_embeds_as_lora(lora, images):
-    check_embeddings("lora", *lora["lora"], images)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "lora"])
-def test_onnxruntime_embeds_as_the_model(name, others, images):
-    check_embeddings(name, *others[name], images)
-
-
-def check_embeddings(name, model, folder, images):
+@pytest.mark.parametrize("name", MODELS)
+def test_onnxruntime_embeds_as_the_model(name, exported, images):
+    model, folder = exported[name]
     texts = SCENES if name == "scenes" else TEXTS
     want = model.encode_image(images), model.encode_text(texts)
     # BridgeTower cuts sides to multiples of 32.
@@ -174,8 +153,9 @@ def check_embeddings(name, model, folder, images):
     assert sorted(path.name for path in folder.iterdir()) == names
 
 
-def test_the_example_of_the_docs_runs(lora, tmp_path, monkeypatch):
-    model, folder = lora["lora"]
+@pytest.mark.slow
+def test_the_example_of_the_docs_runs(exported, tmp_path, monkeypatch):
+    model, folder = exported["lora"]
     (tmp_path / "FOLDER").symlink_to(folder)
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs/retrieve.md").read_text()

@@ -20,8 +20,8 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypeVar, override
 
+from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Ability, Backbone
-from vlmtune.backbones.choices import choices
 from vlmtune.config import Configured
 from vlmtune.errors import UserError, expect
 from vlmtune.types import Embedded, Features, FeatureSpec, Pooled, Rows, Scores, Tokens, concatenate
@@ -65,7 +65,7 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
         for modality, spec in (("image", self.image_input), ("text", self.text_input)):
             if reason := backbone.fits(spec, modality):
                 needs: dict[str, Ability] = {"pooled": "embeddings", "tokens": "tokens"}
-                advice = choices(needs.get(spec.kind, "towers"))
+                advice = backbones_with(needs.get(spec.kind, "towers"))
                 pooled = spec.kind == "pooled"
                 wanted = "embeddings" if pooled else f"{spec.kind} of layer {spec.layer}"
                 raise UserError(

@@ -16,8 +16,8 @@ from typing_extensions import override
 from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
+from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, Tower
-from vlmtune.backbones.choices import choices
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens
@@ -112,7 +112,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             raise UserError(
                 "expected a backbone whose images have one square shape, got "
                 f"{type(backbone).__name__}, whose images keep theirs: choose "
-                f"{choices('towers', one_shape=True)}"
+                f"{backbones_with('towers', one_shape=True)}"
             )
         self.towers: dict[str, Tower] = {"image": image_tower(backbone)}
         self.towers["text"] = text_tower(backbone)

@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.towers import unfreeze
+from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, Fusion
-from vlmtune.backbones.choices import choices
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
@@ -52,7 +52,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         if fusion is None:
             raise UserError(
                 f"expected a backbone with a matching head, got {type(backbone).__name__} "
-                f"({backbone.no_fusion}): choose {choices('matching')}"
+                f"({backbone.no_fusion}): choose {backbones_with('matching')}"
             )
         if self.blocks > len(fusion.blocks):
             raise UserError(

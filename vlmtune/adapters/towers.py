@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, ImageTower, TextTower, Tower
-from vlmtune.backbones.choices import choices
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
@@ -39,7 +39,7 @@ def _without(backbone: Backbone, modality: Literal["image", "text"], other: str 
     reason = next(filter(None, reasons), "it has no such tower")
     return UserError(
         f"expected a backbone whose {modality} tower runs block by block, got "
-        f"{type(backbone).__name__} ({reason}): choose {choices('towers')}{other}"
+        f"{type(backbone).__name__} ({reason}): choose {backbones_with('towers')}{other}"
     )
 
 

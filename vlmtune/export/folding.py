@@ -27,7 +27,7 @@ def fold(backbone: Backbone, adapter: Adapter) -> str | None:
     Returns:
         Why that is not possible, or None if it is done.
     """
-    # Other adapters are no linear map of the embedding.
+    # Other adapters compute more than a linear map.
     if not isinstance(adapter, TextMap | LinearProbe):
         return "adds weights of its own"
     maps = {"text": adapter.text}

@@ -81,8 +81,8 @@ def _add_low_rank_updates(backbone: Backbone) -> None:
 
 def _fold_adapter(backbone: Backbone, adapter: Adapter) -> None:
     """Multiplies the weights of an adapter, if it has any, into those of the backbone."""
-    own_weights = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
-    why_not = fold(backbone, adapter) if own_weights else None
+    added = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
+    why_not = fold(backbone, adapter) if added else None
     if why_not is not None:
         onnx = "--format onnx, or " if isinstance(adapter, DualAdapter) else ""
         raise UserError(
@@ -112,14 +112,14 @@ def _set_scale(backbone: Backbone, adapter: DualAdapter) -> str:
     """Gives the network the scale and bias of the adapter; says what has no counterpart."""
     scale, bias = adapter.log_scale.detach(), adapter.bias.detach()
     wanted = {"logit_scale": float(scale), "logit_bias": float(bias)}
-    found = set()
+    changed = set()
     with torch.no_grad():
         for name, parameter in backbone.named_parameters():
             last = name.rpartition(".")[2]
             if last in wanted:
                 parameter.fill_(wanted[last])
-                found.add(last)
+                changed.add(last)
     if wanted["logit_bias"] == 0:
-        found.add("logit_bias")  # a model without one adds 0
-    missing = [name for name in wanted if name not in found]
+        changed.add("logit_bias")  # a model without one adds 0
+    missing = [name for name in wanted if name not in changed]
     return f"left out, as the model has none: {', '.join(missing)}" if missing else ""

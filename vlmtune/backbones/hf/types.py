@@ -3,7 +3,7 @@
 In: the classes of all backbones. Out: the path of a class for each model type.
 """
 
-from vlmtune.backbones.choices import backbone_classes
+from vlmtune.backbones.advice import backbone_classes
 
 
 def supported_types() -> dict[str, str]:

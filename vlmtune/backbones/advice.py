@@ -36,7 +36,7 @@ def backbone_classes() -> list[type[Backbone]]:
     return classes
 
 
-def choices(ability: Ability, one_shape: bool = False) -> str:
+def backbones_with(ability: Ability, one_shape: bool = False) -> str:
     """Names the backbones that have an ability, as errors advise them.
 
     Classes with the ability whatever their checkpoint come first. All classes are imported, which
@@ -47,9 +47,9 @@ def choices(ability: Ability, one_shape: bool = False) -> str:
         one_shape: Leaves out backbones whose images keep their shape.
 
     Example:
-        >>> choices("joined")
+        >>> backbones_with("joined")
         'Flava with its matching head'
-        >>> choices("embeddings")
+        >>> backbones_with("embeddings")
         'Align, Blip, Flava, HFCLIP, ... or BridgeTower with its contrastive heads'
     """
     always, sometimes = [], []
