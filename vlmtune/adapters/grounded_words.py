@@ -112,7 +112,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             raise UserError(
                 "expected a backbone whose images have one square shape, got "
                 f"{type(backbone).__name__}, whose images keep theirs: choose "
-                f"{backbones_with('towers', one_shape=True)}"
+                f"{backbones_with('image_tower', one_shape=True)}"
             )
         self.towers: dict[str, Tower] = {"image": image_tower(backbone)}
         self.towers["text"] = text_tower(backbone)

@@ -37,9 +37,10 @@ def text_tower(backbone: Backbone) -> TextTower:
 def _without(backbone: Backbone, modality: Literal["image", "text"], other: str = "") -> UserError:
     reasons = (backbone.fits(FeatureSpec(kind), modality) for kind in ("state", "pooled"))
     reason = next(filter(None, reasons), "it has no such tower")
+    advice = backbones_with("image_tower" if modality == "image" else "text_tower")
     return UserError(
         f"expected a backbone whose {modality} tower runs block by block, got "
-        f"{type(backbone).__name__} ({reason}): choose {backbones_with('towers')}{other}"
+        f"{type(backbone).__name__} ({reason}): choose {advice}{other}"
     )
 
 

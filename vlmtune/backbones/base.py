@@ -19,7 +19,7 @@ from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pixels, Tokens
 
-Ability = Literal["embeddings", "tokens", "towers", "matching", "joined"]
+Ability = Literal["embeddings", "tokens", "image_tower", "text_tower", "matching", "joined"]
 
 
 class Abilities(NamedTuple):
@@ -30,14 +30,16 @@ class Abilities(NamedTuple):
     Attributes:
         embeddings: An embedding of each image and of each text.
         tokens: Tokens of several layers.
-        towers: Towers that run block by block.
+        image_tower: An image tower that runs block by block.
+        text_tower: A text tower that runs block by block.
         matching: A matching head.
         joined: A fusion whose blocks read patches and words in one sequence.
     """
 
     embeddings: bool | str = False
     tokens: bool | str = False
-    towers: bool | str = False
+    image_tower: bool | str = False
+    text_tower: bool | str = False
     matching: bool | str = False
     joined: bool | str = False
 

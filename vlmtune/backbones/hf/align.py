@@ -31,7 +31,7 @@ class Align(HFBackbone):
     """
 
     kind = AlignModel
-    abilities = Abilities(embeddings=True)
+    abilities = Abilities(embeddings=True, tokens=True, text_tower=True)
     attention = "eager"  # the only one the library has for ALIGN
 
     @override

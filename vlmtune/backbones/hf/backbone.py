@@ -142,7 +142,7 @@ class HFDualEncoder(HFBackbone):
         no_pooled: Why there are no embeddings, or None if there are.
     """
 
-    abilities = Abilities(embeddings=True, tokens=True, towers=True)
+    abilities = Abilities(embeddings=True, tokens=True, image_tower=True, text_tower=True)
     no_pooled: str | None = None
 
     @abstractmethod

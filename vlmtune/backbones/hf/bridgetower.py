@@ -63,7 +63,8 @@ class BridgeTower(HFDualEncoder):
     abilities = Abilities(
         embeddings="with its contrastive heads",
         tokens=True,
-        towers="with its contrastive heads",
+        image_tower="with its contrastive heads",
+        text_tower="with its contrastive heads",
         matching="with its matching head",
     )
     attention = "eager"  # the only one the library has for BridgeTower

@@ -90,7 +90,7 @@ class OpenClip(Backbone):
         (256, 256, 49, (1, 1))
     """
 
-    abilities = Abilities(embeddings=True, tokens=PLAIN, towers=PLAIN)
+    abilities = Abilities(embeddings=True, tokens=PLAIN, image_tower=PLAIN, text_tower=PLAIN)
 
     def __init__(
         self,
