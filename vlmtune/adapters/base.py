@@ -64,7 +64,7 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
         """Makes the layers, in the backbone's widths. Called once, before training or loading."""
         for modality, spec in (("image", self.image_input), ("text", self.text_input)):
             if reason := backbone.fits(spec, modality):
-                # States are read by a tower that goes on from them.
+                # A state is read by a tower, which runs the blocks after it.
                 tower: Ability = "image_tower" if modality == "image" else "text_tower"
                 needs: dict[str, Ability] = {"pooled": "embeddings", "tokens": "tokens"}
                 advice = backbones_with(needs.get(spec.kind, tower))
