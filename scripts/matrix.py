@@ -19,7 +19,7 @@ import torch
 import yaml
 from transformers.utils import logging
 
-from tests.contracts.test_backbones import KINDS
+from tests.backbones.kinds import tiny_backbone
 from tests.runs import quiet_trainer
 from tests.tiny import halves, write_shards
 from vlmtune.adapters.base import Adapter
@@ -83,11 +83,7 @@ def plugins(kind: str) -> dict[str, Spec]:
 
 def tiny_backbones(folder: Path) -> dict[str, Backbone]:
     """A tiny random model of each backbone, by stem."""
-    models = {}
-    for stem, spec in plugins("backbones").items():
-        model = KINDS[stem].write(folder / stem)
-        models[stem] = instantiate({**spec, "init_args": {"model": str(model)}}, Backbone)
-    return models
+    return {stem: tiny_backbone(stem, folder / stem) for stem in plugins("backbones")}
 
 
 def tried(spec: Spec, model: Backbone, shards: Path, folder: Path) -> Outcome:

@@ -22,7 +22,8 @@ UPSTREAM = {
     "backbones": BASICS | {"storage.files"},
     "features": {"types", "errors", "storage", "data.images", "data.rgb"}
     | {"backbones.base", "backbones.evaluation_mode"},
-    "adapters": BASICS | {"backbones.base", "backbones.evaluation_mode", "storage.files"},
+    "adapters": BASICS
+    | {"backbones.base", "backbones.advice", "backbones.evaluation_mode", "storage.files"},
     "objectives": BASICS | {"distributed"},
     "results": {"types"},
     "metrics": BASICS | {"results"},

@@ -57,6 +57,8 @@ def write_model(
     custom = config.get("custom_text") or "hf_model_name" in config["text_cfg"]
     kind = model.CustomTextCLIP if custom else model.CLIP
     network = (CoCa if "multimodal_cfg" in config else kind)(**arguments)
+    if isinstance(network, CoCa):  # open_clip leaves this one as the memory was
+        torch.nn.init.normal_(network.text_decoder.text_projection)
     for parameter in network.parameters():  # random norms and biases too, or errors could hide
         if parameter.ndim == 1:
             parameter.data.add_(0.1 * torch.randn_like(parameter))

@@ -42,9 +42,7 @@ pytestmark = QUIET
 def test_a_backbone_without_towers_is_refused(name):
     with pytest.raises(UserError) as error:
         MAKERS[name]().attach(Widths())
-    assert "runs block by block, got Widths (it has no such tower): choose OpenClip" in str(
-        error.value
-    )
+    assert "runs block by block, got Widths (it has no such tower): choose " in str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -69,69 +69,74 @@ def _randomised(model, seed: int, sharper: float = 1.0):
     return model
 
 
+def _text(words, width=16, positions=12, **more):
+    """The config of a text transformer for a tokenizer."""
+    sizes = {"vocab_size": len(words), "max_position_embeddings": positions}
+    return _transformer(width, **sizes, **more)
+
+
+def _vision(width=24, **more):
+    """The config of a vision transformer for 4 x 4 patches."""
+    return _transformer(width, image_size=32, patch_size=8, **more)
+
+
+def _saved(path, seed, kind, config, words, processor, sharper=1.0):
+    """Writes a random model with its tokenizer and image processor."""
+    torch.manual_seed(seed)
+    _randomised(kind(config), seed, sharper).save_pretrained(path)
+    words.save_pretrained(path)
+    processor.save_pretrained(path)
+    return path
+
+
+def _clip_processor():
+    return transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=SIZE)
+
+
+def _bert():
+    """A tokenizer with BERT's special tokens."""
+    named = {"cls_token": "<cls>", "sep_token": "<sep>", "pad_token": "<pad>"}
+    return tokenizer(["<pad>", "<unk>", "<cls>", "<sep>"], [], "<cls> $A <sep>", **named)
+
+
+def _roberta(**named):
+    """A tokenizer with the special tokens of RoBERTa and XLM-V, whose end token has a low id."""
+    named |= {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    return tokenizer(["<s>", "<pad>", "</s>", "<unk>"], [], "<s> $A </s>", **named)
+
+
 def write_clip(path, seed=0, act="quick_gelu", **text):
     """CLIP, padded with its end token as OpenAI's tokenizer pads."""
-    words = tokenizer(
-        ["<unk>"], ["<start>", "<end>"], "<start> $A <end>",
-        bos_token="<start>", eos_token="<end>", pad_token="<end>",
-    )  # fmt: skip
+    named = {"bos_token": "<start>", "eos_token": "<end>", "pad_token": "<end>"}
+    words = tokenizer(["<unk>"], ["<start>", "<end>"], "<start> $A <end>", **named)
+    ids = {"bos_token_id": 13, "eos_token_id": 14, "pad_token_id": 14}
     config = transformers.CLIPConfig(
-        text_config=_transformer(
-            16, hidden_act=act, vocab_size=len(words), max_position_embeddings=12,
-            bos_token_id=13, eos_token_id=14, pad_token_id=14,
-        ) | text,
-        vision_config=_transformer(24, hidden_act=act, image_size=32, patch_size=8),
+        text_config=_text(words, hidden_act=act, **ids) | text,
+        vision_config=_vision(hidden_act=act),
         projection_dim=16,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    _randomised(transformers.CLIPModel(config), seed).save_pretrained(path)
-    words.save_pretrained(path)
-    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=SIZE).save_pretrained(
-        path
     )
-    return path
+    return _saved(path, seed, transformers.CLIPModel, config, words, _clip_processor())
 
 
 def write_metaclip2(path, seed=0, **text):
-    """MetaCLIP 2 with the special tokens of XLM-V, whose end token has a low id."""
-    words = tokenizer(
-        ["<s>", "<pad>", "</s>", "<unk>"], [], "<s> $A </s>",
-        bos_token="<s>", eos_token="</s>", pad_token="<pad>",
-    )  # fmt: skip
+    """MetaCLIP 2 with the special tokens of XLM-V."""
+    words = _roberta()
+    ids = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
     config = transformers.MetaClip2Config(
-        text_config=_transformer(
-            16, vocab_size=len(words), max_position_embeddings=12,
-            bos_token_id=0, eos_token_id=2, pad_token_id=1,
-        ) | text,
-        vision_config=_transformer(24, image_size=32, patch_size=8),
-        projection_dim=16,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    _randomised(transformers.MetaClip2Model(config), seed).save_pretrained(path)
-    words.save_pretrained(path)
-    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=SIZE).save_pretrained(
-        path
+        text_config=_text(words, **ids) | text, vision_config=_vision(), projection_dim=16
     )
-    return path
+    return _saved(path, seed, transformers.MetaClip2Model, config, words, _clip_processor())
 
 
 def write_siglip(path, seed=0, **vision):
     """SigLIP, padded with its end token as the first SigLIP's tokenizer pads."""
-    words = tokenizer(
-        ["<unk>", "</s>"], [], "$A </s>", eos_token="</s>", pad_token="</s>"
-    )  # fmt: skip
+    words = tokenizer(["<unk>", "</s>"], [], "$A </s>", eos_token="</s>", pad_token="</s>")
+    ids = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 1}
     config = transformers.SiglipConfig(
-        text_config=_transformer(
-            16, vocab_size=len(words), max_position_embeddings=12, projection_size=24,
-            bos_token_id=None, eos_token_id=1, pad_token_id=1,
-        ),
-        vision_config=_transformer(24, image_size=32, patch_size=8) | vision,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    _randomised(transformers.SiglipModel(config), seed).save_pretrained(path)
-    words.save_pretrained(path)
-    transformers.SiglipImageProcessor(size=SIZE).save_pretrained(path)
-    return path
+        text_config=_text(words, projection_size=24, **ids), vision_config=_vision() | vision
+    )
+    processor = transformers.SiglipImageProcessor(size=SIZE)
+    return _saved(path, seed, transformers.SiglipModel, config, words, processor)
 
 
 def _gemma():
@@ -152,60 +157,54 @@ def _gemma():
 def write_siglip2_naflex(path, seed=0, patches=16, **vision):
     """SigLIP 2 in NaFlex form: at most 16 patches of 8 x 8 pixels, and Gemma's special tokens."""
     words = _gemma()
+    ids = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
     config = transformers.Siglip2Config(
-        text_config=_transformer(
-            16, vocab_size=len(words), max_position_embeddings=12, projection_size=24,
-            bos_token_id=2, eos_token_id=1, pad_token_id=0,
-        ),
+        text_config=_text(words, projection_size=24, **ids),
         vision_config=_transformer(24, num_patches=16, patch_size=8) | vision,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    _randomised(transformers.Siglip2Model(config), seed).save_pretrained(path)
-    words.save_pretrained(path)
-    transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=patches).save_pretrained(path)
-    return path
-
-
-def _bert():
-    """A tokenizer with BERT's special tokens."""
-    return tokenizer(
-        ["<pad>", "<unk>", "<cls>", "<sep>"], [], "<cls> $A <sep>",
-        cls_token="<cls>", sep_token="<sep>", pad_token="<pad>",
-    )  # fmt: skip
+    )
+    processor = transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=patches)
+    return _saved(path, seed, transformers.Siglip2Model, config, words, processor)
 
 
 def write_flava(path, seed=0, kind=transformers.FlavaForPreTraining, image_width=24, blocks=2):
     """FLAVA with BERT's special tokens; as `FlavaModel` without its matching head."""
     words = _bert()
     config = transformers.FlavaConfig(
-        text_config=_transformer(16, vocab_size=len(words), max_position_embeddings=12),
-        image_config=_transformer(image_width, image_size=32, patch_size=8, vocab_size=32),
+        text_config=_text(words),
+        image_config=_vision(image_width, vocab_size=32),
         multimodal_config=_transformer(16, num_hidden_layers=blocks),
         image_codebook_config={"hidden_size": 4, "num_blocks_per_group": 1, "vocab_size": 32},
         projection_dim=16,
         hidden_size=16,
         init_codebook=False,
     )
-    torch.manual_seed(seed)
-    _randomised(kind(config), seed, 5.0).save_pretrained(path)
-    words.save_pretrained(path)
-    transformers.FlavaImageProcessor(size=SIZE, crop_size=SIZE).save_pretrained(path)
-    return path
+    processor = transformers.FlavaImageProcessor(size=SIZE, crop_size=SIZE)
+    return _saved(path, seed, kind, config, words, processor, 5.0)
 
 
 def write_align(path, seed=0):
     """ALIGN with BERT's special tokens; its last three blocks are as wide as the embedding."""
     words = _bert()
+    vision = {
+        "image_size": 32,
+        "width_coefficient": 1.0,
+        "depth_coefficient": 1.0,
+        "kernel_sizes": [3, 3],
+        "in_channels": [32, 8],
+        "out_channels": [8, 16],
+        "strides": [2, 2],
+        "num_block_repeats": [1, 3],
+        "expand_ratios": [1, 2],
+        "hidden_dim": 16,
+        "num_hidden_layers": 4,
+        "initializer_range": 0.3,
+    }
     config = transformers.AlignConfig(
-        text_config=_transformer(16, vocab_size=len(words), max_position_embeddings=12),
-        vision_config={
-            "image_size": 32, "width_coefficient": 1.0, "depth_coefficient": 1.0,
-            "kernel_sizes": [3, 3], "in_channels": [32, 8], "out_channels": [8, 16],
-            "strides": [2, 2], "num_block_repeats": [1, 3], "expand_ratios": [1, 2],
-            "hidden_dim": 16, "num_hidden_layers": 4, "initializer_range": 0.3,
-        },
-        projection_dim=16, temperature_init_value=0.2,
-    )  # fmt: skip
+        text_config=_text(words),
+        vision_config=vision,
+        projection_dim=16,
+        temperature_init_value=0.2,
+    )
     torch.manual_seed(seed)
     model = _randomised(transformers.AlignModel(config), seed)
     for module in model.modules():
@@ -221,10 +220,8 @@ def write_align(path, seed=0):
 
 def write_timm(path, seed=0):
     """A plain vision transformer of timm, as the hub holds it."""
-    options = {
-        "img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2,
-        "num_classes": 5,
-    }  # fmt: skip
+    options = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 3}
+    options |= {"num_heads": 2, "num_classes": 5}
     torch.manual_seed(seed)
     model = _randomised(timm.create_model("vit_tiny_patch16_224", **options), seed)
     model.pretrained_cfg |= {"input_size": (3, 32, 32), "mean": (0.5, 0.4, 0.3)}
@@ -232,44 +229,37 @@ def write_timm(path, seed=0):
     return path
 
 
+# The range that BLIP's config has by default, 1e-10, would leave every image the same.
+SEEN = {"initializer_range": 0.02}
+
+
 def write_blip(path, seed=0, **text):
     """BLIP with BERT's special tokens."""
     words = _bert()
+    ids = {"bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
     config = transformers.BlipConfig(
-        text_config=_transformer(
-            16, vocab_size=len(words), max_position_embeddings=12, encoder_hidden_size=24,
-            bos_token_id=2, eos_token_id=3, sep_token_id=3, pad_token_id=0,
-        ) | text,
-        # The range that the config has by default, 1e-10, would leave every image the same.
-        vision_config=_transformer(24, image_size=32, patch_size=8, initializer_range=0.02),
+        text_config=_text(words, encoder_hidden_size=24, **ids) | text,
+        vision_config=_vision(**SEEN),
         image_text_hidden_size=16,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    _randomised(transformers.BlipForImageTextRetrieval(config), seed, 8.0).save_pretrained(path)
-    words.save_pretrained(path)
-    transformers.BlipImageProcessor(size=SIZE).save_pretrained(path)
-    return path
+    )
+    kind = transformers.BlipForImageTextRetrieval
+    processor = transformers.BlipImageProcessor(size=SIZE)
+    return _saved(path, seed, kind, config, words, processor, 8.0)
 
 
 def write_blip2(path, seed=0, **qformer):
     """BLIP-2 with BERT's special tokens, four queries, and cross-attention in two of its layers."""
     words = _bert()
     config = transformers.Blip2Config(
-        qformer_config=_transformer(
-            16, vocab_size=len(words), max_position_embeddings=12, pad_token_id=0,
-            use_qformer_text_input=True,
-        ) | qformer,
-        # As in BLIP, the default range would leave every image the same.
-        vision_config=_transformer(24, image_size=32, patch_size=8, initializer_range=0.02),
+        qformer_config=_text(words, pad_token_id=0, use_qformer_text_input=True) | qformer,
+        vision_config=_vision(**SEEN),
         text_config={"model_type": "opt"},
         num_query_tokens=4,
         image_text_hidden_size=12,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    _randomised(transformers.Blip2ForImageTextRetrieval(config), seed, 8.0).save_pretrained(path)
-    words.save_pretrained(path)
-    transformers.BlipImageProcessor(size=SIZE).save_pretrained(path)
-    return path
+    )
+    kind = transformers.Blip2ForImageTextRetrieval
+    processor = transformers.BlipImageProcessor(size=SIZE)
+    return _saved(path, seed, kind, config, words, processor, 8.0)
 
 
 class BridgeTowerWithAll(transformers.BridgeTowerForContrastiveLearning):
@@ -283,43 +273,25 @@ class BridgeTowerWithAll(transformers.BridgeTowerForContrastiveLearning):
 
 def write_bridgetower(path, seed=0, kind=BridgeTowerWithAll, width=64, **options):
     """BridgeTower with RoBERTa's special tokens: three blocks a tower, two of which are bridged."""
-    words = tokenizer(
-        ["<s>", "<pad>", "</s>", "<unk>"], [], "<s> $A </s>",
-        bos_token="<s>", eos_token="</s>", pad_token="<pad>", cls_token="<s>", sep_token="</s>",
-    )  # fmt: skip
+    words = _roberta(cls_token="<s>", sep_token="</s>")
+    vision = {"hidden_size": 64, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8}
+    fusion = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": width}
     itc = {"contrastive_hidden_size": 12, "logit_scale_init_value": 2.0}
     config = transformers.BridgeTowerConfig(
-        text_config=_transformer(width, vocab_size=len(words), max_position_embeddings=14),
-        vision_config={
-            "hidden_size": 64, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8,
-        },
-        hidden_size=width, num_attention_heads=2,
-        **{"num_hidden_layers": 2} | itc | options,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    _randomised(kind(config), seed, 4.0).save_pretrained(path)
-    words.save_pretrained(path)
+        text_config=_text(words, width, 14), vision_config=vision, **fusion | itc | options
+    )
     edge = {"shortest_edge": 32}
-    transformers.BridgeTowerImageProcessor(
-        size=edge, crop_size=edge, size_divisor=8
-    ).save_pretrained(path)
-    return path
+    processor = transformers.BridgeTowerImageProcessor(size=edge, crop_size=edge, size_divisor=8)
+    return _saved(path, seed, kind, config, words, processor, 4.0)
 
 
 def write_vilt(path, seed=0, **options):
     """ViLT with BERT's special tokens, for images with a shorter side of 32 pixels."""
     words = _bert()
-    config = transformers.ViltConfig(
-        **_transformer(16), vocab_size=len(words), max_position_embeddings=12,
-        image_size=32, patch_size=8, **options,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    _randomised(transformers.ViltForImageAndTextRetrieval(config), seed, 8.0).save_pretrained(path)
-    words.save_pretrained(path)
-    transformers.ViltImageProcessor(size={"shortest_edge": 32}, size_divisor=8).save_pretrained(
-        path
-    )
-    return path
+    config = transformers.ViltConfig(**_text(words), image_size=32, patch_size=8, **options)
+    processor = transformers.ViltImageProcessor(size={"shortest_edge": 32}, size_divisor=8)
+    kind = transformers.ViltForImageAndTextRetrieval
+    return _saved(path, seed, kind, config, words, processor, 8.0)
 
 
 ASKED = 'user : does this figure show " "? please answer yes or no . assistant there are two images'
@@ -331,24 +303,14 @@ ASKED += (
 def write_llava(path, seed=0, room=48, **language):
     """LLaVA with a language model that has room for 48 tokens of a question, with their image's."""
     asked = [word for word in dict.fromkeys(ASKED.split()) if word not in WORDS]
-    words = tokenizer(
-        ["<unk>", "<s>", "</s>", "<pad>", "<image>"], asked, "<s> $A",
-        bos_token="<s>", eos_token="</s>", pad_token="<pad>",
-    )  # fmt: skip
+    named = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    words = tokenizer(["<unk>", "<s>", "</s>", "<pad>", "<image>"], asked, "<s> $A", **named)
     words.add_tokens(["<image>"], special_tokens=True)
-    options = {"vocab_size": len(words), "max_position_embeddings": room + 15}
     config = transformers.LlavaConfig(
-        vision_config=transformers.CLIPVisionConfig(
-            **_transformer(24), image_size=32, patch_size=8
-        ),
-        text_config=transformers.LlamaConfig(**_transformer(16), **options | language),
-        image_token_index=4, image_seq_length=16,
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    model = _randomised(transformers.LlavaForConditionalGeneration(config), seed, 5.0)
-    model.save_pretrained(path)
-    words.save_pretrained(path)
-    transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=SIZE).save_pretrained(
-        path
+        vision_config=transformers.CLIPVisionConfig(**_vision()),
+        text_config=transformers.LlamaConfig(**_text(words, positions=room + 15) | language),
+        image_token_index=4,
+        image_seq_length=16,
     )
-    return path
+    kind = transformers.LlavaForConditionalGeneration
+    return _saved(path, seed, kind, config, words, _clip_processor(), 5.0)

@@ -3,9 +3,9 @@
 import copy
 import json
 import pickle
-from collections.abc import Callable
+import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -14,58 +14,18 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import normalize
 
-from tests.backbones import hf_models, libraries
+from tests.backbones.kinds import KINDS, PLUGINS, Kind
 from tests.refusals import refused
-from tests.tiny import write_model
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/backbones").glob("*.yaml"))
+CONFIGS = sorted(PLUGINS.glob("*.yaml"))
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 READS = [FeatureSpec("pooled"), *(FeatureSpec("tokens", layer) for layer in (-1, -2, -3))]
 READS += [FeatureSpec("state", layer) for layer in (-1, -2, -3, -4)]
 WORDS = FeatureSpec("words")
-
-
-class Kind(NamedTuple):
-    """How a tiny model of a stem is written, and what its library says the scores are.
-
-    `scores` are those of embeddings and `matches` those of a matching head, where there is one.
-    A new backbone adds its line here.
-    """
-
-    write: Callable[..., Path]
-    scores: Callable[[Path, torch.Tensor, list[str]], torch.Tensor] | None
-    matches: Callable[[Path, torch.Tensor, list[str]], torch.Tensor] | None = None
-    weights: str = "model.safetensors"
-    preprocessing: tuple[str, str] = ("preprocessor_config.json", "image_mean")
-    context: int = 12  # tokens of a caption, or of the question that holds it
-
-
-KINDS = {
-    "open_clip": Kind(
-        write_model,
-        libraries.open_clip_scores,
-        weights="open_clip_model.safetensors",
-        preprocessing=("open_clip_config.json", "mean"),
-    ),
-    "hf_clip": Kind(hf_models.write_clip, libraries.clip_scores),
-    "metaclip2": Kind(hf_models.write_metaclip2, libraries.metaclip2_scores),
-    "siglip": Kind(hf_models.write_siglip, libraries.siglip_scores),
-    "siglip2_naflex": Kind(hf_models.write_siglip2_naflex, libraries.naflex_scores),
-    "align": Kind(hf_models.write_align, libraries.align_scores),
-    "flava": Kind(hf_models.write_flava, libraries.flava_scores, libraries.flava_matches),
-    "blip": Kind(hf_models.write_blip, libraries.blip_scores, libraries.blip_matches),
-    "blip2": Kind(hf_models.write_blip2, None, libraries.blip2_matches),
-    "bridgetower": Kind(
-        hf_models.write_bridgetower, libraries.bridgetower_scores, libraries.bridgetower_matches
-    ),
-    "vilt": Kind(hf_models.write_vilt, None, libraries.vilt_matches),
-    "llava": Kind(hf_models.write_llava, None, libraries.llava_matches, context=48),
-    "timm_image": Kind(hf_models.write_timm, None, preprocessing=("config.json", "mean")),
-}
 
 
 @pytest.fixture(scope="module", params=CONFIGS, ids=lambda path: path.stem)
@@ -84,7 +44,7 @@ def folder(kind, tmp_path_factory):
     return kind.write(tmp_path_factory.mktemp("models") / "tiny")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make(config):
     """Returns a function that makes the backbone of a YAML from a tiny model."""
 
@@ -96,9 +56,16 @@ def make(config):
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def backbone(make, folder):
+    """A backbone, which no test may change."""
     return make(folder)
+
+
+@pytest.fixture
+def own(backbone):
+    """A copy of the backbone, which a test may change."""
+    return copy.deepcopy(backbone)
 
 
 def picture(seed: int = 0) -> Image.Image:
@@ -257,8 +224,8 @@ def test_tokens_are_states_without_what_is_special(backbone):
         torch.testing.assert_close(got.values[got.mask], state[:, :length][got.mask])
 
 
-def test_gradients_flow_exactly_when_asked(backbone):
-    pixels = pixels_for(backbone)
+def test_gradients_flow_exactly_when_asked(own):
+    backbone, pixels = own, pixels_for(own)
     assert not backbone.training
     assert not any(p.requires_grad for p in backbone.parameters())
     backbone.requires_grad_(True)
@@ -291,31 +258,30 @@ def test_every_weight_has_one_name_and_reading_changes_none(backbone):
     assert len(before) == len(backbone.model.state_dict())
 
 
-def test_the_fingerprint_knows_weights_and_preprocessing(kind, make, folder, tmp_path):
-    own = make(folder).fingerprint
-    assert own == make(folder).fingerprint
-    assert own == make(kind.write(tmp_path / "same")).fingerprint
-    assert own != make(kind.write(tmp_path / "other", seed=1)).fingerprint
-    assert own != make(folder, precision="bf16").fingerprint
-    name, mean = kind.preprocessing
-    settings = json.loads((tmp_path / "same" / name).read_text())
-    inner = settings.keys() & {"preprocess_cfg", "pretrained_cfg"}
-    (settings[inner.pop()] if inner else settings)[mean] = [0.1, 0.1, 0.1]
-    (tmp_path / "same" / name).write_text(json.dumps(settings))
-    assert make(tmp_path / "same").fingerprint != own
-    changed = kind.write(tmp_path / "changed")
-    state = load_file(changed / kind.weights)
+def test_the_fingerprint_knows_weights_and_preprocessing(kind, make, folder, backbone, tmp_path):
+    assert make(folder, precision="bf16").fingerprint != backbone.fingerprint
+    copied = shutil.copytree(folder, tmp_path / "copied")
+    assert make(copied).fingerprint == backbone.fingerprint
+    state = load_file(copied / kind.weights)
     state[sorted(state)[0]].view(-1)[0] += 1e-5
-    save_file(state, changed / kind.weights, metadata={"format": "pt"})
-    assert make(changed).fingerprint != own
+    save_file(state, copied / kind.weights, metadata={"format": "pt"})
+    assert make(copied).fingerprint != backbone.fingerprint
+    copied = shutil.copytree(folder, tmp_path / "again")
+    name, mean = kind.preprocessing
+    settings = json.loads((copied / name).read_text())
+    inner = settings.keys() & {"preprocess_cfg", "pretrained_cfg"}
+    place = settings[inner.pop()] if inner else settings
+    place[mean] = [0.1, 0.1, 0.1]
+    (copied / name).write_text(json.dumps(settings))
+    assert make(copied).fingerprint != backbone.fingerprint
 
 
-def test_reading_leaves_the_fingerprint(make, folder):
-    early, late = make(folder), make(folder)
+def test_reading_leaves_the_fingerprint(make, folder, backbone):
+    late = make(folder)
     for reads in readable(late, "text"):
         late.encode_text(TEXTS, reads)
         late.encode_text(["dog"], reads)
-    assert early.fingerprint == late.fingerprint
+    assert backbone.fingerprint == late.fingerprint
 
 
 def test_a_spec_makes_the_same_backbone_again(backbone):
@@ -399,12 +365,11 @@ def test_an_unknown_precision_is_refused(make, folder):
         make(folder, precision="fp16")
 
 
-def test_a_hub_id_loads_from_the_cache_without_a_network(config, kind, make, hub, tmp_path):
-    folder = kind.write(tmp_path / "tiny")
+def test_a_hub_id_loads_from_the_cache_without_a_network(config, make, folder, backbone, hub):
     hub("someone/tiny", folder)
     name = f"{'hf-hub:' if config.stem == 'open_clip' else ''}someone/tiny"
     got = make(name)
-    assert got.fingerprint == make(folder).fingerprint
+    assert got.fingerprint == backbone.fingerprint
     assert got.spec()["init_args"]["model"] == name
     with refused(r"someone/nothing.* network"):
         make(name.replace("tiny", "nothing"))
@@ -416,18 +381,18 @@ def test_what_cannot_be_found_is_told_in_one_line(make, name):
         make(name)
 
 
-def test_a_copy_is_a_model_of_its_own(backbone):
-    pixels, other = pixels_for(backbone), copy.deepcopy(backbone)
+def test_a_copy_is_a_model_of_its_own(backbone, own):
+    pixels = pixels_for(backbone)
 
     def everything(of: Backbone) -> list[torch.Tensor]:
         images = [of.encode_image(pixels, r).values for r in readable(of, "image")]
         texts = [of.encode_text(TEXTS, r).values for r in readable(of, "text")]
         return [*images, *texts] if of.fusion is None else [*images, *texts, matches(of, pixels)]
 
-    before = everything(backbone)
-    for parameter in backbone.parameters():
+    before = everything(own)
+    for parameter in own.parameters():
         parameter.data.zero_()
-    for was, now in zip(before, everything(other), strict=True):
+    for was, now in zip(before, everything(backbone), strict=True):
         # Where weights lie in memory may change the last bits of a product.
         torch.testing.assert_close(now, was, rtol=1e-4, atol=1e-5)
 
@@ -455,7 +420,7 @@ def matches(backbone: Backbone, pixels: torch.Tensor, texts=TEXTS, extra: int = 
     return backbone.fusion.match(image[rows], text[columns]).view(len(pixels), -1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def fused(kind, backbone):
     """A backbone with fusion; others say why they have none."""
     if backbone.fusion is None:
@@ -503,6 +468,7 @@ def test_one_image_stands_for_all_its_captions(fused):
 
 
 def test_each_part_of_the_fusion_takes_part_in_a_match(fused):
+    fused = copy.deepcopy(fused)
     fusion, pixels = fused.fusion, pixels_for(fused)
     of_blocks = [p for block in fusion.blocks for p in block.parameters()]
     trained = [*of_blocks, *fusion.tail]

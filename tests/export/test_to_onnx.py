@@ -21,7 +21,6 @@ from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.ft_late import FTLate
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.mm_adapter import MMAdapter
@@ -93,16 +92,14 @@ def small(folder):
 MODELS = {
     "lora": (small, lambda: LoRA(targets=["query", "mlp"])),
     "full_finetuning": (small, FullFineTuning),
-    "last_blocks": (small, lambda: LastBlocks(1, 1)),
-    "linear_probe": (small, lambda: LinearProbe(learn_scale=True)),
     "bottleneck": (small, lambda: Bottleneck(0.2)),
     "context_prompts": (small, lambda: ContextPrompts(2)),
     "deep_prompts": (small, lambda: DeepPrompts(2)),
     "text_map": (small, TextMap),
-    "siglip": (lambda folder: SigLIP(str(write_siglip(folder))), lambda: LinearProbe()),
+    "siglip": (lambda folder: SigLIP(str(write_siglip(folder))), LinearProbe),
     "word_prompts": (small, lambda: WordPrompts(["red", WORDS[1]])),
     "ft_late": (small, lambda: FTLate(layers=1, heads=2, hidden=1)),
-    "flava": (lambda folder: Flava(str(write_flava(folder))), LinearProbe),
+    "flava": (lambda folder: Flava(str(write_flava(folder))), lambda: LinearProbe(True)),
     "blip": (lambda folder: Blip(str(write_blip(folder))), LinearProbe),
     "bridgetower": (lambda folder: BridgeTower(str(write_bridgetower(folder))), LinearProbe),
     "scenes": (lambda _: OpenClip("checkpoints/scenes-clip"), ZeroShot),

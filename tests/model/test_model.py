@@ -54,7 +54,7 @@ def test_an_unavailable_repository_is_one_line(hub, monkeypatch):
 
 
 def test_a_folder_in_place_of_a_checkpoint_gets_advice(tmp_path):
-    with refused(r"got the folder .*: name the file, in .*checkpoints/last\.ckpt"):
+    with refused(r"name a file such as checkpoints/last\.ckpt in the folder of a run"):
         check_checkpoint(tmp_path)
 
 

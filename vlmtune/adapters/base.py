@@ -21,7 +21,8 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import TypeVar, override
 
-from vlmtune.backbones.base import EMBEDDING, TOKENS, TOWERS, Backbone
+from vlmtune.backbones.advice import backbones_with
+from vlmtune.backbones.base import Ability, Backbone
 from vlmtune.config import Configured
 from vlmtune.errors import UserError, expect
 from vlmtune.types import Embedded, Features, FeatureSpec, Pooled, Rows, Scores, Tokens, concatenate
@@ -70,11 +71,14 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
             reason = backbone.fits(spec, modality)
             if not reason:
                 continue
-            wanted, choice = f"{spec.kind} of layer {spec.layer}", TOWERS
+            wanted = f"{spec.kind} of layer {spec.layer}"
+            # A state is read by a tower, which runs the blocks after it.
+            needed: Ability = "image_tower" if modality == "image" else "text_tower"
             if spec.kind == "pooled":
-                wanted, choice = "embeddings", EMBEDDING
+                wanted, needed = "embeddings", "embeddings"
             elif spec.kind == "tokens":
-                choice = TOKENS
+                needed = "tokens"
+            choice = backbones_with(needed)
             if backbone.fusion is not None:
                 choice += "; or the adapter Matching"
             raise UserError(

@@ -18,7 +18,8 @@ from vlmtune.adapters.base import Dropout, JointAdapter
 from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
-from vlmtune.backbones.base import ONE_SHAPE, Backbone, Tower
+from vlmtune.backbones.advice import backbones_with
+from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens
@@ -119,7 +120,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if backbone.images_differ:
             raise UserError(
                 "expected a backbone whose images have one square shape, got "
-                f"{type(backbone).__name__}, whose images keep theirs: choose {ONE_SHAPE}"
+                f"{type(backbone).__name__}, whose images keep theirs: choose "
+                f"{backbones_with('image_tower', one_shape=True)}"
             )
         self.towers: dict[str, Tower] = {"image": image_tower(backbone)}
         self.towers["text"] = text_tower(backbone)

@@ -4,6 +4,7 @@ In: the features that a backbone's fusion takes. Out: patches and words that hav
 Never: a trained weight.
 """
 
+from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, Fusion
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
@@ -31,7 +32,7 @@ class JoinedTokens:
             name = type(backbone).__name__
             raise UserError(
                 f"expected a backbone whose multimodal blocks read patches and words together, got "
-                f"{name}: choose Flava, with a checkpoint that has its matching head"
+                f"{name}: choose {backbones_with('joined')}"
             )
         if replaced > len(fusion.blocks):
             raise UserError(

@@ -11,15 +11,11 @@ from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter
 from vlmtune.adapters.towers import unfreeze
+from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, Fusion
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
-
-CHOICE = (
-    "Blip, Blip2, BridgeTower, Vilt or Flava, with a checkpoint that has its matching head, or "
-    "Llava"
-)
 
 
 class Matching(JointAdapter[Tokens, Tokens, Tokens]):
@@ -62,7 +58,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         if fusion is None:
             raise UserError(
                 f"expected a backbone with a matching head, got {type(backbone).__name__} "
-                f"({backbone.no_fusion}): choose {CHOICE}"
+                f"({backbone.no_fusion}): choose {backbones_with('matching')}"
             )
         if self.blocks > len(fusion.blocks):
             raise UserError(

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vlmtune.backbones.base import TOWERS, Backbone, ImageTower, TextTower, Tower
+from vlmtune.backbones.advice import backbones_with
+from vlmtune.backbones.base import Ability, Backbone, ImageTower, TextTower, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
@@ -38,9 +39,11 @@ def text_tower(backbone: Backbone) -> TextTower:
 def _without(backbone: Backbone, modality: Literal["image", "text"], other: str = "") -> UserError:
     reason = backbone.fits(FeatureSpec("state"), modality)
     reason = reason or backbone.fits(FeatureSpec("pooled"), modality) or "it has no such tower"
+    needed: Ability = "image_tower" if modality == "image" else "text_tower"
+    advice = backbones_with(needed)
     return UserError(
         f"expected a backbone whose {modality} tower runs block by block, got "
-        f"{type(backbone).__name__} ({reason}): choose {TOWERS}{other}"
+        f"{type(backbone).__name__} ({reason}): choose {advice}{other}"
     )
 
 

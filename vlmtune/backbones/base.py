@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -18,20 +19,29 @@ from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pixels, Tokens
 
-ONE_SHAPE = (
-    "OpenClip with a plain vision transformer and open_clip's own text transformer, HFCLIP, "
-    "MetaCLIP2, SigLIP, Flava, Blip or BridgeTower"
-)
-"""Backbones whose towers run layer by layer, for images of one square shape."""
-TOWERS = ONE_SHAPE.replace("SigLIP,", "SigLIP, SigLIP2NaFlex,")
-"""Backbones whose towers run layer by layer."""
-TOKENS = TOWERS.replace("Blip or", "Blip, Blip2 or")
-"""Backbones with tokens of many layers."""
-EMBEDDING = (
-    "OpenClip, HFCLIP, MetaCLIP2, SigLIP, SigLIP2NaFlex, Flava, Blip, Align, or BridgeTower with "
-    "its contrastive heads"
-)
-"""Backbones with an embedding of each image and of each text."""
+Ability = Literal["embeddings", "tokens", "image_tower", "text_tower", "matching", "joined"]
+
+
+class Abilities(NamedTuple):
+    """What models of a class can do: True, False, or which checkpoints can.
+
+    Errors advise `BridgeTower with its matching head` where `matching` is "with its matching head".
+
+    Attributes:
+        embeddings: An embedding of each image and of each text.
+        tokens: Tokens of several layers.
+        image_tower: An image tower that runs block by block.
+        text_tower: A text tower that runs block by block.
+        matching: A matching head.
+        joined: A fusion whose blocks read patches and words in one sequence.
+    """
+
+    embeddings: bool | str = False
+    tokens: bool | str = False
+    image_tower: bool | str = False
+    text_tower: bool | str = False
+    matching: bool | str = False
+    joined: bool | str = False
 
 
 class Tower(ABC):
@@ -162,6 +172,7 @@ class Backbone(Configured, nn.Module, ABC):
     """A vision-language model with one tower per modality.
 
     Attributes:
+        abilities: What models of this class can do, from which errors advise a backbone.
         embed_dim: d, width of the shared embedding space.
         image_width: w of the image tokens.
         text_width: w of the text tokens.
@@ -182,6 +193,7 @@ class Backbone(Configured, nn.Module, ABC):
             single file rather than a published model; else None.
     """
 
+    abilities: ClassVar[Abilities] = Abilities()
     embed_dim: int
     image_width: int
     text_width: int

@@ -36,12 +36,12 @@ def check_sizes(config: Any, bounds: dict[str, int], model: str) -> None:
         >>> check_sizes({"vision_config": {"num_hidden_layers": 12}}, MODEL, "a model")
     """
     for name, value in _numbers(config):
-        bound = next((x for pattern, x in bounds.items() if re.fullmatch(pattern, name)), None)
-        if bound is not None and value > bound:
-            raise UserError(
-                f"expected {name} of at most {bound:,} in the config of {model}, got {value:,}: "
-                "get its files again, or use another model"
-            )
+        for pattern, bound in bounds.items():
+            if value > bound and re.fullmatch(pattern, name):
+                raise UserError(
+                    f"expected {name} of at most {bound:,} in the config of {model}, got "
+                    f"{value:,}: get its files again, or use another model"
+                )
 
 
 def check_weights_fill(build: Callable[[], nn.Module], files: list[Path], model: str) -> None:
@@ -54,8 +54,10 @@ def check_weights_fill(build: Callable[[], nn.Module], files: list[Path], model:
     """
     if not files:
         return
+    # Here tensors have shapes and no memory.
     with torch.device("meta"):
         network = build()
+    # A stored value has at least a byte, as int8 has.
     values = sum(tensor.numel() for tensor in chain(network.parameters(), network.buffers()))
     given = sum(file.stat().st_size for file in files)
     if values > given + SPARE:

@@ -22,6 +22,7 @@ def evaluation_mode(*modules: nn.Module, recurse: bool = True) -> Iterator[None]
         >>> dropout.training
         True
     """
+    # Only modules in training mode are noted, so that the block gives each its own mode back.
     parts = (part for module in modules for part in (module.modules() if recurse else [module]))
     training = [part for part in parts if part.training]
     for part in training:

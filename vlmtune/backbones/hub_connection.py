@@ -28,10 +28,12 @@ def hub_or_cache(model: str) -> Iterator[bool]:
     Raises:
         UserError: The hub does not answer, and a file of the model is not in the cache.
     """
+    # Whoever sets HF_HUB_OFFLINE wants no request at all.
     why = None if constants.is_offline_mode() else _silence(int(time.monotonic() // AGAIN))
     if why is None:
         yield True
         return
+    # The libraries read this constant at each request.
     constants.HF_HUB_OFFLINE = True
     try:
         yield False

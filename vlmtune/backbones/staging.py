@@ -32,8 +32,9 @@ def no_such_layer(spec: FeatureSpec, layers: int) -> str | None:
     lowest = -layers - (spec.kind == "state")
     if lowest <= spec.layer <= -1:
         return None
-    count = f"{layers} layer{'s' if layers > 1 else ''}"
-    return f"it has {count}: choose {'-1' if lowest == -1 else f'one of {lowest} to -1'}"
+    count = f"{layers} layers" if layers > 1 else f"{layers} layer"
+    choice = "-1" if lowest == -1 else f"one of {lowest} to -1"
+    return f"it has {count}: choose {choice}"
 
 
 def fits_fusion_alone(fusion: Fusion, spec: FeatureSpec, modality: str) -> str | None:
@@ -44,6 +45,11 @@ def fits_fusion_alone(fusion: Fusion, spec: FeatureSpec, modality: str) -> str |
     if spec.kind == wanted.kind and (spec.kind == "words" or spec.layer == wanted.layer):
         return None
     return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
+
+
+def gradients(spec: FeatureSpec) -> torch.set_grad_enabled:
+    """A block with gradients, unless features of `spec` are frozen or gradients are off already."""
+    return torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen)
 
 
 def state_after(tower: Tower, state: Tokens, layer: int) -> Tokens:
@@ -57,16 +63,18 @@ def encode_with_tower(tower: TextTower, texts: Sequence[str], spec: FeatureSpec)
 
 
 def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features:
-    """The same for captions whose words are embedded already."""
+    """Encodes captions whose words are embedded already; see `encode_with_tower`."""
     if spec.kind == "words":
         return words
+    # Blocks after the wanted layer do not run.
     start = tower.start(words)
     if spec.kind == "pooled":
         return Pooled(tower.finish(state_after(tower, start, -1)))
     state = state_after(tower, start, spec.layer)
     if spec.kind == "state":
         return state
-    state = tower.norm(state) if spec.layer == -1 else state
+    if spec.layer == -1:
+        state = tower.norm(state)
     return masked(state.values[:, : words.mask.shape[1]], words.mask)
 
 
@@ -108,13 +116,13 @@ def checked_length(words: Tokens, positions: int) -> Tokens:
 def check_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) -> None:
     """Raises a `UserError` if a caption is blank or has no tokens besides its `special` ones."""
     counts = mask.sum(dim=1).tolist()
-    # Some tokenizers have tokens for blanks.
-    empty = [i for i, text in enumerate(texts) if counts[i] <= special or not text.strip()]
-    if empty:
-        raise UserError(
-            f"expected captions with words, got {texts[empty[0]]!r} (number {empty[0]} of "
-            f"{len(texts)}): remove or correct it"
-        )
+    for i, text in enumerate(texts):
+        # Some tokenizers have tokens for blanks.
+        if counts[i] <= special or not text.strip():
+            raise UserError(
+                f"expected captions with words, got {text!r} (number {i} of {len(texts)}): remove "
+                "it, or give it words"
+            )
 
 
 def too_long(
@@ -128,22 +136,25 @@ def too_long(
         mask: Gives the mask of the tokens of captions that are cut to a length.
     """
     # A token has at least one byte, besides two special ones and a blank before the first word.
-    long = [text for text in texts if len(text.encode()) + 3 > positions]
-    lengths = mask(long, positions + 1).sum(dim=1).tolist() if long else []
-    return [text for text, length in zip(long, lengths, strict=True) if length > positions]
+    perhaps = [text for text in texts if len(text.encode()) + 3 > positions]
+    if not perhaps:
+        return []
+    lengths = mask(perhaps, positions + 1).sum(dim=1).tolist()
+    return [text for text, length in zip(perhaps, lengths, strict=True) if length > positions]
 
 
 def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:
     """Fills words up to `positions` with the embedding of the padding token."""
-    tokens, mask = words.values, words.mask
+    pad = pad.to(words.values.dtype)
+    tokens = torch.where(words.mask[:, :, None], words.values, pad)
     missing = positions - tokens.shape[1]
-    tokens = torch.where(mask[:, :, None], tokens, pad.to(tokens.dtype))
-    rest = pad.to(tokens.dtype).expand(len(tokens), missing, -1)
+    rest = pad.expand(len(tokens), missing, -1)
     return unmasked(torch.cat([tokens, rest], dim=1))
 
 
 def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter]:
     """The parameters of modules, and parameters themselves; None has none."""
+    # Names do not matter here: optimizers and freezing take parameters.
     parameters: list[nn.Parameter] = []
     for owner in owners:
         if isinstance(owner, nn.Parameter):
@@ -156,8 +167,10 @@ def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter
 def side_by_side(first: Tokens, second: Tokens) -> Tokens:
     """Puts the tokens of two sequences one after the other; a single row stands for all."""
     rows = max(len(first), len(second))
-    first, second = (part.map(lambda x: x.expand(rows, *x.shape[1:])) for part in (first, second))
-    return Tokens(
-        torch.cat([first.values, second.values], dim=1),
-        torch.cat([first.mask, second.mask], dim=1),
-    )
+
+    def joined(one: Tensor, other: Tensor) -> Tensor:
+        parts = [part.expand(rows, *part.shape[1:]) for part in (one, other)]
+        return torch.cat(parts, dim=1)
+
+    values = joined(first.values, second.values)
+    return Tokens(values, joined(first.mask, second.mask))

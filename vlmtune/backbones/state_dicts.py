@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import regular
+from vlmtune.errors import UserError
+from vlmtune.storage.files import reading, regular
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 # The entry of a training checkpoint that holds the weights: of open_clip, and of common loops.
@@ -47,18 +46,22 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
         ...     read_state_dict(path)
         {'scale': tensor(1.)}
     """
-    content = _read(file)
-    entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
-    state = content if entry is None else content[entry]
-    others = [str(name) for name, value in content.items() if name != entry and _weights(value)]
-    if entry is not None and others:
-        warnings.warn(
-            f"{file.name} holds weights as {entry}, which are used, and as {', '.join(others)}, "
-            "which are not",
-            stacklevel=2,
+    state = content = _read(file)
+    if not isinstance(content, Mapping):
+        raise UserError(
+            f"expected a state dict in {file}, got {type(content).__name__}: save only the weights"
         )
-    wrong = next((name for name, value in state.items() if not isinstance(value, Tensor)), None)
-    if not state or wrong is not None:
+    entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
+    if entry is not None:
+        state = content[entry]
+        others = [str(name) for name, value in content.items() if name != entry and _weights(value)]
+        if others:
+            warnings.warn(
+                f"{file.name} holds weights as {entry}, which are used, and as "
+                f"{', '.join(others)}, which are not",
+                stacklevel=2,
+            )
+    if not state or not all(isinstance(value, Tensor) for value in state.values()):
         names = ", ".join(map(str, list(state)[:5])) or "nothing"
         raise UserError(
             f"expected a state dict in {file}, by itself or as {', '.join(ENTRIES)}, got {names}: "
@@ -69,41 +72,27 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
 
 def _weights(value: Any) -> bool:
     """Whether an entry of a checkpoint is a state dict; an optimizer's state is none."""
-    return (
-        isinstance(value, Mapping)
-        and bool(value)
-        and all(isinstance(item, Tensor) for item in value.values())
-        and all(isinstance(name, str) for name in value)
-        and any("." in name for name in value)
+    if not isinstance(value, Mapping) or not value:
+        return False
+    names_and_tensors = all(
+        isinstance(name, str) and isinstance(item, Tensor) for name, item in value.items()
     )
+    return names_and_tensors and any("." in name for name in value)
 
 
 def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
     for prefix in PREFIXES:
+        # Wrappers nest, as DataParallel around a compiled model.
         if all(name.startswith(prefix) for name in state):
             return _without_prefixes({k.removeprefix(prefix): v for k, v in state.items()})
     return state
 
 
-def _read(file: Path) -> Mapping[str, Any]:
-    try:
+def _read(file: Path) -> Any:
+    with reading(file, "weights", "check the path, or get the file again"):
         if regular(file).suffix == ".safetensors":
-            content: Any = load_file(file)
-        else:
-            content = read_pickle(file)
-    except SafetensorError as error:
-        raise UserError(
-            f"expected weights in {file}, got a damaged file ({error}): get it again"
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"expected weights in {file}, got {reason(error)}: correct the path"
-        ) from error
-    if not isinstance(content, Mapping):
-        raise UserError(
-            f"expected a state dict in {file}, got {type(content).__name__}: save only the weights"
-        )
-    return content
+            return load_file(file)
+        return read_pickle(file)
 
 
 def read_pickle(file: Path) -> Any:
@@ -113,6 +102,7 @@ def read_pickle(file: Path) -> Any:
         UserError: The file is damaged, is TorchScript, or holds objects of other classes.
         OSError: There is no such file, or it cannot be opened.
     """
+    # Only zip files, as torch writes them since 2020, can be mapped into memory.
     archive = zipfile.is_zipfile(file)
     if archive and is_torchscript(file):
         raise UserError(
@@ -125,6 +115,7 @@ def read_pickle(file: Path) -> Any:
     except OSError:
         raise
     except Exception as error:  # zip, pickle and torch raise errors of their own
+        # torch names the class that it refused to load.
         name = GLOBAL.search(str(error))
         if name is None:
             raise UserError(

@@ -36,6 +36,7 @@ class TimmClassifier:
 def take_classifier(network: Any) -> TimmClassifier | None:
     """Takes the classifier off a network; None where it has none, or the mean of two."""
     head = network.get_classifier()
+    # Labels are read first: the reset forgets how many classes there were.
     labels = _labels(network)
     network.reset_classifier(0)
     # LeViT and distilled DeiT give a pair of classifiers, self-supervised models an identity.
@@ -45,6 +46,7 @@ def take_classifier(network: Any) -> TimmClassifier | None:
 
 
 def _labels(network: Any) -> tuple[str, ...]:
+    # The config of a fine-tuned model names its own classes.
     named = network.pretrained_cfg.get("label_names") or ()
     if len(named) == network.num_classes:
         return tuple(named)

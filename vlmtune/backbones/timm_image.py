@@ -28,7 +28,7 @@ from vlmtune.backbones.config_sizes import MODEL, PROCESSOR, check_sizes, check_
 from vlmtune.backbones.hf.loading import HUB_ID
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.towers import EvaImageTower, TimmImageTower, plain_eva
-from vlmtune.backbones.staging import no_such_layer, state_after, unmasked
+from vlmtune.backbones.staging import gradients, no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
 from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
@@ -85,22 +85,26 @@ class TimmImage(Backbone):
         super().__init__()
         self._dtype = check_precision(precision)
         self.random_weights = pretrained == RANDOM
-        network, classifier, self.weights_file = _load(model, pretrained)
-        self.labels = () if classifier is None else classifier.labels
-        self._classifier = classifier
+        network, self._classifier, self.weights_file = _load(model, pretrained)
+        if self._classifier is not None:
+            self.labels = self._classifier.labels
         self.model: Any = network.to(self._dtype).eval().requires_grad_(False)
+        # Mean, deviation, size and crop that belong to these weights.
         self._data = resolve_model_data_config(network)
         self.transform: Any = create_transform(**self._data, is_training=False)
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         self.image_tower = self._tower = _tower(self.model, self._dtype)
-        self._layers = len(network.feature_info) if hasattr(network, "forward_intermediates") else 0
+        self._layers = 0
+        if hasattr(network, "forward_intermediates"):
+            self._layers = len(network.feature_info)
         self._measure(self.transform(Image.new("RGB", (24, 16)))[None])
         self.eval()
 
     def _measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
         with torch.no_grad():
             pixels = pixels.to(self._dtype)
+            # Not every network of timm states these sizes, so they are measured.
             self.embed_dim = int(self._pooled(pixels).shape[1])
             self.image_tokens, self.image_width = 0, self.embed_dim
             if self._layers:
@@ -119,7 +123,7 @@ class TimmImage(Backbone):
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
         pixels = pixels.to(device=self.device, dtype=self._dtype)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             if spec.kind == "pooled":
                 return Pooled(self._pooled(pixels).float())
             if spec.kind == "tokens" or self._tower is None:
@@ -168,6 +172,7 @@ class TimmImage(Backbone):
 
 
 def _tower(network: nn.Module, dtype: torch.dtype) -> TimmImageTower | None:
+    # open_clip holds models of timm as a trunk with a head.
     visual: Any = SimpleNamespace(trunk=network, head=nn.Identity())
     # A subclass may run its blocks differently.
     if type(network) is VisionTransformer:
@@ -180,14 +185,15 @@ def _load(
 ) -> tuple[Any, TimmClassifier | None, dict[str, str] | None]:
     """Returns the network without its classifier, that, and the facts of a weights file."""
     name = _located(model)
+    # Names from the hub or a folder have a scheme, and bring their weights.
     built_in = parse_model_name(name)[0] is None
     file = None if pretrained in (None, RANDOM) else Path(str(pretrained)).expanduser()
     _check(model, name, pretrained, file, built_in)
     try:
         if name.startswith(f"{LOCAL}:"):
             _check_sizes(Path(name.removeprefix(f"{LOCAL}:")), name)
-        hub = pretrained is None and not name.startswith(LOCAL)
-        with hub_or_cache(model) if hub else nullcontext():
+        asks_hub = pretrained is None and not name.startswith(LOCAL)
+        with hub_or_cache(model) if asks_hub else nullcontext():
             network: Any = timm.create_model(name, pretrained=pretrained is None)
         classifier = take_classifier(network)
     except UserError:
@@ -224,7 +230,7 @@ def _located(model: str) -> str:
     if folder is None or not (folder / "config.json").is_file():
         raise UserError(
             "expected a model name of timm, a hub id (org/repo) or a folder with config.json and "
-            f"weights, got {model!r}: correct it"
+            f"weights, got {model!r}: check the spelling"
         )
     return f"{LOCAL}:{folder}"
 
@@ -240,7 +246,7 @@ def _check(
             )
         return
     architecture, _, tag = name.partition(".")
-    tags = [x.partition(".")[2] for x in timm.list_pretrained(f"{architecture}.*")]
+    tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{architecture}.*")]
     if pretrained is None and tag not in tags:
         raise UserError(
             f"expected the tag of weights of {architecture}, as in {architecture}."
@@ -257,13 +263,17 @@ def _check(
 def _fill(network: Any, file: Path, name: str) -> None:
     """Loads the weights of a file, all but its classifier's."""
     state = read_state_dict(file)
+    # Each family of timm renames the weights of older versions and of other authors itself.
     convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
-    state = convert(state, network) if convert else state
+    if convert is not None:
+        state = convert(state, network)
     classifiers = network.pretrained_cfg.get("classifier") or ()
-    classifiers = (classifiers,) if isinstance(classifiers, str) else classifiers
+    if isinstance(classifiers, str):
+        classifiers = (classifiers,)
     dropped = tuple(f"{part}." for part in classifiers)
-    state = {k: v for k, v in state.items() if not k.startswith(dropped)} if dropped else state
+    state = {name: value for name, value in state.items() if not name.startswith(dropped)}
     wanted = network.state_dict()
+    # First names, then shapes: a missing weight has no shape to compare.
     wrong = sorted(wanted.keys() ^ state.keys()) or sorted(
         key for key in wanted if wanted[key].shape != state[key].shape
     )
@@ -273,4 +283,5 @@ def _fill(network: Any, file: Path, name: str) -> None:
             f"places, first {wrong[0]}: name the architecture of these weights, or save only the "
             "image encoder"
         )
+    # All names and sizes were compared above.
     network.load_state_dict(state)

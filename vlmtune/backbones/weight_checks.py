@@ -1,7 +1,6 @@
 """Names loaded weights by their digest, and reports weights that do not load.
 
 In: a model, its name, or an error. Out: its digest, whether it is OpenAI's, or a `UserError`.
-Never: files.
 """
 
 import hashlib
@@ -29,8 +28,9 @@ def digest(described: Any, model: nn.Module) -> str:
     total = hashlib.sha256()
     total.update(json.dumps(described, sort_keys=True, default=str).encode())
     for name, value in sorted(model.state_dict().items()):
-        flat = value.detach().cpu().contiguous().reshape(-1)
         total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        # numpy has no bfloat16, so the numbers are read as bytes.
+        flat = value.detach().cpu().contiguous().reshape(-1)
         total.update(memoryview(flat.view(torch.uint8).numpy()))
     return total.hexdigest()
 
@@ -47,7 +47,9 @@ def named_openai(name: str) -> bool:
         (True, False)
     """
     parts = name.lower().split("/")
-    return "openai" in (parts[0] if len(parts) == 2 else "") or "openai" in parts[-1]
+    if len(parts) == 2:  # a hub id: its owner counts too
+        return "openai" in parts[0] or "openai" in parts[1]
+    return "openai" in parts[-1]
 
 
 def check_precision(precision: str) -> torch.dtype:

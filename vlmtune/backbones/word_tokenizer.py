@@ -1,4 +1,7 @@
-"""A word-level tokenizer for models with a small closed vocabulary."""
+"""A word-level tokenizer for models with a small closed vocabulary.
+
+In: captions. Out: ids. Never: an id for a word that is not in the vocabulary.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -38,12 +41,7 @@ class WordTokenizer:
         if not words or bad or twice:
             raise UserError(
                 f"expected a vocabulary of distinct lower-case words, one a line, got {len(words)} "
-                f"lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: correct it"
-            )
-        if context_length < 3:
-            raise UserError(
-                f"expected a context of at least 3 tokens, got {context_length}: "
-                "raise context_length"
+                f"lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: correct the file"
             )
         self.words = tuple(words)
         self.context_length = context_length
@@ -63,6 +61,7 @@ class WordTokenizer:
         length = context_length or self.context_length
         result = torch.zeros(len(texts), length, dtype=torch.long)
         for row, text in zip(result, texts, strict=True):
+            # The end token stays when a caption is cut, as it is the one that is pooled.
             ids = [self.sot_token_id, *self._encode(text)[: length - 2], self.eot_token_id]
             row[: len(ids)] = torch.tensor(ids)
         return result
@@ -78,6 +77,7 @@ class WordTokenizer:
         A word that is not in the vocabulary is an error there too.
         """
         named = {"pad_token": "<pad>", "bos_token": "<start>", "eos_token": "<end>"}
+        # The order of ids is that of the class docstring.
         vocabulary = {"<pad>": 0, "<start>": 1, **self.ids, "<end>": self.eot_token_id}
         inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))  # noqa: S106
         inner.normalizer = normalizers.Lowercase()

@@ -5,7 +5,7 @@ else; an architecture without a counterpart is an error.
 """
 
 import re
-from typing import Any, cast
+from typing import Any
 
 import torch
 from open_clip.transformer import QuickGELU
@@ -53,10 +53,12 @@ def clip_twin(backbone: OpenClip, tokenizer: Any) -> Any:
     state: dict[str, Tensor] = {}
     for name, value in backbone.model.state_dict().items():
         state |= _renamed(name.removeprefix("text."), value.detach().cpu().float())
+    # CLIPModel has no bias; it changes no order of scores.
     state.pop("logit_bias", None)
     try:
         twin: Any = CLIPModel(_config(backbone, tokenizer))
         twin.eval().load_state_dict(state)
+        # Names and shapes may fit where the computation does not, as with other poolings.
         different = _difference(backbone, twin)
     except (RuntimeError, AttributeError, TypeError, ValueError, AssertionError) as error:
         raise _refused(backbone) from error
@@ -86,7 +88,9 @@ def _renamed(name: str, value: Tensor) -> dict[str, Tensor]:
     stem, joined, kind = name.partition("in_proj_")
     if not joined:
         return {name: value}
-    return {f"{stem}{x}_proj.{kind}": part for x, part in zip("qkv", value.chunk(3), strict=True)}
+    # One matrix of open_clip is three of transformers: queries, keys and values.
+    q, k, v = value.chunk(3)
+    return {f"{stem}q_proj.{kind}": q, f"{stem}k_proj.{kind}": k, f"{stem}v_proj.{kind}": v}
 
 
 def _config(backbone: OpenClip, tokenizer: Any) -> CLIPConfig:
@@ -115,6 +119,7 @@ def _config(backbone: OpenClip, tokenizer: Any) -> CLIPConfig:
 
 def _tower(tower: Tower) -> dict[str, Any]:
     block: Any = tower.blocks[0]
+    # No other activation has a name that CLIPModel knows.
     acts = {nn.GELU: "gelu", QuickGELU: "quick_gelu"}
     return {
         "hidden_size": tower.width,
@@ -128,21 +133,24 @@ def _tower(tower: Tower) -> dict[str, Any]:
 def _difference(backbone: OpenClip, twin: Any) -> float:
     """The largest difference of embeddings, for noise and for random words of two lengths."""
     generator = torch.Generator().manual_seed(0)
-    config, device, network = twin.config, backbone.device, cast("Any", backbone.model)
-    side, rows = config.vision_config.image_size, config.text_config.vocab_size
+    side = twin.config.vision_config.image_size
     pixels = torch.randn(2, 3, side, side, generator=generator)
-    text = config.text_config
-    longest = text.max_position_embeddings
-    ids = torch.randint(1, rows - 3, (2, longest), generator=generator)
-    ids[:, 0], ids[0, 3:] = text.bos_token_id, 0
-    ids[0, 2] = ids[1, -1] = text.eos_token_id
+    text = twin.config.text_config
+    shape = (2, text.max_position_embeddings)
+    ids = torch.randint(1, text.vocab_size - 3, shape, generator=generator)
+    # The first caption is one word and padding, the second fills every position.
+    ids[:, 0] = text.bos_token_id
+    ids[0, 2] = text.eos_token_id
+    ids[0, 3:] = 0
+    ids[1, -1] = text.eos_token_id
+    network: Any = backbone.model
     with torch.no_grad():
-        wanted = (
-            network.encode_image(pixels.to(device), normalize=True),
-            network.encode_text(ids.to(device), normalize=True),
-        )
-        given = twin.get_image_features(pixels), twin.get_text_features(ids)
-    pairs = (
-        (x.cpu(), normalize(y.pooler_output, dim=-1)) for x, y in zip(wanted, given, strict=True)
-    )
-    return max(float((x - y).abs().max()) for x, y in pairs)
+        image = network.encode_image(pixels.to(backbone.device), normalize=True)
+        caption = network.encode_text(ids.to(backbone.device), normalize=True)
+        twin_image = twin.get_image_features(pixels).pooler_output
+        twin_caption = twin.get_text_features(ids).pooler_output
+    differences = [
+        image.cpu() - normalize(twin_image, dim=-1),
+        caption.cpu() - normalize(twin_caption, dim=-1),
+    ]
+    return max(float(difference.abs().max()) for difference in differences)

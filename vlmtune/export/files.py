@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from safetensors.torch import save_file
 
@@ -54,12 +54,12 @@ def save_export(
     folder = Path(folder)
     check_target(folder, overwrite)
     check_finite(trained_state(backbone, adapter), "train or export again")
-    results = cast("Sequence[Result]", provenance.get("results", ()))
-    recorded = {key: value for key, value in provenance.items() if key != "results"}
-    state = {
-        name: value.detach().cpu().contiguous().clone()
-        for name, value in trained_state(backbone, adapter).items()
-    }
+    recorded = dict(provenance)
+    results: Sequence[Result] = recorded.pop("results", ())
+    state = {}
+    for name, value in trained_state(backbone, adapter).items():
+        # safetensors refuses tensors that share memory or have gaps in it.
+        state[name] = value.detach().cpu().contiguous().clone()
     config = {
         "format": "vlmtune-adapter",
         "version": VERSION,
@@ -75,13 +75,15 @@ def save_export(
         "provenance": without_secrets(recorded),
         "scores": [_scores(result) for result in results],
     }
+    # A reader sees the old export or the whole new one.
     with write_atomically(folder) as new:
         new.mkdir()
         save_file(state, new / WEIGHTS)
         config["weights_sha256"] = sha256(new / WEIGHTS)
         text = json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n"
         (new / CONFIG).write_text(text, encoding="utf-8")
-        shutil.copymode(new / CONFIG, new / WEIGHTS)  # safetensors gives its owner alone the right
+        # safetensors lets only the owner read its file.
+        shutil.copymode(new / CONFIG, new / WEIGHTS)
         (new / CARD).write_text(model_card(folder.name, json.loads(text), results), "utf-8")
 
 

@@ -7,6 +7,7 @@ map that the projection cannot hold, which is an error before anything is change
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from vlmtune.adapters.base import Adapter
@@ -26,50 +27,58 @@ def fold(backbone: Backbone, adapter: Adapter) -> str | None:
     Returns:
         Why that is not possible, or None if it is done.
     """
+    # Other adapters compute more than a linear map.
     if not isinstance(adapter, TextMap | LinearProbe):
         return "adds weights of its own"
     maps = {"text": adapter.text}
     if isinstance(adapter, LinearProbe):
         maps["image"] = adapter.image
-    folded: list[tuple[Tensor, Tensor]] = []
+    changes: list[tuple[Tensor, Tensor]] = []
     for modality, layer in maps.items():
-        given = None if layer.bias is None else layer.bias.detach().double()
-        given = None if given is None or not given.any() else given
+        # In double precision, so that a product is rounded once.
         weight = layer.weight.detach().double()
+        offset = torch.zeros(len(weight)).to(weight)
+        if layer.bias is not None:
+            offset = layer.bias.detach().double()
         target = _projection(backbone, modality)
         if target is None:
-            identity = weight.equal(torch.eye(len(weight)).to(weight)) and given is None
-            if not identity:
+            if offset.any() or not weight.equal(torch.eye(len(weight)).to(weight)):
                 return f"maps {modality}s behind a tower that ends without a projection"
-            continue
-        bias = getattr(target, "bias", None)
-        if given is not None and bias is None:
+        elif offset.any() and getattr(target, "bias", None) is None:
             return f"adds a bias to embeddings of {modality}s, for which the projection has no room"
-        if isinstance(target, nn.Linear):
-            folded.append((target.weight, weight @ target.weight.detach().double()))
         else:
-            folded.append((target, target.detach().double() @ weight.T))
-        if bias is not None:
-            offset = weight @ bias.detach().double()
-            folded.append((bias, offset if given is None else offset + given))
+            changes += _products(target, weight, offset)
+    # Only now, as the map of images may be refused after that of texts.
     with torch.no_grad():
-        for old, new in folded:
-            old.copy_(new)
+        for parameter, value in changes:
+            parameter.copy_(value)
     return None
+
+
+def _products(
+    target: Projection, weight: Float[Tensor, "d d"], offset: Float[Tensor, "d"]
+) -> list[tuple[Tensor, Tensor]]:
+    """The parameters of a projection, each with its value after the map."""
+    if isinstance(target, nn.Parameter):
+        return [(target, target.detach().double() @ weight.T)]
+    products = [(target.weight, weight @ target.weight.detach().double())]
+    if target.bias is not None:
+        products.append((target.bias, weight @ target.bias.detach().double() + offset))
+    return products
 
 
 def _projection(backbone: Backbone, modality: str) -> Projection | None:
     """The last, linear step of a tower; None if it ends otherwise."""
+    projection: Any = None
     if isinstance(backbone, OpenClip):
         network: Any = backbone.model
-        text = getattr(network, "text", network)
-        part = network.visual if modality == "image" else text
-        projection = getattr(part, "proj" if modality == "image" else "text_projection", None)
+        if modality == "image":
+            projection = getattr(network.visual, "proj", None)
+        else:
+            projection = getattr(getattr(network, "text", network), "text_projection", None)
     elif isinstance(backbone, HFCLIP):
         model = backbone.model
         projection = model.visual_projection if modality == "image" else model.text_projection
     elif isinstance(backbone, SigLIP) and modality == "text":
         projection = backbone.model.text_model.head
-    else:
-        projection = None
     return projection if isinstance(projection, nn.Linear | nn.Parameter) else None

@@ -64,16 +64,19 @@ def _tokenizer(backbone: OpenClip) -> Any:
         not isinstance(encode, SimpleTokenizer)
         or encode.clean_fn is not get_clean_fn("lower")
         or encode.reduction_fn is not None
+        # Tokens that were added to the vocabulary have no place in the file of merges.
         or len(encode.all_special_ids) != 2
     ):
         raise UserError(
             f"expected CLIP's tokenizer or a vocabulary.txt, got {type(encode).__name__} of "
             f"{backbone.title}, which has no file of transformers: use --merged without --format"
         )
+    # In the order of their ranks, as the file of merges has them.
     merges: Any = list(encode.bpe_ranks)
     names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
+    vocabulary = {names.get(token, token): number for token, number in encode.encoder.items()}
     return CLIPTokenizer(
-        vocab={names.get(token, token): number for token, number in encode.encoder.items()},
+        vocab=vocabulary,
         merges=merges,
         model_max_length=encode.context_length,
     )
@@ -81,9 +84,11 @@ def _tokenizer(backbone: OpenClip) -> Any:
 
 def _image_processor(backbone: OpenClip) -> Any:
     settings: dict[str, Any] = backbone.preprocessing
-    size, mode = settings["size"], settings.get("resize_mode", "shortest")
+    size = settings["size"]
     height, width = (size, size) if isinstance(size, int) else size
+    mode = settings.get("resize_mode", "shortest")
     sampling = settings.get("interpolation", "bicubic")
+    # CLIP's processor resizes the shorter side and crops, or resizes both sides.
     crops = mode == "shortest" and height == width
     if sampling not in RESAMPLE or not (crops or mode == "squash"):
         raise UserError(

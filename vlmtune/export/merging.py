@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.nn.utils import parametrize
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.errors import UserError
@@ -45,34 +45,50 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"expected a new folder, {folder} holds something: choose another")
     backbone, adapter = model.backbone, model.adapter
-    added = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
+    # The other forms are float32 throughout.
     dtype = min((weight.dtype for weight in backbone.parameters()), key=lambda x: x.itemsize)
     if form is not None and dtype.itemsize < 4:
         raise UserError(f"expected float32 weights for {form}, got {dtype}: use --out")
-    for module in backbone.modules():
-        if parametrize.is_parametrized(module):
-            for name in list(module.parametrizations):  # type: ignore[union-attr, arg-type]
-                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
-    if form != ONNX and added and (why := fold(backbone, adapter)):
-        onnx = "--format onnx, or " if isinstance(adapter, DualAdapter) else ""
-        raise UserError(
-            f"expected an adapter that changes weights of the backbone alone ({MERGES}), got "
-            f"{type(adapter).__name__}, which {why}: use {onnx}--out instead of --merged"
-        )
+    _add_low_rank_updates(backbone)
+    if form != ONNX:
+        _fold_adapter(backbone, adapter)
+    left_out = ""
     with write_atomically(folder) as new:
         if form == ONNX:
             left_out = save_onnx(new, model)
         elif form == SENTENCE_TRANSFORMERS:
             save_sentence_transformers(new, backbone)
-            left_out = ""
         else:
+            # A joint adapter may have a dual one inside, whose scale is the model's.
             dual = next((part for part in adapter.modules() if isinstance(part, DualAdapter)), None)
-            left_out = _set_scale(backbone, dual) if dual is not None else ""
+            if dual is not None:
+                left_out = _set_scale(backbone, dual)
             backbone.save(new)
-        files = [path for path in new.iterdir() if path.suffix == ".json"]
+        # safetensors lets only the owner read its files: they get the rights of the others.
+        readable = next(path for path in new.iterdir() if path.suffix == ".json")
         for weights in new.glob("*.safetensors"):
-            shutil.copymode(files[0], weights)  # safetensors gives its owner alone the right
+            shutil.copymode(readable, weights)
     return left_out
+
+
+def _add_low_rank_updates(backbone: Backbone) -> None:
+    """Makes each LoRA weight the sum that it computes."""
+    for module in backbone.modules():
+        if parametrize.is_parametrized(module):
+            for name in list(module.parametrizations):  # type: ignore[union-attr, arg-type]
+                parametrize.remove_parametrizations(module, name, leave_parametrized=True)
+
+
+def _fold_adapter(backbone: Backbone, adapter: Adapter) -> None:
+    """Multiplies the weights of an adapter, if it has any, into those of the backbone."""
+    added = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
+    why_not = fold(backbone, adapter) if added else None
+    if why_not is not None:
+        onnx = "--format onnx, or " if isinstance(adapter, DualAdapter) else ""
+        raise UserError(
+            f"expected an adapter that changes weights of the backbone alone ({MERGES}), got "
+            f"{type(adapter).__name__}, which {why_not}: use {onnx}--out instead of --merged"
+        )
 
 
 def loading_line(folder: Path, backbone: Backbone, form: str | None) -> str:
@@ -94,16 +110,16 @@ def loading_line(folder: Path, backbone: Backbone, form: str | None) -> str:
 
 def _set_scale(backbone: Backbone, adapter: DualAdapter) -> str:
     """Gives the network the scale and bias of the adapter; says what has no counterpart."""
-    scale, bias = (float(value.detach()) for value in (adapter.log_scale, adapter.bias))
-    weights = dict(backbone.named_parameters())
-    done = {"logit_scale": False, "logit_bias": False}
+    scale, bias = adapter.log_scale.detach(), adapter.bias.detach()
+    wanted = {"logit_scale": float(scale), "logit_bias": float(bias)}
+    changed = set()
     with torch.no_grad():
-        for name, parameter in weights.items():
+        for name, parameter in backbone.named_parameters():
             last = name.rpartition(".")[2]
-            if last in done:
-                parameter.fill_(scale if last == "logit_scale" else bias)
-                done[last] = True
-    missing = [name for name, known in done.items() if not known]
-    if not done["logit_bias"] and bias == 0:
-        missing.remove("logit_bias")
+            if last in wanted:
+                parameter.fill_(wanted[last])
+                changed.add(last)
+    if wanted["logit_bias"] == 0:
+        changed.add("logit_bias")  # a model without one adds 0
+    missing = [name for name in wanted if name not in changed]
     return f"left out, as the model has none: {', '.join(missing)}" if missing else ""

@@ -63,12 +63,14 @@ def model_card(name: str, config: Mapping[str, Any], results: Sequence[Result]) 
     """Writes the README.md of an export with this `adapter_config.json` and these results."""
     backbone, adapter = config["backbone"], config["adapter"]
     arguments = {key: value for key, value in backbone["init_args"].items() if value is not None}
+    licence = config.get("licence")
+    licence_line = f"license: {json.dumps(licence)}\n" if licence else ""
     return CARD.format(
         name=name,
         adapter=_short(adapter["class_path"]),
         backbone=arguments.get("model", _short(backbone["class_path"])),
         base_model=_base_model(str(arguments.get("model", ""))),
-        licence=f"license: {json.dumps(licence)}\n" if (licence := config.get("licence")) else "",
+        licence=licence_line,
         values=config["trained_values"],
         backbone_class=backbone["class_path"],
         backbone_arguments=json.dumps(arguments),
@@ -94,12 +96,15 @@ def _base_model(model: str) -> str:
 def _training(config: Mapping[str, Any]) -> str:
     facts = config["provenance"]
     lines = [f"- adapter: `{json.dumps(config['adapter'])}`"]
-    if (alpha := config["alpha"]) != 1:
+    alpha = config["alpha"]
+    if alpha != 1:
         lines.append(
             f"- weights: {1 - alpha:.4g} times the initial plus {alpha:.4g} times the trained ones "
             f"(WiSE-FT, Wortsman et al. 2022; alpha {alpha:.4g})"
         )
-    lines += [f"- {name}: {value}" for name, value in _recipe(facts).items() if value != ""]
+    for name, value in _recipe(facts).items():
+        if value != "":
+            lines.append(f"- {name}: {value}")
     for key in ("date", "commit"):
         if facts.get(key) not in (None, "", "unknown"):
             lines.append(f"- {key}: {facts[key]}")
@@ -115,6 +120,7 @@ def _recipe(facts: Mapping[str, Any]) -> dict[str, Any]:
     """What was trained on what and how; "" for what is not known."""
     config = _mapping(facts, "config")
     model = _mapping(_mapping(config, "fit"), "model")
+    # A model of a config may be named by its class path or by its fields.
     model = _mapping(model, "init_args") or model
     objectives = config.get("objectives")
     listed = objectives if isinstance(objectives, list) else []
@@ -162,15 +168,18 @@ def _scores(results: Sequence[Result]) -> str:
     for result in results:
         for name, metric in result.metrics.items():
             label = f"**{name}**" if name == result.primary else name
+            arrow = "↑" if metric.higher_is_better else "↓"
             cells = [
                 f"{result.benchmark} (v{result.version})",
-                f"{label} {'↑' if metric.higher_is_better else '↓'}",
+                f"{label} {arrow}",
                 number(metric.value, metric.unit),
                 interval(metric) or "–",
                 chance(metric),
                 size(metric),
             ]
-            lines.append(f"| {' | '.join(' '.join(c.split()).replace('|', '/') for c in cells)} |")
+            # A line break or a bar would end the cell.
+            cells = [" ".join(cell.split()).replace("|", "/") for cell in cells]
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

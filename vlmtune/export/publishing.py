@@ -17,7 +17,7 @@ def check_repository(repository: str) -> None:
     """Raises `UserError` if `repository` is not an id of the form owner/name."""
     if not REPOSITORY.fullmatch(repository):
         raise UserError(
-            f"expected a repository owner/name to push to, got {repository!r}: correct it"
+            f"expected a repository owner/name to push to, got {repository!r}: add the owner"
         )
 
 
@@ -35,6 +35,7 @@ def push(folder: Path, repository: str, public: bool = False) -> str:
     check_repository(repository)
     api = HfApi()
     try:
+        # A repository that exists keeps its visibility.
         api.create_repo(repository, private=not public, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repository,

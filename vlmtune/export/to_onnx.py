@@ -98,6 +98,7 @@ def save_onnx(folder: Path, model: Model) -> str:
     _save(TextGraph(model, tower), texts, given, "text_embeds", folder / TEXT)
     scale, bias = adapter.log_scale.detach().exp(), adapter.bias.detach()
     values = {"scale": float(scale), "bias": float(bias)}
+    # Embeddings alone do not give the scores of the trained model.
     (folder / SCORES).write_text(json.dumps(values) + "\n", encoding="utf-8")
     return _save_processing(folder, model, tower)
 
@@ -105,12 +106,13 @@ def save_onnx(folder: Path, model: Model) -> str:
 def _examples(model: Model, tower: TextTower) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Inputs of both graphs for two rows: noise, and a caption of full length with a short one."""
     generator = torch.Generator().manual_seed(0)
-    shape = model.backbone.preprocess(Image.new("RGB", (64, 64))).shape
-    pixels = torch.randn(2, *shape, generator=generator)
-    rows, length = tower.embedding.num_embeddings, tower.positions
-    ids = torch.randint(1, rows - 1, (2, length), generator=generator)
+    image_shape = model.backbone.preprocess(Image.new("RGB", (64, 64))).shape
+    pixels = torch.randn(2, *image_shape, generator=generator)
+    last_id = tower.embedding.num_embeddings - 1
+    ids = torch.randint(1, last_id, (2, tower.positions), generator=generator)
     mask = torch.ones_like(ids)
-    mask[1, sum(model.backbone.text_special) + 1 :] = 0
+    one_word = sum(model.backbone.text_special) + 1
+    mask[1, one_word:] = 0
     return (pixels,), (ids, mask)
 
 
@@ -151,8 +153,10 @@ def _check(
     network: nn.Module, inputs: tuple[Tensor, ...], names: Sequence[str], file: Path
 ) -> None:
     session = importlib.import_module("onnxruntime").InferenceSession(str(file))
-    for rows in (inputs, tuple(values[1:] for values in inputs)):
-        (given,) = session.run(None, {k: v.numpy() for k, v in zip(names, rows, strict=True)})
+    last_row = tuple(values[1:] for values in inputs)
+    for rows in (inputs, last_row):
+        arrays = [values.numpy() for values in rows]
+        (given,) = session.run(None, dict(zip(names, arrays, strict=True)))
         difference = float((torch.from_numpy(given) - network(*rows)).abs().max())
         if not difference < CLOSE:
             raise UserError(
@@ -168,6 +172,7 @@ def _save_processing(folder: Path, model: Model, tower: TextTower) -> str:
         tokenizer = hf_tokenizer(model.backbone)
         inner = tokenizer.backend_tokenizer
         pad = {"pad_id": tokenizer.pad_token_id, "pad_token": tokenizer.pad_token}
+        # The graph takes captions of one length only.
         inner.enable_truncation(tower.positions)
         inner.enable_padding(length=tower.positions, **pad)
         inner.save(str(folder / "tokenizer.json"))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.backbones.hf.loading import quiet
 from vlmtune.backbones.hf.siglip import SigLIP
@@ -35,13 +34,16 @@ def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
             f"{type(backbone).__name__}: use --merged without --format"
         )
     whole, module, normalize = _classes()
-    tokenizer, processor = hf_tokenizer(backbone), hf_image_processor(backbone)
-    network = backbone.model if isinstance(backbone, HFBackbone) else clip_twin(backbone, tokenizer)
+    tokenizer = hf_tokenizer(backbone)
+    processor = hf_image_processor(backbone)
+    network = clip_twin(backbone, tokenizer) if isinstance(backbone, OpenClip) else backbone.model
     options = {}
-    if isinstance(backbone, SigLIP):  # it was trained with all of the padding, and attends to it
+    if isinstance(backbone, SigLIP):
+        # It was trained with all of the padding, and attends to it.
         text = {"padding": "max_length", "return_attention_mask": False}
         options = {"processing_kwargs": {"text": text}}
     with quiet():
+        # Its module reads a folder of transformers.
         for part in (network, tokenizer, processor):
             part.save_pretrained(folder)
         transformer = module(str(folder), **options)

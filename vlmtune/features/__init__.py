@@ -1,4 +1,4 @@
 """Ids of images and captions in, features out: from the store, from memory or from the backbone.
 
-It stores what is frozen, and never what training may change.
+In: ids, and a backbone. Out: features by id. Never: what training may change on disk.
 """

@@ -6,6 +6,7 @@ Never: gradients or dropout behind a frozen representation, or a stored feature 
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,9 @@ class FeatureSource:
     ) -> None:
         self.backbone = backbone
         self.specs: dict[Modality, FeatureSpec] = {"image": image_input, "text": text_input}
-        self.root, self.batch_size, self.fingerprint = root, batch_size, fingerprint
+        self.root = root
+        self.batch_size = batch_size
+        self.fingerprint = fingerprint
         self.dtype: StoreDType = dtype
         self.failures = failures or Failures()
         self._memory: dict[Modality, MemoryStore] = {"image": MemoryStore(), "text": MemoryStore()}
@@ -104,8 +107,7 @@ class FeatureSource:
         Raises:
             UserError: An image or a caption cannot be encoded.
         """
-        spec = self.specs[modality]
-        if spec.kind == "words":
+        if self.specs[modality].kind == "words":
             return _Words(partial(self.encode, modality))
         if self.uses_store(modality) and ids:
             with contextlib.suppress(EmptyStoreError):
@@ -113,9 +115,8 @@ class FeatureSource:
                 if self.failures.skip or all(name in store for name in ids):
                     return store
             # Encoding what is missing raises below, unless failures are skipped.
-        memory = self._memory[modality]
-        if not spec.frozen:
-            memory = MemoryStore() if self._session is None else self._session[modality]
+        # From here on: no store, or one that lacks what could not be encoded.
+        memory = self._memory_for(modality)
         missing = [name for name in ids if name not in memory]
         if missing:
             with progress(f"encoding {modality}s", len(missing)) as advance:
@@ -123,6 +124,14 @@ class FeatureSource:
                     memory.add(names, features.to("cpu", torch.float32))
                     advance(len(names))
         return memory
+
+    def _memory_for(self, modality: Modality) -> MemoryStore:
+        """Where features that no store holds are kept; live ones only as long as they are valid."""
+        if self.specs[modality].frozen:
+            return self._memory[modality]
+        if self._session is not None:
+            return self._session[modality]
+        return MemoryStore()
 
     def store(
         self, modality: Modality, ids: Sequence[str], pixels: Pixels | None = None
@@ -135,10 +144,12 @@ class FeatureSource:
             UserError: Nothing can be encoded, the disk is too small, or features are not finite.
         """
         assert self.root is not None
+        # A store of a larger set serves its parts.
         for store in self._stores[modality].values():
             if all(name in store for name in ids):
                 return store
-        fingerprint, source = self.fingerprint or self.backbone.fingerprint, source_digest(ids)
+        fingerprint = self.fingerprint or self.backbone.fingerprint
+        source = source_digest(ids)
         key = StoreKey(fingerprint, modality, self.specs[modality], source, self.dtype)
         encode = partial(self.encode, modality, pixels=pixels)
         store = open_or_build_together(self.root, key, ids, encode)
@@ -155,21 +166,34 @@ class FeatureSource:
         """
         if modality == "image":
             assert pixels is not None
-            size = CPU_IMAGES if self.backbone.device.type == "cpu" else self.batch_size
-            for names, batch in pixels(ids):
-                for start in range(0, len(names), size):
-                    part = slice(start, start + size)
-                    yield names[part], self.encode_images(batch[part])
-            return
+            yield from self._image_batches(pixels(ids))
+        else:
+            yield from self._text_batches(ids)
+
+    def _image_batches(
+        self, batches: Iterable[tuple[Sequence[str], Tensor]]
+    ) -> Iterator[tuple[Sequence[str], Features]]:
+        on_cpu = self.backbone.device.type == "cpu"
+        size = CPU_IMAGES if on_cpu else self.batch_size
+        for names, pixels in batches:
+            for start in range(0, len(names), size):
+                part = slice(start, start + size)
+                yield names[part], self.encode_images(pixels[part])
+
+    def _text_batches(self, texts: Sequence[str]) -> Iterator[tuple[Sequence[str], Features]]:
         # Captions of similar length together need little padding.
-        texts = sorted(ids, key=lambda text: (len(text), text))
-        batches = [texts[i : i + self.batch_size] for i in range(0, len(texts), self.batch_size)]
-        for batch in batches:  # one that fails is tried again at the end, text by text
+        texts = sorted(texts, key=lambda text: (len(text), text))
+        waiting = deque(
+            texts[i : i + self.batch_size] for i in range(0, len(texts), self.batch_size)
+        )
+        while waiting:
+            batch = waiting.popleft()
             features = self.failures.attempt(partial(self.encode_texts, batch))
             if features is not None:
                 yield batch, features
             elif len(batch) > 1:
-                batches += [[text] for text in batch]
+                # One caption of the batch fails: each is tried alone, after all other batches.
+                waiting.extend([text] for text in batch)
 
     def encode_images(self, pixels: Tensor) -> Features:
         """Computes the features of pixels (n, 3, height, width)."""
@@ -196,6 +220,11 @@ class _Words:
         return True
 
     def features(self, ids: Sequence[str]) -> Features:
-        chunks = list(self._encode(list(dict.fromkeys(ids))))
-        rows = {name: row for row, name in enumerate(name for names, _ in chunks for name in names)}
-        return concatenate([part for _, part in chunks])[torch.tensor([rows[name] for name in ids])]
+        encoded: list[str] = []
+        parts = []
+        for names, features in self._encode(list(dict.fromkeys(ids))):
+            encoded += names
+            parts.append(features)
+        row_of = {name: row for row, name in enumerate(encoded)}
+        rows = [row_of[name] for name in ids]
+        return concatenate(parts)[torch.tensor(rows)]

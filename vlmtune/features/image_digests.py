@@ -39,6 +39,7 @@ def image_digests(
     Raises:
         UserError: `root` cannot be made.
     """
+    # A digest of 16 hex digits tells corpora apart; the ids are compared as well.
     path = Path(root) / f"images-{source[:16]}.json"
 
     def stored() -> dict[str, str] | None:

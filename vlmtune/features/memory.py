@@ -42,6 +42,7 @@ class MemoryStore:
         rows = [self._rows[name] for name in ids]
         if rows[0].ndim == 1:
             return Pooled(torch.stack(rows))
-        lengths = torch.tensor([len(row) for row in rows])
         tokens = pad_sequence(rows, batch_first=True)
-        return Tokens(tokens, torch.arange(tokens.shape[1]) < lengths[:, None])
+        lengths = torch.tensor([len(row) for row in rows])
+        positions = torch.arange(tokens.shape[1])
+        return Tokens(tokens, positions < lengths[:, None])

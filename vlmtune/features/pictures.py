@@ -7,9 +7,8 @@ Never: the same pixels under two digests while a file stays as it is.
 import contextlib
 import hashlib
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,7 +73,9 @@ class PictureReader:
     def __init__(
         self, preprocess: Callable[[Any], Tensor], batch_size: int, failures: Failures
     ) -> None:
-        self.preprocess, self.batch_size, self.failures = preprocess, batch_size, failures
+        self.preprocess = preprocess
+        self.batch_size = batch_size
+        self.failures = failures
         self._digests: dict[tuple[Any, ...], str] = {}
 
     def digests(self, pictures: Sequence[Picture]) -> list[str]:
@@ -97,15 +98,18 @@ class PictureReader:
     def remember(self, pictures: Sequence[Picture], names: Sequence[str]) -> None:
         """Keeps digests that another rank computed."""
         for picture, name in zip(pictures, names, strict=True):
-            if name and (state := _file_state(picture)) is not None:
+            state = _file_state(picture)
+            if name and state is not None:
                 self._digests.setdefault(state, name)
 
     def _digest(self, picture: Picture) -> str:
         if not isinstance(picture, ImageRef):
             picture = _rgb(picture)
+            # A picture in memory is its pixels, and its size, as 2 x 3 and 3 x 2 may share them.
             return hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).hexdigest()
         state = _file_state(picture)
         if state is None:
+            # A file that cannot be asked for its size cannot be read either.
             return digest(picture)  # raises with the reason
         if state not in self._digests:
             name = digest(picture)
@@ -128,24 +132,38 @@ class PictureReader:
             image = self.failures.attempt(lambda: read_picture(picture))
             return None if image is None else self.preprocess(image)
 
-        waiting: deque[tuple[Sequence[str], Any]] = deque()
-        starts = range(0, len(names), self.batch_size)
         with ThreadPoolExecutor(WORKERS) as pool:
-            for start in (*starts, None):  # None hands out the last batch
-                if start is not None:
-                    batch = names[start : start + self.batch_size]
-                    waiting.append((batch, [pool.submit(load, name) for name in batch]))
-                if len(waiting) > (start is not None):
-                    batch, futures = waiting.popleft()
-                    loaded = dict(zip(batch, (future.result() for future in futures), strict=True))
-                    pixels = {name: x for name, x in loaded.items() if x is not None}
-                    if pixels:
-                        yield list(pixels), torch.stack(list(pixels.values()))
+            waiting: dict[str, Future[Tensor | None]] = {}
+            for start in range(0, len(names), self.batch_size):
+                ready = waiting
+                batch = names[start : start + self.batch_size]
+                waiting = {name: pool.submit(load, name) for name in batch}
+                yield from _loaded(ready)
+            yield from _loaded(waiting)
+
+
+def _loaded(
+    futures: Mapping[str, "Future[Tensor | None]"],
+) -> Iterator[tuple[list[str], Float[Tensor, "n 3 height width"]]]:
+    """Yields one batch, without the pictures that were skipped; nothing if all were."""
+    names, pixels = [], []
+    for name, future in futures.items():
+        loaded = future.result()
+        if loaded is not None:
+            names.append(name)
+            pixels.append(loaded)
+    if names:
+        yield names, torch.stack(pixels)
 
 
 def as_pictures(images: Sequence[str | Path | Picture]) -> list[Picture]:
     """Returns images as pictures; a path becomes a reference to its file."""
-    return [ImageRef(Path(x)) if isinstance(x, str | Path) else x for x in images]
+    pictures: list[Picture] = []
+    for image in images:
+        if isinstance(image, str | Path):
+            image = ImageRef(Path(image))
+        pictures.append(image)
+    return pictures
 
 
 def read_picture(picture: Picture) -> Image.Image:

@@ -63,6 +63,7 @@ def open_or_build_together(
     """
     root = Path(root)
     rows = list(dict.fromkeys(ids))
+    # A store of many rows gets larger pieces rather than thousands of files.
     size = max(PIECE_ROWS, -(-len(rows) // MAX_PIECES))
     if len(rows) <= size:
         produce = partial(copy_or_encode, root, key, rows, encode)
@@ -70,6 +71,7 @@ def open_or_build_together(
     path = root / key.folder
     with contextlib.suppress(DamagedError):
         return FeatureStore(path, key)
+    # Missing or damaged: build it anew, from pieces that are there already.
     pieces = _Pieces(root, key, rows, size, encode)
     with contextlib.suppress(_FinishedError):
         pieces.compute()
@@ -89,10 +91,11 @@ class _Pieces:
     def __init__(
         self, root: Path, key: StoreKey, ids: Sequence[str], size: int, encode: Encode
     ) -> None:
-        self.root, self.key, self.encode, self.rows = root, key, encode, len(ids)
+        self.root, self.key, self.encode = root, key, encode
         self.path = root / key.folder
         self.folder = root / f".{key.folder}.pieces"
-        self.ids = [list(ids[start : start + size]) for start in range(0, len(ids), size)]
+        self.rows = len(ids)
+        self.ids = [list(ids[start : start + size]) for start in range(0, self.rows, size)]
         self._announced = False
 
     def compute(self) -> None:
@@ -101,6 +104,7 @@ class _Pieces:
         Raises:
             _FinishedError: The store itself is there.
         """
+        # Ranks do not divide the pieces beforehand, so a slow rank takes fewer.
         for wait in (False, True):  # first those that nobody holds, then what killed ones leave
             for piece in range(len(self.ids)):
                 if not self._there(piece):
@@ -108,8 +112,11 @@ class _Pieces:
 
     def join(self, writer: FolderWriter) -> None:
         """Links the files of all pieces into the new store."""
-        metas = {self._folder(piece): self._read(piece) for piece in range(len(self.ids))}
-        full = {folder: meta for folder, meta in metas.items() if EMPTY not in meta["files"]}
+        full: dict[Path, dict[str, Any]] = {}
+        for piece in range(len(self.ids)):
+            meta = self._read(piece)
+            if EMPTY not in meta["files"]:
+                full[self._folder(piece)] = meta
         if not full:
             remove(self.folder)
             raise EmptyStoreError(
@@ -118,9 +125,11 @@ class _Pieces:
         ids: list[str] = []
         for (folder, meta), suffix in zip(full.items(), suffixes(len(full)), strict=True):
             ids += read_names(folder, "ids.json")
-            for name in ("values", "offsets"):
-                if entry := meta["files"].get(f"{name}.bin"):
-                    writer.link(f"{name}{suffix}.bin", folder / f"{name}.bin", entry)
+            for stem in ("values", "offsets"):
+                file = f"{stem}.bin"
+                entry = meta["files"].get(file)
+                if entry:
+                    writer.link(f"{stem}{suffix}.bin", folder / file, entry)
         writer.append("ids.json", json.dumps(ids).encode())
         width = next(iter(full.values()))["width"]
         writer.finish(self.key.to_dict(), rows=len(ids), width=width, pieces=len(full))
@@ -139,6 +148,7 @@ class _Pieces:
         self.folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(self.folder / f"{piece:04d}.held")
         try:
+            # The lock ends with its process, so a killed one leaves its piece to others.
             held.acquire(timeout=-1 if wait else 0)
         except (Timeout, FileNotFoundError):
             return

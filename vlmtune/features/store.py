@@ -78,24 +78,30 @@ class FeatureStore:
         expected = None if key is None else key.to_dict()
         self.meta = folders.read_meta(self.folder, expected, ("ids.json",), Facts)
         self.ids = folders.read_names(self.folder, "ids.json")
-        if len(self.ids) != self.meta["rows"] or self.meta.get("pieces", 0) > len(self.ids):
-            raise DamagedError("meta.json contradicts itself")
         self._row = {name: row for row, name in enumerate(self.ids)}
+        pieces = self.meta.get("pieces", 0)
+        # A damaged `meta.json` may name billions of pieces, and opening them would not end.
+        if len(self.ids) != self.meta["rows"] or pieces > len(self.ids):
+            raise DamagedError("meta.json contradicts itself")
         try:
-            self._pieces = [self._piece(suffix) for suffix in suffixes(self.meta.get("pieces", 0))]
-            counts = [len(v) if o is None else len(o) - 1 for v, o in self._pieces]
-            self._starts = torch.tensor([0, *counts]).cumsum(0)
+            self._pieces = [self._piece(suffix) for suffix in suffixes(pieces)]
         except (KeyError, TypeError, RuntimeError) as error:
             raise DamagedError("meta.json contradicts itself") from error
+        counts = []
+        for values, offsets in self._pieces:
+            counts.append(len(values) if offsets is None else len(offsets) - 1)
         if sum(counts) != len(self.ids):
             raise DamagedError("meta.json contradicts itself")
+        self._starts = torch.tensor([0, *counts]).cumsum(0)
 
     def _piece(self, suffix: str) -> tuple[Tensor, Tensor | None]:
         """The values of a piece, and where the tokens of each of its rows begin."""
-        width, dtype = self.meta["width"], getattr(torch, self.meta["key"]["dtype"])
-        values = self._mapped(f"values{suffix}.bin", dtype).view(-1, width)
-        pooled = self.meta["key"]["spec"]["kind"] == "pooled"
-        return values, None if pooled else self._mapped(f"offsets{suffix}.bin", torch.int64)
+        key = self.meta["key"]
+        values = self._mapped(f"values{suffix}.bin", getattr(torch, key["dtype"]))
+        values = values.view(-1, self.meta["width"])
+        if key["spec"]["kind"] == "pooled":
+            return values, None
+        return values, self._mapped(f"offsets{suffix}.bin", torch.int64)
 
     def _mapped(self, name: str, dtype: torch.dtype) -> Tensor:
         count = self.meta["files"][name]["bytes"] // dtype.itemsize
@@ -127,6 +133,7 @@ class FeatureStore:
             ) from None
         if len(self._pieces) == 1 or not len(rows):
             return self._read(0, rows, dtype)
+        # Rows of one piece are read together; the order is restored at the end.
         pieces = torch.bucketize(rows, self._starts, right=True) - 1
         parts, order = [], []
         for piece in pieces.unique().tolist():
@@ -145,9 +152,9 @@ class FeatureStore:
         longest = int(lengths.max()) if len(rows) else 0
         position = torch.arange(longest)
         mask = position < lengths[:, None]
-        # Padding reads any row that exists; it is zeroed below.
-        flat = (starts[:, None] + position).clamp_(max=len(values) - 1)
-        tokens = values.index_select(0, flat.reshape(-1)).to(dtype)
+        # (n, longest) numbers of stored tokens. Padding reads any that exists; it is zeroed below.
+        numbers = (starts[:, None] + position).clamp_(max=len(values) - 1)
+        tokens = values.index_select(0, numbers.reshape(-1)).to(dtype)
         tokens = tokens.view(len(rows), longest, self.meta["width"])
         if not bool(mask.all()):
             tokens = tokens.masked_fill_(~mask[:, :, None], 0)
@@ -208,6 +215,7 @@ def copy_from(
     stores: Iterable[FeatureStore], ids: Iterable[str], encode: Callable[[list[str]], Chunks]
 ) -> Iterator[tuple[Sequence[str], Features]]:
     """Copies rows from stores, and encodes those that none has."""
+    # A dictionary, as it keeps the order and forgets quickly.
     missing = dict.fromkeys(ids)
     for store in stores:
         known = [name for name in missing if name in store]
@@ -222,12 +230,13 @@ def copy_from(
 
 def similar_stores(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
     """Opens the stores whose keys differ from `key` in the source only."""
-    wanted = {**key.to_dict(), "source": ""}
+    wanted = key.to_dict()
+    source = wanted.pop("source")
     for path in sorted(root.glob("*/meta.json")):
         # Skip a store that is damaged, or that another process removes.
         with contextlib.suppress(DamagedError, OSError, ValueError, KeyError, TypeError):
-            other = read_json(path, folders.META, shape=dict[str, Any])["key"]
-            if other != key.to_dict() and {**other, "source": ""} == wanted:
+            other = dict(read_json(path, folders.META, shape=dict[str, Any])["key"])
+            if other.pop("source") != source and other == wanted:
                 yield FeatureStore(path.parent)
 
 
@@ -244,17 +253,21 @@ def write_store(
         EmptyStoreError: There are no rows.
         UserError: Features are not finite in `key.dtype`.
     """
-    ids: dict[str, None] = {}
-    width, lengths = 0, [torch.zeros(1, dtype=torch.int64)]
+    ids: dict[str, None] = {}  # in the order of their rows
+    lengths = [torch.zeros(1, dtype=torch.int64)]
+    width = 0
     with progress(f"storing {key.modality} features", rows) as advance:
         for names, features in chunks:
             assert len(names) == len(features)
-            first = dict(zip(reversed(names), reversed(range(len(names))), strict=True))
-            new = sorted(row for name, row in first.items() if name not in ids)
+            is_first_chunk = not ids
+            new = []
+            for row, name in enumerate(names):
+                if name not in ids:
+                    ids[name] = None
+                    new.append(row)
             flat, counts = _flatten(features[torch.tensor(new, dtype=torch.int64)], key)
-            if not ids:
+            if is_first_chunk:
                 tell(flat.numel() * flat.element_size() / len(new))
-            ids |= dict.fromkeys(names)
             width = flat.shape[1]
             writer.append("values.bin", _bytes(flat))
             lengths.append(counts)
@@ -263,6 +276,7 @@ def write_store(
         raise EmptyStoreError(
             f"expected rows to store in {writer.folder.parent}, got none: check the data source"
         )
+    # Where the tokens of each row begin; pooled rows have one length.
     if key.spec.kind != "pooled":
         writer.append("offsets.bin", _bytes(torch.cat(lengths).cumsum(0)))
     writer.append("ids.json", json.dumps(list(ids)).encode())
@@ -297,12 +311,13 @@ def announce(key: StoreKey, path: Path, rows: int, row_bytes: float) -> None:
     Raises:
         UserError: The disk is too small.
     """
+    # Known from the first rows: rows of tokens differ in length, so this is an estimate.
     size = int(row_bytes * rows)
     free = shutil.disk_usage(path.parent).free
+    rows_of = f"{key.spec.kind} of {rows} {key.modality}s"
     log.info(
-        "Storing %s of %d %ss: about %s in %s (%s free)",
-        key.spec.kind, rows, key.modality, _readable(size), path, _readable(free),
-    )  # fmt: skip
+        "Storing %s: about %s in %s (%s free)", rows_of, _readable(size), path, _readable(free)
+    )
     if size > free:
         raise UserError(
             f"expected {_readable(size)} of disk for the features of {rows} {key.modality}s, got "

@@ -3,7 +3,6 @@
 Transparent pixels keep their hidden colours, and 16 bits are clipped, as in those scripts.
 
 In: a reference to an image with `upright` False. Out: its pixels, and whether they are others.
-Never: other checks than those of every image file.
 """
 
 import warnings
@@ -61,10 +60,12 @@ def read_stored(ref: ImageRef) -> Image.Image:
     orientation, _ = _header(ref.path)
     if orientation is None:
         return read(ref)
+    # The reader turns images upright, so the turn is undone.
     image = read(ImageRef(ref.path, upright=False)).transpose(UNDO[orientation])
     if ref.box is None:
         return image
     x, y, width, height = ref.box
+    # A box may reach over the edge, and is filled with black there.
     outside = x >= image.width or y >= image.height or x + width <= 0 or y + height <= 0
     if min(width, height) < 1 or width * height > image.width * image.height * 16 or outside:
         raise ImageFileError(

@@ -29,9 +29,11 @@ def hub_kind(name: str, revision: str | None = None) -> str:
     from vlmtune.backbones.hub_connection import hub_or_cache
 
     with hub_or_cache(name) as answers:
+        # An export first: its repository may hold files of its base model too.
         if _hub_file(name, CONFIG, revision):
             return CONFIG
-        config, open_clip = (_hub_file(name, file, revision) for file in (HF, OPEN_CLIP))
+        config = _hub_file(name, HF, revision)
+        open_clip = _hub_file(name, OPEN_CLIP, revision)
         if not (answers or config or open_clip):
             raise LocalEntryNotFoundError(name)
     kind = _type(Path(config)) if config else None
@@ -61,8 +63,9 @@ def hf_spec(name: str, revision: str | None = None) -> Spec:
         UserError: The type is not supported.
     """
     folder = find_path(name)
-    file = folder / HF if folder is not None else Path(_hub_file(name, HF, revision) or "")
-    kind, types = _type(file), supported_types()
+    file = _hub_file(name, HF, revision) if folder is None else folder / HF
+    kind = _type(Path(file or ""))
+    types = supported_types()
     if kind not in types:
         raise UserError(
             f"expected a model of a supported type ({', '.join(types)}), got {name} of type "

@@ -34,9 +34,11 @@ def as_images(images: Images) -> list[str | Path | ImageRef | Image.Image]:
         (6, 4)
     """
     if isinstance(images, np.ndarray | torch.Tensor) and images.ndim == 4:
+        # The first of four dimensions counts the images.
         images = list(images)
-    several = [images] if isinstance(images, Picture) else images
-    return [_as_image(image) for image in several]
+    if isinstance(images, Picture):
+        images = [images]
+    return [_as_image(image) for image in images]
 
 
 def _as_image(image: Any) -> str | Path | ImageRef | Image.Image:
@@ -57,10 +59,10 @@ def _as_image(image: Any) -> str | Path | ImageRef | Image.Image:
                 "expected the bytes of an image file, got others: pass a file's content"
             ) from error
     if isinstance(image, torch.Tensor):
-        channels = image.detach().cpu()
-        return _from_array(
-            channels.movedim(0, -1).numpy() if channels.ndim == 3 else channels.numpy()
-        )
+        values = image.detach().cpu()
+        if values.ndim == 3:  # channels come first in tensors, last in arrays
+            values = values.movedim(0, -1)
+        return _from_array(values.numpy())
     if isinstance(image, np.ndarray):
         return _from_array(image)
     raise UserError(
@@ -73,7 +75,10 @@ def _from_array(array: np.ndarray) -> Image.Image:
     """A picture of an array (height, width, 3 or 1) or (height, width)."""
     if array.ndim == 3 and array.shape[-1] == 1:
         array = array[..., 0]
-    low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+    low = high = 0.0
+    if array.size:
+        low, high = float(array.min()), float(array.max())
+    # Normalised values, as a model's preprocessing gives them, lie outside both ranges.
     fractions = np.issubdtype(array.dtype, np.floating) and 0 <= low <= high <= 1
     counts = np.issubdtype(array.dtype, np.integer) and 0 <= low <= high <= 255
     shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] == 3)
@@ -83,4 +88,6 @@ def _from_array(array: np.ndarray) -> Image.Image:
             f"to 255 or fractions from 0 to 1, got {array.dtype} of shape {array.shape}, its range "
             f"{low:g} to {high:g}: undo the normalisation or change the order of its dimensions"
         )
-    return Image.fromarray(np.rint(array * 255 if fractions else array).astype(np.uint8))
+    if fractions:
+        array = np.rint(array * 255)
+    return Image.fromarray(array.astype(np.uint8))

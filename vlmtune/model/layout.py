@@ -59,6 +59,7 @@ def read_config(path: Path) -> dict[str, Any]:
             f"expected {expected} of vlmtune in {path}, got a PEFT adapter: merge it into its "
             "model first (merge_and_unload) and save that"
         )
+    # A file without a version is an error below, which names the key that it lacks.
     version = config.get("version", VERSION) if isinstance(config, dict) else VERSION
     if version != VERSION or isinstance(version, bool):
         raise UserError(

@@ -3,6 +3,7 @@
 In: a folder, the id of a hub repository, or a `.ckpt`. Out: the model. Never: anything unpickled.
 """
 
+import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Annotated, Any, NotRequired
 
 import torch
 from pydantic import Field, InstanceOf
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from typing_extensions import TypedDict
@@ -20,7 +20,7 @@ from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import check_finite
 from vlmtune.config import instantiate
-from vlmtune.errors import UserError, reason
+from vlmtune.errors import UserError
 from vlmtune.model.hub_id import is_hub_id
 from vlmtune.model.layout import (
     CONFIG,
@@ -33,7 +33,7 @@ from vlmtune.model.layout import (
     sha256,
 )
 from vlmtune.model.model import Model
-from vlmtune.storage.files import check_shape, regular
+from vlmtune.storage.files import check_shape, reading, regular
 
 TensorValue = Annotated[Tensor, InstanceOf]
 RunId = Annotated[str, Field(pattern=r"^[^:;,#?/\\'\s]+$")]  # W&B names a folder by it
@@ -88,25 +88,18 @@ def load_export(
     folder = _export_folder(str(source), revision)
     config = read_config(folder / CONFIG)
     check_packages(config["backbone"], config["adapter"], packages=packages, source=str(source))
-    try:
+    with reading(folder / WEIGHTS, "the weights of an export", "export again"):
         state = load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise UserError(
-            f"expected the weights {folder / WEIGHTS}, got {one_line(error)}: export again"
-        ) from error
-    if (want := config.get("weights_sha256")) and sha256(folder / WEIGHTS) != want:
+        written = config.get("weights_sha256")
+        damaged = written is not None and sha256(folder / WEIGHTS) != written
+    if damaged:
         raise UserError(
             f"expected the weights {folder / WEIGHTS} as they were exported, got another checksum: "
             "copy the folder again, or export again"
         )
     if pretrained is not None:
-        arguments = config["backbone"]["init_args"]
-        if arguments.get("pretrained") is None:
-            raise UserError(
-                f"expected no pretrained for {source}, which names its own weights, got "
-                f"{pretrained!r}: leave it out"
-            )
-        arguments["pretrained"] = pretrained
+        config["backbone"]["init_args"]["pretrained"] = pretrained
+    # Checkpoints keep the fingerprint beside the backbone, exports inside it.
     specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
     check_finite(state, f"{folder / WEIGHTS} is damaged; export again")
     parts = _rebuild(specs, state, str(source), backbone)
@@ -136,21 +129,15 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
     Raises:
         UserError: It is not a vlmtune checkpoint, is damaged, or has weights that are not finite.
     """
-    if Path(path).is_dir():
-        raise UserError(
-            f"expected the file of a vlmtune checkpoint, got the folder {path}: name the file, in "
-            "the folder of a run checkpoints/last.ckpt"
-        )
-    try:
+    fix = "name a file such as checkpoints/last.ckpt in the folder of a run"
+    with reading(path, "a vlmtune checkpoint", fix):
         check_archive(regular(path))
-        checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
-    except Exception as error:  # zip, pickle and torch raise errors of their own
-        if isinstance(error, UserError):
-            raise
-        raise UserError(
-            f"expected a vlmtune checkpoint in {path}, got "
-            f"{reason(error) if isinstance(error, OSError) else one_line(error)}: correct the path"
-        ) from error
+        try:
+            # Tensors and plain values only: a pickle could run code.
+            checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError) as error:
+            # torch would advise to load it with the code that it holds.
+            raise ValueError(one_line(error)) from error
     specs = checkpoint.get("vlmtune") if isinstance(checkpoint, dict) else None
     if not (isinstance(specs, dict) and specs.keys() >= set(CHECKPOINT_KEYS)):
         raise UserError(
@@ -201,7 +188,7 @@ def _export_folder(source: str, revision: str | None) -> Path:
         return folder
     if not is_hub_id(source, None):
         raise UserError(
-            f"expected the folder of an export or a hub id org/name, got {source!r}: correct it"
+            f"expected the folder of an export or a hub id org/name, got {source!r}: check it"
         )
     from huggingface_hub import snapshot_download  # a local folder does not need it
 
@@ -217,11 +204,6 @@ def _export_folder(source: str, revision: str | None) -> Path:
             f"expected an export in a folder or on the Hugging Face hub, got {source!r} "
             f"({one_line(error)}): check the name, the revision and the network"
         ) from error
-    if not (folder / CONFIG).is_file():
-        raise UserError(
-            f"expected an export of vlmtune in the hub repository {source}, it has no {CONFIG}: "
-            f"for a model of open_clip write hf-hub:{source}"
-        )
     return folder
 
 
@@ -240,8 +222,9 @@ def check_packages(*specs: Any, packages: Sequence[str], source: str) -> None:
                     f'trust that package, add packages=["{package}"], or --packages {package} on '
                     "the command line"
                 )
+        # An argument may be a plug-in itself, or a list of them.
+        inner = spec.values() if isinstance(spec, dict) else spec
         if isinstance(spec, dict | list):
-            inner = spec.values() if isinstance(spec, dict) else spec
             check_packages(*inner, packages=packages, source=source)
 
 
@@ -269,5 +252,6 @@ def _rebuild(
             f"expected arguments of {specs['adapter']['class_path']} in {source}, got "
             f"{specs['adapter']['init_args']} ({one_line(error)}): export again"
         ) from error
+    # Strict both ways: neither a missing nor a surplus weight passes.
     load_trained_state(backbone, adapter, state, source)
     return backbone.eval(), adapter.eval()

@@ -72,6 +72,7 @@ class Model:
     @property
     def embeds(self) -> Adapter:
         """What embeds images: the adapter, or the contrastive side of a joint one."""
+        # Fusion tuning trains both scores at once.
         return getattr(self.adapter, "contrast", None) or self.adapter
 
     @property
@@ -121,6 +122,7 @@ class Model:
 
     def scorer(self, store: Path | None = None, batch_size: int | None = None) -> Scorer:
         """Returns a scorer with an empty cache; `store` is a folder that keeps encoded features."""
+        # An image model with a classifier scores the names of its classes.
         classifies = not self.backbone.encodes_texts and self.backbone.labels
         kind = ClassScorer if classifies else Scorer
         return kind(
@@ -137,6 +139,7 @@ class Model:
 
     def rank(self, query: str, images: Images) -> list[tuple[int, float]]:
         """Returns `(position in images, score)` of every image, best first; ties keep order."""
+        # Sorting is stable, so equal scores keep the order of the images.
         scores = self.score(images, query)[:, 0].tolist()
         return sorted(enumerate(scores), key=lambda item: -item[1])
 
@@ -186,6 +189,7 @@ class Model:
         return read_words(self.backbone, self.adapter, picture, caption)
 
     def _scorer_for(self, items: int) -> Scorer:
+        # The scorer keeps what it encoded, so a new one frees the memory.
         if self._cached > CACHED:
             self._scorer, self._cached = self.scorer(), 0
         self._cached += items

@@ -19,9 +19,10 @@ from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.hub import HF, hf_spec, hub_kind, is_hf_folder
 from vlmtune.model.hub_id import is_hub_id
-from vlmtune.model.layout import CONFIG, WEIGHTS, one_line
+from vlmtune.model.layout import CONFIG, WEIGHTS
 from vlmtune.model.loading import load_export, read_checkpoint
 from vlmtune.model.model import Model
+from vlmtune.storage.files import reading
 from vlmtune.types import FeatureSpec
 
 OPEN_CLIP = "vlmtune.backbones.open_clip.open_clip.OpenClip"
@@ -83,6 +84,7 @@ def load(
         raise UserError(
             f"expected a hub id org/name with a revision, got {name!r}: leave the revision out"
         )
+    # Before a download, which a wrong device would make for nothing.
     where = device_of_this_machine(device)
     if backbone is not None:
         model = load_export(name, backbone=backbone, revision=revision, packages=packages)
@@ -109,6 +111,7 @@ def device_of_this_machine(name: torch.device | str | None) -> torch.device:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         device = torch.device(name)
+        # A device may have a name and yet not be in this machine.
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         line = " ".join(str(error).split())
@@ -154,18 +157,17 @@ def _in_architecture(
         raise UserError(
             f"expected no pretrained with an architecture, got {pretrained!r}: leave it out"
         )
-    if not _is_weights(Path(name)):
-        raise UserError(
-            f"expected a weights file ({', '.join(SUFFIXES)}) for the architecture "
-            f"{architecture}, got {name!r}: correct the path, or leave the architecture out"
-        )
     return architecture, name
 
 
 def _shipped(name: str) -> str:
     """The full path of an export that comes with vlmtune; any other name is unchanged."""
-    folder = None if Path(name).exists() else find_path(name)
-    return str(folder) if folder and (folder / CONFIG).is_file() else name
+    if Path(name).exists():
+        return name
+    folder = find_path(name)
+    if folder is None or not (folder / CONFIG).is_file():
+        return name
+    return str(folder)
 
 
 def _check_file(name: str) -> None:
@@ -230,6 +232,7 @@ def backbone_spec(name: str) -> Spec:
 
 def _tagged(name: str, pretrained: str | None) -> tuple[str, str | None]:
     """Splits an open_clip name with its weights, such as "ViT-B-32-quickgelu:openai"."""
+    # "C:/models", "https://…" and "hf-hub:…" have a colon that separates no tag.
     first, colon, tag = name.partition(":")
     is_path = tag.startswith("//") or Path(name).exists()
     if pretrained is not None or not colon or first in PREFIXES or is_path:
@@ -257,10 +260,11 @@ def _spec(
 ) -> dict[str, Spec]:
     """The backbone and, if its YAML names one, the adapter of a model that is not yet trained."""
     path = Path(name)
-    stem = STEM.fullmatch(name) and next(filter(None, map(find_path, _plugins(name))), None)
-    if path.is_file() or (stem and not path.exists()):
+    # A file or folder of the user comes before a plug-in of the same name.
+    yaml_file = path if path.exists() else _plugin(name)
+    if yaml_file is not None and yaml_file.is_file():
         _check_none(name, pretrained)
-        return _untrained_spec(path if path.is_file() else Path(str(stem)))
+        return _untrained_spec(yaml_file)
     if hub == HF or is_hf_folder(path):
         _check_none(name, pretrained)
         return {"backbone": hf_spec(name, revision)}
@@ -269,8 +273,10 @@ def _spec(
             f"expected an export or a model of transformers with a revision, got {name} of "
             "open_clip, which only loads main branches: leave it out, or download that revision"
         )
-    class_path, model = OPEN_CLIP, f"hf-hub:{name}" if hub else name
-    if name.startswith(TIMM):
+    class_path, model = OPEN_CLIP, name
+    if hub:
+        model = f"hf-hub:{name}"
+    elif name.startswith(TIMM):
         class_path, model = TIMM_IMAGE, name.removeprefix(TIMM)
     options = {"model": model, "pretrained": pretrained}
     return {"backbone": {"class_path": class_path, "init_args": options}}
@@ -285,8 +291,15 @@ def _check_none(name: str, pretrained: str | None) -> None:
         )
 
 
-def _plugins(stem: str) -> list[Path]:
-    return [Path("configs/plugins", kind, f"{stem}.yaml") for kind in ("models", "backbones")]
+def _plugin(stem: str) -> Path | None:
+    """The YAML of a model or a backbone, of vlmtune or in the working directory."""
+    if not STEM.fullmatch(stem):
+        return None
+    for kind in ("models", "backbones"):
+        path = find_path(Path("configs/plugins", kind, f"{stem}.yaml"))
+        if path is not None:
+            return path
+    return None
 
 
 def _untrained_spec(path: Path) -> dict[str, Spec]:
@@ -294,21 +307,21 @@ def _untrained_spec(path: Path) -> dict[str, Spec]:
     spec = _read_spec(path)
     if "backbone" not in spec:
         return {"backbone": spec}
-    return {
-        key: _read_spec(path.parent / part) if isinstance(part, str) else part
-        for key, part in spec.items()
-    }
+    parts = {}
+    for key, part in spec.items():
+        # A part may be the path of another YAML, relative to this one.
+        parts[key] = _read_spec(path.parent / part) if isinstance(part, str) else part
+    return parts
 
 
 def _read_spec(path: Path) -> Spec:
-    try:
+    expected = "a YAML with class_path and init_args, or with backbone and adapter,"
+    fix = "write these keys"
+    with reading(path, expected, fix):
         spec = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"expected a YAML in {path}, got {one_line(error)}: correct it") from error
-    if not isinstance(spec, dict) or not spec.keys() & {"class_path", "backbone"}:
-        raise UserError(
-            f"expected class_path and init_args in {path}, or backbone and adapter: correct it"
-        )
+        names = spec.keys() & {"class_path", "backbone"}
+    if not names:
+        raise UserError(f"expected {expected} in {path}, got {', '.join(map(str, spec))}: {fix}")
     return spec
 
 
@@ -322,9 +335,12 @@ def attached(spec: dict[str, Spec], texts: bool = True) -> tuple[Backbone, Adapt
         )
     if "adapter" in spec:
         adapter = instantiate(spec["adapter"], Adapter)
+    # ViLT, BLIP-2 and LLaVA embed no image, so their fusion scores.
     elif backbone.fits(POOLED, "image") is not None and backbone.fusion is not None:
         adapter = Matching(blocks=0)
+    elif backbone.encodes_texts:
+        adapter = ZeroShot()
     else:
-        adapter = ZeroShot() if backbone.encodes_texts else ImagesAlone()
+        adapter = ImagesAlone()
     adapter.attach(backbone)
     return backbone, adapter

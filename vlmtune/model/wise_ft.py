@@ -39,7 +39,9 @@ class WiseFT:
 
     def __init__(self, backbone: Backbone, adapter: Adapter) -> None:
         specs = backbone.spec(), adapter.spec()
-        first, second = (_initial_state(*specs, seed) for seed in (0, 1))
+        first = _initial_state(*specs, seed=0)
+        second = _initial_state(*specs, seed=1)
+        # What two seeds agree on is not random, so it has a unique initial value.
         self.initial = {name: value for name, value in first.items() if value.equal(second[name])}
         if len(self.initial) < len(first) and not adapter.identity_at_init:
             raise UserError(
@@ -56,6 +58,7 @@ class WiseFT:
         with torch.no_grad():
             for name, value in trained_state(self.backbone, self.adapter).items():
                 trained = self.trained[name]
+                # Counters, as of batches seen, have no line between them.
                 if name in self.initial and trained.is_floating_point():
                     trained = torch.lerp(self.initial[name], trained, alpha)
                 value.copy_(trained)
@@ -65,14 +68,16 @@ def check_alpha(alpha: float) -> None:
     """Raises `UserError` if `alpha` is not in [0, 1]."""
     if not 0 <= alpha <= 1:
         raise UserError(
-            f"expected alpha from 0 (pre-trained) to 1 (trained), got {alpha}: correct it"
+            f"expected alpha from 0 (pre-trained) to 1 (trained), got {alpha}: choose one"
         )
 
 
 def _initial_state(backbone: Spec, adapter: Spec, seed: int) -> dict[str, Tensor]:
     """The trained state before training; random weights depend on `seed`."""
+    # The caller's random numbers stay as they are.
     with torch.random.fork_rng(devices=[]):
-        new_backbone, new_adapter = instantiate(backbone, Backbone), instantiate(adapter, Adapter)
+        new_backbone = instantiate(backbone, Backbone)
+        new_adapter = instantiate(adapter, Adapter)
         torch.manual_seed(seed)
         new_adapter.attach(new_backbone)
     return _copied(trained_state(new_backbone, new_adapter))

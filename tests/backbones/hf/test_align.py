@@ -15,12 +15,12 @@ def folder(tmp_path_factory):
     return write_align(tmp_path_factory.mktemp("align") / "model")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def backbone(folder):
     return Align(str(folder))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def library(folder):
     return transformers.AlignModel.from_pretrained(folder).eval()
 

@@ -13,7 +13,7 @@ def path(tmp_path_factory):
     return write_blip(tmp_path_factory.mktemp("models") / "blip")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def backbone(path):
     return Blip(str(path))
 
@@ -55,8 +55,3 @@ def test_images_of_another_size_are_refused_not_cut(tmp_path):
     path = edit(write_blip(tmp_path / "blip"), "preprocessor_config.json", size=size)
     with refused("the model takes 32 x 32"):
         Blip(str(path))
-
-
-def test_a_text_encoder_that_cannot_look_at_images_is_refused(tmp_path):
-    with refused(r"cross-attention, got .* is_decoder false"):
-        Blip(str(write_blip(tmp_path / "blip", is_decoder=False)))

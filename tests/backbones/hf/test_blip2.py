@@ -13,7 +13,6 @@ from tests.contracts.test_backbones import matches, picture, pixels_for
 from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.hf.blip2 import Blip2
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
 
 
@@ -22,12 +21,12 @@ def path(tmp_path_factory):
     return write_blip2(tmp_path_factory.mktemp("models") / "blip2")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def backbone(path):
     return Blip2(str(path))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def itc(path):
     return Blip2(str(path), score="itc")
 
@@ -119,21 +118,11 @@ def test_there_is_nothing_to_train_in_contrastive_scores(itc):
         Matching(1).attach(itc)
 
 
-def test_an_unknown_score(path):
-    with pytest.raises((UserError, TypeError), match="cosine"):
-        Blip2(str(path), score="cosine")
-
-
 def test_images_of_another_size_are_refused_not_cut(tmp_path):
     size = {"height": 24, "width": 24}
     path = edit(write_blip2(tmp_path / "blip2"), "preprocessor_config.json", size=size)
     with refused("the model takes 32 x 32"):
         Blip2(str(path))
-
-
-def test_a_qformer_that_reads_no_captions_is_refused(tmp_path):
-    with refused(r"reads captions, got .* use_qformer_text_input false"):
-        Blip2(str(write_blip2(tmp_path / "blip2", use_qformer_text_input=False)))
 
 
 def test_a_model_that_generates_text_is_refused(path, tmp_path):

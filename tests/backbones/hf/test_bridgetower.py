@@ -25,9 +25,9 @@ def matched(backbone):
     "options",
     [
         {"num_hidden_layers": 1},
-        {"num_hidden_layers": 3},
-        {"link_tower_type": "scaled_add"},
-        {"link_tower_type": "interpolate"},
+        pytest.param({"num_hidden_layers": 3}, marks=pytest.mark.slow),
+        pytest.param({"link_tower_type": "scaled_add"}, marks=pytest.mark.slow),
+        pytest.param({"link_tower_type": "interpolate"}, marks=pytest.mark.slow),
         {"share_cross_modal_transformer_layers": False},
         {"width": 16},  # towers of two widths
     ],
@@ -71,9 +71,3 @@ def test_without_a_matching_head_it_has_no_fusion(tmp_path):
     assert bare.fusion is None
     assert bare.fits(FeatureSpec("pooled"), "text")
     assert not any("itm" in name or "itc" in name for name, _ in bare.named_parameters())
-
-
-def test_what_the_library_cannot_run_is_refused(tmp_path):
-    path = write_bridgetower(tmp_path / "shared", share_link_tower_layers=True)
-    with refused("bridges that are not shared"):
-        BridgeTower(str(path))

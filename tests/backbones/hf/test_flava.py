@@ -12,9 +12,9 @@ from vlmtune.types import FeatureSpec
 TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 
 
-@pytest.fixture
-def backbone(tmp_path):
-    return Flava(str(write_flava(tmp_path / "flava")))
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+    return Flava(str(write_flava(tmp_path_factory.mktemp("models") / "flava")))
 
 
 def test_tokens_are_the_librarys_hidden_states(backbone):

@@ -1,92 +1,75 @@
 """Images of another size than a model of Hugging Face was trained on."""
 
+import copy
 import shutil
-from typing import Any, NamedTuple
 
 import pytest
 import torch
 import transformers
 from PIL import Image
 
-from tests.backbones import hf_models
 from tests.backbones.hf_models import TEXTS, edit
+from tests.backbones.kinds import tiny_backbone
 from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.hf.align import Align
-from vlmtune.backbones.hf.blip import Blip
-from vlmtune.backbones.hf.blip2 import Blip2
-from vlmtune.backbones.hf.bridgetower import BridgeTower
-from vlmtune.backbones.hf.flava import Flava
-from vlmtune.backbones.hf.hf_clip import HFCLIP
-from vlmtune.backbones.hf.metaclip2 import MetaCLIP2
-from vlmtune.backbones.hf.siglip import SigLIP
-from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.types import FeatureSpec
 
 SIZE = 48  # the tiny models were made for 32, in patches of 8
 
 
-class Model(NamedTuple):
-    """A backbone, how its tiny model is written, and the library's class with its image tower."""
-
-    backbone: type
-    write: Any
-    library: Any = None
-    tower: str = "vision_model"
-
-
-MODELS = {
-    "blip": Model(Blip, hf_models.write_blip, transformers.BlipForImageTextRetrieval),
-    "blip2": Model(Blip2, hf_models.write_blip2, transformers.Blip2ForImageTextRetrieval),
-    "bridgetower": Model(
-        BridgeTower, hf_models.write_bridgetower,
-        transformers.BridgeTowerForImageAndTextRetrieval, "bridgetower.vision_model",
-    ),
-    "flava": Model(
-        Flava, hf_models.write_flava, transformers.FlavaForPreTraining, "flava.image_model"
-    ),
-    "clip": Model(HFCLIP, hf_models.write_clip, transformers.CLIPModel),
-    "metaclip2": Model(MetaCLIP2, hf_models.write_metaclip2, transformers.MetaClip2Model),
-    "siglip": Model(SigLIP, hf_models.write_siglip, transformers.SiglipModel),
-    "align": Model(Align, hf_models.write_align),
-    "vilt": Model(Vilt, hf_models.write_vilt),
-}  # fmt: skip
-INTERPOLATED = [name for name, model in MODELS.items() if model.library is not None]
+LIBRARY = {
+    "blip": (transformers.BlipForImageTextRetrieval, "vision_model"),
+    "blip2": (transformers.Blip2ForImageTextRetrieval, "vision_model"),
+    "bridgetower": (transformers.BridgeTowerForImageAndTextRetrieval, "bridgetower.vision_model"),
+    "flava": (transformers.FlavaForPreTraining, "flava.image_model"),
+    "hf_clip": (transformers.CLIPModel, "vision_model"),
+    "metaclip2": (transformers.MetaClip2Model, "vision_model"),
+    "siglip": (transformers.SiglipModel, "vision_model"),
+}
+"""The class that the library has for a model, and the name of its image tower."""
+MODELS = [*LIBRARY, "align", "vilt"]
 BY_MATCHING = ("blip", "blip2", "bridgetower", "flava", "vilt")
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(scope="module", params=MODELS)
 def name(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    """The tiny models, each written once; no test may change them."""
-    folder = tmp_path_factory.mktemp("models")
-    return {name: str(model.write(folder / name)) for name, model in MODELS.items()}
+def plain(name, tmp_path_factory):
+    """The model as it was trained, which no test may change."""
+    return tiny_backbone(name, tmp_path_factory.mktemp("models") / name)
+
+
+@pytest.fixture(scope="module")
+def folder(plain):
+    return plain.spec()["init_args"]["model"]
+
+
+@pytest.fixture(scope="module")
+def make(plain):
+    """Returns a function that makes the backbone of a folder."""
+    return type(plain)
+
+
+@pytest.fixture(scope="module")
+def large(make, folder):
+    """The model for larger images, which no test may change."""
+    return make(folder, image_size=SIZE)
 
 
 @pytest.fixture
-def folder(name, written):
-    return written[name]
-
-
-@pytest.fixture
-def changed(name, written, tmp_path):
+def changed(folder, tmp_path):
     """Returns a function that copies the tiny model with another image processor."""
 
     def write(**values):
-        copied = shutil.copytree(written[name], tmp_path / "copied")
+        copied = shutil.copytree(folder, tmp_path / "copied")
         return str(edit(copied, "preprocessor_config.json", **values))
 
     return write
-
-
-def make(name, folder, **arguments):
-    return MODELS[name].backbone(folder, **arguments)
 
 
 def picture(seed=0):
@@ -100,13 +83,12 @@ def tokens(name, backbone, pixels):
     return backbone.encode_image(pixels[None], FeatureSpec(kind, -1)).values[0]
 
 
-@pytest.mark.parametrize("name", INTERPOLATED, indirect=True)
-def test_tokens_are_those_of_the_librarys_interpolation(name, folder):
-    large = make(name, folder, image_size=SIZE)
+@pytest.mark.parametrize("name", LIBRARY, indirect=True)
+def test_tokens_are_those_of_the_librarys_interpolation(name, folder, large):
     pixels = large.preprocess(picture())
     assert pixels.shape == (3, SIZE, SIZE)
-    network = MODELS[name].library.from_pretrained(folder).eval()
-    tower = network.get_submodule(MODELS[name].tower)
+    kind, tower_name = LIBRARY[name]
+    tower = kind.from_pretrained(folder).eval().get_submodule(tower_name)
     got = large.encode_image(pixels[None], FeatureSpec("state", -1)).values[0]
     with torch.no_grad():
         if name == "bridgetower":  # the library's states are after the norm
@@ -118,19 +100,18 @@ def test_tokens_are_those_of_the_librarys_interpolation(name, folder):
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", INTERPOLATED, indirect=True)
-def test_only_positions_change(name, folder):
-    large = make(name, folder, image_size=SIZE)
-    plain, state = make(name, folder).model.state_dict(), large.model.state_dict()
-    assert plain.keys() == state.keys()
-    (changed,) = [key for key in plain if not plain[key].equal(state[key])]
+@pytest.mark.parametrize("name", LIBRARY, indirect=True)
+def test_only_positions_change(plain, large):
+    before, state = plain.model.state_dict(), large.model.state_dict()
+    assert before.keys() == state.keys()
+    (changed,) = [key for key in before if not before[key].equal(state[key])]
     assert "position_embedding" in changed
     assert not large.model.training
     assert not any(p.requires_grad for p in large.parameters())
 
 
-def test_there_are_so_many_tokens_and_finite_scores(name, folder, tmp_path):
-    large = make(name, folder, image_size=SIZE)
+def test_there_are_so_many_tokens_and_finite_scores(name, large, tmp_path):
+    large = copy.deepcopy(large)
     # ViLT's longer side is up to 1333 / 800 times as long; ALIGN's maps are 1/8 here.
     assert large.image_tokens == (6 * 9 if name == "vilt" else 6 * 6)
     files = [tmp_path / f"{i}.png" for i in range(2)]
@@ -143,21 +124,21 @@ def test_there_are_so_many_tokens_and_finite_scores(name, folder, tmp_path):
     assert scores.std() > 0
 
 
-def test_it_is_another_model_to_a_store_and_saves_as_one(name, folder, tmp_path):
-    plain, large = make(name, folder), make(name, folder, image_size=SIZE)
+def test_it_is_another_model_to_a_store_and_saves_as_one(
+    name, make, folder, plain, large, tmp_path
+):
     assert large.fingerprint != plain.fingerprint
-    assert make(name, folder, image_size=32).fingerprint == plain.fingerprint
-    assert make(name, folder, image_size=None).fingerprint == plain.fingerprint
+    assert make(folder, image_size=32).fingerprint == plain.fingerprint
     large.save(tmp_path / "saved")
-    again = make(name, str(tmp_path / "saved"))
+    again = make(str(tmp_path / "saved"))
     assert again.fingerprint == large.fingerprint
     pixels = large.preprocess(picture())
     assert again.preprocess(picture()).equal(pixels)
     assert tokens(name, again, pixels).equal(tokens(name, large, pixels))
 
 
-def test_half_precision_loads_too(name, folder):
-    half = make(name, folder, image_size=SIZE, precision="bf16")
+def test_half_precision_loads_too(name, make, folder):
+    half = make(folder, image_size=SIZE, precision="bf16")
     assert {p.dtype for n, p in half.model.named_parameters() if "position" in n} <= {
         torch.bfloat16,
         torch.float32,  # the Q-Former's own
@@ -166,27 +147,27 @@ def test_half_precision_loads_too(name, folder):
 
 
 @pytest.mark.parametrize("size", [0, 50])
-def test_a_size_that_does_not_fit_is_refused(name, folder, size):
+def test_a_size_that_does_not_fit_is_refused(name, make, folder, size):
     if name == "align" and size > 0:
         return  # it has no patches
     step = 1 if name == "align" else 8
     with refused(f"multiple of {step}, got {size}"):
-        make(name, folder, image_size=size)
+        make(folder, image_size=size)
 
 
 @pytest.mark.parametrize("name", ["bridgetower", "vilt"], indirect=True)
-def test_a_size_that_the_processor_would_cut_is_refused(name, changed):
+def test_a_size_that_the_processor_would_cut_is_refused(make, changed):
     with refused("multiple of 32, got 48"):
-        make(name, changed(size_divisor=32), image_size=SIZE)
+        make(changed(size_divisor=32), image_size=SIZE)
 
 
 @pytest.mark.parametrize("name", ["blip"], indirect=True)
-def test_a_processor_of_no_one_size_is_refused(name, changed):
+def test_a_processor_of_no_one_size_is_refused(make, changed):
     with refused("image processor of one image size"):
-        make(name, changed(size={"height": 32, "width": 40}), image_size=SIZE)
+        make(changed(size={"height": 32, "width": 40}), image_size=SIZE)
 
 
-@pytest.mark.parametrize("name", ["clip"], indirect=True)
-def test_a_crop_keeps_its_share_of_the_image(name, changed):
-    processor = make(name, changed(size={"shortest_edge": 40}), image_size=SIZE).processing[1]
+@pytest.mark.parametrize("name", ["hf_clip"], indirect=True)
+def test_a_crop_keeps_its_share_of_the_image(make, changed):
+    processor = make(changed(size={"shortest_edge": 40}), image_size=SIZE).processing[1]
     assert (processor.size.shortest_edge, processor.crop_size.height) == (60, SIZE)

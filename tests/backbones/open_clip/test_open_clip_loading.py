@@ -117,10 +117,7 @@ def test_a_text_tower_or_tokenizer_with_code_never_runs_it(folder, tmp_path, mon
 @pytest.mark.parametrize(
     ("part", "name", "size"),
     [
-        ("vision_cfg", "layers", 10**7),
         ("text_cfg", "layers", 10**7),
-        ("vision_cfg", "width", 10**6),
-        ("vision_cfg", "image_size", 10**6),
         ("text_cfg", "context_length", 10**7),
     ],
 )
@@ -131,9 +128,8 @@ def test_sizes_beyond_any_model_are_an_error(part, name, size, folder):
     (path / "open_clip_config.json").write_text(json.dumps(config))
     with refused(f"{name} of at most"):
         OpenClip(str(path))
-    config["model_cfg"][part][name] = {"layers": 1000, "width": 65_536}.get(name, 200_000)
-    config["model_cfg"][part]["layers"] = 1000
-    if name in ("width", "context_length"):
+    if name == "context_length":  # as some models may have, and these weights have not
+        config["model_cfg"][part][name] = 200_000
         (path / "open_clip_config.json").write_text(json.dumps(config))
         with refused("config that fits the weights"):
             OpenClip(str(path))

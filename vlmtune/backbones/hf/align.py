@@ -1,18 +1,22 @@
-"""ALIGN of Hugging Face: a convolutional image tower beside BERT."""
+"""ALIGN of Hugging Face: a convolutional image tower beside BERT.
+
+In: images and captions. Out: embeddings, and tokens of the last feature maps.
+Never: states of the image tower, which no transformer runs.
+"""
 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import AlignModel
 from typing_extensions import override
 
+from vlmtune.backbones.base import Abilities
 from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.towers import bert_tower
-from vlmtune.backbones.staging import encode_with_tower, no_such_layer, unmasked
+from vlmtune.backbones.staging import encode_with_tower, gradients, no_such_layer, unmasked
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 
@@ -27,6 +31,7 @@ class Align(HFBackbone):
     """
 
     kind = AlignModel
+    abilities = Abilities(embeddings=True, tokens=True, text_tower=True)
     attention = "eager"  # the only one the library has for ALIGN
 
     @override
@@ -43,6 +48,7 @@ class Align(HFBackbone):
         self.image_tokens = maps.shape[2] * maps.shape[3]
         self.text_width, self.text_special = self._text.width, self._text.tokenizer.special
         self.logit_scale = 1 / float(self.model.temperature.detach().float())
+        # Tokens must have one width, so only the blocks as wide as the last count.
         self._layers = 0
         for block in reversed(self.model.vision_model.encoder.blocks):
             if block.projection.project_conv.out_channels != self.image_width:
@@ -52,16 +58,20 @@ class Align(HFBackbone):
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
-            maps = self._maps(pixels.to(self.device), -spec.layer if spec.kind == "tokens" else 1)
+        pixels = pixels.to(self.device)
+        with gradients(spec):
             if spec.kind == "tokens":
+                maps = self._maps(pixels, -spec.layer)
                 return unmasked(maps.flatten(2).transpose(1, 2))
+            maps = self._maps(pixels, 1)
+            # The pooler keeps two dimensions of size 1.
             return Pooled(self.model.vision_model.pooler(maps).flatten(1).float())
 
     def _maps(self, pixels: Pixels, last: int) -> Float[Tensor, "n w rows columns"]:
         """The feature map after the block that is `last` from the end."""
         vision: Any = self.model.vision_model
         maps = vision.embeddings(pixels.to(self._dtype))
+        # `last` is counted from the end, 1 for the last block.
         for block in vision.encoder.blocks[: len(vision.encoder.blocks) + 1 - last]:
             maps = block(maps)
         return maps
@@ -69,7 +79,7 @@ class Align(HFBackbone):
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         self.check_fits(spec, "text")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return encode_with_tower(self._text, texts, spec)
 
     @override

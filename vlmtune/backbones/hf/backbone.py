@@ -19,13 +19,19 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from typing_extensions import override
 
-from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.base import Abilities, Backbone
 from vlmtune.backbones.hf.image_size import resized
 from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
-from vlmtune.backbones.staging import encode_with_tower, masked, no_such_layer, state_after
+from vlmtune.backbones.staging import (
+    encode_with_tower,
+    gradients,
+    masked,
+    no_such_layer,
+    state_after,
+)
 from vlmtune.backbones.weight_checks import check_precision, digest
-from vlmtune.errors import UserError
+from vlmtune.storage.files import reading
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 
@@ -63,26 +69,24 @@ class HFBackbone(Backbone):
     ) -> None:
         super().__init__()
         self._dtype = check_precision(precision)
+        # Everything that may come from a hub is read here.
         loaded = load(model, revision, self.kind, self._dtype, self.attention, self.optional)
         if image_size is not None:
             loaded = resized(loaded, image_size, model)
         self.model: Any = loaded.network
         self.check(model)
         self.processing = (loaded.tokenizer, loaded.processor)
-        self.transform = self.preprocessing(loaded, model)
-        self._described = describe(loaded)
+        # A config that the class cannot run, or a processor of another model, fails here.
+        expected = f"weights, tokenizer and image processor of one {type(self).__name__}"
+        with reading(model, expected, "use the whole checkpoint of this model"):
+            self.transform = self.preprocessing(loaded, model)
+            # Only now: options of a class may have changed the image processor.
+            self._described = describe(loaded)
+            self.assemble(loaded)
+            with torch.no_grad():
+                self.measure(self.transform(Image.new("RGB", (24, 16)))[None])
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
-        self.assemble(loaded)
-        pixels = self.transform(Image.new("RGB", (24, 16)))[None]
-        try:
-            with torch.no_grad():
-                self.measure(pixels)
-        except (RuntimeError, ValueError) as error:
-            raise UserError(
-                f"expected an image processor that fits the image tower of {model}, got images of "
-                f"{tuple(pixels.shape[1:])}: {error}: correct preprocessor_config.json"
-            ) from error
         self.eval()
 
     def check(self, model: str) -> None:
@@ -103,6 +107,7 @@ class HFBackbone(Backbone):
     @cached_property
     @override
     def fingerprint(self) -> str:
+        # Config, preprocessing and tokenizer change features as weights do.
         return digest(self._described, self.model)
 
     @override
@@ -116,6 +121,7 @@ class HFBackbone(Backbone):
         """Returns the tokenizer for programs without vlmtune, which pad to its full length."""
         tokenizer = copy.deepcopy(self.processing[0])
         if self.text_tower is not None:
+            # Some checkpoints state no length, and padding to it would fill the memory.
             tokenizer.model_max_length = self.text_tower.positions
         return tokenizer
 
@@ -136,6 +142,7 @@ class HFDualEncoder(HFBackbone):
         no_pooled: Why there are no embeddings, or None if there are.
     """
 
+    abilities = Abilities(embeddings=True, tokens=True, image_tower=True, text_tower=True)
     no_pooled: str | None = None
 
     @abstractmethod
@@ -150,9 +157,10 @@ class HFDualEncoder(HFBackbone):
     @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
         state = self._image.start(pixels)
-        self.embed_dim = self._text.width
         if self.no_pooled is None:
             self.embed_dim = int(self._image.finish(state).shape[1])
+        else:
+            self.embed_dim = self._text.width
         self.image_width, self.text_width = self._image.width, self._text.width
         self.image_tokens = state.mask.shape[1] - self._image.special
         self.text_special = self._text.tokenizer.special
@@ -160,6 +168,7 @@ class HFDualEncoder(HFBackbone):
 
     def temperature(self) -> tuple[float, float]:
         """Returns the factor on cosines in pre-training, and the term added to them."""
+        # Only models trained with a sigmoid have a bias.
         bias = getattr(self.model, "logit_bias", None)
         scale = float(self.model.logit_scale.detach().float().exp())
         return scale, 0.0 if bias is None else float(bias.detach())
@@ -168,20 +177,21 @@ class HFDualEncoder(HFBackbone):
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
         tower = self._image
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             start = tower.start(pixels.to(self.device))
             if spec.kind == "pooled":
                 return Pooled(tower.finish(state_after(tower, start, -1)))
             state = state_after(tower, start, spec.layer)
             if spec.kind == "state":
                 return state
-            state = tower.norm(state) if spec.layer == -1 else state
+            if spec.layer == -1:
+                state = tower.norm(state)
             return masked(state.values[:, tower.special :], state.mask[:, tower.special :])
 
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         self.check_fits(spec, "text")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return encode_with_tower(self._text, texts, spec)
 
     @override
@@ -194,7 +204,8 @@ class HFDualEncoder(HFBackbone):
             return "images have no words"
         if spec.kind == "pooled":
             return self.no_pooled
-        return no_such_layer(spec, (self._image if modality == "image" else self._text).layers)
+        tower = self._image if modality == "image" else self._text
+        return no_such_layer(spec, tower.layers)
 
 
 class Preprocess:
@@ -206,16 +217,17 @@ class Preprocess:
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
-        self._ratio = 0.0
-        if (divisor := getattr(processor, "size_divisor", None)) is not None:
+        self._ratio = 0.0  # of the sides, below which the shorter one would vanish
+        divisor = getattr(processor, "size_divisor", None)
+        if divisor is not None:
             self._ratio = divisor / longest_side(processor)
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         """Returns the pixel values of an image."""
         thin, long = sorted(image.size)
         if thin < self._ratio * long:
-            thick, (width, height) = math.ceil(self._ratio * long), image.size
-            image = image.resize((max(width, thick), max(height, thick)))
+            thick = math.ceil(self._ratio * long)
+            image = image.resize((max(image.width, thick), max(image.height, thick)))
         return self._processor(images=image, return_tensors="pt")["pixel_values"][0]
 
 
@@ -224,11 +236,4 @@ def longest_side(processor: Any) -> int:
 
     The shorter side becomes `shortest_edge`, unless the longer side then exceeds this.
     """
-    size = dict(processor.size)
-    shortest = size.get("shortest_edge")
-    if not shortest:
-        raise UserError(
-            f"expected an image processor with a size of shortest_edge, got {size}: correct "
-            "preprocessor_config.json"
-        )
-    return int(1333 / 800 * shortest)
+    return int(1333 / 800 * processor.size["shortest_edge"])

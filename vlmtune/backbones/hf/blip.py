@@ -1,4 +1,7 @@
-"""BLIP with its contrastive and its matching head."""
+"""BLIP with its contrastive and its matching head.
+
+In: images and captions. Out: embeddings, and log-odds that a caption is true of an image.
+"""
 
 import math
 from functools import partial
@@ -23,7 +26,6 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
 )
 from vlmtune.backbones.staging import masked, parameters_of, unmasked
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 
@@ -40,15 +42,8 @@ class Blip(HFDualEncoder):
     """
 
     kind = BlipForImageTextRetrieval
+    abilities = HFDualEncoder.abilities._replace(matching=True)
     attention = "eager"  # the only one the library has for BLIP's text encoder
-
-    @override
-    def check(self, model: str) -> None:
-        if not hasattr(self.model.text_encoder.encoder.layer[0], "crossattention"):
-            raise UserError(
-                f"expected a text encoder with cross-attention, got {model} with is_decoder false "
-                "in its text_config: use a checkpoint for image-text retrieval"
-            )
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
@@ -74,6 +69,7 @@ class Blip(HFDualEncoder):
 
     @override
     def temperature(self) -> tuple[float, float]:
+        # The checkpoints lack what the temperature became in training.
         return math.exp(self.model.config.logit_scale_init_value), 0.0
 
 
@@ -94,6 +90,7 @@ class BlipTextTower(BertTextTower):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.blocks = [
+            # Cross-attention belongs to the fusion: a caption alone does not run it.
             nn.ModuleList([layer.attention, layer.intermediate, layer.output])  # type: ignore[list-item]
             for layer in self.block_list
         ]

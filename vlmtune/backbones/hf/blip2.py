@@ -1,4 +1,7 @@
-"""BLIP-2 with its matching head, and with its contrastive heads."""
+"""BLIP-2 with its matching head, and with its contrastive heads.
+
+In: images and captions. Out: log-odds or cosines of pairs. Never: one embedding of an image.
+"""
 
 from functools import partial
 from typing import Any, Literal
@@ -9,7 +12,7 @@ from torch.nn.functional import normalize
 from transformers import Blip2ForImageTextRetrieval
 from typing_extensions import override
 
-from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.base import Abilities, Fusion
 from vlmtune.backbones.hf.backbone import HFDualEncoder
 from vlmtune.backbones.hf.blip import BlipImageTower, embed_pixels
 from vlmtune.backbones.hf.loading import Loaded
@@ -23,7 +26,6 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
 )
 from vlmtune.backbones.staging import masked, parameters_of, side_by_side, unmasked
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
 TEMPERATURE = 0.07  # at the start of pre-training; the library's checkpoints lack what it became
@@ -54,6 +56,7 @@ class Blip2(HFDualEncoder):
     """
 
     kind = Blip2ForImageTextRetrieval
+    abilities = Abilities(tokens=True, matching=True)
 
     def __init__(
         self,
@@ -63,18 +66,8 @@ class Blip2(HFDualEncoder):
         score: Literal["itm", "itc"] = "itm",
         image_size: int | None = None,
     ) -> None:
-        if score not in ("itm", "itc"):
-            raise UserError(f"expected score itm or itc, got {score!r}: choose one")
         self.score = score
         super().__init__(model, revision, precision, image_size)
-
-    @override
-    def check(self, model: str) -> None:
-        if not self.model.config.qformer_config.use_qformer_text_input:
-            raise UserError(
-                f"expected a Q-Former that reads captions, got {model} with "
-                "use_qformer_text_input false: use a checkpoint for image-text retrieval"
-            )
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
@@ -98,6 +91,7 @@ class Blip2(HFDualEncoder):
             block_list=model.qformer.encoder.layer,
             final_norm=nn.Identity(),
             projection=model.text_projection,
+            # The Q-Former stays in float32 whatever the precision of the vision transformer.
             dtype=model.qformer.layernorm.weight.dtype,
             embeddings=model.qformer,
         )
@@ -107,7 +101,7 @@ class Blip2(HFDualEncoder):
     def assemble(self, loaded: Loaded) -> None:
         super().assemble(loaded)
         self.image_tower = self.text_tower = None  # a tower ends in embeddings
-        kind = QFormerITM if self.score == "itm" else QFormerITC
+        kind = {"itm": QFormerITM, "itc": QFormerITC}[self.score]
         self.fusion = kind(self.model, self._image, self._text)
 
     @override
@@ -177,6 +171,7 @@ class QFormerITM(QFormerFusion):
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         head = self._model.itm_head
         read = self.read(image, side_by_side(self.queries(), text))
+        # Each query gives its own logits; the library takes their mean.
         return log_odds(head(read.to(head.weight.dtype)).mean(dim=1))
 
     @override
@@ -190,9 +185,10 @@ class QFormerITC(QFormerFusion):
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
-        image, queries = self._image.norm(image), self.queries()
-        each = queries.map(lambda x: x.expand(len(image), *x.shape[1:]))
-        return self._projected(self._model.vision_projection, self.read(image, each))
+        image = self._image.norm(image)
+        # Every image is read by the same queries.
+        queries = self.queries().map(lambda x: x.expand(len(image), *x.shape[1:]))
+        return self._projected(self._model.vision_projection, self.read(image, queries))
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
@@ -215,6 +211,7 @@ def read_in(qformer: Any, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t 
 
 def _without_last_words(layer: Any, last: bool) -> nn.Module:
     """The parts of a layer that a score depends on: after the last, no word is read."""
+    # Training a parameter that no score depends on would stop DDP, which waits for its gradient.
     words = [] if last else [layer.intermediate, layer.output]
     crossing = [layer.crossattention] if layer.has_cross_attention else []
     parts = [layer.attention, *crossing, layer.intermediate_query, layer.output_query, *words]

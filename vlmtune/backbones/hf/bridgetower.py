@@ -1,4 +1,7 @@
-"""BridgeTower with its matching head and, if present, its contrastive heads."""
+"""BridgeTower with its matching head and, if present, its contrastive heads.
+
+In: images and captions. Out: log-odds of pairs, and embeddings if the checkpoint has them.
+"""
 
 from functools import partial
 from typing import Any
@@ -10,7 +13,7 @@ from transformers import BridgeTowerConfig, BridgeTowerForImageAndTextRetrieval
 from transformers.models.bridgetower.modeling_bridgetower import BridgeTowerContrastiveHead
 from typing_extensions import override
 
-from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.base import Abilities, Fusion
 from vlmtune.backbones.hf.backbone import HFDualEncoder
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.towers import (
@@ -22,7 +25,6 @@ from vlmtune.backbones.hf.towers import (
     through,
 )
 from vlmtune.backbones.staging import masked, parameters_of, unmasked
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 IMAGE, TEXT = 1, 0
@@ -34,6 +36,7 @@ class BridgeTowerNetwork(BridgeTowerForImageAndTextRetrieval):
 
     def __init__(self, config: BridgeTowerConfig) -> None:
         super().__init__(config)
+        # Many checkpoints have the matching head alone.
         self.itc_image_head = self.itc_text_head = self.logit_scale = None
         if width := getattr(config, "contrastive_hidden_size", None):
             self.itc_image_head = BridgeTowerContrastiveHead(config.hidden_size, width)
@@ -57,31 +60,25 @@ class BridgeTower(HFDualEncoder):
     """
 
     kind = BridgeTowerNetwork
+    abilities = Abilities(
+        embeddings="with its contrastive heads",
+        tokens=True,
+        image_tower="with its contrastive heads",
+        text_tower="with its contrastive heads",
+        matching="with its matching head",
+    )
     attention = "eager"  # the only one the library has for BridgeTower
     optional = ("itm_score", "itc_image_head", "itc_text_head", "logit_scale")
-
-    @override
-    def check(self, model: str) -> None:
-        # The library loads such models and cannot run them.
-        parts = self.model.bridgetower
-        deep, needed = (
-            len(parts.vision_model.visual.transformer.resblocks),
-            len(parts.text_model.encoder.layer),
-        )
-        if deep < needed or parts.config.share_link_tower_layers:
-            raise UserError(
-                f"expected an image tower of at least {needed} blocks and bridges that are not "
-                f"shared, got {deep} blocks and share_link_tower_layers "
-                f"{parts.config.share_link_tower_layers} in {model}: use another checkpoint"
-            )
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
         model = self.model.bridgetower
         visual, text = model.vision_model.visual, model.text_model
+        # The image embedding goes through layers of the fusion before its head.
         embed = BridgeImageHead(model, self.model.itc_image_head)
         image_tower = BridgeImageTower(
             embed=partial(_embed, visual),
+            # The library never runs image blocks beyond the number of text blocks.
             block_list=visual.transformer.resblocks[: len(text.encoder.layer)],
             final_norm=visual.ln_post,
             head=embed,
@@ -104,6 +101,7 @@ class BridgeTower(HFDualEncoder):
         super().assemble(loaded)
         if loaded.absent & set(self.optional[1:]):
             self.no_pooled = "its checkpoint has no contrastive heads (itc_image_head and others)"
+        # Else there is a list of transforms, and the heads need one.
         elif not self.model.config.share_cross_modal_transformer_layers:
             self.no_pooled = "its contrastive heads need share_cross_modal_transformer_layers"
         if self.no_pooled is not None:  # a tower ends in embeddings
@@ -153,18 +151,21 @@ class BridgeFusion(Fusion):
     def __init__(
         self, model: Any, image: HFImageTower, text: HFTextTower, dtype: torch.dtype
     ) -> None:
-        self._model, self._head, self._dtype = model.bridgetower, model.itm_score, dtype
+        parts = model.bridgetower
+        self._model, self._head, self._dtype = parts, model.itm_score, dtype
         self._image, self._text = image, text
-        self._depth = len(self._model.cross_modal_text_layers)
+        self._text_layers = parts.cross_modal_text_layers
+        self._image_layers = parts.cross_modal_image_layers
+        self._depth = len(self._text_layers)
         self.image_input = self.text_input = FeatureSpec("state", -self._depth)
-        parts = self._model
-        texts, images = parts.cross_modal_text_layers, parts.cross_modal_image_layers
-        left, right = parts.cross_modal_text_link_tower, parts.cross_modal_image_link_tower
-        bridges = [(), *zip(left, right, strict=True)]
-        self.blocks = [
-            nn.ModuleList([*bridges[i], texts[i], images[i]])  # type: ignore[list-item]
-            for i in range(self._depth)
-        ]
+        # A block is a layer of each modality, and the bridges before it; the first has none.
+        self.blocks = []
+        for i in range(self._depth):
+            block = [self._text_layers[i], self._image_layers[i]]
+            if i > 0:
+                links = (parts.cross_modal_text_link_tower, parts.cross_modal_image_link_tower)
+                block = [*(link[i - 1] for link in links), *block]
+            self.blocks.append(nn.ModuleList(block))
         poolers = (parts.cross_modal_text_pooler, parts.cross_modal_image_pooler)
         self.tail = parameters_of(*poolers, self._head)
 
@@ -194,9 +195,13 @@ class BridgeFusion(Fusion):
     ) -> Float[Tensor, "n t wide"]:
         """Brings states to the width of the fusion; the first has a norm in place of a bridge."""
         kind = self._model.token_type_embeddings.weight[modality]
-        each = transform if isinstance(transform, nn.ModuleList) else [transform] * self._depth
-        ready = [f(x.to(self._dtype)) + kind for f, x in zip(each, states, strict=True)]
-        return torch.cat([norm(ready[0]), *ready[1:]], dim=-1)
+        ready = []
+        for i, state in enumerate(states):
+            # A checkpoint has one transform for all states, or one for each.
+            into_fusion = transform[i] if isinstance(transform, nn.ModuleList) else transform
+            ready.append(into_fusion(state.to(self._dtype)) + kind)
+        ready[0] = norm(ready[0])
+        return torch.cat(ready, dim=-1)
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
@@ -204,20 +209,26 @@ class BridgeFusion(Fusion):
 
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
-        model, mask = self._model, hide_padding(text.mask, self._dtype)
+        model = self._model
+        mask = hide_padding(text.mask, self._dtype)
         image_states = image.values.to(self._dtype).chunk(self._depth, dim=-1)
         text_states = text.values.to(self._dtype).chunk(self._depth, dim=-1)
-        left, right = text_states[0], image_states[0].expand(len(text), -1, -1)
+        words = text_states[0]
+        patches = image_states[0].expand(len(text), -1, -1)
         for i in range(self._depth):
+            # The first states come without a bridge; `_side_by_side` gave them a norm.
             if i > 0:
-                left = model.cross_modal_text_link_tower[i - 1](text_states[i], left, mask)
-                right = model.cross_modal_image_link_tower[i - 1](image_states[i], right, None)
-            left, right = (
-                model.cross_modal_text_layers[i](left, right, attention_mask=mask)[0],
-                model.cross_modal_image_layers[i](right, left, encoder_attention_mask=mask)[0],
+                words = model.cross_modal_text_link_tower[i - 1](text_states[i], words, mask)
+                patches = model.cross_modal_image_link_tower[i - 1](image_states[i], patches, None)
+            # Both layers read what the other modality was before this layer.
+            text_layer, image_layer = self._text_layers[i], self._image_layers[i]
+            words, patches = (
+                text_layer(words, patches, attention_mask=mask)[0],
+                image_layer(patches, words, encoder_attention_mask=mask)[0],
             )
-        return model.get_cls_features(left, right)
+        return model.get_cls_features(words, patches)
 
 
 def _embed(visual: Any, pixels: Pixels) -> Float[Tensor, "n t w"]:
+    # The library has tokens before rows here.
     return visual.forward_pre(pixels).transpose(0, 1)

@@ -1,4 +1,7 @@
-"""FLAVA as a dual encoder, and as a fusion encoder if it has its matching head."""
+"""FLAVA as a dual encoder, and as a fusion encoder if it has its matching head.
+
+In: images and captions. Out: embeddings, and log-odds of pairs if the checkpoint has the head.
+"""
 
 from functools import partial
 from typing import Any
@@ -31,6 +34,7 @@ class FlavaNetwork(FlavaPreTrainedModel):
 
     def __init__(self, config: FlavaConfig) -> None:
         super().__init__(config)
+        # The names are those in checkpoints of `FlavaForPreTraining`.
         self.flava = FlavaModel(config)
         self.itm_head = FlavaITMHead(config)
         self.post_init()
@@ -54,6 +58,9 @@ class Flava(HFDualEncoder):
     """
 
     kind = FlavaNetwork
+    abilities = HFDualEncoder.abilities._replace(
+        matching="with its matching head", joined="with its matching head"
+    )
     attention = "eager"  # the only one the library has for FLAVA
     optional = ("itm_head",)
 
@@ -79,6 +86,7 @@ class Flava(HFDualEncoder):
     def assemble(self, loaded: Loaded) -> None:
         super().assemble(loaded)
         if self.model.itm_head is None:
+            # `optional` let the loader set the head to None.
             self.no_fusion = "its checkpoint has no matching head (itm_head)"
         else:
             self.fusion = FlavaFusion(self.model, self._dtype)
@@ -104,6 +112,7 @@ class FlavaFusion(Fusion):
     def prepare_image(self, image: Tokens) -> Tokens:
         tokens = self._flava.image_to_mm_projection(image.values.to(self._dtype))
         if self._encoder.use_cls_token:
+            # Without this token of its own, the head reads the class token of the image tower.
             first = self._encoder.cls_token.expand(len(tokens), -1, -1)
             tokens = torch.cat([first, tokens], dim=1)
         return unmasked(tokens)
@@ -123,6 +132,7 @@ class FlavaFusion(Fusion):
 
     @override
     def joined(self, image: Tokens, text: Tokens, left_out: int) -> tuple[Tokens, Tokens]:
+        # Images come first, as the fusion was trained.
         tokens = self._run(side_by_side(image, text), len(self.blocks) - left_out)
         special = 1 + self._encoder.use_cls_token  # the image tower's [CLS], after the fusion's own
         length = image.token_count

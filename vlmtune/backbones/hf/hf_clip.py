@@ -1,4 +1,8 @@
-"""CLIP of Hugging Face: OpenAI's weights and all others saved in that format."""
+"""CLIP of Hugging Face: OpenAI's weights and all others saved in that format.
+
+In: images and captions. Out: embeddings, tokens and states.
+Never: OpenAI's weights with an activation that they were not trained with.
+"""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -56,6 +60,7 @@ class HFCLIP(HFDualEncoder):
         table = text.embeddings.position_embedding
         tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings)
         end = int(text.eos_token_id)
+        # Old configs of OpenAI name a wrong end token (2); the library then pools the highest id.
         _check_end(tokenizer, end, highest=end == self.pools_highest)
         text_tower = CLIPTextTower(
             tokenizer=tokenizer,
@@ -92,6 +97,7 @@ def _check_end(tokenizer: HFTokenizer, end: int, highest: bool) -> None:
 
     The library pools the first token with id `end`, or the one with the `highest` id.
     """
+    # A caption of one word shows whether the last of its tokens is the pooled one.
     ids, mask = tokenizer(["a"])
     pooled = ids[0].argmax() if highest else (ids[0] == end).int().argmax()
     if tokenizer.special[1] != 1 or int(pooled) != int(mask.sum()) - 1:

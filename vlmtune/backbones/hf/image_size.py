@@ -29,20 +29,20 @@ def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
             processor's divisor, or the image processor makes no images of one size.
     """
     network, processor = loaded.network, loaded.processor
-    tables = [
-        (name, part)
-        for name, part in network.named_modules()
-        if hasattr(part, "interpolate_pos_encoding")
-    ]
-    configs = [part.config for _, part in tables] or [network.config]
-    steps = [getattr(config, "patch_size", 1) for config in configs]
-    step = math.lcm(*steps, getattr(processor, "size_divisor", None) or 1)
+    tables = {}
+    for name, part in network.named_modules():
+        if hasattr(part, "interpolate_pos_encoding"):
+            tables[name] = part
+    configs = [part.config for part in tables.values()] or [network.config]
+    patch_sizes = [getattr(config, "patch_size", 1) for config in configs]
+    divisor = getattr(processor, "size_divisor", None) or 1
+    step = math.lcm(*patch_sizes, divisor)
     if image_size < 1 or image_size % step:
         raise UserError(
             f"expected for {model} an image_size that is a multiple of {step}, got {image_size}: "
-            "correct it"
+            "choose one"
         )
-    for name, part in tables:
+    for name, part in tables.items():
         network.set_submodule(name, _stretched(part, image_size))
     return loaded._replace(processor=_processor(processor, image_size, model))
 
@@ -50,16 +50,21 @@ def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
 def _stretched(old: Any, image_size: int) -> nn.Module:
     """The embeddings of patches, made anew for `image_size` with the old weights."""
     weight = next(old.parameters())
+    # Positions are interpolated in float32, whatever the precision of the weights.
     exact = copy.deepcopy(old).float()
     state = exact.state_dict()
     name = next(key for key in state if "position_embedding" in key)
-    table = state[name].view(-1, state[name].shape[-1])
-    patches, side = math.isqrt(len(table)) ** 2, image_size // old.config.patch_size
-    shape = (1, side**2 + len(table) - patches, table.shape[1])
+    table = state[name]
+    count, width = table.shape[-2:]
+    class_tokens = count - math.isqrt(count) ** 2  # patches are a square number, and one may follow
+    side = image_size // old.config.patch_size
+    shape = (1, side**2 + class_tokens, width)
     with torch.no_grad():
         # Only the shape of its first argument counts.
         positions = exact.interpolate_pos_encoding(torch.empty(shape), image_size, image_size)
-    state[name] = positions.view(shape if state[name].ndim == 3 else shape[1:])
+    # Some tables have a leading dimension of 1.
+    state[name] = positions.view(shape[-table.ndim :])
+    # The module reads its size from the config when it is made.
     old.config.image_size = image_size
     new = type(old)(old.config)
     new.load_state_dict(state)
@@ -69,16 +74,17 @@ def _stretched(old: Any, image_size: int) -> nn.Module:
 def _processor(processor: Any, image_size: int, model: str) -> Any:
     """The image processor with every edge scaled so that images have `image_size`."""
     settings = processor.to_dict()
-    cropped = settings.get("do_center_crop") and settings.get("crop_size")
     sizes = {name: settings[name] for name in ("size", "crop_size") if settings.get(name)}
-    edges = {int(x) for x in sizes.get("crop_size" if cropped else "size", {}).values()}
+    # The last step decides the size of an image: the crop if there is one, else resizing.
+    crops = settings.get("do_center_crop") and "crop_size" in sizes
+    decides = "crop_size" if crops else "size"
+    edges = set(map(int, sizes.get(decides, {}).values()))
     if len(edges) != 1:
         raise UserError(
             f"expected an image processor of one image size for image_size {image_size}, got "
             f"{sizes} in {model}: leave image_size out"
         )
     factor = image_size / edges.pop()
-    scaled = {
-        name: {edge: round(factor * x) for edge, x in size.items()} for name, size in sizes.items()
-    }
-    return type(processor).from_dict(settings | scaled)
+    for name, size in sizes.items():
+        settings[name] = {edge: round(factor * pixels) for edge, pixels in size.items()}
+    return type(processor).from_dict(settings)

@@ -13,13 +13,14 @@ from torch import Tensor
 from transformers import LlavaForConditionalGeneration
 from typing_extensions import override
 
-from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.base import Abilities, Fusion
 from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.staging import (
     check_words,
     embed_words,
     fits_fusion_alone,
+    gradients,
     last_real,
     parameters_of,
     side_by_side,
@@ -60,6 +61,7 @@ class Llava(HFBackbone):
     """
 
     kind = LlavaForConditionalGeneration
+    abilities = Abilities(matching=True)
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class Llava(HFBackbone):
         if CAPTION in before or after.count(CAPTION) != 1 or IMAGE in after:
             raise UserError(
                 f"expected a prompt with one {IMAGE} and one {CAPTION} after it, got {prompt!r}: "
-                "correct it"
+                "write it as the model was tuned on"
             )
         self.prompt, self.answers = prompt, (true_answer, false_answer)
         super().__init__(model, revision, precision, image_size)
@@ -86,15 +88,13 @@ class Llava(HFBackbone):
         # Texts as they are encoded depend on the question, so features that are stored do too.
         self._described = [*self._described, self.prompt]
         self._image_id = int(self.model.config.image_token_id)
-        ids = [self._ids(self.prompt.replace(CAPTION, word)) for word in ("a", "dog")]
-        self.text_special = (_shared(*ids), _shared(*(x[::-1] for x in ids)))
-        if ids[0].count(self._image_id) != 1:
-            raise UserError(
-                f"expected a tokenizer that reads {IMAGE} as token {self._image_id}, got "
-                f"{self._tokenizer.convert_ids_to_tokens(self._image_id)!r}: use the model's own"
-            )
+        # Whatever two questions of different captions share belongs to the prompt.
+        first = self._ids(self.prompt.replace(CAPTION, "a"))
+        second = self._ids(self.prompt.replace(CAPTION, "dog"))
+        self.text_special = (_shared(first, second), _shared(first[::-1], second[::-1]))
+        # What stands before an answer may change how it is cut, so a whole question is read.
         answers = self._answer_ids(self.prompt.replace(CAPTION, "a"), *self.answers)
-        position = ids[0].index(self._image_id)
+        position = first.index(self._image_id)
         self.fusion = self._fusion = LlavaFusion(self.model, self._dtype, position, answers)
 
     @override
@@ -103,6 +103,7 @@ class Llava(HFBackbone):
         self.embed_dim = self.image_width = self.text_width = language.hidden_size
         self.image_tokens = self._tokens(pixels).token_count
         self.logit_scale = 1.0
+        # The one image token of a question gives way to all tokens of the image.
         self._longest = language.max_position_embeddings - self.image_tokens + 1
         if self._longest <= sum(self.text_special):
             raise UserError(
@@ -114,14 +115,14 @@ class Llava(HFBackbone):
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "image")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return self._tokens(pixels.to(self.device))
 
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "text")
         questions = self._questions(texts)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             words = self._words(questions, cut=True)
         check_words(texts, words.mask, sum(self.text_special))
         return words
@@ -151,7 +152,7 @@ class Llava(HFBackbone):
         if not (words.ids[:, self._fusion.position] == self._image_id).all():
             raise UserError(
                 f"expected questions that begin as the prompt does, up to {IMAGE}, got "
-                f"{questions[0]!r}: correct it"
+                f"{questions[0]!r}: begin them as the prompt does"
             )
         with torch.no_grad():
             return self._fusion.log_odds(self._tokens(pixels.to(self.device)), words, ids)
@@ -159,6 +160,7 @@ class Llava(HFBackbone):
     def _tokens(self, pixels: Pixels) -> Tokens:
         """The tokens of images that the language model reads."""
         output = self.model.model.get_image_features(pixels.to(self._dtype), return_dict=True)
+        # Empty batches have no rows to stack.
         rows = list(output.pooler_output)
         return unmasked(torch.stack(rows) if rows else pixels.new_zeros(0, 1, self.embed_dim))
 
@@ -170,11 +172,12 @@ class Llava(HFBackbone):
 
     def _words(self, questions: Sequence[str], cut: bool = False) -> Tokens:
         """The words of whole questions; with `cut`, long ones lose what the caption ends in."""
-        after, rows = self.text_special[1], [self._ids(text) for text in questions]
-        for i, row in enumerate(rows):
+        rows = []
+        for question in questions:
+            row = self._ids(question)
             if row.count(self._image_id) != 1:
                 raise UserError(
-                    f"expected a caption without {IMAGE}, got {questions[i]!r}: correct it"
+                    f"expected a caption without {IMAGE}, got {question!r}: take {IMAGE} out of it"
                 )
             if len(row) > self._longest and not cut:
                 raise UserError(
@@ -182,17 +185,22 @@ class Llava(HFBackbone):
                     "shorten the captions"
                 )
             if len(row) > self._longest:
-                rows[i] = row[: self._longest - after] + row[len(row) - after :]
+                # What stands after the caption, "Please answer yes or no", stays.
+                after = self.text_special[1]
+                row = row[: self._longest - after] + row[len(row) - after :]
+            rows.append(row)
         longest = max(map(len, rows), default=0)
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows], dtype=torch.long)
-        mask = torch.tensor([[j < len(row) for j in range(longest)] for row in rows])
-        shape = (len(rows), longest)
-        table = self.model.get_input_embeddings()
-        return embed_words(table, ids.view(shape), mask.view(shape).bool())
+        ids = torch.zeros(len(rows), longest, dtype=torch.long)
+        mask = torch.zeros(len(rows), longest, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row)
+            mask[i, : len(row)] = True
+        return embed_words(self.model.get_input_embeddings(), ids, mask)
 
     def _answer_ids(self, question: str, *answers: str) -> tuple[int, int]:
         """The first token of each of two answers to a question."""
-        start, first_tokens = self._ids(question), []
+        start = self._ids(question)
+        first_tokens = []
         for answer in answers:
             ids = self._ids(f"{question} {answer}")
             if ids[: len(start)] == start and len(ids) > len(start):
@@ -232,10 +240,8 @@ class LlavaFusion(Fusion):
 
     def log_odds(self, image: Tokens, text: Tokens, answers: tuple[int, int]) -> Float[Tensor, "P"]:
         """The log-odds of the first answer against the second."""
-        before, after = (
-            text.map(lambda x: x[:, : self.position]),
-            text.map(lambda x: x[:, self.position + 1 :]),
-        )
+        before = text.map(lambda x: x[:, : self.position])
+        after = text.map(lambda x: x[:, self.position + 1 :])
         question = side_by_side(side_by_side(before, image), after)
         states = self._language(
             inputs_embeds=question.values.to(self._dtype),
@@ -248,5 +254,8 @@ class LlavaFusion(Fusion):
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
     """How many tokens two sequences begin with alike."""
-    pairs: list[tuple[int, int]] = list(zip(first, second, strict=False))
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    shortest = min(len(first), len(second))
+    for i in range(shortest):
+        if first[i] != second[i]:
+            return i
+    return shortest

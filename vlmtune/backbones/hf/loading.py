@@ -71,12 +71,14 @@ def load(
     name = locate(model)
     # Without an answer the library asks on standard input whether to run the author's code.
     options: dict[str, Any] = {"trust_remote_code": False}
-    options |= {} if revision is None else {"revision": revision}
+    if revision is not None:
+        options["revision"] = revision
     # Else the library asks the hub, in a thread, to convert repositories without safetensors.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     try:
         connection = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
         with connection, quiet():
+            # A damaged config may ask for more memory than there is, before any weight is read.
             check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], MODEL, model)
             config = AutoConfig.from_pretrained(name, **options)
             _check_type(model, config.model_type, kind)
@@ -92,9 +94,11 @@ def load(
                 **options,
             )
             network, report = loaded
+            # A part without any weights is left out; a part with some of them is an error.
             absent = _dropped(network, report, optional)
             _check_weights(model, network, report)
             tokenizer = AutoTokenizer.from_pretrained(name, **options)
+            # By PIL, as the checkpoints were trained; torchvision resizes a little differently.
             processor = AutoImageProcessor.from_pretrained(name, backend="pil", **options)
             check_sizes(processor.to_dict(), PROCESSOR, model)
     except UserError:
@@ -118,13 +122,14 @@ def locate(model: str) -> str:
             return model
         raise UserError(
             f"expected a hub id (org/repo) or a folder with {CONFIG} and weights, got {model!r}: "
-            "correct it"
+            "check the spelling"
         )
     if not (folder / CONFIG).is_file():
         raise UserError(
             f"expected a folder with {CONFIG} and weights, got {model!r}, which has no {CONFIG}: "
             "correct the path, or save the model with save_pretrained"
         )
+    # An index may name files outside the folder, which the library would read.
     for index in folder.glob("*.index.json"):
         _check_index(index)
     return str(folder)
@@ -133,29 +138,33 @@ def locate(model: str) -> str:
 def _check_index(path: Path) -> None:
     """Raises a `UserError` if weights are to be read from another folder."""
     content = read_json(path, "a weight_map from weights to files", shape=WeightIndex)
-    outside = sorted(
-        name for name in set(content["weight_map"].values()) if Path(name).name != name
-    )
+    files = set(content["weight_map"].values())
+    outside = sorted(name for name in files if Path(name).name != name)
     if outside:
         raise UserError(
-            f"expected names of files beside {path}, got {outside[0]!r}: get the folder again, or "
-            "correct weight_map"
+            f"expected names of files beside {path}, got {outside[0]!r}: get the folder again"
         )
 
 
 def describe(loaded: Loaded) -> list[Any]:
     """Returns config, image processor and tokenizer as JSON values, for fingerprints."""
     config = _without(loaded.network.config.to_dict(), INCIDENTAL)
-    backend = getattr(loaded.tokenizer, "backend_tokenizer", None)
+    return [config, loaded.processor.to_dict(), _described_tokenizer(loaded.tokenizer)]
+
+
+def _described_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        tokenizer = loaded.tokenizer.get_vocab()
-    else:  # cutting and padding of the last batch do not belong to the tokenizer
-        tokenizer = json.loads(backend.to_str()) | {"truncation": None, "padding": None}
-        # SigLIP's saved tokenizer lower-cases first; its tower does so in any case.
-        steps = (tokenizer.get("normalizer") or {}).get("normalizers") or []
-        if steps and steps[0] == {"type": "Lowercase"} and len(steps) <= 2:
-            tokenizer["normalizer"] = steps[1] if len(steps) == 2 else None
-    return [config, loaded.processor.to_dict(), tokenizer]
+        return tokenizer.get_vocab()
+    described = json.loads(backend.to_str())
+    # Cutting and padding of the last batch do not belong to the tokenizer.
+    described["truncation"] = described["padding"] = None
+    # SigLIP's saved tokenizer lower-cases first; its tower does so in any case.
+    normalizer = described.get("normalizer") or {}
+    steps = normalizer.get("normalizers") or []
+    if steps and steps[0] == {"type": "Lowercase"} and len(steps) <= 2:
+        described["normalizer"] = steps[1] if len(steps) == 2 else None
+    return described
 
 
 def _without(value: Any, names: set[str]) -> Any:
@@ -206,11 +215,10 @@ def _check_weights(model: str, network: nn.Module, report: dict[str, Any]) -> No
                 f"first {names[0]}: use the whole checkpoint of this model"
             )
     modules = {name for name, _ in network.named_modules()}
-    surplus = [
-        name
-        for name in sorted(map(str, report.get("unexpected_keys") or ()))
-        if not name.endswith(TABLES) and _changes(name, modules)
-    ]
+    surplus = []
+    for name in sorted(map(str, report.get("unexpected_keys") or ())):
+        if not name.endswith(TABLES) and _changes(name, modules):
+            surplus.append(name)
     if surplus:
         raise UserError(
             f"expected the weights of {model} alone, got {len(surplus)} more, first {surplus[0]}: "
@@ -223,10 +231,12 @@ def _check_weights(model: str, network: nn.Module, report: dict[str, Any]) -> No
 def _changes(name: str, modules: set[str]) -> bool:
     """Whether a weight that the model lacks belongs to its layers; heads of other tasks do not."""
     parts = name.lower().split(".")
-    in_layer = any(
-        part.isdigit() and ".".join(parts[:i]) in modules for i, part in enumerate(parts)
-    )
-    return in_layer or any("lora" in part or "adapter" in part for part in parts)
+    for i, part in enumerate(parts):
+        # A number behind the name of a module of the model is one of its layers.
+        is_layer = part.isdigit() and ".".join(parts[:i]) in modules
+        if is_layer or "lora" in part or "adapter" in part:
+            return True
+    return False
 
 
 @contextlib.contextmanager

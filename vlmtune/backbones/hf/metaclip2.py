@@ -1,4 +1,7 @@
-"""MetaCLIP 2 of Hugging Face: CLIP trained on captions of the whole world's languages."""
+"""MetaCLIP 2 of Hugging Face: CLIP trained on captions of the whole world's languages.
+
+In: images and captions. Out: embeddings, tokens and states.
+"""
 
 from transformers import MetaClip2Model
 

@@ -1,4 +1,7 @@
-"""SigLIP and SigLIP 2 of Hugging Face, for images of one size."""
+"""SigLIP and SigLIP 2 of Hugging Face, for images of one size.
+
+In: images and captions. Out: embeddings, tokens and states.
+"""
 
 import json
 from typing import Any
@@ -28,10 +31,6 @@ class SigLIP(HFDualEncoder):
     """
 
     kind = SiglipModel
-
-    @override
-    def check(self, model: str) -> None:
-        check_head(self.model, model)
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
@@ -68,15 +67,6 @@ class SiglipTextTower(HFTextTower):
         return last_real(tokens, mask)
 
 
-def check_head(network: Any, model: str) -> None:
-    """Raises a `UserError` unless the image tower pools its tokens."""
-    if not network.vision_model.use_head:
-        raise UserError(
-            f"expected an image tower with its pooling head, got {model} with "
-            "vision_use_head false: use another checkpoint"
-        )
-
-
 def siglip_text_tower(text: Any, loaded: Loaded, dtype: torch.dtype) -> SiglipTextTower:
     """Makes the text tower of SigLIP and of SigLIP 2."""
     table = text.embeddings.position_embedding
@@ -95,15 +85,17 @@ def siglip_text_tower(text: Any, loaded: Loaded, dtype: torch.dtype) -> SiglipTe
 
 def siglip_tokenizer(tokenizer: Any) -> Any:
     """Lets a tokenizer lower-case captions and give no mask, as SigLIP attends to the padding."""
+    # Programs without vlmtune must not mask the padding either.
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
     inner = getattr(tokenizer, "backend_tokenizer", None)
     if inner is not None:
-        before = [] if inner.normalizer is None else [inner.normalizer]
-        if before and json.loads(inner.to_str())["normalizer"].get("normalizers", [{}])[0] == {
-            "type": "Lowercase"
-        }:
-            return tokenizer
-        inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), *before])
+        steps = [normalizers.Lowercase()]
+        if inner.normalizer is not None:
+            described = json.loads(inner.to_str())["normalizer"]
+            if described.get("normalizers", [{}])[0] == {"type": "Lowercase"}:
+                return tokenizer
+            steps.append(inner.normalizer)
+        inner.normalizer = normalizers.Sequence(steps)
     return tokenizer
 
 
@@ -114,6 +106,5 @@ def _check_end(tokenizer: HFTokenizer, loaded: Any) -> None:
     if tokenizer.special != (0, 1) or int(ids[0, -1]) != end:
         raise UserError(
             f"expected captions that are words and one end token (id {end}), got "
-            f"{ids[0].tolist()} for 'a': correct the post_processor of tokenizer.json in "
-            f"{loaded.name_or_path}, or use the model's own tokenizer"
+            f"{ids[0].tolist()} for 'a': use the model's own tokenizer"
         )

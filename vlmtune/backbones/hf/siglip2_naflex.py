@@ -1,4 +1,7 @@
-"""SigLIP 2 in its NaFlex form: images keep their shape and differ in patches."""
+"""SigLIP 2 in its NaFlex form: images keep their shape and differ in patches.
+
+In: images of any shape, and captions. Out: embeddings, tokens and states, padded to one length.
+"""
 
 from typing import Any, Literal
 
@@ -11,7 +14,7 @@ from typing_extensions import override
 
 from vlmtune.backbones.hf.backbone import HFDualEncoder, Preprocess
 from vlmtune.backbones.hf.loading import Loaded
-from vlmtune.backbones.hf.siglip import check_head, siglip_text_tower, siglip_tokenizer
+from vlmtune.backbones.hf.siglip import siglip_text_tower, siglip_tokenizer
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, hide_padding, through
 from vlmtune.backbones.staging import masked
 from vlmtune.errors import UserError
@@ -55,22 +58,18 @@ class SigLIP2NaFlex(HFDualEncoder):
     ) -> None:
         if max_num_patches is not None and not 1 <= max_num_patches <= MOST:
             raise UserError(
-                f"expected max_num_patches from 1 to {MOST}, got {max_num_patches}: correct it"
+                f"expected max_num_patches from 1 to {MOST}, got {max_num_patches}: choose one"
             )
         self.max_num_patches = max_num_patches
         super().__init__(model, revision, precision)
-
-    @override
-    def check(self, model: str) -> None:
-        check_head(self.model, model)
 
     @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
         processor = loaded.processor
         if not processor.do_resize:
             raise UserError(
-                f"expected an image processor that resizes, got do_resize false in {model}: "
-                "correct preprocessor_config.json"
+                f"expected an image processor that resizes, got do_resize false in {model}: use "
+                "the model's own"
             )
         if self.max_num_patches is not None:
             processor.max_num_patches = self.max_num_patches
@@ -97,6 +96,7 @@ class SigLIP2NaFlex(HFDualEncoder):
     @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
         super().measure(pixels)
+        # The first square of a strip holds the shape.
         self.image_tokens = pixels.shape[2] // pixels.shape[3] - 1
 
 
@@ -107,13 +107,16 @@ class NaFlexImageTower(HFImageTower):
     def start(self, pixels: Pixels) -> Tokens:
         patches, shapes = from_strips(pixels)
         lengths = shapes.prod(dim=1)
-        patches = patches[:, : int(lengths.max()) if len(lengths) else 0]
+        longest = int(lengths.max()) if len(lengths) else 0
+        patches = patches[:, :longest]
         mask = torch.arange(patches.shape[1], device=pixels.device) < lengths[:, None]
+        # It takes the shapes of images besides their patches.
         embed: Any = self.embed
         return masked(embed(patches, shapes), mask)
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        # Without a mask, attention takes its faster path.
         hidden = None if bool(state.mask.all()) else hide_padding(state.mask, self.dtype)
         tokens = through(self.blocks[first:stop], state.values.to(self.dtype), hidden)
         return masked(tokens, state.mask)
@@ -148,9 +151,12 @@ def to_strip(
         (torch.Size([3, 14, 2]), [2.0, 3.0])
     """
     side = round((patches.shape[1] // 3) ** 0.5)
+    # Values of a patch are row by row, each pixel with its three channels.
     strip = patches.view(-1, side, 3).permute(2, 0, 1)
     head = strip.new_zeros(3, side, side)
-    head[0], head[1] = shape.to(head)[:, None, None]
+    rows, columns = shape.to(head)
+    head[0] = rows
+    head[1] = columns
     return torch.cat([head, strip], dim=1)
 
 

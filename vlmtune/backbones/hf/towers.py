@@ -44,8 +44,9 @@ class HFTokenizer:
         if tokenizer.pad_token_id is None:
             raise UserError("expected a tokenizer with a padding token, got none: set pad_token")
         self.pad = int(tokenizer.pad_token_id)
+        # 1 where the tokenizer adds a token of its own, 0 where the word is.
         added = self._encode(["a"], return_special_tokens_mask=True)["special_tokens_mask"][0]
-        words = [i for i, special in enumerate(added.tolist()) if not special]
+        words = added.logical_not().nonzero().flatten().tolist()
         self.special = (words[0], len(added) - words[-1] - 1)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
@@ -64,8 +65,10 @@ class HFTokenizer:
         return too_long(texts, self._positions, mask)
 
     def _encode(self, texts: list[str], **options: Any) -> Any:
+        if self._lower:
+            texts = [text.lower() for text in texts]
         return self._tokenizer(
-            [text.lower() for text in texts] if self._lower else texts,
+            texts,
             padding=True,
             padding_side="right",
             truncation=True,
@@ -164,13 +167,15 @@ class HFTextTower(TextTower, ABC):
 
     @override
     def start(self, words: Tokens) -> Tokens:
+        # SigLIP attends to the padding, so captions are filled up before positions are added.
         words = self.fill(checked_length(words, self.positions))
         return masked(self.embed(words.values.to(self.dtype)), words.mask)
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        tokens, options = state.values.to(self.dtype), self.attention(state.mask)
-        return masked(through(list(self.block_list)[first:stop], tokens, **options), state.mask)
+        blocks = list(self.block_list)[first:stop]
+        options = self.attention(state.mask)
+        return masked(through(blocks, state.values.to(self.dtype), **options), state.mask)
 
     @override
     def norm(self, state: Tokens) -> Tokens:
@@ -179,6 +184,7 @@ class HFTextTower(TextTower, ABC):
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         state = self.norm(state)
+        # The norm gives float32; the projection computes in the type of the weights.
         pooled = self.pool(state.values, state.mask)
         return self.projection(pooled.to(self.dtype)).float()
 
@@ -196,12 +202,14 @@ class BertTextTower(HFTextTower):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # RoBERTa's first positions belong to padding.
         self.positions -= self.first_position
 
     @override
     def embed(self, tokens: States) -> States:
         embeddings, first = self.embeddings, self.first_position
-        if (types := getattr(embeddings, "token_type_embeddings", None)) is not None:
+        types = getattr(embeddings, "token_type_embeddings", None)
+        if types is not None:
             tokens = tokens + types.weight[0]
         tokens = tokens + self.table.weight[first : first + tokens.shape[1]]
         return embeddings.dropout(embeddings.LayerNorm(tokens))
@@ -219,6 +227,7 @@ def bert_tower(
     tokenizer: Any, model: Any, projection: nn.Module, dtype: torch.dtype, **options: Any
 ) -> BertTextTower:
     """Makes the text tower of a BERT model of the library."""
+    # ALIGN, BLIP, FLAVA and BridgeTower all have a BERT under these names.
     embeddings = model.embeddings
     kind = options.pop("kind", BertTextTower)
     table, first = embeddings.position_embeddings, options.get("first_position", 0)
@@ -239,6 +248,7 @@ def through(
     blocks: Sequence[nn.Module], tokens: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Tensor:
     """Runs blocks of the library, some of which return a tuple."""
+    # Towers of one library differ in what a block returns.
     for block in blocks:
         output = block(tokens, attention_mask, **options)
         tokens = output[0] if isinstance(output, tuple) else output
@@ -255,6 +265,7 @@ def first_token(projection: nn.Module, tokens: States) -> Float[Tensor, "n d"]:
 
 def hide_padding(mask: Mask, dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:
     """The term to add to attention logits so that no token attends to padding."""
+    # The smallest number, not minus infinity: a row that is all padding would become NaN.
     hidden = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return hidden.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]
 

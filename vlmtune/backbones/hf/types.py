@@ -1,18 +1,9 @@
 """Which backbone loads a model of Hugging Face, by the `model_type` of its config.
 
-In: the plug-ins in configs/plugins/backbones. Out: a class for each model type.
-Never: a list of its own; a backbone with a YAML there is known here.
+In: the classes of all backbones. Out: the path of a class for each model type.
 """
 
-import importlib
-from functools import cache
-from pathlib import Path
-
-import yaml
-
-from vlmtune.config import ROOT
-
-FOLDER = Path("configs/plugins/backbones")
+from vlmtune.backbones.advice import backbone_classes
 
 
 def supported_types() -> dict[str, str]:
@@ -22,15 +13,10 @@ def supported_types() -> dict[str, str]:
         >>> supported_types()["clip"]
         'vlmtune.backbones.hf.hf_clip.HFCLIP'
     """
-    files = {path.stem: path for root in (ROOT, Path()) for path in (root / FOLDER).glob("*.yaml")}
-    return dict(sorted(pair for path in files.values() for pair in _types(path.resolve())))
-
-
-@cache
-def _types(path: Path) -> tuple[tuple[str, str], ...]:
-    """The model type of a backbone's YAML, if it is one of Hugging Face."""
-    class_path = yaml.safe_load(path.read_text(encoding="utf-8"))["class_path"]
-    module, _, name = class_path.rpartition(".")
-    kind = getattr(getattr(importlib.import_module(module), name), "kind", None)
-    config = getattr(kind, "config_class", None)
-    return () if config is None else ((config.model_type, class_path),)
+    paths = {}
+    for backbone in backbone_classes():
+        network = getattr(backbone, "kind", None)
+        config = getattr(network, "config_class", None)
+        if config is not None:
+            paths[config.model_type] = f"{backbone.__module__}.{backbone.__name__}"
+    return dict(sorted(paths.items()))

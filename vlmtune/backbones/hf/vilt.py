@@ -1,4 +1,7 @@
-"""ViLT with its retrieval head: one transformer over patches and words."""
+"""ViLT with its retrieval head: one transformer over patches and words.
+
+In: images and captions. Out: a score of each pair. Never: an embedding of either alone.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import ViltForImageAndTextRetrieval
 from typing_extensions import override
 
-from vlmtune.backbones.base import Fusion
+from vlmtune.backbones.base import Abilities, Fusion
 from vlmtune.backbones.hf.backbone import HFBackbone, Preprocess, longest_side
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.towers import HFTokenizer, hide_padding, through
@@ -20,11 +23,11 @@ from vlmtune.backbones.staging import (
     checked_length,
     embed_words,
     fits_fusion_alone,
+    gradients,
     masked,
     parameters_of,
     side_by_side,
 )
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 OUTSIDE = -100.0
@@ -47,19 +50,13 @@ class Vilt(HFBackbone):
     """
 
     kind = ViltForImageAndTextRetrieval
+    abilities = Abilities(matching=True)
     attention = "eager"  # the only one the library has for ViLT
     images_differ = True
 
     @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
-        processor = loaded.processor
-        if not (processor.do_resize and processor.do_pad):
-            raise UserError(
-                f"expected an image processor that resizes and pads, got do_resize "
-                f"{processor.do_resize} and do_pad {processor.do_pad} in {model}: correct "
-                "preprocessor_config.json"
-            )
-        self._square = SquarePreprocess(processor)
+        self._square = SquarePreprocess(loaded.processor)
         return self._square
 
     @override
@@ -81,14 +78,14 @@ class Vilt(HFBackbone):
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "image")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return self._patches(pixels.to(self.device))
 
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "text")
         table = self.model.vilt.embeddings.text_embeddings.word_embeddings
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return embed_words(table, *self._tokenizer(texts))
 
     @override
@@ -103,32 +100,39 @@ class Vilt(HFBackbone):
         """Patches of each image after its class token, with positions and modality."""
         embeddings = self.model.vilt.embeddings
         outside = pixels == OUTSIDE
-        grid = embeddings.patch_embeddings(pixels.masked_fill(outside, 0.0).to(self._dtype))
+        pixels = pixels.masked_fill(outside, 0.0).to(self._dtype)
+        grid = embeddings.patch_embeddings(pixels)  # n x w x rows x columns of the square
         sizes = self._sizes(outside)
-        first = embeddings.cls_token[0] + embeddings.position_embeddings[0, :1]
+        class_token = embeddings.cls_token[0] + embeddings.position_embeddings[0, :1]
+        # Images of one shape share their positions, which take longer to resample than to add.
         positions: dict[tuple[int, int], Tensor] = {}
-        rows = []
-        for image, size in zip(grid, map(tuple, sizes.tolist()), strict=True):
-            if size not in positions:
-                positions[size] = self._positions(size)
-            patches = image[:, : size[0], : size[1]].flatten(1).T
-            rows.append(torch.cat([first, patches + positions[size]]))
-        tokens = embeddings.dropout(pad_sequence(rows, batch_first=True))
+        sequences = []
+        for image, (rows, columns) in zip(grid, sizes.tolist(), strict=True):
+            if (rows, columns) not in positions:
+                positions[rows, columns] = self._positions((rows, columns))
+            patches = image[:, :rows, :columns].flatten(1).T
+            sequences.append(torch.cat([class_token, patches + positions[rows, columns]]))
+        tokens = embeddings.dropout(pad_sequence(sequences, batch_first=True))
         lengths = 1 + sizes.prod(dim=1)
         mask = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-        return masked(tokens + embeddings.token_type_embeddings.weight[1], mask)
+        of_images = embeddings.token_type_embeddings.weight[1]
+        return masked(tokens + of_images, mask)
 
     def _sizes(self, outside: Bool[Tensor, "n 3 height width"]) -> Int[Tensor, "n 2"]:
         """Rows and columns of whole patches of each image, which lies at the top left."""
         inside = ~outside[:, 0]
-        pixels = torch.stack([inside[:, :, 0].sum(dim=1), inside[:, 0].sum(dim=1)], dim=1)
-        return pixels // self.model.config.patch_size
+        # The first column and the first row cross every image.
+        heights = inside[:, :, 0].sum(dim=1)
+        widths = inside[:, 0].sum(dim=1)
+        return torch.stack([heights, widths], dim=1) // self.model.config.patch_size
 
     def _positions(self, size: tuple[int, int]) -> Float[Tensor, "t w"]:
         """Positions of patches, resampled to an image's rows and columns."""
+        # Without the row of the class token.
         table = self.model.vilt.embeddings.position_embeddings[:, 1:]
         side = self.model.config.image_size // self.model.config.patch_size
         grid = table.transpose(1, 2).unflatten(2, (side, side))
+        # As the library does, or scores would differ from it.
         grid = interpolate(grid, size=size, mode="bilinear", align_corners=True)
         return grid[0].flatten(1).T
 
@@ -157,9 +161,8 @@ class ViltFusion(Fusion):
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         joined = side_by_side(text, image)
-        tokens = through(
-            self.blocks, joined.values.to(self._dtype), hide_padding(joined.mask, self._dtype)
-        )
+        hidden = hide_padding(joined.mask, self._dtype)
+        tokens = through(self.blocks, joined.values.to(self._dtype), hidden)
         return self._vilt.pooler(self._vilt.layernorm(tokens))
 
 
@@ -175,6 +178,7 @@ class SquarePreprocess(Preprocess):
     @override
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         pixels = super().__call__(image)
+        # Shapes differ within a batch, and a batch is one tensor.
         square = pixels.new_full((3, self.side, self.side), OUTSIDE)
         square[:, : pixels.shape[1], : pixels.shape[2]] = pixels
         return square

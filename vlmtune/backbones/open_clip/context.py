@@ -29,12 +29,14 @@ def stretched(positions: Float[Tensor, "n w"], length: int) -> Float[Tensor, "m 
         [0.0, 19.0, 20.0, 20.25, 21.0, 76.75]
     """
     n = len(positions)
-    x = KEPT + torch.arange(length - KEPT) * ((n - KEPT) / (length - KEPT))
-    left = x.long().clamp(max=n - 2)
-    weight = (x - left)[:, None].to(positions)
-    left = left.to(positions.device)
-    tail = positions[left] + weight * (positions[left + 1] - positions[left])
-    return torch.cat([positions[:KEPT], tail])
+    ratio = (n - KEPT) / (length - KEPT)
+    x = KEPT + torch.arange(length - KEPT) * ratio
+    # Rows beyond the last are extrapolated from the last two.
+    row = x.long().clamp(max=n - 2)
+    weight = (x - row)[:, None].to(positions)
+    row = row.to(positions.device)
+    step = positions[row + 1] - positions[row]
+    return torch.cat([positions[:KEPT], positions[row] + weight * step])
 
 
 def extend_context(network: nn.Module, name: str, length: int) -> None:
@@ -63,9 +65,10 @@ def extend_context(network: nn.Module, name: str, length: int) -> None:
         raise UserError(
             f"expected context_length of {len(positions)} or more, and a tower with more than "
             f"{KEPT + 1} positions, got {length} for the {len(positions)} positions of {name}: "
-            "correct it"
+            "leave it out, or choose a larger one"
         )
     text.positional_embedding = nn.Parameter(stretched(positions.detach(), length))
+    # Each position attends to those before it and to itself.
     text.attn_mask = mask.new_full((length, length), float("-inf")).triu(1)
     text.context_length = length
     if hasattr(text, "num_pos"):

@@ -20,6 +20,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 from transformers import PreTrainedConfig
+from typing_extensions import TypedDict
 
 from vlmtune.backbones.config_sizes import MODEL, check_sizes, check_weights_fill
 from vlmtune.backbones.hub_connection import hub_or_cache
@@ -40,7 +41,7 @@ BIG_VISION = (".npz", ".npy")  # weights of SigLIP as their authors publish them
 RANDOM = "random"  # the only way to random weights: forgotten ones would go unnoticed
 
 
-class Loaded(NamedTuple):
+class OpenClipParts(NamedTuple):
     """A model with its tokenizer and its architecture config.
 
     `file` is the file, the sha256 and the architecture of weights from a file.
@@ -58,26 +59,16 @@ def load(
     precision: str,
     context_length: int | None = None,
     image_size: int | None = None,
-) -> Loaded:
+) -> OpenClipParts:
     """Loads an open_clip model, its tokenizer and its architecture config."""
-    if image_size is not None and image_size < 1:
-        raise UserError(f"expected an image_size of at least 1, got {image_size}: correct it")
     name = locate(model)
     tag, file = _weights(name, pretrained)
+    # open_clip reads the files of SigLIP's authors itself; other files are read and checked here.
     ours = file is not None and file.suffix not in BIG_VISION
     try:
         with _connection(name, tag), _quiet():
-            config = open_clip.get_model_config(name)
-            _check_code(config or {}, name)
-            check_sizes(config, MODEL, model)
-            check_weights_fill(
-                lambda: open_clip.create_model(
-                    name, load_weights=False, pretrained_text=False, device="meta"
-                ),
-                _files(name),
-                model,
-            )
-            _check_activation(name, tag, file, config or {})
+            config = _checked_config(name, model)
+            _check_activation(name, tag, file, config)
             network = open_clip.create_model(
                 name,
                 pretrained=tag if ours or file is None else str(file),
@@ -88,12 +79,10 @@ def load(
             )
             if image_size is not None:
                 _check_image_size(network, name, image_size)
-                config = config or {}
                 config["vision_cfg"] = config.get("vision_cfg", {}) | {"image_size": image_size}
             if context_length is not None:
-                config = config or {}
                 config["text_cfg"] = config.get("text_cfg", {}) | {"context_length": context_length}
-            tokenizer = _tokenizer(name, config or {})
+            tokenizer = _tokenizer(name, config)
     except UserError:
         raise
     except Exception as error:  # open_clip raises anything from AssertionError to HTTP errors
@@ -101,17 +90,35 @@ def load(
         raise not_loaded(f"weights and tokenizer of {source}", error) from error
     if file is not None and ours:
         load_weights(network, file, name, resized=image_size is not None)
-        if not (config or {}).get("quick_gelu", False):
+        if not config.get("quick_gelu", False):
             warn_of_activation(file, name)
+    # NaN in one weight makes every score NaN, which a ranking would hide.
     check_finite(network.state_dict(), f"get the weights of {model} again")
     if context_length is not None:
         extend_context(network, name, context_length)
-    if file is None:
-        return Loaded(network, tokenizer, config or {}, None)
+    source = None if file is None else _described(file, name)
+    return OpenClipParts(network, tokenizer, config, source)
+
+
+def _checked_config(name: str, model: str) -> dict[str, Any]:
+    """The config of an architecture, which neither runs code nor is too large to build."""
+    config = open_clip.get_model_config(name) or {}
+    _check_code(config, name)
+    check_sizes(config, MODEL, model)
+
+    def build() -> nn.Module:
+        return open_clip.create_model(
+            name, load_weights=False, pretrained_text=False, device="meta"
+        )
+
+    check_weights_fill(build, _files(name), model)
+    return config
+
+
+def _described(file: Path, name: str) -> dict[str, str]:
     with file.open("rb") as opened:
         sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-    source = {"file": file.name, "sha256": sha256, "architecture": name}
-    return Loaded(network, tokenizer, config or {}, source)
+    return {"file": file.name, "sha256": sha256, "architecture": name}
 
 
 def _connection(name: str, tag: str | None) -> contextlib.AbstractContextManager[Any]:
@@ -119,6 +126,7 @@ def _connection(name: str, tag: str | None) -> contextlib.AbstractContextManager
     if name.startswith(HUB) or tag is not None:
         return hub_or_cache(name if tag is None else f"{name} with pretrained={tag!r}")
     text = (open_clip.get_model_config(name) or {}).get("text_cfg") or {}
+    # With weights in a file, the tokenizer may still come from the hub.
     parts = {"hf_model_name", "hf_tokenizer_name"} & {*text}
     return hub_or_cache(f"the tokenizer of {name}") if parts else contextlib.nullcontext()
 
@@ -133,7 +141,7 @@ def _check_image_size(network: nn.Module, name: str, size: int) -> None:
         )
     if size % patch[0] or size % patch[1]:
         raise UserError(
-            f"expected image_size in patches of {patch[0]} x {patch[1]}, got {size}: correct it"
+            f"expected image_size in patches of {patch[0]} x {patch[1]}, got {size}: change it"
         )
 
 
@@ -151,34 +159,38 @@ def locate(model: str) -> str:
         return builtin
     folder = find_path(model.removeprefix(LOCAL))
     if folder is None and not model.startswith(LOCAL):
+        # A typing error is likelier than a missing folder.
         near = difflib.get_close_matches(builtin, open_clip.list_models(), 3) or ["ViT-B-32"]
         raise UserError(
             f"expected an open_clip model, hf-hub:org/repo or a folder, got {model!r}: "
             f"did you mean {', '.join(near)}?"
         )
     if folder is None or not (folder / CONFIG).is_file():
+        lacks = "" if folder is None else f", which has no {CONFIG}"
         raise UserError(
-            f"expected a folder with {CONFIG} and weights, got {model!r}"
-            f"{'' if folder is None else ', which has no ' + CONFIG}: correct the path"
+            f"expected a folder with {CONFIG} and weights, got {model!r}{lacks}: correct the path"
         )
     _check_folder(folder)
     return f"{LOCAL}{folder}"
 
 
+class ModelConfig(TypedDict):
+    """The sizes of an architecture, as open_clip names them."""
+
+    embed_dim: int
+    vision_cfg: dict[str, Any]
+    text_cfg: dict[str, Any]
+
+
+class FolderConfig(TypedDict):
+    """The content of `open_clip_config.json` that vlmtune reads."""
+
+    model_cfg: ModelConfig
+
+
 def _check_folder(folder: Path) -> None:
-    config = read_json(folder / CONFIG, "JSON with model_cfg", "write it anew")
-    try:
-        complete = {"embed_dim", "vision_cfg", "text_cfg"} <= config["model_cfg"].keys()
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"expected JSON with model_cfg in {folder / CONFIG}, "
-            f"got {type(error).__name__}: {error}: write it anew"
-        ) from error
-    if not complete:
-        raise UserError(
-            f"expected embed_dim, vision_cfg and text_cfg in model_cfg of {folder / CONFIG}, "
-            f"got {sorted(config['model_cfg'])}: add what is missing"
-        )
+    expected = "model_cfg with embed_dim, vision_cfg and text_cfg"
+    read_json(folder / CONFIG, expected, "write it anew", FolderConfig)
     if not _files(f"{LOCAL}{folder}"):
         raise UserError(
             f"expected weights (open_clip_model.safetensors) in {folder}, got none: "
@@ -188,9 +200,13 @@ def _check_folder(folder: Path) -> None:
 
 def _files(name: str) -> list[Path]:
     """The files of weights in a local folder; none for other names."""
+    if not name.startswith(LOCAL):
+        return []
     folder = Path(name.removeprefix(LOCAL))
-    patterns = WEIGHTS if name.startswith(LOCAL) else ()
-    return [file for pattern in patterns for file in folder.glob(pattern)]
+    files: list[Path] = []
+    for pattern in WEIGHTS:
+        files += folder.glob(pattern)
+    return files
 
 
 def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None]:
@@ -198,7 +214,8 @@ def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None
     builtin = not name.startswith((HUB, LOCAL))
     if pretrained is None and builtin:
         tags = list_pretrained_tags_by_model(name)
-        shown = ", ".join(tags[:5]) + (", …" if len(tags) > 5 else "") or "no tags exist"
+        some = tags if len(tags) <= 5 else [*tags[:5], "…"]
+        shown = ", ".join(some) or "no tags exist"
         raise UserError(
             f"expected pretrained weights for {name}, got none: pass `pretrained` (on the command "
             f"line --pretrained) with a weights file, {RANDOM!r} for random weights, or a tag "
@@ -237,11 +254,12 @@ def _check_activation(
     """Refuses weights known to be OpenAI's if they would run with GELU."""
     if config.get("quick_gelu", False) or tag is not None:
         return
-    source = name if file is None else str(file)
+    if file is None:
+        source, cure = name, "set quick_gelu to true in its config"
+    else:
+        source, cure = str(file), f"use model {name + '-quickgelu'!r}"
     # Of all CLIP weights only OpenAI's come as TorchScript.
     if named_openai(source.removeprefix(HUB)) or (file is not None and is_torchscript(file)):
-        quick = f"use model {name + '-quickgelu'!r}"
-        cure = "set quick_gelu to true in its config" if file is None else quick
         raise UserError(
             f"expected a model with QuickGELU for OpenAI's weights, got {source}, "
             f"which would run with GELU: {cure}"
@@ -253,7 +271,8 @@ def _check_code(config: Mapping[str, Any], name: str) -> None:
     text = config.get("text_cfg") or {}
     if not isinstance(text, Mapping):
         return
-    if tower := text.get("hf_model_name"):
+    tower = text.get("hf_model_name")
+    if tower:
         described, _ = PreTrainedConfig.get_config_dict(tower)
         check_sizes(described, MODEL, str(tower))
         if "auto_map" in described:
@@ -271,8 +290,9 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
     vocabulary = _vocabulary(name)
     if vocabulary is None:
         options = {"context_length": text.get("context_length")}
-        # Else transformers asks on standard input whether to run the author's code.
-        options |= {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
+        if text.get("hf_tokenizer_name"):
+            # Else transformers asks on standard input whether to run the author's code.
+            options["trust_remote_code"] = False
         tokenizer = open_clip.get_tokenizer(name, **options)
         rows = int(text.get("vocab_size", 49408))
         if isinstance(tokenizer, open_clip.SimpleTokenizer) and rows < tokenizer.vocab_size:
@@ -282,13 +302,13 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
                 "copy it there"
             )
         return tokenizer
-    words = vocabulary.read_text(encoding="utf-8").split("\n")
-    tokenizer = WordTokenizer(
-        words[:-1] if words[-1] == "" else words, int(text.get("context_length", 77))
-    )
-    if tokenizer.vocab_size != text.get("vocab_size", 49408):
+    # A blank line inside the file is an error of the tokenizer's; the last line break is none.
+    words = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    tokenizer = WordTokenizer(words, int(text.get("context_length", 77)))
+    rows = text.get("vocab_size", 49408)
+    if tokenizer.vocab_size != rows:
         raise UserError(
-            f"expected {text.get('vocab_size', 49408) - 3} words in {vocabulary} (vocab_size less "
+            f"expected {rows - 3} words in {vocabulary} (vocab_size less "
             f"pad, start and end), got {len(tokenizer.words)}: they must be the model's own"
         )
     return tokenizer
@@ -307,8 +327,10 @@ def _vocabulary(name: str) -> Path | None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silences open_clip's warnings about deliberate choices, such as random weights."""
-    root, level, handler = logging.getLogger(), logging.root.manager.disable, logging.NullHandler()
+    root = logging.getLogger()
+    level = logging.root.manager.disable
     # open_clip logs through the root logger, which otherwise gets a handler for good.
+    handler = logging.NullHandler()
     root.addHandler(handler)
     logging.disable(logging.WARNING)
     try:

@@ -42,20 +42,24 @@ def merged_lora(state: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
     if not any(name.endswith(PACKED) for name in state):
         return state
     downs = [name for name in state if ENDING.search(name)]
-    merged = {name: value for name, value in state.items() if ".lora_" not in name}
-    merged = {name: value for name, value in merged.items() if "_proj_weight_lora_" not in name}
+    merged = {}
+    for name, value in state.items():
+        if ".lora_" not in name and "_proj_weight_lora_" not in name:
+            merged[name] = value
     ranks = set()
     for down in downs:
-        weight = down.removesuffix(f"_{DOWN}") if "_weight_" in down else down[: -len(DOWN)]
-        weight = f"{weight}weight" if weight.endswith(".") else weight
-        up = f"{down.removesuffix(DOWN)}lora_B"
+        # `x.in_proj_weight_lora_A` belongs to `x.in_proj_weight`, `x.lora_A` to `x.weight`.
+        stem = down.removesuffix(DOWN)
+        up = f"{stem}lora_B"
+        weight = f"{stem}weight" if stem.endswith(".") else stem.removesuffix("_")
         if weight not in state or up not in state:
+            missing = "no second matrix" if weight in state else "no weight"
             raise UserError(
-                f"expected {weight} and {up} with {down} in {file}, got "
-                f"{'no weight' if weight not in state else 'no second matrix'}: save the whole "
+                f"expected {weight} and {up} with {down} in {file}, got {missing}: save the whole "
                 "state dict of the model with its LoRA layers"
             )
         whole, a, b = (state[name].float() for name in (weight, down, up))
+        # Matrices of a convolution have a row, or a column, for each place of the kernel.
         kernel = whole.shape[-1] if whole.ndim == 4 else 1
         rank = a.shape[0] // kernel
         if rank < 1 or b.shape[1] != a.shape[0] or len(b) * a.shape[1] != whole.numel():

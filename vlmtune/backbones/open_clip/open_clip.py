@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Float
 from open_clip import get_model_preprocess_cfg
 from open_clip.tokenizer import HFTokenizer
@@ -20,10 +19,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typing_extensions import override
 
-from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.base import Abilities, Backbone
 from vlmtune.backbones.open_clip.loading import CONFIG, RANDOM, VOCABULARY, load
 from vlmtune.backbones.open_clip.text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip.towers import ImageSide
+from vlmtune.backbones.staging import gradients
 from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.errors import UserError
@@ -35,6 +35,7 @@ ALLOWED = {
     "interpolation": ("bicubic", "bilinear"),
     "resize_mode": ("shortest", "longest", "squash"),
 }
+PLAIN = "with a plain vision transformer and open_clip's own text transformer"
 
 
 class OpenClip(Backbone):
@@ -89,6 +90,8 @@ class OpenClip(Backbone):
         (256, 256, 49, (1, 1))
     """
 
+    abilities = Abilities(embeddings=True, tokens=PLAIN, image_tower=PLAIN, text_tower=PLAIN)
+
     def __init__(
         self,
         model: str,
@@ -106,6 +109,7 @@ class OpenClip(Backbone):
             model, pretrained, precision, context_length, image_size
         )
         self.model = network.eval().requires_grad_(False)
+        # What a user replaces counts before what the weights came with.
         self.preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self.tokenizer = Tokenizer(tokenizer)
         try:
@@ -116,6 +120,7 @@ class OpenClip(Backbone):
             raise not_loaded(f"preprocess_cfg of {model}", error) from error
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
+        # Sizes that no config states are measured on a blank image.
         self._image = ImageSide(self.model, self._dtype, blank)
         self._text = TextSide(self.model, self.tokenizer, self._dtype)
         self.image_tower, self.text_tower = self._image.tower, self._text.tower
@@ -123,20 +128,24 @@ class OpenClip(Backbone):
         self.eval()
 
     def _set_sizes(self) -> None:
-        scale: Any = self.model.logit_scale
-        bias: Any = self.model.logit_bias
         self.embed_dim = int(self._config["embed_dim"])
         self.image_width, self.image_tokens = self._image.width, self._image.count
         self.text_width, self.text_special = self._text.width, self._text.special
+        scale: Any = self.model.logit_scale
         self.logit_scale = float(scale.detach().float().exp())
-        self.logit_bias = 0.0 if bias is None else float(bias.detach())
+        bias: Any = self.model.logit_bias
+        if bias is not None:
+            self.logit_bias = float(bias.detach())
 
     @cached_property
     @override
     def fingerprint(self) -> str:
-        words, config = getattr(self.tokenizer.encode, "words", None), self._config
-        if words is not None:  # else the tokenizer's name would count, which `save` adds
-            text = {k: v for k, v in config["text_cfg"].items() if k != "hf_tokenizer_name"}
+        words = getattr(self.tokenizer.encode, "words", None)
+        config = self._config
+        if words is not None:
+            # `save` adds the tokenizer's name, so that it must not count.
+            text = dict(config["text_cfg"])
+            text.pop("hf_tokenizer_name", None)
             config = {**config, "text_cfg": text}
         return digest([config, self.preprocessing, words], self.model)
 
@@ -144,13 +153,15 @@ class OpenClip(Backbone):
     def save(self, folder: Path) -> None:
         """Writes the folder that open_clip loads as `local-dir:FOLDER`, or from the hub."""
         folder.mkdir(parents=True, exist_ok=True)
-        state = self.model.state_dict()
-        save_file(
-            {k: v.cpu().contiguous().clone() for k, v in state.items()}, folder / WEIGHTS_FILE
-        )
+        state = {}
+        for name, value in self.model.state_dict().items():
+            # safetensors refuses tensors that share memory or have gaps in it.
+            state[name] = value.cpu().contiguous().clone()
+        save_file(state, folder / WEIGHTS_FILE)
         config, encode = self._config, self.tokenizer.encode
         if isinstance(encode, WordTokenizer):
             write_text(folder / VOCABULARY, "".join(f"{word}\n" for word in encode.words))
+            # So that transformers and sentence-transformers read the words too.
             encode.portable().save_pretrained(folder)
             # open_clip reads the tokenizer of a local folder there, whatever it is called.
             text = {**self._config["text_cfg"], "hf_tokenizer_name": VOCABULARY}
@@ -168,13 +179,13 @@ class OpenClip(Backbone):
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         self.check_fits(spec, "image")
         pixels = pixels.to(device=self.device, dtype=self._dtype)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return self._image.encode(pixels, spec)
 
     @override
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         self.check_fits(spec, "text")
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen):
+        with gradients(spec):
             return self._text.encode(texts, spec)
 
     @override
@@ -188,7 +199,8 @@ class OpenClip(Backbone):
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
-        return (self._image if modality == "image" else self._text).fits(spec)
+        side = self._image if modality == "image" else self._text
+        return side.fits(spec)
 
 
 def _check_preprocessing(fields: dict[str, Any]) -> None:
@@ -200,8 +212,9 @@ def _check_preprocessing(fields: dict[str, Any]) -> None:
         else:
             fits = value in ALLOWED.get(field, ())
         if not fits:
-            words = [f"{name} of {', '.join(known)}" for name, known in ALLOWED.items()]
-            wanted = ", ".join(["mean and std of three numbers", *words])
+            wanted = "mean and std of three numbers"
+            for name, known in ALLOWED.items():
+                wanted += f", {name} of {', '.join(known)}"
             raise UserError(
-                f"expected in preprocessing {wanted}, got {field}: {value!r}: correct it"
+                f"expected in preprocessing {wanted}, got {field}: {value!r}: choose one of these"
             )

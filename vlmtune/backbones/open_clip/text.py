@@ -1,7 +1,6 @@
 """The text side of an open_clip model: tokenizer and tower, block by block if that is exact.
 
 In: captions. Out: features.
-Never: images.
 """
 
 from collections.abc import Sequence
@@ -46,6 +45,7 @@ class Tokenizer:
             self.pad, self.end = 0, int(encode.eot_token_id)
             self.special = frozenset({int(encode.sot_token_id), self.end})
         else:
+            # BERT ends captions with its separator.
             end = inner.eos_token_id if inner.eos_token_id is not None else inner.sep_token_id
             self.pad, self.end = inner.pad_token_id, end
             self.special = frozenset(inner.all_special_ids)
@@ -59,10 +59,10 @@ class Tokenizer:
         """
         ids = self.encode(texts, length)
         ends = ids == self.end
+        up_to_end = ends.int().argmax(dim=1) + 1
         # A tokenizer may strip its end token; the padding then tells the length.
-        lengths = torch.where(
-            ends.any(dim=1), ends.int().argmax(dim=1) + 1, (ids != self.pad).sum(dim=1)
-        )
+        up_to_padding = (ids != self.pad).sum(dim=1)
+        lengths = torch.where(ends.any(dim=1), up_to_end, up_to_padding)
         return ids, torch.arange(ids.shape[1]) < lengths[:, None]
 
     def too_long(self, texts: Sequence[str]) -> list[str]:
@@ -72,9 +72,9 @@ class Tokenizer:
     def leading_and_trailing(self, word: str) -> tuple[int, int]:
         """How many special tokens stand before and after the words."""
         ids, mask = self([word])
-        special = [int(i) in self.special for i in ids[0][mask[0]]]
-        words = [i for i, yes in enumerate(special) if not yes]
-        return words[0], len(special) - words[-1] - 1
+        tokens = ids[0][mask[0]].tolist()
+        words = [i for i, token in enumerate(tokens) if token not in self.special]
+        return words[0], len(tokens) - words[-1] - 1
 
     def checked(
         self, texts: Sequence[str], special: int
@@ -96,6 +96,7 @@ class NativeTextTower(TextTower):
     def __init__(self, tower: Any, tokenizer: Tokenizer, special: int, dtype: torch.dtype) -> None:
         self.tower = tower
         self._tokenizer, self._special, self._dtype = tokenizer, special, dtype
+        # With causal attention nothing up to the end token sees the padding.
         self.trims = pool_type(tower) != "last" and tower.attn_mask is not None
         self.blocks = list(tower.transformer.resblocks)
         self.tail = parameters_of(tower.ln_final, tower.text_projection)
@@ -107,7 +108,7 @@ class NativeTextTower(TextTower):
     @override
     def words(self, texts: Sequence[str]) -> Tokens:
         ids, mask = self._tokenizer.checked(texts, self._special)
-        longest = int(mask.sum(dim=1).max()) if len(mask) else 0
+        longest = _longest(mask)
         return embed_words(self.embedding, ids[:, :longest], mask[:, :longest])
 
     @override
@@ -115,15 +116,19 @@ class NativeTextTower(TextTower):
         checked_length(words, self.positions)
         if not self.trims:
             ids = torch.tensor(self._tokenizer.pad, device=words.device)
+            # Attention sees the padding, so it must be what training saw.
             words = padded(words, self.embedding(ids), self.positions)
         positions = self.tower.positional_embedding[: words.mask.shape[1]]
         return masked(words.values.to(self._dtype) + positions.to(self._dtype), words.mask)
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        tokens, length = state.values.to(self._dtype), state.mask.shape[1]
+        tokens = state.values.to(self._dtype)
         causal = self.tower.attn_mask
-        causal = None if causal is None else causal[:length, :length]
+        if causal is not None:
+            length = state.mask.shape[1]
+            # The mask is for the full length.
+            causal = causal[:length, :length]
         for block in self.blocks[first:stop]:
             tokens = block(tokens, attn_mask=causal)
         return masked(tokens, state.mask)
@@ -134,13 +139,16 @@ class NativeTextTower(TextTower):
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        tokens, mask = self.norm(state).values, state.mask
-        pooled = tokens[:, 0] if pool_type(self.tower) == "first" else last_real(tokens, mask)
-        projection, pooled = self.tower.text_projection, pooled.to(self._dtype)
-        if projection is None:
-            return pooled.float()
-        linear = isinstance(projection, nn.Module)
-        return (projection(pooled) if linear else pooled @ projection).float()
+        tokens = self.norm(state).values
+        first = pool_type(self.tower) == "first"
+        pooled = tokens[:, 0] if first else last_real(tokens, state.mask)
+        pooled = pooled.to(self._dtype)
+        projection = self.tower.text_projection
+        if isinstance(projection, nn.Module):
+            pooled = projection(pooled)
+        elif projection is not None:
+            pooled = pooled @ projection
+        return pooled.float()
 
 
 class TextSide:
@@ -159,6 +167,7 @@ class TextSide:
         self.model: Any = model
         self.text: Any = getattr(model, "text", model)
         self.tokenizer = tokenizer
+        # A closed vocabulary need not have "a".
         word = getattr(tokenizer.encode, "words", ("a",))[0]
         self.special = tokenizer.leading_and_trailing(word)
         self.foreign = isinstance(self.text, HFTextEncoder)
@@ -166,9 +175,11 @@ class TextSide:
         self.tower: NativeTextTower | None = None
         if self.no_tower is None:
             self.tower = NativeTextTower(self.text, tokenizer, sum(self.special), dtype)
-        self.layers = 0 if self.foreign else len(self.text.transformer.resblocks)
-        config = self.text.config if self.foreign else None
-        self.width = int(config.hidden_size if config else self.text.transformer.width)
+        if self.foreign:
+            self.layers, self.width = 0, int(self.text.config.hidden_size)
+        else:
+            transformer = self.text.transformer
+            self.layers, self.width = len(transformer.resblocks), int(transformer.width)
 
     def _why_no_tower(self, word: str) -> str | None:
         if self.foreign:
@@ -184,11 +195,12 @@ class TextSide:
             return None if same else "its captions are not filled with the padding token"
         if self.text.attn_mask is None:
             return "it pools the end token but sees the padding after it"
+        # Pools positions in the place of tokens, to see which position is pooled.
+        positions = torch.arange(ids.shape[1])[None]
         end = getattr(self.text, "text_eos_id", getattr(self.text, "eos_id", None))
-        pooled = text_global_pool(torch.arange(ids.shape[1])[None], ids, pool, eos_token_id=end)
-        return (
-            None if pooled.tolist() == [int(mask.sum()) - 1] else "it does not pool the end token"
-        )
+        pooled = text_global_pool(positions, ids, pool, eos_token_id=end)
+        last = int(mask.sum()) - 1
+        return None if pooled.tolist() == [last] else "it does not pool the end token"
 
     def fits(self, spec: FeatureSpec) -> str | None:
         """Returns why captions have no features for `spec`, or None if they have."""
@@ -202,12 +214,12 @@ class TextSide:
         """Encodes captions, with the tower where there is one."""
         if self.tower is not None:
             return encode_with_tower(self.tower, texts, spec)
-        ids, mask = (
-            x.to(self.model.logit_scale.device)
-            for x in self.tokenizer.checked(texts, sum(self.special))
-        )
+        ids, mask = self.tokenizer.checked(texts, sum(self.special))
+        device = self.model.logit_scale.device
+        ids, mask = ids.to(device), mask.to(device)
         if spec.kind == "pooled":
             return Pooled(first_of(self.model.encode_text(ids, normalize=False)).float())
+        # Without a tower all blocks run on padded captions.
         output = self.text.forward_intermediates(
             ids,
             indices=[spec.layer],
@@ -216,8 +228,12 @@ class TextSide:
             intermediates_only=True,
             output_fmt="NLC",
         )
-        longest = int(mask.sum(dim=1).max()) if len(mask) else 0
+        longest = _longest(mask)
         return masked(output["text_intermediates"][0][:, :longest], mask[:, :longest])
+
+
+def _longest(mask: Bool[Tensor, "n t"]) -> int:
+    return int(mask.sum(dim=1).max()) if len(mask) else 0
 
 
 def pool_type(tower: Any) -> str:

@@ -1,7 +1,6 @@
 """The image side of an open_clip model, block by block if it is a plain vision transformer.
 
 In: preprocessed images. Out: features.
-Never: captions.
 """
 
 from typing import Any
@@ -43,12 +42,14 @@ class NativeImageTower(OpenClipImageTower):
         super().__init__(visual, dtype)
         self.width = int(visual.transformer.width)
         self.blocks = list(visual.transformer.resblocks)
+        # CoCa has two poolings, one of them for its decoder.
         pools = (visual.attn_pool, getattr(visual, "attn_pool_contrastive", None))
         self.tail = parameters_of(visual.ln_post, *pools, visual.proj)
         self.layers = len(self.blocks)
 
     @override
     def start(self, pixels: Pixels) -> Tokens:
+        # `_embeds` and `_pool` are the steps of open_clip's own forward pass.
         return unmasked(self.visual._embeds(pixels.to(self._dtype)))
 
     @override
@@ -127,6 +128,7 @@ class EvaImageTower(TimmImageTower):
         if self.visual.trunk.rope is None:
             return None
         turned = self.visual.trunk.rope.get_embed()
+        # An angle of 0: sine 0, and below cosine 1.
         still = torch.zeros_like(turned[:1]).expand(count - len(turned), -1).clone()
         still[:, still.shape[1] // 2 :] = 1.0
         return torch.cat([turned, still])

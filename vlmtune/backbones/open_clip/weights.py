@@ -40,6 +40,7 @@ def load_weights(network: nn.Module, file: Path, name: str, resized: bool = Fals
     """
     state = _named_as(network, merged_lora(read_state_dict(file), file))
     if resized:
+        # This is open_clip's own interpolation, which it applies to its tags.
         resize_pos_embed(state, network)  # type: ignore[arg-type]
     _check(network, state, file, name)
     network.load_state_dict(state)
@@ -54,12 +55,13 @@ def preprocessing(name: str) -> dict[str, object]:
         >>> preprocessing("ViT-B-16-SigLIP")["resize_mode"], preprocessing("ViT-S-32-alt")
         ('squash', {})
     """
-    tags = [get_pretrained_cfg(name, tag) for tag in list_pretrained_tags_by_model(name)]
-    return {
-        field: tags[0][field]
-        for field in PREPROCESSING
-        if tags and all(field in tag and tag[field] == tags[0][field] for tag in tags)
-    }
+    published = [get_pretrained_cfg(name, tag) for tag in list_pretrained_tags_by_model(name)]
+    agreed: dict[str, object] = {}
+    for field in PREPROCESSING:
+        values = [config.get(field) for config in published]
+        if values and values[0] is not None and values.count(values[0]) == len(values):
+            agreed[field] = values[0]
+    return agreed
 
 
 def warn_of_activation(file: Path, name: str) -> None:
@@ -81,8 +83,8 @@ def _named_as(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]
     if "positional_embedding" in state and not hasattr(network, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
     wanted = network.state_dict()
-    for name in SCALARS:
-        if name in state and name in wanted and state[name].numel() == wanted[name].numel() == 1:
+    for name in state.keys() & wanted.keys() & set(SCALARS):
+        if state[name].numel() == wanted[name].numel() == 1:
             state[name] = state[name].reshape(wanted[name].shape)
     return {k: v for k, v in state.items() if k in wanted or k not in NO_WEIGHTS}
 
@@ -90,6 +92,7 @@ def _named_as(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]
 def _check(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) -> None:
     wanted = network.state_dict()
     if "logit_bias" in state and "logit_bias" not in wanted:
+        # SigLIP weights under a CLIP name: a constant on all scores changes no ranking.
         bias = float(state.pop("logit_bias"))
         warnings.warn(
             f"{file.name} has logit_bias {bias:.4g}, which {name} does not use: scores lack this "
@@ -98,8 +101,9 @@ def _check(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) 
         )
     others = [key for key in state if key not in wanted]
     wrong = [key for key in wanted if key not in state or state[key].shape != wanted[key].shape]
-    hint = next((text for part, text in HINTS.items() if any(part in k for k in others)), None)
+    hint = next((text for part, text in HINTS.items() if part in "\n".join(others)), None)
     if wrong:
+        # One wrong weight tells enough; a hint tells what the file is instead.
         first = wrong[0]
         there = f"size {_size(state[first])}" if first in state else "none"
         raise UserError(

@@ -1,0 +1,66 @@
+"""Which backbones there are, and which of them have an ability that an adapter needs.
+
+In: the plug-ins in configs/plugins/backbones. Out: their classes, and the advice of an error.
+Never: a list of its own; a backbone with a YAML there is known here.
+"""
+
+import importlib
+from pathlib import Path
+
+import yaml
+
+from vlmtune.backbones.base import Ability, Backbone
+from vlmtune.config import ROOT
+
+FOLDER = Path("configs/plugins/backbones")
+
+
+def backbone_classes() -> list[type[Backbone]]:
+    """Returns the class of each YAML, in the order of the files' names.
+
+    YAMLs in the working directory count too, and replace those of vlmtune of the same name.
+
+    Example:
+        >>> [kind.__name__ for kind in backbone_classes()][:3]
+        ['Align', 'Blip', 'Blip2']
+    """
+    files: dict[str, Path] = {}
+    for root in (ROOT, Path()):
+        for path in (root / FOLDER).glob("*.yaml"):
+            files[path.stem] = path
+    classes = []
+    for stem in sorted(files):
+        class_path = yaml.safe_load(files[stem].read_text(encoding="utf-8"))["class_path"]
+        module, _, name = class_path.rpartition(".")
+        classes.append(getattr(importlib.import_module(module), name))
+    return classes
+
+
+def backbones_with(ability: Ability, one_shape: bool = False) -> str:
+    """Names the backbones that have an ability, as errors advise them.
+
+    Classes with the ability whatever their checkpoint come first. All classes are imported, which
+    takes seconds, so call it only where an error is written.
+
+    Args:
+        ability: A field of `Abilities`.
+        one_shape: Leaves out backbones whose images keep their shape.
+
+    Example:
+        >>> backbones_with("joined")
+        'Flava with its matching head'
+        >>> backbones_with("embeddings")
+        'Align, Blip, Flava, HFCLIP, ... or BridgeTower with its contrastive heads'
+    """
+    always, sometimes = [], []
+    for kind in backbone_classes():
+        # A string says which checkpoints of a class can.
+        able = getattr(kind.abilities, ability)
+        if not able or (one_shape and kind.images_differ):
+            continue
+        if isinstance(able, str):
+            sometimes.append(f"{kind.__name__} {able}")
+        else:
+            always.append(kind.__name__)
+    *first, last = [*always, *sometimes]
+    return f"{', '.join(first)} or {last}" if first else last
