@@ -3,14 +3,14 @@ import io
 from dataclasses import replace
 
 from tests.refusals import refused
-from vlmtune.report.formats import COLUMNS, to_csv, to_latex
+from vlmtune.report.formats import CSV_COLUMNS, to_csv, to_latex
 
 
 def test_every_number_of_every_run_is_a_line(make_run):
     second = replace(make_run("mm", 0.1 + 0.2), text_only=True)
     runs = [make_run("zero, shot", 0.2, trained=0), second]
     lines = list(csv.DictReader(io.StringIO(to_csv(runs))))
-    assert tuple(lines[0]) == COLUMNS
+    assert tuple(lines[0]) == CSV_COLUMNS
     assert len(lines) == sum(len(r.metrics) for run in runs for r in run.results)
     first = lines[0]
     names = (first["run"], first["benchmark"], first["metric"])
