@@ -149,7 +149,8 @@ def check_runs(runs: Sequence[RunReport]) -> None:
     names = [run.name for run in runs]
     if not names:
         raise UserError("expected at least one run to report, got none: evaluate a model first")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    twice = [name for name in sorted(names) if names.count(name) > 1]
+    if twice:
         raise UserError(f"expected runs of different names, got {twice[0]!r} twice: rename one")
 
 
