@@ -90,6 +90,7 @@ def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
         metric = row.cells[i]
         if metric is None or not beats_chance(metric):
             continue
+        # The model with images must do better than this one to show that it looks at them.
         blind, reached = runs[i].name, number(metric.value, metric.unit)
         lines.append(
             f"{blind} reaches {reached} [{interval(metric)}], chance is {chance(metric)}: captions "
@@ -146,6 +147,7 @@ def _counts(row: Row, runs: Sequence[RunReport]) -> list[str]:
         return []
     name = row.metric.replace("_", " ")
     counts = {}
+    # A run with none of them has no caveat.
     for run, cell in zip(runs, row.cells, strict=True):
         if cell is not None and cell.value:
             counts[run.name] = f"{name}: {cell.value:.0f} of {cell.n}"
@@ -177,6 +179,7 @@ def _repeats(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str,
 
 def _examples(repeat: Repeat) -> tuple[str, ...]:
     lines, shown = [], 0
+    # `total` counts items that repeat an earlier one, so not the first of each occurrence.
     for occurrence in repeat.listed:
         positions = ", ".join(map(str, occurrence.items))
         texts = "; ".join(f'"{text}"' for text in occurrence.texts)
@@ -190,6 +193,7 @@ def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
     """Runs that evaluated only some items of a benchmark."""
     texts = {}
     for run in runs:
+        # The config may be that of another tool, or of a version with other keys.
         options: Any = run.provenance.config
         for key in ("benchmarks", benchmark, "init_args"):
             options = options.get(key) if isinstance(options, dict) else None

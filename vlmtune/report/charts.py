@@ -88,13 +88,15 @@ def changes(values: Sequence[tuple[float, str]]) -> list[Change]:
         >>> changes([(-0.02, "fraction"), (0.01, "fraction"), (3.0, "rank")])
         [('less', 50.0), ('more', 25.0), ('more', 50.0)]
     """
+    # Bars of one unit have one scale, in whatever table they stand.
     largest: dict[str, float] = {}
     for value, unit in values:
         largest[unit] = max(largest.get(unit, 0.0), abs(value))
     out: list[Change] = []
     for value, unit in values:
         length = 50 * abs(value) / (largest[unit] or 1)
-        out.append(("less" if value < 0 else "more", length))
+        side = "less" if value < 0 else "more"
+        out.append((side, length))
     return out
 
 
@@ -107,6 +109,7 @@ class _Axis:
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "_Axis":
         unit = rows[0].first.unit
+        # The whole range, so that charts of several reports compare.
         if unit == "fraction":
             return cls(0.0, 1.0, unit)
         if unit == "cosine":
@@ -121,6 +124,7 @@ class _Axis:
 
     def position(self, value: float) -> float:
         fraction = (value - self.left) / (self.right - self.left)
+        # An interval may reach beyond the axis.
         return round(100 * min(1.0, max(0.0, fraction)), 2)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
@@ -135,6 +139,7 @@ class _Axis:
 
 
 def _lane(metric: MetricValue, axis: _Axis, name: str, colour: int, best: bool) -> Lane:
+    # Without an interval its bar has no length.
     low = metric.value if metric.low is None else metric.low
     high = metric.value if metric.high is None else metric.high
     return Lane(

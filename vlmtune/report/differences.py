@@ -101,7 +101,8 @@ def _compare(
     # A report of an earlier version knows no sets of captions.
     ways = max(result.cluster_ways, base.cluster_ways, key=len)
     clusters = torch.tensor(ways).T if ways else None
-    options = {"groups": _groups(result), "degree": result.degree}
+    options = {"groups": item_groups(result), "degree": result.degree}
+    # Runs of one measurement are drawn in pairs; seeds of two trainings have nothing in common.
     if result.runs and len(result.runs) == len(base.runs):
         paired = seeded_difference(new, old, clusters, paired=True, **options)
     elif len(new) == len(old) == 1:
@@ -143,12 +144,14 @@ def _outcomes(run: RunReport, benchmark: str) -> Float[Tensor, "S n"]:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def _groups(result: Result) -> ItemGroups | None:
-    """The groups of a primary metric that is a mean over groups."""
+def item_groups(result: Result) -> ItemGroups | None:
+    """The groups of a primary metric that is a mean over groups, else None."""
     if not result.groups:
         return None
-    weights = torch.tensor(result.group_weights, dtype=torch.float64)
-    return ItemGroups(torch.tensor(result.groups), weights if len(weights) else None)
+    weights = None
+    if result.group_weights:
+        weights = torch.tensor(result.group_weights, dtype=torch.float64)
+    return ItemGroups(torch.tensor(result.groups), weights)
 
 
 def _incomparable(result: Result, base: Result) -> str:
@@ -159,6 +162,7 @@ def _incomparable(result: Result, base: Result) -> str:
             name = "primary metric" if field == "primary" else field
             return f"another {name}: {here}, not {there}"
     n, other = result.metrics[result.primary].n, base.metrics[base.primary].n
+    # A mean over groups counts the groups: the items themselves may differ in number.
     if n == other and result.outcomes and base.outcomes:
         n, other = len(result.outcomes), len(base.outcomes)
     if n != other:

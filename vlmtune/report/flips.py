@@ -40,6 +40,7 @@ def flips(
     for group in chosen:
         most_shown = group.numbers[:SHOWN]
         sizes.append(sum(_pictures(group.rows[i]) for i in most_shown))
+    # All groups read their pictures through one cache: most occur in several.
     most, thumbnails = quota(sizes, PICTURES), Thumbnails()
     out = []
     for group in chosen:
@@ -79,12 +80,14 @@ def _compared(
         here = _rows(items, runs[one.run].name, result.benchmark)
         there = _rows(items, runs[first].name, result.benchmark)
         rows = here or there  # either run's file shows what the items are
+        # Only items that were tested in pairs are the same, and in the same order.
         if one.paired is None or old is None or len(rows) != len(result.outcomes):
             continue
         head = _head(one.title, runs, one.run, runs[first].name)
         out += _won_and_lost(head, rows, (there, here), result.outcomes, old.outcomes)
         for title, new, before in _parts(one, runs[one.run].name, runs[first].name, items):
-            after, earlier = ([row.outcome for row in side] for side in (new, before))
+            after = [row.outcome for row in new]
+            earlier = [row.outcome for row in before]
             out += _won_and_lost({**head, "title": title}, new, (before, new), after, earlier)
     return out
 
@@ -182,6 +185,7 @@ def _compared_pairs(images: Sequence[dict[str, Any]]) -> str:
     """The captions of each image, or a single caption and the names of its images."""
     pairs = chain.from_iterable(image["pairs"] for image in images)
     captions = {pair["caption"] for pair in pairs}
+    # Of a query over images the caption would be the same in each pair.
     single = len(captions) == 1 and len(images) > 1
     cells = []
     for image in images:
@@ -206,6 +210,7 @@ def _fitting(rows: Sequence[ItemRow], numbers: Numbers, most: int) -> Numbers:
     """The first items whose pictures are at most so many; at least one."""
     out: Numbers = []
     for i in numbers[:SHOWN]:
+        # One item too many for the quota is still shown if it is the only one.
         most -= _pictures(rows[i])
         if most < 0 and out:
             break

@@ -20,6 +20,7 @@ def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
         [[False, True], [False, False]]
     """
     low, spread = min(scores), (max(scores) - min(scores)) or 1.0
+    # Both true pairs must score above a false one.
     rivals = min(scores[0], scores[3])
     cells = []
     for i, value in enumerate(scores):

@@ -28,8 +28,8 @@ class Gallery:
         self._runs = runs
         sizes = []
         for run in runs:
-            for result in () if run.text_only else run.results:
-                sizes.append(sum(map(_pictures, result.examples)))
+            if not run.text_only:
+                sizes += [sum(map(_pictures, result.examples)) for result in run.results]
         self._quota = quota(sizes, PICTURES)
         self._uri = Thumbnails()
 
@@ -37,7 +37,9 @@ class Gallery:
         """The examples of a benchmark, run by run."""
         out = []
         for run, colour in zip(self._runs, colours(self._runs), strict=True):
-            for result in () if run.text_only else run.results:
+            if run.text_only:
+                continue
+            for result in run.results:
                 of = (result.benchmark, result.version, result.convention)
                 if of == (benchmark, version, convention) and result.examples:
                     out.append(self._group(run, colour, result))
@@ -71,6 +73,7 @@ def quota(sizes: Sequence[int], most: int) -> int:
         >>> quota([2, 10, 10], 12), quota([2, 3], 12)
         (5, 12)
     """
+    # From the smallest on: whoever needs less than an equal part leaves the rest to the larger.
     left = most
     for i, size in enumerate(sorted(sizes)):
         equal = left // (len(sizes) - i)

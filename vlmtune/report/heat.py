@@ -46,6 +46,7 @@ def heat(
     left, top = round(box[0] * picture.width), round(box[1] * picture.height)
     width, height = round(box[2] * picture.width), round(box[3] * picture.height)
     size = max(1, width), max(1, height)
+    # The model may have seen a part of the picture only; what it did not see stays dark.
     mask = Image.new("F", picture.size)
     mask.paste(Image.fromarray(values).resize(size, Image.Resampling.BILINEAR), (left, top))
     amount = np.asarray(mask).clip(0, 1)[:, :, None]

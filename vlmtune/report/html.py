@@ -42,6 +42,7 @@ def write_report(
     of runs by name; with them the won and lost ones are shown. Returns the path of `report.html`.
     """
     groups = flips(compare_with_first(runs), runs, items or {})
+    # Both texts before the first file: an error leaves the earlier report as it is.
     markdown, html = to_markdown(runs, groups), to_html(runs, groups)
     with all_or_none():
         write_text(folder / "report.md", markdown)
@@ -60,14 +61,16 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         lstrip_blocks=True,
     )
     environment.filters |= {"count": table.count, "duration": table.duration, "breaks": _breaks}
+    # The policy of the page allows this script alone, by its digest.
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     views, parts, notes = Views(runs), sections(runs), caveats(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
     lengths = changes([(one.change or 0.0, one.metric.unit) for one in comparisons])
     bars = list(zip(comparisons, lengths, strict=True))
-    base = None if views.baseline is None else views.names[views.baseline]
+    # With many benchmarks tiles would fill the first screen.
     tiled = primary if len(primary) <= TILES else []
+    base = None if views.baseline is None else views.names[views.baseline]
     not_run: list[tuple[str, str, str]] = []
     for run in runs:
         not_run += [(run.name, name, why) for name, why in run.not_run]
@@ -121,6 +124,7 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
 
 def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
     """The best number of a benchmark, on a scale with chance."""
+    # Of several best runs the first; without a best one, as of a single run, the last.
     present = [i for i, cell in enumerate(row.cells) if cell is not None]
     with_images = [i for i in present if i not in row.text_only] or present
     best = min(row.best, default=with_images[-1])

@@ -18,7 +18,10 @@ def item_view(
     i: int, row: ItemRow, sides: Sequence[Sequence[ItemRow]], thumbnails: Thumbnails
 ) -> dict[str, Any]:
     """Item `i` with the scores of the sides: the run alone, or the run after the one before it."""
-    by_run = [rows[i] if rows else None for rows in sides]
+    by_run: list[ItemRow | None] = []
+    for rows in sides:
+        item = rows[i] if rows else None  # a run without a file of items
+        by_run.append(item)
     view = {"id": row.id, "note": _note(by_run), "gain": _gain(by_run)}
     if row.rank is not None:
         # Two runs list other candidates of a query: show those that either lists.
@@ -31,6 +34,7 @@ def item_view(
             scores = _scores([one and one.scores[k][j] for one in by_run])
             pairs.append({"caption": caption, "true": row.true[k][j], "scores": scores})
         images.append({"uri": thumbnails(image), "name": image.path.name, "pairs": pairs})
+    # A 2 x 2 item has its four scores as a square too, one for each run.
     names = ("before", "after") if len(by_run) == 2 else ("scores",)
     squares = []
     for name, one in zip(names, by_run, strict=True):
@@ -100,6 +104,7 @@ def together(by_run: Sequence[ItemRow | None]) -> list[ItemRow | None]:
     known = [one for one in by_run if one is not None]
     images = tuple(dict.fromkeys(chain.from_iterable(one.images for one in known)))
     captions = tuple(dict.fromkeys(chain.from_iterable(one.captions for one in known)))
+    # A pair is true for one run if it is for the other: both are of one query.
     truth: dict[Any, bool] = {}
     for one in known:
         truth |= _by_pair(one, one.true)
@@ -133,8 +138,9 @@ def _note(by_run: Sequence[ItemRow | None]) -> str:
     ranks, grades = [], []
     for one in by_run:
         rank = None if one is None else one.rank
-        ranks.append("?" if rank is None else str(rank))
-        grades.append("?" if one is None else f"{one.outcome:.3f}")
+        ranks.append(str(rank or "?"))  # ranks are from 1
+        grade = "?" if one is None else f"{one.outcome:.3f}"
+        grades.append(grade)
     note = f"rank {' → '.join(ranks)}"
     if any(one.right is None for one in known):
         note = f"{' → '.join(grades)}, {note}"

@@ -101,6 +101,7 @@ def read_items(path: Path) -> Items:
     """
     check_format(path)
     rows: list[ItemRow] = []
+    # Whatever a parser dislikes becomes one line that names the row.
     try:
         for cells in _FORMATS[path.suffix.lower()][1](regular(path)):
             rows.append(_row(cells, f"row {len(rows) + 1} of {path}"))
@@ -165,6 +166,7 @@ def is_items_file(path: Path) -> bool:
 def _cells(row: ItemRow) -> Cells:
     # What is the default of every image is left out.
     boxes = [image.box and list(image.box) for image in row.images]
+    boxes = boxes if any(boxes) else None
     upright = None if all(image.upright for image in row.images) else False
     return {
         "benchmark": row.benchmark,
@@ -176,7 +178,7 @@ def _cells(row: ItemRow) -> Cells:
         "true": [list(line) for line in row.true],
         "scores": [list(line) for line in row.scores],
         "rank": row.rank,
-        "boxes": boxes if any(boxes) else None,
+        "boxes": boxes,
         "upright": upright,
     }
 
@@ -213,8 +215,8 @@ def _grid(name: str, lines: Sequence[Any], sizes: tuple[int, int]) -> tuple[tupl
     flat = not any(isinstance(line, list) for line in lines)
     if flat and sizes[0] == 1 and len(lines) == sizes[1]:
         lines = [list(lines)]  # of a single file the outer list may be left out
-    lengths = [len(line) if isinstance(line, list) else None for line in lines]
-    if lengths != [sizes[1]] * sizes[0]:
+    nested = all(isinstance(line, list) for line in lines)
+    if not nested or list(map(len, lines)) != [sizes[1]] * sizes[0]:
         raise ValueError(f"{name} that are not {sizes[0]} lists of {sizes[1]} values")
     return tuple(map(tuple, lines))
 
@@ -251,6 +253,7 @@ def _csv_cell(cell: Any) -> Any:
 
 
 def _read_csv(path: Path) -> Iterator[Cells]:
+    # Captions and scores of an item may be longer than the limit of the standard library.
     csv.field_size_limit(LONGEST_CELL)
     with path.open(newline="", encoding="utf-8-sig") as file:
         for cells in csv.DictReader(file, strict=True):

@@ -15,6 +15,7 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components, macro_mean
 from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.report.differences import item_groups
 from vlmtune.report.items_file import STEM, Items, part_names
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.results.item_row import ItemRow
@@ -109,10 +110,8 @@ def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
         name = "accuracy" if all(row.right is not None for row in rows) else "outcome"
         facts = {"citation": "items of another tool", "outcomes": outcomes, "clusters": clusters}
         return Result(rows[0].benchmark, VERSION, name, {name: metric}, **facts)
-    groups = None
-    if like.groups:
-        weights = torch.tensor(like.group_weights, dtype=torch.float64)
-        groups = ItemGroups(torch.tensor(like.groups), weights if len(weights) else None)
+    groups = item_groups(like)
+    # Chance, unit and direction are those of the metric; the number is that of these items.
     base = like.metrics[like.primary]
     ways = like.cluster_ways or (tuple(range(len(rows))),)
     mean = _mean(outcomes, ways, groups, base.unit)
@@ -139,7 +138,7 @@ def _mean(
 
 def _clusters(rows: Sequence[ItemRow]) -> tuple[int, ...]:
     """Items that share an image get one number."""
-    numbers: dict[object, int] = {}
+    numbers: dict[object, int] = {}  # of each image; of an item without images, of its id
     members = []
     for row in rows:
         images = _shared(row) or (row.id,)

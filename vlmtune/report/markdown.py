@@ -105,6 +105,7 @@ def _not_run(runs: Sequence[RunReport]) -> list[str]:
 def _changes(
     head: str, comparisons: Sequence[Comparison], runs: Sequence[RunReport], kind: str
 ) -> list[str]:
+    # A table for each kind: of a sensitivity neither more nor less is better.
     of_kind = [comparison for comparison in comparisons if comparison.result.kind == kind]
     if not of_kind:
         return []

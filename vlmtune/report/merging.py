@@ -33,6 +33,7 @@ def merged(runs: Sequence[RunReport]) -> RunReport:
     if len(runs) == 1:
         return runs[0]
     first = min(runs, key=lambda run: "benchmarks" not in run.provenance.config)
+    # Of keys that several have, the value of the first evaluation stays.
     config: dict[str, Any] = {}
     curves: dict[str, Curve] = {}
     for run in runs:

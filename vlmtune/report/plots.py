@@ -157,6 +157,7 @@ def density(values: Float[ndarray, "n"], grid: Float[ndarray, "p"]) -> Float[nda
         spread = min(spread, middle)
     width = 0.9 * spread * len(values) ** -0.2
     curve = _kernels(values, grid, width)
+    # A kernel's tail beyond a bound comes back as the kernel of the mirrored value.
     if values.min() >= 0:
         curve += _kernels(-values, grid, width)
         if values.max() <= 1:
@@ -206,6 +207,7 @@ def _svg(figure: Figure, key: str) -> str:
             "ignore", message="Glyph .* missing from font", category=UserWarning
         )
         figure.savefig(file, format="svg", metadata={"Date": None}, transparent=True)
+    # Inside a page an element needs neither the XML head nor metadata.
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -214,6 +216,7 @@ def _svg(figure: Figure, key: str) -> str:
     text = re.sub(r'(href="#|url\(#)', rf"\1{key}-", text)
     for placeholder, variable in VARIABLES.items():
         text = text.replace(placeholder, f"var(--{variable})")
+    # Without a size the picture is as wide as its card.
     size = re.compile(r' width="[\d.]+pt"| height="[\d.]+pt"')
     head, _, body = text.partition(">")
     return f'{size.sub("", head)} aria-hidden="true">{body}'

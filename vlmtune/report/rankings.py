@@ -41,8 +41,8 @@ def rankings(by_run: Sequence[ItemRow | None]) -> list[dict[str, Any]]:
     if row is None:
         return []
     by_caption = len(row.images) >= SHORTEST
-    queries = range(len(row.captions if by_caption else row.images))
-    ranked = [_ranking(query, by_caption, row, by_run) for query in queries]
+    queries = row.captions if by_caption else row.images
+    ranked = [_ranking(query, by_caption, row, by_run) for query in range(len(queries))]
     return [one for one in ranked if len(one["rows"]) >= SHORTEST]
 
 
@@ -60,8 +60,9 @@ def _ranking(
     last = len(true) + 1  # where a run has no score
 
     def order(line: Mapping[str, Any]) -> list[int]:  # in the last run, then in those before it
-        return [last if cell is None else cell["rank"] for cell in reversed(line["cells"])]
+        return [cell["rank"] if cell else last for cell in reversed(line["cells"])]
 
+    # A candidate without a score in any run was not compared.
     rows = []
     for number, cells in enumerate(zip(*columns, strict=True)):
         if any(cells):

@@ -121,6 +121,7 @@ class RunReport:
 
     def save(self, path: Path) -> None:
         """Writes `report.json` atomically."""
+        # pydantic writes NaN as null, and as text what JSON does not know.
         content = {"schema": SCHEMA, **json.loads(LAYOUT.dump_json(self, fallback=str))}
         write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 

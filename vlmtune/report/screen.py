@@ -34,7 +34,8 @@ class _Screen(Console):
 
 def console() -> Console:
     """The standard output."""
-    return _Screen(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE, highlight=False)
+    width = None if sys.stdout.isatty() else WIDE
+    return _Screen(file=sys.stdout, width=width, highlight=False)
 
 
 def frame() -> box.Box:

@@ -51,6 +51,7 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
     Raises:
         UserError: There is no run, or two have one seed or none.
     """
+    # Equal seeds would be one training counted twice.
     seeds = [run.provenance.seed for run in runs]
     if not runs or None in seeds or len(set(seeds)) < len(seeds):
         raise UserError(f"expected runs of {name} with different seeds, got {seeds}: rename some")

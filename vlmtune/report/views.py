@@ -84,6 +84,7 @@ def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
     """
     parts: dict[str, list[tuple[str, Row]]] = {}
     for row in rows:
+        # The last part is the group: acc/swap/4 is group 4 of the family acc/swap.
         name, slash, group = row.metric.rpartition("/")
         if slash and row.first.unit in ("fraction", "cosine"):
             parts.setdefault(name, []).append((group, row))
@@ -154,9 +155,9 @@ class Views:
         out: list[Result | None] = []
         for run in self.runs:
             found = None
-            for result in () if run.text_only else run.results:
+            for result in run.results:
                 of = (result.benchmark, result.version, result.convention)
-                if of == (row.benchmark, row.version, row.convention):
+                if of == (row.benchmark, row.version, row.convention) and not run.text_only:
                     found = result
             out.append(found)
         return out
@@ -184,6 +185,7 @@ class Views:
         return cell
 
     def _family(self, family: Family, index: int) -> dict[str, Any]:
+        # Groups with numbers are points of a line, others are bars.
         rows = [row for _, row in family.members]
         positions = family.positions
         drawing: dict[str, Any] = {"svg": None, "chart": None}
@@ -204,9 +206,12 @@ class Views:
 
     def _series(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """A plot for each series; several if the scales of runs are far apart."""
-        series = [{} if result is None else result.series for result in results]
+        series: list[dict[str, tuple[float, ...]]] = []
+        for result in results:
+            of_run = {} if result is None else result.series
+            series.append(of_run)
         names = dict.fromkeys(chain.from_iterable(series))
-        names.pop(MATRIX, None)
+        names.pop(MATRIX, None)  # which is drawn as a square
         out = []
         for name in names:
             note = NOTES.get(name, "")
