@@ -48,22 +48,20 @@ def mine(
     # If an adapter trains the image tower, features are not those of the pre-trained backbone.
     frozen = compared.adapter.image_input.frozen
     fingerprint = compared.backbone.fingerprint if frozen else compared.digest()
-    key = CacheKey(
-        backbone=fingerprint,
-        scorer="" if scored is None else scored.digest(),
-        source=known.digest,
-        neighbours=neighbours,
-    )
+    scorer, score = "", None
+    if scored is not None:
+        scorer, score = scored.digest(), _score(scored, known, batch_size)
+    key = CacheKey(fingerprint, scorer, known.digest, neighbours)
     digests = image_digests(known.images)
     stored = _store(store or out, compared, fingerprint, known, digests, batch_size)
+    # Images that cannot be read have no features.
     images = [image for image in known.images if digests.get(image, "") in stored]
-    return open_or_build_cache(
-        out,
-        key,
-        {image: known.captions[image] for image in images},
-        lambda: _vectors(stored, [digests[image] for image in images], compared.device),
-        None if scored is None else _score(scored, known, batch_size),
-    )
+    captions = {image: known.captions[image] for image in images}
+
+    def features() -> Float[Tensor, "n d"]:
+        return _vectors(stored, [digests[image] for image in images], compared.device)
+
+    return open_or_build_cache(out, key, captions, features, score)
 
 
 def _store(

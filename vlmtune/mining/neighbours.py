@@ -7,7 +7,7 @@ Never: a choice that depends on anything but seed, epoch and the batch.
 import hashlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ class MinedNeighbours(BatchNeighbours):
         if not 1 <= count <= among:
             raise UserError(
                 f"expected a count of at least 1 and at most among, got {count=}, {among=}: "
-                "correct them"
+                "lower count or raise among"
             )
         self.cache, self.count, self.among = cache, count, among
         self._opened: SimilarityCache | None = None
@@ -110,7 +110,7 @@ class MinedNeighbours(BatchNeighbours):
         stored: Container[str] | None = None,
     ) -> tuple[list[Group], list[str]]:
         assert self._index is not None
-        present = {number for group in groups for number in self._records(group)}
+        present = set(chain.from_iterable(map(self._records, groups)))
         extended, damaged = list(groups), []
         for group in groups:
             missing = self.count
@@ -133,12 +133,16 @@ class MinedNeighbours(BatchNeighbours):
 
     def _mark(self, groups: Sequence[Group]) -> list[Group]:
         """Gives each group the captions of the other groups that are hardest for it."""
-        captions = {number: _captions(group) for group in groups for number in self._records(group)}
+        captions: dict[int, frozenset[str]] = {}
+        for group in groups:
+            captions |= dict.fromkeys(self._records(group), _captions(group))
         marked = []
         for group in groups:
-            ranked = (captions[number] for number in self._rank(group) if number in captions)
-            hardest = frozenset[str]().union(*islice(ranked, self.among))
-            marked.append(replace(group, mined_negatives=hardest))
+            in_batch = filter(captions.__contains__, self._rank(group))
+            hardest: set[str] = set()
+            for number in islice(in_batch, self.among):
+                hardest |= captions[number]
+            marked.append(replace(group, mined_negatives=frozenset(hardest)))
         return marked
 
     def _draw(self, group: Group, key: str) -> Iterator[int]:
@@ -153,16 +157,18 @@ class MinedNeighbours(BatchNeighbours):
     def _rank(self, group: Group) -> list[int]:
         """Returns other records by hardness, from the lists of the group's images in turns."""
         assert self._opened is not None
-        group_records, ranked = set(self._records(group)), dict[int, None]()
+        own = set(self._records(group))
+        ranked: dict[int, None] = {}
         lists = [self._opened.counterpart_rows(row) for row in self._rows(group)]
         for rows in zip_longest(*lists):
-            for number in self._record_of[[row for row in rows if row is not None]].tolist():
-                if number >= 0 and number not in group_records:
-                    ranked.setdefault(number)
+            known = [row for row in rows if row is not None]  # shorter lists have ended
+            for number in self._record_of[known].tolist():
+                if number >= 0 and number not in own:
+                    ranked[number] = None
         return list(ranked)
 
     def _records(self, group: Group) -> list[int]:
-        """Returns the records of the group's images; of those that the cache knows."""
+        """Returns the records of those of the group's images that the cache knows."""
         return [number for number in self._record_of[self._rows(group)].tolist() if number >= 0]
 
     def _rows(self, group: Group) -> list[int]:

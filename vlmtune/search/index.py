@@ -5,7 +5,7 @@ Never: an image read, a vector approximated, or anything unpickled.
 
 import importlib
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -200,6 +200,7 @@ class Index:
         for start in range(0, len(chosen), SCORED):
             some = chosen[start : start + SCORED]
             scores += self._encoder.score(text, self._images(some)).tolist()
+        # Of equal scores the file that was indexed first comes first: sorting is stable.
         best = sorted(zip(chosen, scores, strict=True), key=lambda item: -item[1])
         return [Hit(self.paths[row], score) for row, score in best[:top]]
 
@@ -227,14 +228,14 @@ class Index:
         self, files: Sequence[int]
     ) -> tuple[list[tuple[Part, list[int]]], Int[Tensor, "k"] | None]:
         """The rows of some files by part, and where each file is among these; None for in order."""
-        here: dict[int, list[int]] = {}
-        for k, file in enumerate(files):
-            here.setdefault(self._rows[file][0], []).append(k)
-        chosen = [
-            (self._parts[number], [self._rows[files[k]][1] for k in wanted])
-            for number, wanted in here.items()
-        ]
-        positions = [k for wanted in here.values() for k in wanted]
+        rows_of: dict[int, list[int]] = {}
+        positions_of: dict[int, list[int]] = {}
+        for position, file in enumerate(files):
+            part, row = self._rows[file]
+            rows_of.setdefault(part, []).append(row)
+            positions_of.setdefault(part, []).append(position)
+        chosen = [(self._parts[part], rows) for part, rows in rows_of.items()]
+        positions = list(chain.from_iterable(positions_of.values()))
         if positions == sorted(positions):  # files in the order of their parts, without a copy
             return chosen, None
         return chosen, torch.tensor(positions).argsort()
