@@ -111,6 +111,7 @@ class _Builder:
                 remove(leftover)
         self.tiles.mkdir(exist_ok=True)
         n, size = len(self.images), self.key.tile
+        # A tile at a time on disk: what a killed build finished is not computed again.
         bank: Tensor | None = None
         counts = []
         with progress("finding neighbours", n) as advance:
@@ -174,8 +175,6 @@ class _Builder:
         pairs = torch.from_numpy(np.stack([i, j.reshape(-1)], axis=1))
         images = self.images[rows.start : rows.stop]
         scores = self.score(images, [self.texts[column] for column in used], pairs)
-        if scores.shape != (len(pairs),):
-            raise ValueError(f"expected {len(pairs)} scores, got shape {tuple(scores.shape)}")
         if not bool(torch.isfinite(scores).all()):
             raise UserError(
                 "expected finite scores of captions, got NaN or infinity: check the model's weights"

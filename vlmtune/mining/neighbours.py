@@ -110,6 +110,7 @@ class MinedNeighbours(BatchNeighbours):
         stored: Container[str] | None = None,
     ) -> tuple[list[Group], list[str]]:
         assert self._index is not None
+        # A record is added once, for the first group that draws it.
         present = set(chain.from_iterable(map(self._records, groups)))
         extended, damaged = list(groups), []
         for group in groups:
@@ -147,6 +148,7 @@ class MinedNeighbours(BatchNeighbours):
 
     def _draw(self, group: Group, key: str) -> Iterator[int]:
         """Yields other records: the hardest in an order drawn by `key`, then the others."""
+        # A generator of its own for each group: the draw does not depend on the batch's order.
         ranked = self._rank(group)
         number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16])
         hardest = min(self.among, len(ranked))

@@ -106,8 +106,6 @@ class RunReport:
     text_only: bool = False
 
     def __post_init__(self) -> None:
-        if not self.name.strip():
-            raise UserError("expected a name for the run, got a blank one: name it")
         names = [result.benchmark for result in self.results]
         names += [name for name, _ in self.not_run]
         twice = [name for name in sorted(names) if names.count(name) > 1]

@@ -122,25 +122,27 @@ class Index:
     @classmethod
     def _read(cls, folder: Path, listed: Listed, encoder: Encoder) -> "Index":
         """Opens the folders of a list."""
-        source, faiss = listed["model"], _faiss()
+        identity, faiss = listed["model"]["identity"], _faiss()
         index = cls(folder, [Path(path) for path in listed["images"]], encoder)
         positions: dict[str, tuple[int, int]] = {}
         for number, name in enumerate(listed["parts"]):
             try:
-                part = Part(folder / name, part_key(source["identity"]))
+                part = Part(folder / name, part_key(identity))
             except DamagedError as error:
                 raise damaged(folder, name, error) from error
             index._parts.append(part)
             for row, digest in enumerate(part.ids):
                 positions.setdefault(digest, (number, row))
-        missing = [path for path, x in listed["images"].items() if x not in positions]
-        if missing or not listed["images"]:
+        images = listed["images"]
+        missing = [path for path, digest in images.items() if digest not in positions]
+        if missing or not images:
             got = f"no row for {missing[0]}" if missing else "no images"
             raise UserError(f"expected {EXPECTED} in {folder}, it has {got}: {AGAIN}")
-        index._rows = [positions[digest] for digest in listed["images"].values()]
+        # Files of one content share a row.
+        index._rows = [positions[digest] for digest in images.values()]
         if (name := listed["shortlist"]) is not None:
             try:
-                key = shortlist_key(source["identity"], listed["parts"])
+                key = shortlist_key(identity, listed["parts"])
                 index._shortlist = Shortlist(folder / name, key)
             except DamagedError as error:
                 raise damaged(folder, name, error) from error
@@ -176,18 +178,21 @@ class Index:
         """
         if min(top, recall) < 1:
             raise UserError(
-                f"expected top and recall of at least 1, got {top} and {recall}: raise them"
+                f"expected top and recall of at least 1, got {top} and {recall}: give larger ones"
             )
-        count, results = min(max(top, recall), len(self)), []
+        count = min(max(top, recall), len(self))
+        results = []
         with self._encoder.evaluation():
             for start in range(0, len(captions), ENCODED):
                 some = captions[start : start + ENCODED]
                 vectors, texts = self._encoder.encode_text(some)
                 if self._shortlist is not None:
                     vectors = self._shortlist.project(vectors)
-                _, rows = self._faiss.search(vectors.numpy(), count)
-                for i, row in enumerate(rows.tolist()):
-                    results.append(self._best(texts[i : i + 1].trimmed(), sorted(row), top))
+                _, recalled = self._faiss.search(vectors.numpy(), count)
+                for i, files in enumerate(recalled.tolist()):
+                    # In the order of the index, so that ties keep it, and reads go forwards.
+                    text = texts[i : i + 1].trimmed()
+                    results.append(self._best(text, sorted(files), top))
         return results
 
     def too_long(self, captions: Sequence[str]) -> list[str]:
@@ -216,8 +221,10 @@ class Index:
         """The vectors that images are recalled by."""
         if self._shortlist is None:
             return self._vectors(range(len(self)))
+        # A shortlist has the rows of all parts one after another.
         starts = [0, *accumulate(len(part.ids) for part in self._parts)]
-        return self._shortlist.vectors[[starts[part] + row for part, row in self._rows]]
+        rows = [starts[part] + row for part, row in self._rows]
+        return self._shortlist.vectors[rows]
 
     def _vectors(self, files: Sequence[int]) -> Float[Tensor, "k d"]:
         chosen, order = self._by_part(files)

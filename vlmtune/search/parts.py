@@ -70,6 +70,7 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
     Raises:
         UserError: The folder cannot be written, or the adapter prepares images in an unknown form.
     """
+    # The first chunk says what the rows have; a folder is only made if there is one.
     waiting = iter(chunks)
     first = next(waiting, None)
     if first is None:
@@ -85,6 +86,7 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
             if pooled is not None and pooled.shape[1]:
                 writer.append("pooled.bin", as_bytes(pooled))
             if tokens is not None:
+                # Without padding: an image has as many rows as it has tokens.
                 numbers, scales = quantise(tokens.values[tokens.mask])
                 writer.append("tokens.bin", as_bytes(numbers))
                 writer.append("scales.bin", as_bytes(scales))
@@ -123,6 +125,7 @@ class Part:
         self.kind = None if kind is None else KINDS[kind]
         if len(self.ids) != rows or rows < 1:
             raise DamagedError("meta.json contradicts itself")
+        # A file of width 0 was never written.
         self.vectors = torch.zeros(rows, 0)
         if width:
             self.vectors = self._mapped("vectors.bin", torch.float32, (rows, width))
@@ -192,6 +195,7 @@ def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
     # Bytes are stacked, as they are a quarter of what they become.
     numbers, scales, lengths = map(torch.cat, zip(*stored, strict=True))
     values = restore(numbers, scales)
+    # Without padding the rows only get another shape; the padding of others is 0.
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
     if bool(mask.all()):
         values = values.unflatten(0, mask.shape)
