@@ -60,8 +60,10 @@ def _csv_lines(run: RunReport, result: Result) -> Iterator[list[Any]]:
     """The cells of each metric under `CSV_COLUMNS`."""
     origin = (run.name, result.benchmark, result.version, result.convention, result.kind)
     for name, metric in result.metrics.items():
+        # Names are of strangers: a terminal or a spreadsheet must not obey them.
         texts = [no_formula(printable(text)) for text in (*origin, name)]
-        numbers = [metric.value, *(column.value(metric) for column in COLUMNS)]
+        sizes = [column.value(metric) for column in COLUMNS]
+        numbers = [metric.value, *sizes]
         scale = (metric.low, metric.high, metric.unit)
         # Not Python's True and False: other programs know the words in small letters.
         marks = (metric.higher_is_better, name == result.primary, run.text_only)

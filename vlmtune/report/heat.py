@@ -42,17 +42,20 @@ def heat(
         ((255, 219, 191), (102, 102, 102))
     """
     values = np.asarray(weights, dtype=np.float32)
-    values = np.sqrt((values / ((largest or values.max()) or 1.0)).clip(0, 1))
+    full = (largest or values.max()) or 1.0  # 1 where no patch has a weight
+    values = np.sqrt((values / full).clip(0, 1))
     left, top = round(box[0] * picture.width), round(box[1] * picture.height)
     width, height = round(box[2] * picture.width), round(box[3] * picture.height)
     size = max(1, width), max(1, height)
     # The model may have seen a part of the picture only; what it did not see stays dark.
     mask = Image.new("F", picture.size)
-    mask.paste(Image.fromarray(values).resize(size, Image.Resampling.BILINEAR), (left, top))
+    smooth = Image.fromarray(values).resize(size, Image.Resampling.BILINEAR)
+    mask.paste(smooth, (left, top))
     amount = np.asarray(mask).clip(0, 1)[:, :, None]
     colour = np.asarray(picture.convert("RGB"), dtype=np.float32)
-    grey = np.asarray(picture.convert("L"), dtype=np.float32)[:, :, None].repeat(3, axis=2)
+    grey = np.asarray(picture.convert("L"), dtype=np.float32)[:, :, None]
     warm = (1 - TINT) * colour + TINT * np.array(WARM)
+    # From dark grey where nothing is read to warm colour where most is.
     shown = (1 - amount) * DARK * grey + amount * warm
     return Image.fromarray(np.round(shown).clip(0, 255).astype(np.uint8))
 

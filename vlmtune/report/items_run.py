@@ -105,6 +105,7 @@ def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
     outcomes = tuple(row.outcome for row in rows)
     if like is None:
         clusters = _clusters(rows)
+        # An outcome below 0 can only be a cosine.
         unit = "fraction" if min(outcomes) >= 0 else "cosine"
         metric = _mean(outcomes, (clusters,), None, unit)
         name = "accuracy" if all(row.right is not None for row in rows) else "outcome"

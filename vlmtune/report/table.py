@@ -156,24 +156,24 @@ def check_runs(runs: Sequence[RunReport]) -> None:
 
 def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     """All metrics of all runs; benchmarks and metrics keep their order of first appearance."""
-    cells: dict[tuple[str, str, str, str, int], list[MetricValue | None]] = {}
+    text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
+    # By benchmark first: a later run may add metrics to one that is listed already.
+    cells: dict[tuple[str, str, str], dict[tuple[str, int], list[MetricValue | None]]] = {}
     primary = set()
     for i, run in enumerate(runs):
         for result in run.results:
+            section = (result.benchmark, result.version, result.convention)
             for name, metric in result.metrics.items():
-                key = (result.benchmark, result.version, result.convention, name, metric.n)
-                cells.setdefault(key, [None] * len(runs))[i] = metric
+                key = (name, metric.n)
+                row = cells.setdefault(section, {}).setdefault(key, [None] * len(runs))
+                row[i] = metric
                 if name == result.primary:
-                    primary.add(key)
-    # A later run may add metrics to a benchmark: they join the rows that it has already.
-    by_section: dict[tuple[str, str, str], list[tuple[str, str, str, str, int]]] = {}
-    for key in cells:
-        by_section.setdefault(key[:3], []).append(key)
-    text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
+                    primary.add((section, key))
     out = []
-    for keys in by_section.values():
-        for key in keys:
-            out.append(Row(*key[:4], key in primary, tuple(cells[key]), text_only))
+    for section, by_metric in cells.items():
+        for key, row in by_metric.items():
+            is_primary = (section, key) in primary
+            out.append(Row(*section, key[0], is_primary, tuple(row), text_only))
     return tuple(out)
 
 
