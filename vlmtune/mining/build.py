@@ -222,13 +222,14 @@ def nearest(
         >>> nearest(torch.eye(3), range(1), 2)[0]
         tensor([[1, 2]])
     """
-    queries = bank[rows.start : rows.stop].float()
-    query_rows = torch.arange(rows.start, rows.stop, device=bank.device)[:, None]
+    queries, device = bank[rows.start : rows.stop].float(), bank.device
+    query_rows = torch.arange(rows.start, rows.stop, device=device)[:, None]
+    # The best so far of each query: none at first.
     cosines = queries.new_empty(len(rows), 0)
-    numbers = torch.empty(len(rows), 0, dtype=torch.int64, device=bank.device)
+    numbers = torch.empty(len(rows), 0, dtype=torch.int64, device=device)
     for start in range(0, len(bank), columns):
         part = bank[start : start + columns].float()
-        number = torch.arange(start, start + len(part), device=bank.device).expand(len(rows), -1)
+        number = torch.arange(start, start + len(part), device=device).expand(len(rows), -1)
         # No row is its own neighbour.
         similar = (queries @ part.T).masked_fill_(number == query_rows, -torch.inf)
         # The best of before stand to the left: of equal cosines the lower number stays.

@@ -108,6 +108,7 @@ def _compare(
     elif len(new) == len(old) == 1:
         paired = paired_difference(new[0], old[0], clusters, **options)
     else:
+        # A frozen model is the same under any seed.
         varies = (_varies(run), _varies(first))
         paired = seeded_difference(new, old, clusters, varies=varies, **options)
     return Comparison(i, result, change, paired, "")

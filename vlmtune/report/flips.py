@@ -88,7 +88,8 @@ def _compared(
         for title, new, before in _parts(one, runs[one.run].name, runs[first].name, items):
             after = [row.outcome for row in new]
             earlier = [row.outcome for row in before]
-            out += _won_and_lost({**head, "title": title}, new, (before, new), after, earlier)
+            of_part = {**head, "title": title}
+            out += _won_and_lost(of_part, new, (before, new), after, earlier)
     return out
 
 
