@@ -159,13 +159,13 @@ class MinedNeighbours(BatchNeighbours):
     def _rank(self, group: Group) -> list[int]:
         """Returns other records by hardness, from the lists of the group's images in turns."""
         assert self._opened is not None
-        own = set(self._records(group))
+        group_records = set(self._records(group))
         ranked: dict[int, None] = {}
         lists = [self._opened.counterpart_rows(row) for row in self._rows(group)]
         for rows in zip_longest(*lists):
             known = [row for row in rows if row is not None]  # shorter lists have ended
             for number in self._record_of[known].tolist():
-                if number >= 0 and number not in own:
+                if number >= 0 and number not in group_records:
                     ranked[number] = None
         return list(ranked)
 

@@ -91,9 +91,9 @@ def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
         if metric is None or not beats_chance(metric):
             continue
         # The model with images must do better than this one to show that it looks at them.
-        blind, reached = runs[i].name, number(metric.value, metric.unit)
+        name, reached = runs[i].name, number(metric.value, metric.unit)
         lines.append(
-            f"{blind} reaches {reached} [{interval(metric)}], chance is {chance(metric)}: captions "
+            f"{name} reaches {reached} [{interval(metric)}], chance is {chance(metric)}: captions "
             "give some answers away without the image"
         )
         sign = 1 if metric.higher_is_better else -1
@@ -101,7 +101,7 @@ def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
             if cell is None or j in row.text_only or sign * (cell.value - metric.value) > 0:
                 continue
             score = number(cell.value, cell.unit)
-            lines.append(f"{runs[j].name} is no better than {blind} ({score} against {reached})")
+            lines.append(f"{runs[j].name} is no better than {name} ({score} against {reached})")
     return lines
 
 

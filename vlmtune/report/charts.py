@@ -114,12 +114,12 @@ class _Axis:
             return cls(0.0, 1.0, unit)
         if unit == "cosine":
             return cls(-1.0, 1.0, unit)
-        # Ranks have no upper end: the axis ends a little beyond all that is drawn.
-        drawn: list[float | None] = []
+        # Ranks have no upper end: the axis ends a little beyond all that is shown.
+        numbers: list[float | None] = []
         for cell in chain.from_iterable(row.cells for row in rows):
             if cell is not None:
-                drawn += [cell.value, cell.high, cell.chance]
-        top = max(x for x in drawn if x is not None)
+                numbers += [cell.value, cell.high, cell.chance]
+        top = max(x for x in numbers if x is not None)
         return cls(0.0, 1.05 * top or 1.0, unit)
 
     def position(self, value: float) -> float:

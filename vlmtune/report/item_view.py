@@ -36,13 +36,13 @@ def item_view(
         images.append({"uri": thumbnails(image), "name": image.path.name, "pairs": pairs})
     # A 2 x 2 item has its four scores as a square too, one for each run.
     names = ("before", "after") if len(by_run) == 2 else ("scores",)
-    squares = []
+    by_name = []
     for name, one in zip(names, by_run, strict=True):
         four_scores = square(one)
         if four_scores is not None:
-            squares.append({"name": name, **four_scores})
+            by_name.append({"name": name, **four_scores})
     ranked = {"names": names, "queries": rankings(by_run), "whole": row.rank is None}
-    return {**view, "images": images, "four_scores": squares, "ranked": ranked}
+    return {**view, "images": images, "four_scores": by_name, "ranked": ranked}
 
 
 def _gain(by_run: Sequence[ItemRow | None]) -> float | None:

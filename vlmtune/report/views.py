@@ -154,12 +154,12 @@ class Views:
         """The result of each run for the benchmark of a row; None for text-only runs."""
         out: list[Result | None] = []
         for run in self.runs:
-            found = None
+            matching = None
             for result in run.results:
                 of = (result.benchmark, result.version, result.convention)
                 if of == (row.benchmark, row.version, row.convention) and not run.text_only:
-                    found = result
-            out.append(found)
+                    matching = result
+            out.append(matching)
         return out
 
     def _cell(self, row: Row, i: int) -> dict[str, Any] | None:

@@ -160,8 +160,11 @@ class Part:
         ends = lengths.cumsum(0)
         # From a token's place in the result to its place in the file.
         shift = (starts - ends + lengths).repeat_interleave(lengths)
-        places = torch.arange(len(shift)) + shift
-        numbers, scales = self._tokens.index_select(0, places), self._scales.index_select(0, places)
+        positions = torch.arange(len(shift)) + shift
+        numbers, scales = (
+            self._tokens.index_select(0, positions),
+            self._scales.index_select(0, positions),
+        )
         return numbers, scales, lengths
 
 
