@@ -132,11 +132,13 @@ def test_neighbours_that_say_nothing_false_are_no_counterparts(tmp_path):
 
 
 def test_without_scores_only_images_are_compared(tmp_path):
-    captions, x = toy()
     cache = build(tmp_path)
     assert not cache.scored
-    assert cache.similar("image3") == brute(captions, x, K)["image3"][0]
+    assert cache.similar("image3") == brute(*toy(), K)["image3"][0]
     assert cache.false_captions("image3") == []
+    assert (len(cache), "image3" in cache, "nobody" in cache) == (N, True, False)
+    with refused("'nobody'"):
+        cache.similar("nobody")
 
 
 def test_a_killed_build_goes_on(tmp_path):
@@ -185,16 +187,12 @@ def test_a_damaged_tile_is_computed_again(tmp_path, damage):
     assert cache.false_captions("image6") == brute(*toy(), K)["image6"][1]
 
 
-def test_a_whole_cache_is_opened_and_not_built(tmp_path):
-    build(tmp_path, Scoring())
-    open_or_build_cache(tmp_path, key(), toy()[0], unavailable, Scoring(die_at=0))
-
-
 @pytest.mark.parametrize(
     "change", [{"source": "d"}, {"backbone": "e"}, {"scorer": "f"}, {"neighbours": 2}]
 )
-def test_another_key_is_another_cache(tmp_path, change):
+def test_only_another_key_is_another_cache(tmp_path, change):
     build(tmp_path, Scoring())
+    open_or_build_cache(tmp_path, key(), toy()[0], unavailable, Scoring(die_at=0))
     scoring = Scoring()
     build(tmp_path, scoring, **change)
     assert scoring.calls
@@ -274,12 +272,3 @@ def test_bad_numbers_are_refused(tmp_path):
     file.touch()
     with refused("folder"):
         build(file)
-
-
-def test_what_is_not_in_the_cache_is_said(tmp_path):
-    cache = build(tmp_path)
-    with refused("'nobody'"):
-        cache.similar("nobody")
-    assert "image3" in cache
-    assert "nobody" not in cache
-    assert len(cache) == N

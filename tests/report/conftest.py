@@ -2,6 +2,7 @@ import pytest
 from PIL import Image
 
 from vlmtune.report.run_report import Provenance, RunReport
+from vlmtune.results.item_row import ItemRow
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
@@ -56,3 +57,20 @@ def make_run(tmp_path):
         return RunReport(name, provenance, results, more.get("curves", curves))
 
     return make
+
+
+@pytest.fixture
+def item_rows(tmp_path):
+    """Makes items of an image with a true and a false caption; every second image is a crop."""
+    path = tmp_path / "a.png"
+    Image.new("RGB", (20, 10), "red").save(path)
+    images = [ImageRef(path), ImageRef(path, (2, 2, 4, 4))]
+
+    def made(outcomes, scores, false=None):
+        rows = []
+        for i, (outcome, score) in enumerate(zip(outcomes, scores, strict=True)):
+            texts, grid = (f"right {i}", f"wrong {i}"), (((True, False),), ((score, false),))
+            rows.append(ItemRow(f"cola/{i}", "cola", outcome, (images[i % 2],), texts, *grid))
+        return tuple(rows)
+
+    return made

@@ -35,6 +35,8 @@ def test_numbers_without_interval_or_chance():
     lane = result.lines[0].lanes[0]
     assert result.lines[0].chance is None
     assert lane.low == lane.at == lane.high == pytest.approx(100 / 1.05, abs=0.01)
+    zero = MetricValue(0.0, 5, unit="rank")
+    assert chart([row(zero)], [("", "")], ["one"], [0]).lines[0].lanes[0].at == 0.0
 
 
 def test_each_unit_has_its_own_axis():
@@ -48,8 +50,3 @@ def test_each_unit_has_its_own_axis():
     notes = [[line.note.split()[0] for line in one.lines] for one in result]
     assert notes == [["accuracy", "other"], ["rank"]]
     assert charts(rows[2:3], ["one"], [0]) == []
-
-
-def test_ranks_of_zero_have_an_axis():
-    metric = MetricValue(0.0, 5, unit="rank")
-    assert chart([row(metric)], [("", "")], ["one"], [0]).lines[0].lanes[0].at == 0.0

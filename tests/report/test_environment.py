@@ -19,14 +19,22 @@ def test_now_is_utc():
     assert datetime.fromisoformat(now()).utcoffset().total_seconds() == 0
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_commit_and_changes(tmp_path):
-    def git(*arguments):
+@pytest.fixture
+def git(tmp_path):
+    """Runs git in a new repository."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+
+    def run(*arguments):
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         command = ["git", "-C", str(tmp_path), *who, *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    git("init")
+    run("init")
+    return run
+
+
+def test_commit_and_changes(git, tmp_path):
     assert git_commit(tmp_path) == "unknown"
     (tmp_path / "a").write_text("1")
     git("add", "a")
@@ -37,15 +45,8 @@ def test_commit_and_changes(tmp_path):
     assert git_commit(tmp_path) == f"{commit}-dirty"
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_commit_is_that_of_the_code_and_not_of_where_it_is_run(tmp_path, monkeypatch):
-    def git(*arguments):
-        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        command = ["git", "-C", str(tmp_path), *who, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
+def test_the_commit_is_that_of_the_code_and_not_of_where_it_is_run(git, tmp_path, monkeypatch):
     here = git_commit(Path(environment.__file__).parent)
-    git("init")
     git("commit", "-m", "a", "--no-verify", "--allow-empty")
     monkeypatch.chdir(tmp_path)
     assert code_commit() == here

@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import pytest
-from PIL import Image
 
 from vlmtune.report import flips as module
 from vlmtune.report.differences import compare_with_first
@@ -15,28 +14,6 @@ from vlmtune.types import ImageRef
 
 
 @pytest.fixture
-def rows(tmp_path):
-    """Items of an image with a true and a false caption, which has a score if one is given."""
-    Image.new("RGB", (20, 10), "red").save(tmp_path / "a.png")
-
-    def made(outcomes, scores, false=None):
-        return tuple(
-            ItemRow(
-                f"cola/{i}",
-                "cola",
-                outcome,
-                (ImageRef(tmp_path / "a.png"),),
-                (f"right {i}", f"wrong {i}"),
-                ((True, False),),
-                ((score, false),),
-            )
-            for i, (outcome, score) in enumerate(zip(outcomes, scores, strict=True))
-        )
-
-    return made
-
-
-@pytest.fixture
 def run(make_run):
     def made(name, outcomes):
         accuracy = MetricValue(sum(outcomes) / len(outcomes), len(outcomes), 0.5)
@@ -46,13 +23,13 @@ def run(make_run):
     return made
 
 
-def test_won_and_lost_items_are_shown(rows, run, tmp_path):
+def test_won_and_lost_items_are_shown(item_rows, run, tmp_path):
     """Of three items the first is won, the second lost, the third is as before."""
     old, new = (0.0, 1.0, 1.0), (1.0, 0.0, 1.0)
     runs = [run("old", old), run("new", new)]
     items = {
-        "old": {"cola": rows(old, (1.0, 2.0, 3.0))},
-        "new": {"cola": rows(new, (4.0, 5.0, 6.0))},
+        "old": {"cola": item_rows(old, (1.0, 2.0, 3.0))},
+        "new": {"cola": item_rows(new, (4.0, 5.0, 6.0))},
     }
     page = write_report(tmp_path / "out", runs, items)
     text = (tmp_path / "out/report.md").read_text()
@@ -72,10 +49,10 @@ def test_won_and_lost_items_are_shown(rows, run, tmp_path):
     assert "Won and lost" not in (tmp_path / "out/report.md").read_text()  # of other items
 
 
-def test_of_a_run_alone_right_and_wrong_items_are_shown(rows, run, tmp_path):
+def test_of_a_run_alone_right_and_wrong_items_are_shown(item_rows, run, tmp_path):
     """The third item is neither."""
     outcomes = (1.0, 0.0, 0.5, 1.0)
-    items = {"one": {"cola": rows(outcomes, (1.0, 2.0, 3.0, 4.0))}}
+    items = {"one": {"cola": item_rows(outcomes, (1.0, 2.0, 3.0, 4.0))}}
     right, wrong = flips((), [run("one", outcomes)], items)
     assert (right["verdict"], right["total"], right["good"]) == ("right", 2, True)
     assert (wrong["verdict"], wrong["total"], wrong["good"]) == ("wrong", 1, False)
@@ -86,27 +63,27 @@ def test_of_a_run_alone_right_and_wrong_items_are_shown(rows, run, tmp_path):
     assert "## Right and wrong items\n\n### cola, one: right 2\n\n- cola/0: ✓ right 0 (1);" in text
 
 
-def test_groups_share_the_pictures(rows, run, monkeypatch):
+def test_groups_share_the_pictures(item_rows, run, monkeypatch):
     """Of 5 + 3 pictures with room for 6, each group gets 3."""
     monkeypatch.setattr(module, "PICTURES", 6)
     new = (1.0,) * 5 + (0.0,) * 3
     runs = [run("old", tuple(1 - x for x in new)), run("new", new)]
-    groups = flips(compare_with_first(runs), runs, {"new": {"cola": rows(new, new)}})
+    groups = flips(compare_with_first(runs), runs, {"new": {"cola": item_rows(new, new)}})
     assert [(group["total"], len(group["items"])) for group in groups] == [(5, 3), (3, 3)]
     monkeypatch.setattr(module, "PICTURES", 0)
-    groups = flips(compare_with_first(runs), runs, {"new": {"cola": rows(new, new)}})
+    groups = flips(compare_with_first(runs), runs, {"new": {"cola": item_rows(new, new)}})
     assert [len(group["items"]) for group in groups] == [1, 1]
 
 
-def test_margins(rows, run):
+def test_margins(item_rows, run):
     """From 1 - 0.5 to 0.25 - 0.75 the margin falls by 1."""
-    (before,), (after,) = rows((1.0,), (1.0,), 0.5), rows((0.0,), (0.25,), 0.75)
+    (before,), (after,) = item_rows((1.0,), (1.0,), 0.5), item_rows((0.0,), (0.25,), 0.75)
     runs = [run("old", (1.0, 1.0)), run("new", (0.0, 1.0))]
     items = {"old": {"cola": (before, before)}, "new": {"cola": (after, before)}}
     (lost,) = flips(compare_with_first(runs), runs, items)
     assert lost["items"][0]["gain"] == -1.0
     assert margin(before) == 0.5
-    assert margin(rows((1.0,), (1.0,))[0]) is None  # the false caption has no score
+    assert margin(item_rows((1.0,), (1.0,))[0]) is None  # the false caption has no score
     assert margin(ItemRow("a", "b", 1.0)) is None
     two = replace(before, images=before.images * 2, true=((True, False), (False, True)))
     assert margin(replace(two, scores=((1.0, 0.5), (0.75, 0.5)))) == (0.5 - 0.25) / 2

@@ -2,15 +2,17 @@ import csv
 import io
 from dataclasses import replace
 
+import pytest
+
 from tests.refusals import refused
-from vlmtune.report.formats import COLUMNS, to_csv, to_latex
+from vlmtune.report.formats import CSV_COLUMNS, to_csv, to_latex
 
 
 def test_every_number_of_every_run_is_a_line(make_run):
     second = replace(make_run("mm", 0.1 + 0.2), text_only=True)
     runs = [make_run("zero, shot", 0.2, trained=0), second]
     lines = list(csv.DictReader(io.StringIO(to_csv(runs))))
-    assert tuple(lines[0]) == COLUMNS
+    assert tuple(lines[0]) == CSV_COLUMNS
     assert len(lines) == sum(len(r.metrics) for run in runs for r in run.results)
     first = lines[0]
     names = (first["run"], first["benchmark"], first["metric"])
@@ -55,14 +57,13 @@ def test_a_missing_number_is_a_dash_and_conventions_are_named(make_run):
     )
 
 
-def test_a_name_cannot_command_a_terminal(make_run):
-    text = to_csv([make_run("\x1b[31mred\x1b]0;t\x07", 0.2)])
-    assert {line["run"] for line in csv.DictReader(io.StringIO(text))} == {
-        r"\x1b[31mred\x1b]0;t\x07"
-    }
-
-
-def test_a_name_is_no_formula_of_a_spreadsheet(make_run):
-    for name in ('=HYPERLINK("evil")', "+1", "-1", "@SUM(A1)"):
-        lines = list(csv.DictReader(io.StringIO(to_csv([make_run(name, 0.2)]))))
-        assert {line["run"] for line in lines} == {f"'{name}"}
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("\x1b[31mred\x1b]0;t\x07", r"\x1b[31mred\x1b]0;t\x07"),
+        *((name, f"'{name}") for name in ('=HYPERLINK("evil")', "+1", "-1", "@SUM(A1)")),
+    ],
+)
+def test_a_name_commands_neither_a_terminal_nor_a_spreadsheet(make_run, name, written):
+    text = to_csv([make_run(name, 0.2)])
+    assert {line["run"] for line in csv.DictReader(io.StringIO(text))} == {written}

@@ -187,15 +187,6 @@ def test_text_only_rows_and_repeated_captions_are_caveats(rich):
     assert len(page.classes("flag")) == 3 + 3 * 3  # three flagged scores, three caveats on each
 
 
-def test_repeats_are_listed(make_run):
-    run = make_run("a")
-    repeat = Repeat("caption", 1, 9, (Occurrence((4,), ("a/4.png",), ("a <b> dog",)),))
-    first = replace(run.results[0], repeats=(repeat,))
-    text = Page(to_html([replace(run, results=(first, *run.results[1:]))])).flat()
-    assert "items whose right caption is also a wrong one: 1 of 9" in text
-    assert '4 (a/4.png): "a <b> dog"' in text
-
-
 def test_many_benchmarks_have_no_tiles_and_a_contents(make_run):
     run = make_run("a")
     many = [replace(run.results[0], benchmark=f"b{i}", examples=()) for i in range(5)]

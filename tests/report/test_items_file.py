@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from tests.refusals import refused
 from vlmtune.report.items_file import check_format, items_beside, read_items, write_items
@@ -14,34 +13,11 @@ from vlmtune.results.item_row import ItemRow
 from vlmtune.types import ImageRef
 
 
-@pytest.fixture
-def rows(tmp_path):
-    """Three items of an image with a true and a false caption; the second image is a crop."""
-    Image.new("RGB", (20, 10), "red").save(tmp_path / "a.png")
-    images = [ImageRef(tmp_path / "a.png"), ImageRef(tmp_path / "a.png", (2, 2, 4, 4))]
-
-    def made(outcomes, scores):
-        return tuple(
-            ItemRow(
-                f"cola/{i}",
-                "cola",
-                outcome,
-                (images[i % 2],),
-                (f"right {i}", f"wrong {i}"),
-                ((True, False),),
-                ((score, None),),
-            )
-            for i, (outcome, score) in enumerate(zip(outcomes, scores, strict=True))
-        )
-
-    return made
-
-
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
-def test_items_are_read_as_they_were_written(rows, tmp_path, suffix):
+def test_items_are_read_as_they_were_written(item_rows, tmp_path, suffix):
     if suffix == ".parquet":
         pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    written = rows((1.0, 0.0, 0.5), (0.25, 0.5, 0.75))
+    written = item_rows((1.0, 0.0, 0.5), (0.25, 0.5, 0.75))
     stored = replace(written[0], images=(ImageRef(Path("b, c.png"), None, False),))
     odd = replace(stored, id="odd", captions=('a "quoted", red</script>', "two\nlines é"))
     other = ItemRow("classes/0", "classes", 1.0)
@@ -51,8 +27,8 @@ def test_items_are_read_as_they_were_written(rows, tmp_path, suffix):
     assert read == {"cola": (*written, odd, query), "classes": (other,)}
 
 
-def test_a_line_of_json_has_the_columns(rows, tmp_path):
-    write_items(tmp_path / "items.jsonl", rows((1.0, 0.0, 0.5), (0.25, 0.5, 0.75)))
+def test_a_line_of_json_has_the_columns(item_rows, tmp_path):
+    write_items(tmp_path / "items.jsonl", item_rows((1.0, 0.0, 0.5), (0.25, 0.5, 0.75)))
     lines = [json.loads(line) for line in (tmp_path / "items.jsonl").read_text().splitlines()]
     assert lines[1] == {
         "benchmark": "cola",
@@ -68,8 +44,8 @@ def test_a_line_of_json_has_the_columns(rows, tmp_path):
     assert "right" not in lines[2]  # neither right nor wrong
 
 
-def test_cells_of_csv_hold_lists_as_json(rows, tmp_path):
-    write_items(tmp_path / "items.csv", rows((1.0, 0.0), (0.25, 0.5)))
+def test_cells_of_csv_hold_lists_as_json(item_rows, tmp_path):
+    write_items(tmp_path / "items.csv", item_rows((1.0, 0.0), (0.25, 0.5)))
     with (tmp_path / "items.csv").open(newline="") as file:
         head, first, second = csv.reader(file)
     assert head[:4] == ["benchmark", "id", "right", "outcome"]
@@ -81,9 +57,9 @@ def test_cells_of_csv_hold_lists_as_json(rows, tmp_path):
     assert dict(zip(head, first, strict=True))["boxes"] == ""
 
 
-def test_parquet_has_typed_columns(rows, tmp_path):
+def test_parquet_has_typed_columns(item_rows, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
-    write_items(tmp_path / "items.parquet", rows((1.0, 0.0), (0.25, 0.5)))
+    write_items(tmp_path / "items.parquet", item_rows((1.0, 0.0), (0.25, 0.5)))
     schema = parquet.read_schema(tmp_path / "items.parquet")
     types = {name: str(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
     assert types["scores"] == "list<element: list<element: double>>"
@@ -113,47 +89,34 @@ def test_parquet_without_pyarrow_is_refused(monkeypatch, tmp_path):
         check_format(tmp_path / "items.txt")
 
 
+def line(**cells):
+    return json.dumps({"benchmark": "b", "id": 1, "right": True} | cells) + "\n"
+
+
+ONE = {"files": ["a"], "captions": ["x"], "true": [[True]]}
+WRONG = [
+    ("[1]\n", "row 1 of .*a.jsonl, got \\[1\\] at the top"),
+    ("{}\n", "got nothing at benchmark"),
+    ("no json\n", "JSONDecodeError"),
+    (line() + '{"benchmark": "b"}\n', "row 2 of .*got nothing at id"),
+    ('{"benchmark": "b", "id": 1}\n', "neither a cell 'outcome' nor 'right'"),
+    (line(outcome=2), "got 2 at outcome"),
+    (line(**ONE | {"captions": ["x", "y"]}), "true that are not 1 lists of 2 values"),
+    (line(right="x"), "got 'x' at right"),
+    (line(rank=-1), "got -1 at rank"),
+    (line(rank=float("inf")), "at rank"),
+    (line(upright="x"), "at upright"),
+    (line(**ONE | {"true": [["no such"]]}), "got 'no such' at true/0/0"),
+    (line(**ONE, scores=[["0.5"]]), "got '0.5' at scores/0/0"),
+    (line(files=["a"], boxes=[None, None]), "ValueError"),
+    ("[" * 100_000 + "\n", "RecursionError"),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("a.jsonl", "[1]\n", "row 1 of .*a.jsonl, got \\[1\\] at the top"),
-        ("a.jsonl", "{}\n", "got nothing at benchmark"),
-        ("a.jsonl", "no json\n", "JSONDecodeError"),
-        (
-            "a.jsonl",
-            '{"benchmark": "b", "id": 1, "right": true}\n{"benchmark": "b"}\n',
-            "row 2 of .*got nothing at id",
-        ),
-        ("a.jsonl", '{"benchmark": "b", "id": 1}\n', "neither a cell 'outcome' nor 'right'"),
-        ("a.jsonl", '{"benchmark": "b", "id": 1, "outcome": 2}\n', "got 2 at outcome"),
-        (
-            "a.jsonl",
-            '{"benchmark": "b", "id": 1, "right": true, "files": ["a"], "captions": ["x", "y"], '
-            '"true": [[true]]}\n',
-            "true that are not 1 lists of 2 values",
-        ),
-        ("a.jsonl", '{"benchmark": "b", "id": 1, "right": "x"}\n', "got 'x' at right"),
-        ("a.jsonl", '{"benchmark": "b", "id": 1, "right": true, "rank": -1}\n', "got -1 at rank"),
-        ("a.jsonl", '{"benchmark": "b", "id": 1, "right": true, "rank": 1e999}\n', "at rank"),
-        ("a.jsonl", '{"benchmark": "b", "id": 1, "right": true, "upright": "x"}\n', "at upright"),
-        (
-            "a.jsonl",
-            '{"benchmark": "b", "id": 1, "right": true, "files": ["a"], "captions": ["x"], '
-            '"true": [["no such"]]}\n',
-            "got 'no such' at true/0/0",
-        ),
-        (
-            "a.jsonl",
-            '{"benchmark": "b", "id": 1, "right": true, "files": ["a"], "captions": ["x"], '
-            '"true": [[true]], "scores": [["0.5"]]}\n',
-            "got '0.5' at scores/0/0",
-        ),
-        (
-            "a.jsonl",
-            '{"benchmark": "b", "id": 1, "right": true, "files": ["a"], "boxes": [null, null]}\n',
-            "ValueError",
-        ),
-        ("a.jsonl", "[" * 100_000 + "\n", "RecursionError"),
+        *(("a.jsonl", text, reason) for text, reason in WRONG),
         ("a.csv", "benchmark,id,right\nb,1,true,9\n", "another number of cells"),
         ("a.csv", "benchmark,id,right,captions\nb,1,true,a dog\n", "JSONDecodeError"),
         ("a.csv", "benchmark,id,right\nb,1,perhaps\n", "perhaps"),

@@ -11,13 +11,10 @@ import subprocess
 from dataclasses import replace
 
 import pytest
-from PIL import Image
 
 from vlmtune.report.html import write_report
-from vlmtune.results.item_row import ItemRow
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
-from vlmtune.types import ImageRef
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
@@ -89,23 +86,15 @@ results.closed = all("details.items").some((x) => x.open);
 
 
 @pytest.fixture
-def page(make_run, tmp_path):
+def page(make_run, item_rows, tmp_path):
     """Of cola, 0 and 1 are won, 2 is lost; of aro and bivlc, 0 is won."""
-    Image.new("RGB", (20, 10), "red").save(tmp_path / "a.png")
 
     def rows(name, outcomes, margins):
-        return tuple(
-            ItemRow(
-                f"{name}/{i}",
-                name,
-                outcome,
-                (ImageRef(tmp_path / "a.png"),),
-                ("right zebra" if (name, i) == ("cola", 1) else f"right {i}", "wrong"),
-                ((True, False),),
-                ((margin, 0.0),),
-            )
-            for i, (outcome, margin) in enumerate(zip(outcomes, margins, strict=True))
-        )
+        made = item_rows(outcomes, margins, 0.0)
+        named = [replace(row, id=f"{name}/{i}", benchmark=name) for i, row in enumerate(made)]
+        if name == "cola":
+            named[1] = replace(named[1], captions=("right zebra", "wrong"))
+        return tuple(named)
 
     def run(name, cola, aro, bivlc):
         results = []
@@ -121,15 +110,10 @@ def page(make_run, tmp_path):
     # Margins of the won items of cola grow by 0.5 and by 2.
     margins = {"old": ((-0.25, -1.0, 1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0, -1.0))}
     margins["new"] = ((0.25, 1.0, -1.0, 1.0), (1.0, 1.0), (1.0, -1.0, -1.0))
-    items = {
-        name: {
-            benchmark: rows(benchmark, *pair)
-            for benchmark, *pair in zip(
-                ("cola", "aro", "bivlc"), outcomes, margins[name], strict=True
-            )
-        }
-        for name, outcomes in (("old", old), ("new", new))
-    }
+    items = {}
+    for name, outcomes in (("old", old), ("new", new)):
+        parts = zip(("cola", "aro", "bivlc"), outcomes, margins[name], strict=True)
+        items[name] = {benchmark: rows(benchmark, *pair) for benchmark, *pair in parts}
     return write_report(tmp_path / "report", runs, items)
 
 

@@ -81,12 +81,6 @@ def test_a_false_pair_must_be_below_both_true_ones():
     assert crosses(0.0, 0.0, 0.0, 0.0) == [False, True, True, False]
 
 
-def test_conventions_have_their_own_sections(views_of):
-    strict, other = views_of({}, {"convention": "reference", "kind": "compositional"})
-    assert (strict["convention"], other["convention"]) == ("strict", "reference")
-    assert [cell is None for cell in strict["rows"][0]["cells"]] == [False, True]
-
-
 def row(name, unit="fraction", n=9, primary=False):
     return Row("b", "1", "strict", name, primary, (MetricValue(0.5, n, 0.25, unit=unit),))
 

@@ -44,20 +44,42 @@ def model_of(folder: Path, adapter: Adapter) -> Model:
     return Model(backbone, adapter, batch_size=4)
 
 
-@pytest.fixture
+def attached(adapter: Adapter, backbone: OpenClip) -> Adapter:
+    adapter.attach(backbone)
+    return adapter
+
+
+@pytest.fixture(scope="module")
 def dual(model_folder):
     return model_of(model_folder, LinearProbe())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def joint(model_folder):
     return model_of(model_folder, GroundedWords(heads=2))
 
 
 @pytest.fixture
 def photos(tmp_path) -> Path:
+    return write_photos(tmp_path / "my photos")
+
+
+@pytest.fixture(scope="module")
+def whole(joint, tmp_path_factory) -> Path:
+    """An index of the photos beside it, by the joint adapter."""
+    folder = tmp_path_factory.mktemp("whole")
+    build_index([write_photos(folder / "my photos")], joint, folder / "index", "x")
+    return folder / "index"
+
+
+@pytest.fixture
+def copied(whole, tmp_path) -> Path:
+    """A copy of it that may be damaged."""
+    return shutil.copytree(whole, tmp_path / "index")
+
+
+def write_photos(folder: Path) -> Path:
     """Nine images in folders whose names have spaces, and a text file."""
-    folder = tmp_path / "my photos"
     for i, left in enumerate(COLOURS):
         (folder / f"sub [{i}] ü").mkdir(parents=True)
         for j, right in enumerate(COLOURS):
@@ -90,22 +112,23 @@ def encoded(monkeypatch) -> list[int]:
 # -- what is found ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("caption", CAPTIONS)
-def test_a_dual_adapter_finds_what_it_ranks_first(dual, photos, tmp_path, caption):
+def test_a_dual_adapter_finds_what_it_ranks_first(dual, photos, tmp_path):
     assert build_index([photos], dual, tmp_path / "index", "dual").images == 9
     index, files = opened(tmp_path / "index", dual), images(photos)
     assert (len(index), list(index.paths)) == (9, files)
-    wanted = [(files[i], score) for i, score in dual.rank(caption, files)]
-    for top, recall in ((9, 1), (4, 100), (1, 1)):
-        hits = index.search(caption, top, recall)
-        assert [hit.path for hit in hits] == [path for path, _ in wanted[:top]]
-        assert [hit.score for hit in hits] == pytest.approx([x for _, x in wanted[:top]], abs=1e-4)
+    torch.testing.assert_close(
+        vectors_in(tmp_path / "index"), dual.encode_image(files), rtol=1e-4, atol=1e-5
+    )
+    for caption in CAPTIONS:
+        wanted = [Hit(files[i], score) for i, score in dual.rank(caption, files)]
+        for top, recall in ((9, 1), (4, 100), (1, 1)):
+            assert_same(index.search(caption, top, recall), wanted[:top])
 
 
-def test_the_vectors_are_the_embeddings(dual, photos, tmp_path):
-    build_index([photos], dual, tmp_path / "index", "dual")
-    wanted = dual.encode_image(images(photos))
-    torch.testing.assert_close(vectors_in(tmp_path / "index"), wanted, rtol=1e-4, atol=1e-5)
+def assert_same(found: list[Hit], wanted: list[Hit], tolerance: float = 1e-4) -> None:
+    assert [hit.path for hit in found] == [hit.path for hit in wanted]
+    scores = [hit.score for hit in wanted]
+    assert [hit.score for hit in found] == pytest.approx(scores, abs=tolerance)
 
 
 def vectors_in(index: Path) -> torch.Tensor:
@@ -127,33 +150,30 @@ def test_the_vectors_of_a_joint_adapter_are_those_of_its_backbone(model_folder, 
 
 
 @pytest.mark.parametrize("adapter", [GroundedWords(heads=2), MMAdapter(heads=2)])
-@pytest.mark.parametrize("caption", CAPTIONS)
-def test_a_joint_adapter_scores_what_its_vectors_find(
-    model_folder, photos, tmp_path, adapter, caption
-):
+def test_a_joint_adapter_scores_what_its_vectors_find(model_folder, photos, tmp_path, adapter):
     """Recall vectors where the adapter has some, else the embeddings of its backbone."""
     joint = model_of(model_folder, adapter)
     build_index([photos], joint, tmp_path / "index", "joint")
     index, files = opened(tmp_path / "index", joint), images(photos)
-    scores = joint.score(files, caption)[:, 0]
-    spread = float(scores.max() - scores.min())
-    if isinstance(adapter, GroundedWords):
-        encoder = Encoder(joint)
-        with encoder.evaluation():
-            recalled, _ = encoder.encode_text([caption])
-            near = recalled @ encoder.recall_images(index._images(range(9))).T
-        first = [files[i] for i in near[0].argsort(descending=True)]
-    else:
-        frozen = Model(joint.backbone, attached(ZeroShot(), joint.backbone))
+    frozen = Model(joint.backbone, attached(ZeroShot(), joint.backbone))
+    encoder = Encoder(joint)
+    for caption in CAPTIONS:
+        scores = joint.score(files, caption)[:, 0]
+        spread = float(scores.max() - scores.min())
         first = [files[i] for i, _ in frozen.rank(caption, files)]
-    for top, recall in ((9, 9), (2, 5), (4, 1)):
-        hits = index.search(caption, top, recall)
-        assert {hit.path for hit in hits} <= set(first[: max(top, recall)])
-        assert len(hits) == top
-        known = torch.tensor([float(scores[files.index(hit.path)]) for hit in hits])
-        found = torch.tensor([hit.score for hit in hits])
-        assert float((known - found).abs().max()) < 0.02 * spread
-        assert found.tolist() == sorted(found.tolist(), reverse=True)
+        if isinstance(adapter, GroundedWords):
+            with encoder.evaluation():
+                recalled, _ = encoder.encode_text([caption])
+                near = recalled @ encoder.recall_images(index._images(range(9))).T
+            first = [files[i] for i in near[0].argsort(descending=True)]
+        for top, recall in ((9, 9), (2, 5), (4, 1)):
+            hits = index.search(caption, top, recall)
+            assert {hit.path for hit in hits} <= set(first[: max(top, recall)])
+            assert len(hits) == top
+            known = torch.tensor([float(scores[files.index(hit.path)]) for hit in hits])
+            found = torch.tensor([hit.score for hit in hits])
+            assert float((known - found).abs().max()) < 0.02 * spread
+            assert found.tolist() == sorted(found.tolist(), reverse=True)
 
 
 @pytest.mark.parametrize("adapter", [LinearProbe(), GroundedWords(heads=2), MMAdapter(heads=2)])
@@ -165,27 +185,17 @@ def test_many_captions_find_what_each_finds(model_folder, photos, tmp_path, adap
     results = index.search_all(CAPTIONS, 4, 6)
     assert len(results) == 3
     for caption, hits in zip(CAPTIONS, results, strict=True):
-        alone = index.search(caption, 4, 6)
-        assert [hit.path for hit in hits] == [hit.path for hit in alone]
-        assert [hit.score for hit in hits] == pytest.approx([x for _, x in alone], abs=1e-4)
+        assert_same(hits, index.search(caption, 4, 6))
     assert index.search_all([], 4) == []
 
 
-def attached(adapter: Adapter, backbone: OpenClip) -> Adapter:
-    adapter.attach(backbone)
-    return adapter
-
-
-def test_chunks_do_not_change_scores(joint, photos, tmp_path, monkeypatch):
-    build_index([photos], joint, tmp_path / "index", "joint")
-    index = opened(tmp_path / "index", joint)
-    whole = index.search(CAPTIONS[0], 9)
-    for size in (None, 4):
-        joint.adapter.chunk = 2
-        monkeypatch.setattr(opening, "SCORED", size or opening.SCORED)
-        hits = index.search(CAPTIONS[0], 9)
-        assert [hit.path for hit in hits] == [hit.path for hit in whole]
-        assert [hit.score for hit in hits] == pytest.approx([x for _, x in whole], abs=1e-4)
+def test_chunks_do_not_change_scores(joint, whole, monkeypatch):
+    index = opened(whole, joint)
+    wanted = index.search(CAPTIONS[0], 9)
+    monkeypatch.setattr(joint.adapter, "chunk", 2)
+    assert_same(index.search(CAPTIONS[0], 9), wanted)
+    monkeypatch.setattr(opening, "SCORED", 4)
+    assert_same(index.search(CAPTIONS[0], 9), wanted)
 
 
 def test_tokens_of_different_lengths_come_back(tmp_path):
@@ -226,23 +236,6 @@ def test_no_image_is_read_to_answer(joint, photos, tmp_path):
     build_index([photos], joint, tmp_path / "index", "joint")
     shutil.rmtree(photos)
     assert len(opened(tmp_path / "index", joint).search("red", 3)) == 3
-
-
-def test_an_index_is_found_by_the_vector_alone(model_folder, tmp_path):
-    """A vector by hand: the image whose embedding is the caption's own comes first."""
-    backbone = OpenClip(str(model_folder))
-    model = Model(backbone, attached(ZeroShot(), backbone))
-    for i in range(4):
-        halves("red", "blue", i).save(tmp_path / f"{i}.png")
-    build_index(sorted(tmp_path.glob("*.png")), model, tmp_path / "index", "x")
-    index = opened(tmp_path / "index", model)
-    text = normalize(model.encode_text("a red cube"), dim=1)
-    index._parts[0].vectors[2] = text[0]
-    index._faiss.reset()
-    index._faiss.add(index._parts[0].vectors.numpy())
-    best = index.search("a red cube", 1)[0]
-    scale = model.backbone.logit_scale
-    assert best == Hit(tmp_path / "2.png", pytest.approx(scale, rel=1e-4))
 
 
 def test_files_with_one_content_are_all_found(dual, tmp_path, encoded):
@@ -289,17 +282,13 @@ def test_only_new_and_changed_images_are_encoded(dual, photos, tmp_path, encoded
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_an_index_of_many_parts_finds_the_same(joint, photos, tmp_path, monkeypatch, size):
-    build_index([photos], joint, tmp_path / "one", "x")
+def test_an_index_of_many_parts_finds_the_same(joint, whole, tmp_path, monkeypatch, size):
     monkeypatch.setattr(build, "PART_ROWS", size)
-    build_index([photos], joint, tmp_path / "many", "x")
+    build_index([whole.parent], joint, tmp_path / "many", "x")
     assert len(list((tmp_path / "many").glob("part-*"))) == -(-9 // size)
-    one, many = (opened(tmp_path / name, joint) for name in ("one", "many"))
+    one, many = opened(whole, joint), opened(tmp_path / "many", joint)
     for caption in CAPTIONS:
-        found, wanted = many.search(caption, 9), one.search(caption, 9)
-        assert [hit.path for hit in found] == [hit.path for hit in wanted]
-        scores = [hit.score for hit in wanted]
-        assert [hit.score for hit in found] == pytest.approx(scores, abs=1e-3)
+        assert_same(many.search(caption, 9), one.search(caption, 9), 1e-3)
 
 
 def test_another_model_is_refused(dual, joint, other_folder, photos, tmp_path, encoded):
@@ -436,38 +425,31 @@ def test_a_folder_with_other_files_is_left_alone(dual, photos):
 
 
 @pytest.mark.parametrize(
-    "name", ["tokens.bin", "scales.bin", "offsets.bin", "pooled.bin", "ids.json",
-             "meta.json"],
-)  # fmt: skip
+    "name", ["tokens.bin", "scales.bin", "offsets.bin", "pooled.bin", "ids.json", "meta.json"]
+)
 @pytest.mark.parametrize("how", ["truncated", "changed", "missing"])
-def test_a_damaged_part_is_refused(joint, photos, tmp_path, name, how):
-    out = tmp_path / "index"
-    build_index([photos], joint, out, "x")
-    path = out / "part-00000" / name
+def test_a_damaged_part_is_refused(joint, whole, copied, name, how):
+    path = copied / "part-00000" / name
     content = path.read_bytes()
     path.unlink()
     if how != "missing":
-        path.write_bytes(
-            content[:-9] if how == "truncated" else bytes([content[0] ^ 1]) + content[1:]
-        )
+        changed = bytes([content[0] ^ 1]) + content[1:]
+        path.write_bytes(content[:-9] if how == "truncated" else changed)
     with refused("expected an index of vlmtune in .*, part-00000 is damaged"):
-        opened(out, joint)
+        opened(copied, joint)
     with refused("expected an index of vlmtune in .*, part-00000 is damaged"):
-        build_index([photos], joint, out, "x")
+        build_index([whole.parent], joint, copied, "x")
 
 
-def test_sizes_that_meta_json_claims_are_checked(joint, photos, tmp_path):
-    out = tmp_path / "index"
-    build_index([photos], joint, out, "x")
-    path = out / "part-00000/meta.json"
+def test_sizes_that_meta_json_claims_are_checked(joint, copied):
+    path = copied / "part-00000/meta.json"
     meta = json.loads(path.read_text())
-    for change in (
-        {"rows": 10}, {"width": 17}, {"tokens": 10**9}, {"pooled": -1}, {"kind": "Evil"},
-        {"width": "x"}, {"rows": 0}, {"pooled": 0}, {"kind": None}, {"rows": "9"}, {"rows": 9.0},
-    ):  # fmt: skip
-        path.write_text(json.dumps(meta | change))
-        with refused("part-00000 is damaged"):
-            opened(out, joint)
+    wrong = {"rows": [10, 0, "9", 9.0], "width": [17, "x"], "tokens": [10**9], "pooled": [-1, 0]}
+    for name, values in {**wrong, "kind": ["Evil", None]}.items():
+        for value in values:
+            path.write_text(json.dumps(meta | {name: value}))
+            with refused("part-00000 is damaged"):
+                opened(copied, joint)
 
 
 @pytest.mark.parametrize(
@@ -482,24 +464,22 @@ def test_sizes_that_meta_json_claims_are_checked(joint, photos, tmp_path):
         (lambda x: json.dumps(json.loads(x) | {"images": {}}), "it has no images"),
     ],
 )
-def test_a_damaged_list_is_refused(dual, photos, tmp_path, change, reason):
-    build_index([photos], dual, tmp_path / "index", "x")
-    path = tmp_path / "index/index.json"
+def test_a_damaged_list_is_refused(joint, copied, change, reason):
+    path = copied / "index.json"
     path.write_text(change(path.read_text()))
     with refused(reason):
-        opened(tmp_path / "index", dual)
+        opened(copied, joint)
 
 
-def test_what_cannot_be_searched_is_refused(dual, photos, tmp_path):
-    build_index([photos], dual, tmp_path / "index", "x")
-    index = opened(tmp_path / "index", dual)
+def test_what_cannot_be_searched_is_refused(joint, whole, tmp_path):
+    index = opened(whole, joint)
     for top, recall in ((0, 1), (1, 0)):
         with refused("expected top and recall of at least 1"):
             index.search("red", top, recall)
     with refused("expected captions with words"):
         index.search(" ")
     with refused("it has no index.json: build one with `vlmtune index`"):
-        Index.open(tmp_path, dual)
+        opened(tmp_path, joint)
 
 
 def test_a_backbone_without_embeddings_is_refused(tmp_path):
@@ -508,21 +488,16 @@ def test_a_backbone_without_embeddings_is_refused(tmp_path):
         Encoder(Model(backbone, attached(Matching(), backbone)))
 
 
-def test_without_faiss_there_is_one_line(dual, photos, tmp_path, monkeypatch):
-    build_index([photos], dual, tmp_path / "index", "x")
+def test_without_faiss_there_is_one_line(joint, whole, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with refused(r"expected the package faiss .* pip install 'vlmtune\[search\]'"):
-        opened(tmp_path / "index", dual)
+        opened(whole, joint)
 
 
-def test_nothing_is_unpickled(joint, photos, tmp_path, monkeypatch):
-    build_index([photos], joint, tmp_path / "index", "x")
-
+def test_nothing_is_unpickled(joint, whole, monkeypatch):
     def fail(*arguments, **options):
         raise AssertionError("unpickled")
 
-    monkeypatch.setattr(torch, "load", fail)
-    monkeypatch.setattr("pickle.load", fail)
-    monkeypatch.setattr("pickle.loads", fail)
-    monkeypatch.setattr("pickle.Unpickler", fail)
-    assert len(opened(tmp_path / "index", joint).search("red", 2)) == 2
+    for name in ("torch.load", "pickle.load", "pickle.loads", "pickle.Unpickler"):
+        monkeypatch.setattr(name, fail)
+    assert len(opened(whole, joint).search("red", 2)) == 2

@@ -7,13 +7,14 @@ import sys
 import pytest
 import torch
 
-from tests.search.test_index import model_of
+from tests.search.test_index import model_of, photos
 from tests.tiny import halves
 from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.export import save_export
 from vlmtune.model import load
 from vlmtune.search import Index, build, build_index
 
+__all__ = ["photos"]  # a fixture
 KILLS = 10
 # Each build runs in a fork that kills itself at the n-th time it touches a path in the index. The
 # kill is the kernel's: no handler and no `finally` runs.
@@ -73,16 +74,6 @@ for number, moment in enumerate(moments):
 steps = [fork(folder / "often", events // 5) for _ in range(kills)]
 print("often", steps)
 """
-
-
-@pytest.fixture
-def photos(tmp_path):
-    folder = tmp_path / "photos"
-    folder.mkdir()
-    for i, left in enumerate(("red", "green", "blue")):
-        for j, right in enumerate(("red", "green", "blue")):
-            halves(left, right, 3 * i + j).save(folder / f"{left} {right}.png")
-    return folder
 
 
 @pytest.mark.slow

@@ -12,28 +12,27 @@ import pytest
 from PIL import Image
 
 from tests.refusals import refused
+from tests.search.test_index import model_of
 from tests.tiny import halves
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.model.model import Model
 from vlmtune.search import Index, build_index, page
 from vlmtune.search.page import PageServer
 
 
-def zero_shot(folder):
-    backbone, adapter = OpenClip(str(folder)), ZeroShot()
-    adapter.attach(backbone)
-    return backbone, adapter
+@pytest.fixture(scope="module")
+def index(model_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    model = model_of(model_folder, ZeroShot())
+    for i, name in enumerate(("a", "<b>&", "c")):
+        halves("red", "blue", i).save(folder / f"{name}.png")
+    (folder / "secret.txt").write_text("secret")
+    build_index([folder], model, folder / "index", "x")
+    return Index.open(folder / "index", model)
 
 
 @pytest.fixture
-def server(model_folder, tmp_path):
-    model = Model(*zero_shot(model_folder))
-    for i, name in enumerate(("a", "<b>&", "c")):
-        halves("red", "blue", i).save(tmp_path / f"{name}.png")
-    (tmp_path / "secret.txt").write_text("secret")
-    build_index([tmp_path], model, tmp_path / "index", "x")
-    server = PageServer(Index.open(tmp_path / "index", model), top=2)
+def server(index):
+    server = PageServer(index, top=2)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -73,13 +72,11 @@ def test_texts_are_escaped(server):
     assert b"<b>" not in pages
 
 
-@pytest.mark.parametrize(
-    "path", ["/image/3", "/image/-1", "/image/x", "/image/", "/image/99999999999999", "/secret.txt",
-             "/image/../secret.txt", "/image/%2e%2e/secret.txt", "/image/%D9%A1"],
-)  # fmt: skip
-def test_other_files_are_not_served(server, path):
-    answer, content = get(server, path)
-    assert (answer.status, content) == (404, b"")
+def test_other_files_are_not_served(server):
+    names = ("3", "-1", "x", "", "99999999999999", "../secret.txt", "%2e%2e/secret.txt", "%D9%A1")
+    for path in ("/secret.txt", *(f"/image/{name}" for name in names)):
+        answer, content = get(server, path)
+        assert (answer.status, content) == (404, b""), path
 
 
 def test_only_this_machine_is_answered(server):
@@ -146,7 +143,6 @@ def test_few_images_are_decoded_at_a_time(server, monkeypatch):
     assert (len(most), max(most)) == (6, page.MOST_DECODED)
 
 
-def test_a_port_in_use_is_refused(model_folder, server, tmp_path):
-    index = Index.open(tmp_path / "index", Model(*zero_shot(model_folder)))
+def test_a_port_in_use_is_refused(index, server):
     with refused("expected a free port for the page"):
         PageServer(index, server.server_address[1])

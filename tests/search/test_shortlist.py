@@ -4,14 +4,13 @@ import json
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.refusals import refused
-from tests.search.test_index import CAPTIONS, images, joint, opened, photos
+from tests.search.test_index import CAPTIONS, copied, images, joint, opened, photos, whole
 from vlmtune.search import build_index, shortlist
 from vlmtune.search.shortlist import principal_directions
 
-__all__ = ["joint", "photos"]  # fixtures
+__all__ = ["copied", "joint", "photos", "whole"]  # fixtures
 
 
 def test_directions_are_those_of_a_singular_value_decomposition():
@@ -29,27 +28,16 @@ def test_equal_rows_have_one_direction(count):
     assert bool(torch.isfinite(found).all())
 
 
-def products(index) -> Tensor:
-    """The approximate scores of all images, less those of the first image."""
+def test_products_of_the_images_that_gave_the_directions_are_exact(joint, whole):
+    """But for a constant of each caption: scores are less those of the first image."""
+    index = opened(whole, joint)
     assert index._shortlist is not None
     with index._encoder.evaluation():
         texts, _ = index._encoder.encode_text(CAPTIONS)
-    scores = index._recalled() @ index._shortlist.project(texts).T
-    return scores - scores[0]
-
-
-def exact(index) -> Tensor:
-    """The same without a projection."""
-    with index._encoder.evaluation():
-        texts, _ = index._encoder.encode_text(CAPTIONS)
         vectors = index._encoder.recall_images(index._images(range(len(index))))
-    return (vectors - vectors[0]) @ texts.T
-
-
-def test_products_of_the_images_that_gave_the_directions_are_exact(joint, photos, tmp_path):
-    build_index([photos], joint, tmp_path / "index", "x")
-    index = opened(tmp_path / "index", joint)
-    torch.testing.assert_close(products(index), exact(index), rtol=1e-3, atol=1e-4)
+    scores = index._recalled() @ index._shortlist.project(texts).T
+    exact = (vectors - vectors[0]) @ texts.T
+    torch.testing.assert_close(scores - scores[0], exact, rtol=1e-3, atol=1e-4)
 
 
 def test_directions_are_computed_anew_when_the_images_have_doubled(
@@ -76,13 +64,11 @@ def test_directions_are_computed_anew_when_the_images_have_doubled(
 
 
 @pytest.mark.parametrize("name", ["basis.bin", "vectors.bin", "meta.json"])
-def test_a_damaged_shortlist_is_an_error_until_it_is_written_again(joint, photos, tmp_path, name):
-    out = tmp_path / "index"
-    build_index([photos], joint, out, "x")
-    wanted = opened(out, joint).search(CAPTIONS[0], 9)
-    path = out / "recall-00000" / name
+def test_a_damaged_shortlist_is_an_error_until_it_is_written_again(joint, whole, copied, name):
+    path = copied / "recall-00000" / name
     path.write_bytes(path.read_bytes()[:-9])
     with refused("expected an index of vlmtune in .*, recall-00000 is damaged"):
-        opened(out, joint)
-    build_index([photos], joint, out, "x")
-    assert opened(out, joint).search(CAPTIONS[0], 9) == wanted
+        opened(copied, joint)
+    build_index([whole.parent], joint, copied, "x")
+    wanted = opened(whole, joint).search(CAPTIONS[0], 9)
+    assert opened(copied, joint).search(CAPTIONS[0], 9) == wanted

@@ -4,7 +4,6 @@ from .auroc import auroc as auroc
 from .average_precision import average_precision as average_precision
 from .average_precision import class_average_precision as class_average_precision
 from .cluster_robust import cluster_robust_mean as cluster_robust_mean
-from .correlation import pearson as pearson
 from .intervals import bootstrap_interval as bootstrap_interval
 from .intervals import bootstrap_mean as bootstrap_mean
 from .intervals import wilson_interval as wilson_interval

@@ -1,4 +1,5 @@
-"""Shards and a model in, images that are hard to tell apart out, as groups of training batches.
+"""Finds the images of a corpus that a model finds hard to tell apart.
 
-It builds and reads the similarity cache, and never trains.
+In: shards and a model. Out: a similarity cache, and from it groups of training batches.
+Never: a training step.
 """

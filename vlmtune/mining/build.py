@@ -8,6 +8,7 @@ whole tile.
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -92,15 +93,16 @@ class _Builder:
     ) -> None:
         self.path, self.key, self.features, self.score = path, key, features, score
         self.images = list(captions)
-        self.texts = sorted({text for texts in captions.values() for text in texts})
+        self.texts = sorted(set(chain.from_iterable(captions.values())))
         column = {text: number for number, text in enumerate(self.texts)}
-        self.true = [
-            np.array(sorted({column[text] for text in texts}), dtype=np.int32)
-            for texts in captions.values()
-        ]
+        self.true = []  # of each image the columns of its captions, ascending
+        for texts in captions.values():
+            columns = sorted({column[text] for text in texts})
+            self.true.append(np.array(columns, dtype=np.int32))
         self.k = min(key.neighbours, len(self.images) - 1)
         # Tiles hold numbers of images and captions, so they belong to exactly these.
-        names = folders.digest([self.images, self.texts, [row.tolist() for row in self.true]])
+        true = [columns.tolist() for columns in self.true]
+        names = folders.digest([self.images, self.texts, true])
         self.tiles = path.with_name(f".{path.name}.{names[:16]}.tiles")
 
     def write(self, writer: FolderWriter) -> None:
@@ -109,6 +111,7 @@ class _Builder:
                 remove(leftover)
         self.tiles.mkdir(exist_ok=True)
         n, size = len(self.images), self.key.tile
+        # A tile at a time on disk: what a killed build finished is not computed again.
         bank: Tensor | None = None
         counts = []
         with progress("finding neighbours", n) as advance:
@@ -116,7 +119,8 @@ class _Builder:
                 rows = range(start, min(start + size, n))
                 tile = self._read(rows)
                 if tile is None:
-                    bank = self._bank() if bank is None else bank
+                    if bank is None:  # no features are needed where every tile was written before
+                        bank = self._bank()
                     tile = self._compute(bank, rows)
                     self._save(rows, tile)
                 counts.append(tile["counts"])
@@ -144,30 +148,33 @@ class _Builder:
 
     def _compute(self, bank: Tensor, rows: range) -> Tile:
         neighbours = nearest(bank, rows, self.k)[0].cpu().numpy()
-        counts, columns = np.zeros(len(rows), dtype=np.int64), np.empty(0, dtype=np.int32)
+        counts = np.zeros(len(rows), dtype=np.int64)
+        columns = np.empty(0, dtype=np.int32)
         if self.score is not None:
             false = [self._false(row, neighbours[i]) for i, row in enumerate(rows)]
-            counts = np.array([len(captions) for captions in false], dtype=np.int64)
-            columns, i = np.concatenate(false), np.repeat(np.arange(len(rows)), counts)
-            scores = self._scores(rows, i, columns)
-            columns = columns[np.lexsort((columns, -scores, i))]
+            counts = np.array(list(map(len, false)), dtype=np.int64)
+            columns = np.concatenate(false)
+            images = np.repeat(np.arange(len(rows)), counts)  # the row of each column's image
+            scores = self._scores(rows, images, columns)
+            # By image, then the highest score first; of equal scores the lower column.
+            columns = columns[np.lexsort((columns, -scores, images))]
         values = (neighbours.astype(np.int32), counts, columns)
         return dict(zip(PARTS, values, strict=True))
 
     def _false(self, row: int, neighbours: np.ndarray) -> np.ndarray:
         """Returns the captions of neighbours that are not known to be true, each once."""
-        return np.setdiff1d(np.concatenate([self.true[j] for j in neighbours]), self.true[row])
+        captions = np.concatenate([self.true[j] for j in neighbours])
+        return np.setdiff1d(captions, self.true[row])
 
     def _scores(self, rows: range, i: np.ndarray, columns: np.ndarray) -> np.ndarray:
         assert self.score is not None
         if not len(columns):
             return np.empty(0, dtype=np.float32)
+        # Each caption is encoded once, however many images of the tile have it.
         used, j = np.unique(columns, return_inverse=True)
         pairs = torch.from_numpy(np.stack([i, j.reshape(-1)], axis=1))
         images = self.images[rows.start : rows.stop]
         scores = self.score(images, [self.texts[column] for column in used], pairs)
-        if scores.shape != (len(pairs),):
-            raise ValueError(f"expected {len(pairs)} scores, got shape {tuple(scores.shape)}")
         if not bool(torch.isfinite(scores).all()):
             raise UserError(
                 "expected finite scores of captions, got NaN or infinity: check the model's weights"
@@ -215,15 +222,19 @@ def nearest(
         >>> nearest(torch.eye(3), range(1), 2)[0]
         tensor([[1, 2]])
     """
-    queries = bank[rows.start : rows.stop].float()
-    query_rows = torch.arange(rows.start, rows.stop, device=bank.device)[:, None]
+    queries, device = bank[rows.start : rows.stop].float(), bank.device
+    query_rows = torch.arange(rows.start, rows.stop, device=device)[:, None]
+    # The best so far of each query: none at first.
     cosines = queries.new_empty(len(rows), 0)
-    numbers = torch.empty(len(rows), 0, dtype=torch.int64, device=bank.device)
+    numbers = torch.empty(len(rows), 0, dtype=torch.int64, device=device)
     for start in range(0, len(bank), columns):
         part = bank[start : start + columns].float()
-        number = torch.arange(start, start + len(part), device=bank.device).expand(len(rows), -1)
+        number = torch.arange(start, start + len(part), device=device).expand(len(rows), -1)
+        # No row is its own neighbour.
         similar = (queries @ part.T).masked_fill_(number == query_rows, -torch.inf)
-        cosines, numbers = torch.cat([cosines, similar], 1), torch.cat([numbers, number], 1)
+        # The best of before stand to the left: of equal cosines the lower number stays.
+        cosines = torch.cat([cosines, similar], 1)
+        numbers = torch.cat([numbers, number], 1)
         best = _highest(cosines, min(k, cosines.shape[1]))
         cosines, numbers = cosines.gather(1, best), numbers.gather(1, best)
     return numbers, cosines

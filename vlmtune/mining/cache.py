@@ -73,7 +73,7 @@ class CacheKey:
         if min(self.neighbours, self.tile) < 1:
             raise UserError(
                 f"expected neighbours and a tile of at least 1, got {self.neighbours} and "
-                f"{self.tile}: raise them"
+                f"{self.tile}: give larger ones"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -167,6 +167,7 @@ class SimilarityCache:
         if not self.scored:
             true = set(self._part("true", row))
             return [j for j in neighbours if set(self._part("true", j)) - true]
+        # A neighbour is as hard as the hardest of its captions that is false of the image.
         hardness = {column: i for i, column in enumerate(self._part("false", row))}
         ranked = []
         for order, j in enumerate(neighbours):

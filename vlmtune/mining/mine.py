@@ -48,22 +48,20 @@ def mine(
     # If an adapter trains the image tower, features are not those of the pre-trained backbone.
     frozen = compared.adapter.image_input.frozen
     fingerprint = compared.backbone.fingerprint if frozen else compared.digest()
-    key = CacheKey(
-        backbone=fingerprint,
-        scorer="" if scored is None else scored.digest(),
-        source=known.digest,
-        neighbours=neighbours,
-    )
+    scorer, score = "", None
+    if scored is not None:
+        scorer, score = scored.digest(), _score(scored, known, batch_size)
+    key = CacheKey(fingerprint, scorer, known.digest, neighbours)
     digests = image_digests(known.images)
     stored = _store(store or out, compared, fingerprint, known, digests, batch_size)
+    # Images that cannot be read have no features.
     images = [image for image in known.images if digests.get(image, "") in stored]
-    return open_or_build_cache(
-        out,
-        key,
-        {image: known.captions[image] for image in images},
-        lambda: _vectors(stored, [digests[image] for image in images], compared.device),
-        None if scored is None else _score(scored, known, batch_size),
-    )
+    captions = {image: known.captions[image] for image in images}
+
+    def features() -> Float[Tensor, "n d"]:
+        return _vectors(stored, [digests[image] for image in images], compared.device)
+
+    return open_or_build_cache(out, key, captions, features, score)
 
 
 def _store(
@@ -77,12 +75,13 @@ def _store(
     """Opens the store of the images' features, by the digest of their content."""
     backbone = model.backbone
     spec = _image_spec(model)
+    # Of images with one content the first is read.
     locations = {digest: known.images[image] for image, digest in reversed(digests.items())}
 
     def pixels(names: Sequence[str]) -> Iterable[tuple[Sequence[str], Tensor]]:
         chosen = {name: locations[name] for name in names}
-        preprocess, total = backbone.preprocess, len(locations)
-        return decoded_images(chosen, preprocess, batch_size, 0, MAX_DAMAGED, total)
+        total = len(locations)
+        return decoded_images(chosen, backbone.preprocess, batch_size, 0, MAX_DAMAGED, total)
 
     source = FeatureSource(backbone, spec, spec, root, batch_size, fingerprint=fingerprint)
     return source.store("image", list(dict.fromkeys(digests.values())), pixels)
@@ -108,7 +107,7 @@ def _vectors(
         features = store.features(rows[start : start + ROWS])
         if isinstance(features, Pooled):
             parts.append(features.values)
-        else:
+        else:  # tokens: padding is 0, so a sum over all is one over the tokens
             parts.append(features.values.sum(dim=1) / features.lengths[:, None])
     return torch.cat(parts).to(device)
 
@@ -123,6 +122,7 @@ def _score(model: Model, known: Corpus, batch_size: int) -> Score:
         images: Sequence[str], captions: Sequence[str], pairs: Int[Tensor, "P 2"]
     ) -> Float[Tensor, "P"]:
         pictures = [decode_image(known.images[image]) for image in images]
+        # A scorer keeps features in memory; the tokens of a corpus would not fit.
         scorer = shared if small else model.scorer(batch_size=batch_size)
         return scorer(pictures, captions, pairs)
 

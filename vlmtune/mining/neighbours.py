@@ -7,7 +7,7 @@ Never: a choice that depends on anything but seed, epoch and the batch.
 import hashlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ class MinedNeighbours(BatchNeighbours):
         if not 1 <= count <= among:
             raise UserError(
                 f"expected a count of at least 1 and at most among, got {count=}, {among=}: "
-                "correct them"
+                "lower count or raise among"
             )
         self.cache, self.count, self.among = cache, count, among
         self._opened: SimilarityCache | None = None
@@ -110,7 +110,8 @@ class MinedNeighbours(BatchNeighbours):
         stored: Container[str] | None = None,
     ) -> tuple[list[Group], list[str]]:
         assert self._index is not None
-        present = {number for group in groups for number in self._records(group)}
+        # A record is added once, for the first group that draws it.
+        present = set(chain.from_iterable(map(self._records, groups)))
         extended, damaged = list(groups), []
         for group in groups:
             missing = self.count
@@ -133,16 +134,21 @@ class MinedNeighbours(BatchNeighbours):
 
     def _mark(self, groups: Sequence[Group]) -> list[Group]:
         """Gives each group the captions of the other groups that are hardest for it."""
-        captions = {number: _captions(group) for group in groups for number in self._records(group)}
+        captions: dict[int, frozenset[str]] = {}
+        for group in groups:
+            captions |= dict.fromkeys(self._records(group), _captions(group))
         marked = []
         for group in groups:
-            ranked = (captions[number] for number in self._rank(group) if number in captions)
-            hardest = frozenset[str]().union(*islice(ranked, self.among))
-            marked.append(replace(group, mined_negatives=hardest))
+            in_batch = filter(captions.__contains__, self._rank(group))
+            hardest: set[str] = set()
+            for number in islice(in_batch, self.among):
+                hardest |= captions[number]
+            marked.append(replace(group, mined_negatives=frozenset(hardest)))
         return marked
 
     def _draw(self, group: Group, key: str) -> Iterator[int]:
         """Yields other records: the hardest in an order drawn by `key`, then the others."""
+        # A generator of its own for each group: the draw does not depend on the batch's order.
         ranked = self._rank(group)
         number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16])
         hardest = min(self.among, len(ranked))
@@ -153,16 +159,18 @@ class MinedNeighbours(BatchNeighbours):
     def _rank(self, group: Group) -> list[int]:
         """Returns other records by hardness, from the lists of the group's images in turns."""
         assert self._opened is not None
-        group_records, ranked = set(self._records(group)), dict[int, None]()
+        group_records = set(self._records(group))
+        ranked: dict[int, None] = {}
         lists = [self._opened.counterpart_rows(row) for row in self._rows(group)]
         for rows in zip_longest(*lists):
-            for number in self._record_of[[row for row in rows if row is not None]].tolist():
+            known = [row for row in rows if row is not None]  # shorter lists have ended
+            for number in self._record_of[known].tolist():
                 if number >= 0 and number not in group_records:
-                    ranked.setdefault(number)
+                    ranked[number] = None
         return list(ranked)
 
     def _records(self, group: Group) -> list[int]:
-        """Returns the records of the group's images; of those that the cache knows."""
+        """Returns the records of those of the group's images that the cache knows."""
         return [number for number in self._record_of[self._rows(group)].tolist() if number >= 0]
 
     def _rows(self, group: Group) -> list[int]:

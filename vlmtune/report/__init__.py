@@ -1,6 +1,7 @@
-"""Takes the results of runs, gives `report.json`, a Markdown table, CSV, LaTeX and one HTML page.
+"""Shows the results of runs side by side, compares them item by item, lists what limits a number.
 
-Compares runs item by item and lists what limits a number. Never loads a model or scores anything.
+In: results of runs. Out: `report.json`, Markdown, CSV, LaTeX and one HTML page. Never: a model
+loaded, or anything scored.
 """
 
 import lazy_loader

@@ -5,6 +5,7 @@ In: the runs of a report. Out: one sentence a caveat. Never: a change of a numbe
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from vlmtune.report.run_report import RunReport
@@ -51,12 +52,17 @@ def caveats(runs: Sequence[RunReport]) -> tuple[Caveat, ...]:
     out = [Caveat(run.name, RANDOM) for run in runs if run.provenance.random_weights]
     for section in sections(runs):
         title = section.head.title
-        lines = [text for row in section.primary for text in _text_only(row, runs)]
-        out += [Caveat(title, text, text_only=True) for text in lines]
-        lines = [text for row in section.primary for text in _missing(row)]
-        lines += [text for row in section.rows for text in _counts(row, runs)]
-        lines += _few_clusters(section.rows) + _few_captions(section.head, runs)
+        text_only: list[str] = []
+        lines: list[str] = []
+        for row in section.primary:
+            text_only += _text_only(row, runs)
+            lines += _missing(row)
+        for row in section.rows:
+            lines += _counts(row, runs)
+        lines += _few_clusters(section.rows)
+        lines += _few_captions(section.head, runs)
         lines += _limits(section.head.benchmark, runs)
+        out += [Caveat(title, text, text_only=True) for text in text_only]
         out += [Caveat(title, text) for text in lines]
         repeats = _repeats(section.head, runs)
         out += [Caveat(title, text, examples=examples) for text, examples in repeats]
@@ -72,7 +78,9 @@ def beats_chance(metric: MetricValue) -> bool:
     """
     if metric.chance is None or metric.low is None or metric.high is None:
         return False
-    return metric.low > metric.chance if metric.higher_is_better else metric.high < metric.chance
+    if metric.higher_is_better:
+        return metric.low > metric.chance
+    return metric.high < metric.chance
 
 
 def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
@@ -82,24 +90,25 @@ def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
         metric = row.cells[i]
         if metric is None or not beats_chance(metric):
             continue
+        # The model with images must do better than this one to show that it looks at them.
+        name, reached = runs[i].name, number(metric.value, metric.unit)
         lines.append(
-            f"{runs[i].name} reaches {number(metric.value, metric.unit)} [{interval(metric)}], "
-            f"chance is {chance(metric)}: captions give some answers away without the image"
+            f"{name} reaches {reached} [{interval(metric)}], chance is {chance(metric)}: captions "
+            "give some answers away without the image"
         )
         sign = 1 if metric.higher_is_better else -1
-        lines += [
-            f"{runs[j].name} is no better than {runs[i].name} "
-            f"({number(cell.value, cell.unit)} against {number(metric.value, metric.unit)})"
-            for j, cell in enumerate(row.cells)
-            if cell is not None
-            and j not in row.text_only
-            and sign * (cell.value - metric.value) <= 0
-        ]
+        for j, cell in enumerate(row.cells):
+            if cell is None or j in row.text_only or sign * (cell.value - metric.value) > 0:
+                continue
+            score = number(cell.value, cell.unit)
+            lines.append(f"{runs[j].name} is no better than {name} ({score} against {reached})")
     return lines
 
 
 def _missing(row: Row) -> list[str]:
-    lines = [] if row.first.chance is not None else [f"{row.metric} has no chance level"]
+    lines = []
+    if row.first.chance is None:
+        lines.append(f"{row.metric} has no chance level")
     if all(cell is None or cell.low is None for cell in row.cells):
         lines.append(f"{row.metric} has no interval")
     return lines
@@ -107,11 +116,15 @@ def _missing(row: Row) -> list[str]:
 
 def _few_clusters(rows: Sequence[Row]) -> list[str]:
     """Numbers whose interval rests on few independent clusters."""
-    few = [row for row in rows if row.sized.low is not None and (row.sized.clusters or FEW) < FEW]
-    if not few:
+    names = []
+    for row in rows:
+        metric = row.sized
+        if metric.low is not None and metric.clusters and metric.clusters < FEW:
+            names.append(f"{row.metric} {metric.clusters}")
+    if not names:
         return []
-    names = [f"{row.metric} {row.sized.clusters}" for row in few[:NAMED]]
-    names += [f"{len(few) - NAMED} more"] if len(few) > NAMED else []
+    if len(names) > NAMED:
+        names[NAMED:] = [f"{len(names) - NAMED} more"]
     return [
         f"fewer than {FEW} independent clusters (items that share an image or captions are one): "
         f"{', '.join(names)}. The 95 % interval of so few is rough"
@@ -120,14 +133,12 @@ def _few_clusters(rows: Sequence[Row]) -> list[str]:
 
 def _few_captions(head: Row, runs: Sequence[RunReport]) -> list[str]:
     """Benchmarks whose items have few captions, however many images."""
-    results = [result for run in runs for result in run.results]
-    numbered = [one.caption_sets for one in results if one.benchmark == head.benchmark]
-    sizes = {(len(sets), len(set(sets))) for sets in numbered}
-    return [
-        f"only {sets} different sets of captions for {n} items"
-        for n, sets in sorted(sizes)
-        if 0 < sets < FEW and sets < n
-    ]
+    sizes = set()
+    for result in chain.from_iterable(run.results for run in runs):
+        n, sets = len(result.caption_sets), len(set(result.caption_sets))
+        if result.benchmark == head.benchmark and 0 < sets < FEW and sets < n:
+            sizes.add((n, sets))
+    return [f"only {sets} different sets of captions for {n} items" for n, sets in sorted(sizes)]
 
 
 def _counts(row: Row, runs: Sequence[RunReport]) -> list[str]:
@@ -135,37 +146,40 @@ def _counts(row: Row, runs: Sequence[RunReport]) -> list[str]:
     if row.first.unit != "count":
         return []
     name = row.metric.replace("_", " ")
-    counts = {
-        runs[i].name: f"{name}: {cell.value:.0f} of {cell.n}"
-        for i, cell in enumerate(row.cells)
-        if cell is not None and cell.value
-    }
+    counts = {}
+    # A run with none of them has no caveat.
+    for run, cell in zip(runs, row.cells, strict=True):
+        if cell is not None and cell.value:
+            counts[run.name] = f"{name}: {cell.value:.0f} of {cell.n}"
     return _by_text(counts.items(), len(set(counts.values())) == 1)
 
 
 def _repeats(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
     """What occurs twice in the items, with the first examples."""
-    key = (head.benchmark, head.version, head.convention)
-    results = {
-        run.name: result
-        for run in [run for run in runs if not run.text_only] or runs
-        for result in run.results
-        if (result.benchmark, result.version, result.convention) == key
-    }
+    # A text-only run has scored the same items as the others.
+    seeing = [run for run in runs if not run.text_only] or runs
+    measured = 0
     names: dict[Repeat, list[str]] = {}
-    for name, result in results.items():
-        for repeat in result.repeats:
-            names.setdefault(repeat, []).append(name)
+    for run in seeing:
+        for result in run.results:
+            of = (result.benchmark, result.version, result.convention)
+            if of != (head.benchmark, head.version, head.convention):
+                continue
+            measured += 1
+            for repeat in result.repeats:
+                names.setdefault(repeat, []).append(run.name)
     out = []
-    for repeat, of in names.items():
+    for repeat, having in names.items():
         text = f"{REPEATED[repeat.kind]}: {repeat.total} of {repeat.n}"
-        text += "" if len(of) == len(results) else f" ({', '.join(of)})"
+        if len(having) < measured:
+            text = f"{text} ({', '.join(having)})"
         out.append((text, _examples(repeat)))
     return out
 
 
 def _examples(repeat: Repeat) -> tuple[str, ...]:
     lines, shown = [], 0
+    # `total` counts items that repeat an earlier one, so not the first of each occurrence.
     for occurrence in repeat.listed:
         positions = ", ".join(map(str, occurrence.items))
         texts = "; ".join(f'"{text}"' for text in occurrence.texts)
@@ -179,13 +193,16 @@ def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
     """Runs that evaluated only some items of a benchmark."""
     texts = {}
     for run in runs:
+        # The config may be that of another tool, or of a version with other keys.
         options: Any = run.provenance.config
         for key in ("benchmarks", benchmark, "init_args"):
             options = options.get(key) if isinstance(options, dict) else None
         if run.text_only or not isinstance(options, dict) or options.get("limit") is None:
             continue
         seed = options.get("seed")
-        how = "the first items only" if seed is None else f"items sampled with seed {seed}"
+        how = f"items sampled with seed {seed}"
+        if seed is None:
+            how = "the first items only"
         texts[run.name] = f"limit {options['limit']}: {how}"
     return _by_text(texts.items(), len(set(texts.values())) == 1)
 
@@ -195,4 +212,6 @@ def _by_text(texts: Iterable[tuple[str, str]], agree: bool) -> list[str]:
     names: dict[str, list[str]] = {}
     for name, text in texts:
         names.setdefault(text, []).append(name)
-    return [text if agree else f"{text} ({', '.join(of)})" for text, of in names.items()]
+    if agree:
+        return list(names)
+    return [f"{text} ({', '.join(having)})" for text, having in names.items()]

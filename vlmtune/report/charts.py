@@ -5,9 +5,10 @@ In: rows of metrics. Out: positions in percent of the axis. Never: HTML.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, NamedTuple
 
-from vlmtune.report.table import Row, chance, interval, number, size
+from vlmtune.report.table import Row, bracketed, chance, size
 from vlmtune.results.metric_value import MetricValue
 
 TICKS = 4
@@ -51,8 +52,9 @@ def charts(rows: Sequence[Row], names: Sequence[str], colours: Sequence[int]) ->
     for unit in ("fraction", "cosine", "rank"):
         part = [row for row in rows if row.first.unit == unit]
         if part:
-            notes = [f"{row.metric} {row.arrow} · n = {size(row.sized)}" for row in part]
-            labels = [(row.title, note) for row, note in zip(part, notes, strict=True)]
+            labels = []
+            for row in part:
+                labels.append((row.title, f"{row.metric} {row.arrow} · n = {size(row.sized)}"))
             out.append(chart(part, labels, names, colours))
     return out
 
@@ -65,18 +67,17 @@ def chart(
 ) -> Chart:
     """A chart of metrics of one unit, each with a label and a note."""
     axis = _Axis.of(rows)
-    lines = [
-        Line(
-            label,
-            note,
-            None if row.first.chance is None else axis.position(row.first.chance),
-            tuple(
-                None if cell is None else _lane(cell, axis, names[i], colours[i], i in row.best)
-                for i, cell in enumerate(row.cells)
-            ),
-        )
-        for row, (label, note) in zip(rows, labels, strict=True)
-    ]
+    lines = []
+    for row, (label, note) in zip(rows, labels, strict=True):
+        lanes: list[Lane | None] = []
+        for i, cell in enumerate(row.cells):
+            if cell is None:
+                lanes.append(None)  # its place stays empty, so that colours keep their order
+            else:
+                lanes.append(_lane(cell, axis, names[i], colours[i], i in row.best))
+        level = row.first.chance
+        at = None if level is None else axis.position(level)
+        lines.append(Line(label, note, at, tuple(lanes)))
     return Chart(axis.ticks(), tuple(lines))
 
 
@@ -87,13 +88,16 @@ def changes(values: Sequence[tuple[float, str]]) -> list[Change]:
         >>> changes([(-0.02, "fraction"), (0.01, "fraction"), (3.0, "rank")])
         [('less', 50.0), ('more', 25.0), ('more', 50.0)]
     """
+    # Bars of one unit have one scale, in whatever table they stand.
     largest: dict[str, float] = {}
     for value, unit in values:
         largest[unit] = max(largest.get(unit, 0.0), abs(value))
-    return [
-        ("less" if value < 0 else "more", 50 * abs(value) / (largest[unit] or 1))
-        for value, unit in values
-    ]
+    out: list[Change] = []
+    for value, unit in values:
+        length = 50 * abs(value) / (largest[unit] or 1)
+        side = "less" if value < 0 else "more"
+        out.append((side, length))
+    return out
 
 
 @dataclass(frozen=True)
@@ -105,16 +109,22 @@ class _Axis:
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "_Axis":
         unit = rows[0].first.unit
+        # The whole range, so that charts of several reports compare.
         if unit == "fraction":
             return cls(0.0, 1.0, unit)
         if unit == "cosine":
             return cls(-1.0, 1.0, unit)
-        cells = [cell for row in rows for cell in row.cells if cell is not None]
-        top = max(x for c in cells for x in (c.value, c.high, c.chance) if x is not None)
+        # Ranks have no upper end: the axis ends a little beyond all that is shown.
+        numbers: list[float | None] = []
+        for cell in chain.from_iterable(row.cells for row in rows):
+            if cell is not None:
+                numbers += [cell.value, cell.high, cell.chance]
+        top = max(x for x in numbers if x is not None)
         return cls(0.0, 1.05 * top or 1.0, unit)
 
     def position(self, value: float) -> float:
         fraction = (value - self.left) / (self.right - self.left)
+        # An interval may reach beyond the axis.
         return round(100 * min(1.0, max(0.0, fraction)), 2)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
@@ -123,18 +133,21 @@ class _Axis:
         return tuple((self.position(value), self._tick(value)) for value in values)
 
     def _tick(self, value: float) -> str:
-        return f"{100 * value:.0f} %" if self.unit == "fraction" else f"{value:.3g}"
+        if self.unit == "fraction":
+            return f"{100 * value:.0f} %"
+        return f"{value:.3g}"
 
 
 def _lane(metric: MetricValue, axis: _Axis, name: str, colour: int, best: bool) -> Lane:
-    brackets = interval(metric)
-    text = f"{name}: {number(metric.value, metric.unit)}" + (f" [{brackets}]" if brackets else "")
+    # Without an interval its bar has no length.
+    low = metric.value if metric.low is None else metric.low
+    high = metric.value if metric.high is None else metric.high
     return Lane(
         colour=colour,
         at=axis.position(metric.value),
-        low=axis.position(metric.value if metric.low is None else metric.low),
-        high=axis.position(metric.value if metric.high is None else metric.high),
+        low=axis.position(low),
+        high=axis.position(high),
         start=axis.position(0.0),
-        text=f"{text}, chance {chance(metric)}",
+        text=f"{name}: {bracketed(metric)}, chance {chance(metric)}",
         best=best,
     )

@@ -1,10 +1,12 @@
 """Each run against the first one, item by item if both scored the same items, and over seeds.
 
 In: the runs of a report. Out: differences, tests, or the reason why two numbers do not compare.
+Never: a test of items that are not the same.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from jaxtyping import Float
@@ -76,12 +78,13 @@ def compare_with_first(runs: Sequence[RunReport]) -> tuple[Comparison, ...]:
     if first is None:
         return ()
     base = {result.benchmark: result for result in runs[first].results}
-    return tuple(
-        _compare(i, result, base.get(result.benchmark), run, runs[first])
-        for i, run in enumerate(runs)
-        if i != first and not run.text_only
-        for result in run.results
-    )
+    out = []
+    for i, run in enumerate(runs):
+        if i == first or run.text_only:
+            continue
+        for result in run.results:
+            out.append(_compare(i, result, base.get(result.benchmark), run, runs[first]))
+    return tuple(out)
 
 
 def _compare(
@@ -94,16 +97,18 @@ def _compare(
     change = result.metrics[result.primary].value - base.metrics[base.primary].value
     if reason := _unpaired(result, base):
         return Comparison(i, result, change, None, reason)
-    new, old = (_outcomes(one, result.benchmark) for one in (run, first))
+    new, old = _outcomes(run, result.benchmark), _outcomes(first, result.benchmark)
     # A report of an earlier version knows no sets of captions.
     ways = max(result.cluster_ways, base.cluster_ways, key=len)
     clusters = torch.tensor(ways).T if ways else None
-    options = {"groups": _groups(result), "degree": result.degree}
+    options = {"groups": item_groups(result), "degree": result.degree}
+    # Runs of one measurement are drawn in pairs; seeds of two trainings have nothing in common.
     if result.runs and len(result.runs) == len(base.runs):
         paired = seeded_difference(new, old, clusters, paired=True, **options)
     elif len(new) == len(old) == 1:
         paired = paired_difference(new[0], old[0], clusters, **options)
     else:
+        # A frozen model is the same under any seed.
         varies = (_varies(run), _varies(first))
         paired = seeded_difference(new, old, clusters, varies=varies, **options)
     return Comparison(i, result, change, paired, "")
@@ -120,8 +125,9 @@ def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
     first = runs[position]
     others = [run for run in runs if run is not first and not run.text_only]
     single = [run for run in others if len(seeds_of(run)) == 1]
-    tested = [first, *single] if single else []
-    return tuple(run.name for run in tested if run.provenance.trainable_parameters)
+    if not single:
+        return ()
+    return tuple(run.name for run in (first, *single) if run.provenance.trainable_parameters)
 
 
 def _varies(run: RunReport) -> bool:
@@ -131,18 +137,22 @@ def _varies(run: RunReport) -> bool:
 
 def _outcomes(run: RunReport, benchmark: str) -> Float[Tensor, "S n"]:
     """The outcomes of each seed of a run; of one seed, those of each run of its measurement."""
-    results = [one for seed in seeds_of(run) for one in seed.results if one.benchmark == benchmark]
+    every = chain.from_iterable(seed.results for seed in seeds_of(run))
+    results = [one for one in every if one.benchmark == benchmark]
     rows = [one.outcomes for one in results]
-    rows = list(results[0].runs) if len(rows) == 1 and results[0].runs else rows
+    if len(results) == 1 and results[0].runs:
+        rows = list(results[0].runs)
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def _groups(result: Result) -> ItemGroups | None:
-    """The groups of a primary metric that is a mean over groups."""
+def item_groups(result: Result) -> ItemGroups | None:
+    """The groups of a primary metric that is a mean over groups, else None."""
     if not result.groups:
         return None
-    weights = torch.tensor(result.group_weights, dtype=torch.float64)
-    return ItemGroups(torch.tensor(result.groups), weights if len(weights) else None)
+    weights = None
+    if result.group_weights:
+        weights = torch.tensor(result.group_weights, dtype=torch.float64)
+    return ItemGroups(torch.tensor(result.groups), weights)
 
 
 def _incomparable(result: Result, base: Result) -> str:
@@ -150,9 +160,10 @@ def _incomparable(result: Result, base: Result) -> str:
     for field in ("version", "convention", "primary"):
         here, there = getattr(result, field), getattr(base, field)
         if here != there:
-            field = "primary metric" if field == "primary" else field
-            return f"another {field}: {here}, not {there}"
-    n, other = (x.metrics[x.primary].n for x in (result, base))
+            name = "primary metric" if field == "primary" else field
+            return f"another {name}: {here}, not {there}"
+    n, other = result.metrics[result.primary].n, base.metrics[base.primary].n
+    # A mean over groups counts the groups: the items themselves may differ in number.
     if n == other and result.outcomes and base.outcomes:
         n, other = len(result.outcomes), len(base.outcomes)
     if n != other:
@@ -168,6 +179,7 @@ def _unpaired(result: Result, base: Result) -> str:
         return "the report has no outcomes of items"
     if result.clusters != base.clusters:
         return "the items are in another order"
-    if any(getattr(result, x) != getattr(base, x) for x in ("groups", "group_weights", "degree")):
+    here = (result.groups, result.group_weights, result.degree)
+    if here != (base.groups, base.group_weights, base.degree):
         return "the items are grouped or weighted in another way"
     return ""

@@ -1,4 +1,7 @@
-"""What a run ran on: library versions, git commit, time. Never changes a repository."""
+"""What a run ran on: library versions, git commit, time.
+
+In: nothing but the machine. Out: texts for the report. Never: a change of a repository.
+"""
 
 import platform
 import subprocess
@@ -39,7 +42,9 @@ def git_commit(folder: Path) -> str:
 def code_commit() -> str:
     """Commit of the repository that tracks this code; "unknown" for an installed package."""
     here = Path(__file__)
-    return git_commit(here.parent) if _git(here.parent, "ls-files", here.name) else "unknown"
+    # The folder of an installed package may lie inside a repository of something else.
+    tracked = _git(here.parent, "ls-files", here.name)
+    return git_commit(here.parent) if tracked else "unknown"
 
 
 def now() -> str:

@@ -5,7 +5,8 @@ Never: a comparison of items that are not the same.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 from vlmtune.report.differences import Comparison
 from vlmtune.report.gallery import quota
@@ -35,24 +36,34 @@ def flips(
     """
     first = baseline(runs)
     chosen = _alone(runs, items) if first is None else _compared(comparisons, runs, items, first)
-    sizes = [sum(_pictures(rows[i]) for i in some[:SHOWN]) for _, rows, _, _, some in chosen]
+    sizes = []
+    for group in chosen:
+        most_shown = group.numbers[:SHOWN]
+        sizes.append(sum(_pictures(group.rows[i]) for i in most_shown))
+    # All groups read their pictures through one cache: most occur in several.
     most, thumbnails = quota(sizes, PICTURES), Thumbnails()
-    return [
-        {
-            **head,
-            "total": len(numbers),
-            "items": [
-                item_view(i, rows[i], (there, here) if head["against"] else (here,), thumbnails)
-                for i in _fitting(rows, numbers, most)
-            ],
-        }
-        for head, rows, here, there, numbers in chosen
-    ]
+    out = []
+    for group in chosen:
+        shown = _fitting(group.rows, group.numbers, most)
+        views = [item_view(i, group.rows[i], group.sides, thumbnails) for i in shown]
+        out.append({**group.head, "total": len(group.numbers), "items": views})
+    return out
 
 
 _Rows = Sequence[ItemRow]
-_Outcomes = Sequence[float]
-_Group = tuple[dict[str, Any], _Rows, _Rows, _Rows, Numbers]
+
+
+class _Group(NamedTuple):
+    """The items of one verdict.
+
+    `rows` has all items of the benchmark, `numbers` says which of them are meant, and `sides` has
+    the rows of the run alone, or those of the baseline and of the run.
+    """
+
+    head: dict[str, Any]
+    rows: _Rows
+    sides: tuple[_Rows, ...]
+    numbers: Numbers
 
 
 def _compared(
@@ -61,27 +72,49 @@ def _compared(
     items: Mapping[str, Items],
     first: int,
 ) -> list[_Group]:
-    """The head, the rows of either run, and the numbers of the items of each group."""
-    base, out = {result.benchmark: result for result in runs[first].results}, []
+    """The items won and lost in each comparison."""
+    base = {result.benchmark: result for result in runs[first].results}
+    out: list[_Group] = []
     for one in comparisons:
-        name, old = one.result.benchmark, base.get(one.result.benchmark)
-        here, there = (_rows(items, runs[i].name, name) for i in (one.run, first))
-        rows = here or there
-        if one.paired is None or old is None or len(rows) != len(one.result.outcomes):
+        result, old = one.result, base.get(one.result.benchmark)
+        here = _rows(items, runs[one.run].name, result.benchmark)
+        there = _rows(items, runs[first].name, result.benchmark)
+        rows = here or there  # either run's file shows what the items are
+        # Only items that were tested in pairs are the same, and in the same order.
+        if one.paired is None or old is None or len(rows) != len(result.outcomes):
             continue
-        sides: list[tuple[str, _Rows, _Rows, _Rows, _Outcomes, _Outcomes]] = [
-            (one.title, rows, here, there, one.result.outcomes, old.outcomes)
-        ]
+        head = _head(one.title, runs, one.run, runs[first].name)
+        out += _won_and_lost(head, rows, (there, here), result.outcomes, old.outcomes)
         for title, new, before in _parts(one, runs[one.run].name, runs[first].name, items):
-            outcomes = [[row.outcome for row in side] for side in (new, before)]
-            sides.append((title, new, new, before, outcomes[0], outcomes[1]))
-        for title, rows, here, there, new, before in sides:
-            pairs = list(zip(new, before, strict=True))
-            for verdict, sign in (("won", 1), ("lost", -1)):
-                numbers = [i for i, (x, y) in enumerate(pairs) if sign * (x - y) > EQUAL]
-                if numbers and rows[numbers[0]].captions:
-                    head = _head(title, runs, one.run, verdict, runs[first].name)
-                    out.append((head, rows, here, there, numbers))
+            after = [row.outcome for row in new]
+            earlier = [row.outcome for row in before]
+            of_part = {**head, "title": title}
+            out += _won_and_lost(of_part, new, (before, new), after, earlier)
+    return out
+
+
+def _won_and_lost(
+    head: dict[str, Any],
+    rows: _Rows,
+    sides: tuple[_Rows, _Rows],
+    after: Sequence[float],
+    before: Sequence[float],
+) -> list[_Group]:
+    gains = [new - old for new, old in zip(after, before, strict=True)]
+    won = [i for i, gain in enumerate(gains) if gain > EQUAL]
+    lost = [i for i, gain in enumerate(gains) if -gain > EQUAL]
+    return _groups(head, rows, sides, {"won": won, "lost": lost})
+
+
+def _groups(
+    head: dict[str, Any], rows: _Rows, sides: tuple[_Rows, ...], verdicts: Mapping[str, Numbers]
+) -> list[_Group]:
+    """A group for each verdict that has items; none where items have no captions to show."""
+    out = []
+    for verdict, numbers in verdicts.items():
+        if numbers and rows[numbers[0]].captions:
+            marks = {"verdict": verdict, "good": verdict in ("won", "right")}
+            out.append(_Group({**head, **marks}, rows, sides, numbers))
     return out
 
 
@@ -102,38 +135,37 @@ def _spoken(part: str) -> str:
 
 
 def _alone(runs: Sequence[RunReport], items: Mapping[str, Items]) -> list[_Group]:
-    out = []
+    """The right and the wrong items of each run."""
+    out: list[_Group] = []
     for i, run in enumerate(runs):
-        for result in [] if run.text_only else run.results:
-            title, known = titled(result.benchmark, result.convention), items.get(run.name, {})
-            parts = part_names(known, result.benchmark)
-            sides = [(title, _rows(items, run.name, result.benchmark))]
-            sides += [(f"{title}, {_spoken(name)}", known[name]) for name in parts]
-            for name, rows in sides:
-                for verdict in ("right", "wrong"):
-                    right = verdict == "right"
-                    numbers = [k for k, row in enumerate(rows) if _first_is_true(row) is right]
-                    if numbers and rows[numbers[0]].captions:
-                        out.append((_head(name, runs, i, verdict, ""), rows, rows, (), numbers))
+        if run.text_only:
+            continue
+        known = items.get(run.name, {})
+        for result in run.results:
+            title = titled(result.benchmark, result.convention)
+            parts = {title: known.get(result.benchmark, ())}
+            for name in part_names(known, result.benchmark):
+                parts[f"{title}, {_spoken(name)}"] = known[name]
+            for name, rows in parts.items():
+                right = [_first_is_true(row) for row in rows]
+                verdicts = {"right": _where(right, True), "wrong": _where(right, False)}
+                out += _groups(_head(name, runs, i, ""), rows, (rows,), verdicts)
     return out
+
+
+def _where(marks: Sequence[bool | None], mark: bool) -> Numbers:
+    return [i for i, one in enumerate(marks) if one is mark]
 
 
 def _first_is_true(row: ItemRow) -> bool | None:
     """Whether an item is right; a query whose outcome is a grade is if its first image is."""
-    return row.rank == 1 if row.right is None and row.rank is not None else row.right
+    if row.right is None and row.rank is not None:
+        return row.rank == 1
+    return row.right
 
 
-def _head(
-    title: str, runs: Sequence[RunReport], i: int, verdict: str, against: str
-) -> dict[str, Any]:
-    return {
-        "title": title,
-        "run": runs[i].name,
-        "colour": colours(runs)[i],
-        "against": against,
-        "verdict": verdict,
-        "good": verdict in ("won", "right"),
-    }
+def _head(title: str, runs: Sequence[RunReport], i: int, against: str) -> dict[str, Any]:
+    return {"title": title, "run": runs[i].name, "colour": colours(runs)[i], "against": against}
 
 
 def flip_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
@@ -152,15 +184,19 @@ def flip_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
 
 def _compared_pairs(images: Sequence[dict[str, Any]]) -> str:
     """The captions of each image, or a single caption and the names of its images."""
-    captions = {pair["caption"] for image in images for pair in image["pairs"]}
+    pairs = chain.from_iterable(image["pairs"] for image in images)
+    captions = {pair["caption"] for pair in pairs}
+    # Of a query over images the caption would be the same in each pair.
     single = len(captions) == 1 and len(images) > 1
-    cells = [
-        f"{'✓' if pair['true'] else '✗'} {image['name'] if single else pair['caption']}"
-        + (f" ({pair['scores']})" if pair["scores"] else "")
-        for image in images
-        for pair in image["pairs"]
-    ]
-    return (f"{captions.pop()}: " if single else "") + "; ".join(cells)
+    cells = []
+    for image in images:
+        for pair in image["pairs"]:
+            mark = "✓" if pair["true"] else "✗"
+            shown = image["name"] if single else pair["caption"]
+            scores = f" ({pair['scores']})" if pair["scores"] else ""
+            cells.append(f"{mark} {shown}{scores}")
+    listed = "; ".join(cells)
+    return f"{captions.pop()}: {listed}" if single else listed
 
 
 def _rows(items: Mapping[str, Items], run: str, benchmark: str) -> tuple[ItemRow, ...]:
@@ -175,6 +211,7 @@ def _fitting(rows: Sequence[ItemRow], numbers: Numbers, most: int) -> Numbers:
     """The first items whose pictures are at most so many; at least one."""
     out: Numbers = []
     for i in numbers[:SHOWN]:
+        # One item too many for the quota is still shown if it is the only one.
         most -= _pictures(rows[i])
         if most < 0 and out:
             break

@@ -1,18 +1,35 @@
-"""The numbers of runs for other programs: CSV with every metric, LaTeX with the primary ones."""
+"""The numbers of runs for other programs: CSV with every metric, LaTeX with the primary ones.
+
+In: run reports. Out: texts. Never: a cell that a spreadsheet takes for a formula.
+"""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
 
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
-from vlmtune.report.table import Row, chance, check_runs, interval, number, sections, size
-
-COLUMNS = (
-    *("run", "benchmark", "version", "convention", "kind", "metric", "value", "n", "clusters"),
-    *("chance", "low", "high", "unit", "higher_is_better", "primary", "text_only", "seed"),
+from vlmtune.report.table import (
+    COLUMNS,
+    TITLES,
+    Row,
+    check_runs,
+    facts,
+    interval,
+    number,
+    sections,
 )
+from vlmtune.results.result import Result
+
+CSV_COLUMNS = (
+    *("run", "benchmark", "version", "convention", "kind", "metric", "value"),
+    *(column.title for column in COLUMNS),
+    *("low", "high", "unit", "higher_is_better", "primary", "text_only", "seed"),
+)
+MATHS = {"n": "$n$"}  # titles that are symbols
 SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -32,18 +49,26 @@ def to_csv(runs: Sequence[RunReport]) -> str:
     check_runs(runs)
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for run in [seed for column in runs for seed in seeds_of(column)]:
+    writer.writerow(CSV_COLUMNS)
+    for run in chain.from_iterable(map(seeds_of, runs)):
         for result in run.results:
-            origin = (result.benchmark, result.version, result.convention, result.kind)
-            for name, m in result.metrics.items():
-                numbers = (m.value, m.n, m.clusters, m.chance, m.low, m.high, m.unit)
-                marks = (m.higher_is_better, name == result.primary, run.text_only)
-                flags = [str(mark).lower() for mark in marks]
-                seed = run.provenance.seed
-                texts = [no_formula(printable(text)) for text in (run.name, *origin, name)]
-                writer.writerow([*texts, *numbers, *flags, seed])
+            writer.writerows(_csv_lines(run, result))
     return file.getvalue()
+
+
+def _csv_lines(run: RunReport, result: Result) -> Iterator[list[Any]]:
+    """The cells of each metric under `CSV_COLUMNS`."""
+    origin = (run.name, result.benchmark, result.version, result.convention, result.kind)
+    for name, metric in result.metrics.items():
+        # Names are of strangers: a terminal or a spreadsheet must not obey them.
+        texts = [no_formula(printable(text)) for text in (*origin, name)]
+        sizes = [column.value(metric) for column in COLUMNS]
+        numbers = [metric.value, *sizes]
+        scale = (metric.low, metric.high, metric.unit)
+        # Not Python's True and False: other programs know the words in small letters.
+        marks = (metric.higher_is_better, name == result.primary, run.text_only)
+        flags = [str(mark).lower() for mark in marks]
+        yield [*texts, *numbers, *scale, *flags, run.provenance.seed]
 
 
 def no_formula(text: str) -> str:
@@ -62,24 +87,27 @@ def to_latex(runs: Sequence[RunReport]) -> str:
     The 95 % interval of each number is below it; of several seeds, the lowest and the highest.
     """
     check_runs(runs)
-    rows = [row for part in sections(runs) for row in part.primary]
-    heads = ["Benchmark", "Metric", "$n$", "Chance", *[escaped(run.name) for run in runs]]
+    titles = [MATHS.get(title) or title.capitalize() for title in TITLES]
+    names = [escaped(run.name) for run in runs]
     lines = [
         r"% Needs \usepackage{booktabs}. Brackets: 95 % intervals, or the range of several seeds.",
-        rf"\begin{{tabular}}{{ll{'r' * (2 + len(runs))}}}",
+        rf"\begin{{tabular}}{{ll{'r' * (len(TITLES) + len(runs))}}}",
         r"\toprule",
-        " & ".join(heads) + r" \\",
+        _latex_line(["Benchmark", "Metric", *titles, *names]),
         r"\midrule",
     ]
-    for row in rows:
-        facts = [row.title, f"{row.metric} {row.arrow}".strip(), size(row.sized)]
+    for row in chain.from_iterable(part.primary for part in sections(runs)):
+        left = [escaped(text) for text in (row.title, row.directed, *facts(row))]
         scores = [_score(row, i) for i in range(len(runs))]
-        cells = [escaped(text) for text in [*facts, chance(row.first)]] + scores
-        lines.append(" & ".join(cells) + r" \\")
+        lines.append(_latex_line([*left, *scores]))
         intervals = [_interval(row, i) for i in range(len(runs))]
         if any(intervals):
-            lines.append(" & ".join(["", "", "", "", *intervals]) + r" \\")
+            lines.append(_latex_line([""] * len(left) + intervals))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
 
 
 def escaped(text: str) -> str:
@@ -97,10 +125,13 @@ def _score(row: Row, i: int) -> str:
     if metric is None:
         return "--"
     text = escaped(number(metric.value, metric.unit))
-    return rf"\textbf{{{text}}}" if i in row.best else text
+    if i in row.best:
+        return rf"\textbf{{{text}}}"
+    return text
 
 
 def _interval(row: Row, i: int) -> str:
     metric = row.cells[i]
-    text = "" if metric is None else interval(metric)
-    return rf"{{\scriptsize [{escaped(text)}]}}" if text else ""
+    if metric is None or not interval(metric):
+        return ""
+    return rf"{{\scriptsize [{escaped(interval(metric))}]}}"

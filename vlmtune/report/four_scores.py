@@ -20,19 +20,15 @@ def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
         [[False, True], [False, False]]
     """
     low, spread = min(scores), (max(scores) - min(scores)) or 1.0
+    # Both true pairs must score above a false one.
     rivals = min(scores[0], scores[3])
-    return [
-        [
-            {
-                "text": f"{value:.3g}",
-                "shade": round(100 * (value - low) / spread),
-                "true": row == column,
-                "wrong": row != column and value >= rivals,
-            }
-            for column, value in enumerate(scores[2 * row : 2 * row + 2])
-        ]
-        for row in (0, 1)
-    ]
+    cells = []
+    for i, value in enumerate(scores):
+        true = i in (0, 3)
+        shade = round(100 * (value - low) / spread)
+        wrong = not true and value >= rivals
+        cells.append({"text": f"{value:.3g}", "shade": shade, "true": true, "wrong": wrong})
+    return [cells[:2], cells[2:]]
 
 
 def square(row: ItemRow | None) -> dict[str, Any] | None:
@@ -62,11 +58,16 @@ def square(row: ItemRow | None) -> dict[str, Any] | None:
         columns = (1, 0)
     else:
         return None
-    known = [line[j] for line in row.scores for j in columns]
-    scores = [score for score in known if score is not None]
-    if len(scores) < 4:
-        return None
+    scores: list[float] = []
+    for line in row.scores:
+        for column in columns:
+            score = line[column]
+            if score is None:
+                return None
+            scores.append(score)
     s11, s12, s21, s22 = scores
-    steps = {"caption": (s11 - s12, s22 - s21), "image": (s11 - s21, s22 - s12)}
-    changes = {name: (f"{one:.3g}", f"{other:.3g}") for name, (one, other) in steps.items()}
+    changes = {
+        "caption": (f"{s11 - s12:.3g}", f"{s22 - s21:.3g}"),
+        "image": (f"{s11 - s21:.3g}", f"{s22 - s12:.3g}"),
+    }
     return {"rows": matrix(scores), "changes": changes}

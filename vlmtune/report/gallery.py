@@ -1,6 +1,10 @@
-"""Retrievals to look at, within a number of pictures that a page can hold."""
+"""Retrievals to look at, within a number of pictures that a page can hold.
+
+In: the examples of runs. Out: dictionaries for `page.html`. Never: an image read twice.
+"""
 
 from collections.abc import Sequence
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 from vlmtune.report.media import Thumbnails
@@ -22,25 +26,24 @@ class Gallery:
 
     def __init__(self, runs: Sequence[RunReport]) -> None:
         self._runs = runs
-        sizes = [
-            sum(min(BEST, len(example.images)) for example in result.examples)
-            for run in runs
-            if not run.text_only
-            for result in run.results
-        ]
+        sizes = []
+        for run in runs:
+            if not run.text_only:
+                sizes += [sum(map(_pictures, result.examples)) for result in run.results]
         self._quota = quota(sizes, PICTURES)
         self._uri = Thumbnails()
 
     def of(self, benchmark: str, version: str, convention: str) -> list[dict[str, Any]]:
         """The examples of a benchmark, run by run."""
-        key = (benchmark, version, convention)
-        return [
-            self._group(run, colour, result)
-            for run, colour in zip(self._runs, colours(self._runs), strict=True)
-            if not run.text_only
-            for result in run.results
-            if (result.benchmark, result.version, result.convention) == key and result.examples
-        ]
+        out = []
+        for run, colour in zip(self._runs, colours(self._runs), strict=True):
+            if run.text_only:
+                continue
+            for result in run.results:
+                of = (result.benchmark, result.version, result.convention)
+                if of == (benchmark, version, convention) and result.examples:
+                    out.append(self._group(run, colour, result))
+        return out
 
     def _group(self, run: RunReport, colour: int, result: Result) -> dict[str, Any]:
         shown = _select(result.examples, self._quota)
@@ -55,16 +58,11 @@ class Gallery:
         }
 
     def _example(self, example: Example) -> dict[str, Any]:
-        rows = list(zip(example.images, example.scores, example.true, strict=True))[:BEST]
-        images = [
-            {
-                "uri": self._uri(image),
-                "name": image.path.name,
-                "score": f"{score:.3g}",
-                "true": true,
-            }
-            for image, score, true in rows
-        ]
+        images = []
+        retrieved = zip(example.images, example.scores, example.true, strict=True)
+        for image, score, true in islice(retrieved, BEST):
+            shown = {"uri": self._uri(image), "name": image.path.name}
+            images.append({**shown, "score": f"{score:.3g}", "true": true})
         return {"query": example.query, "correct": example.correct, "images": images}
 
 
@@ -75,6 +73,7 @@ def quota(sizes: Sequence[int], most: int) -> int:
         >>> quota([2, 10, 10], 12), quota([2, 3], 12)
         (5, 12)
     """
+    # From the smallest on: whoever needs less than an equal part leaves the rest to the larger.
     left = most
     for i, size in enumerate(sorted(sizes)):
         equal = left // (len(sizes) - i)
@@ -86,15 +85,19 @@ def quota(sizes: Sequence[int], most: int) -> int:
 
 def _select(examples: Sequence[Example], pictures: int) -> list[Example]:
     """Alternates right and wrong examples while they fit; keeps their order."""
-    positions = range(len(examples))
-    kinds = [[i for i in positions if examples[i].correct == correct] for correct in (True, False)]
-    turns = [
-        kind[turn] for turn in range(max(map(len, kinds))) for kind in kinds if turn < len(kind)
-    ]
+    right = [i for i, example in enumerate(examples) if example.correct]
+    wrong = [i for i, example in enumerate(examples) if not example.correct]
+    least = bool(right) + bool(wrong)  # one of each, however many pictures they have
     selected: list[int] = []
-    for i in turns:
-        pictures -= min(BEST, len(examples[i].images))
-        if pictures < 0 and len(selected) >= sum(map(bool, kinds)):
+    for i in chain.from_iterable(zip_longest(right, wrong)):
+        if i is None:  # one kind has no more
+            continue
+        pictures -= _pictures(examples[i])
+        if pictures < 0 and len(selected) >= least:
             break
         selected.append(i)
     return [examples[i] for i in sorted(selected)]
+
+
+def _pictures(example: Example) -> int:
+    return min(BEST, len(example.images))

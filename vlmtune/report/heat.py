@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
+from numpy import ndarray
 from PIL import Image
 
 from vlmtune.report.media import encoded, thumbnail
@@ -40,17 +42,20 @@ def heat(
         ((255, 219, 191), (102, 102, 102))
     """
     values = np.asarray(weights, dtype=np.float32)
-    values = np.sqrt((values / ((largest or values.max()) or 1.0)).clip(0, 1))
-    left, top, width, height = (
-        round(x * n) for x, n in zip(box, (*picture.size, *picture.size), strict=True)
-    )
+    full = (largest or values.max()) or 1.0  # 1 where no patch has a weight
+    values = np.sqrt((values / full).clip(0, 1))
+    left, top = round(box[0] * picture.width), round(box[1] * picture.height)
+    width, height = round(box[2] * picture.width), round(box[3] * picture.height)
     size = max(1, width), max(1, height)
+    # The model may have seen a part of the picture only; what it did not see stays dark.
     mask = Image.new("F", picture.size)
-    mask.paste(Image.fromarray(values).resize(size, Image.Resampling.BILINEAR), (left, top))
+    smooth = Image.fromarray(values).resize(size, Image.Resampling.BILINEAR)
+    mask.paste(smooth, (left, top))
     amount = np.asarray(mask).clip(0, 1)[:, :, None]
     colour = np.asarray(picture.convert("RGB"), dtype=np.float32)
-    grey = np.asarray(picture.convert("L"), dtype=np.float32)[:, :, None].repeat(3, axis=2)
+    grey = np.asarray(picture.convert("L"), dtype=np.float32)[:, :, None]
     warm = (1 - TINT) * colour + TINT * np.array(WARM)
+    # From dark grey where nothing is read to warm colour where most is.
     shown = (1 - amount) * DARK * grey + amount * warm
     return Image.fromarray(np.round(shown).clip(0, 255).astype(np.uint8))
 
@@ -64,16 +69,16 @@ def heat_views(readings: Sequence[WordMaps]) -> list[dict[str, Any]]:
             continue
         picture.thumbnail((SIDE, SIDE))
         maps = [_weights(text, one.columns) for text in one.maps]
-        largest = max(x for rows in maps for row in rows for x in row)
-        words = [
-            {"word": word, "uri": encoded(heat(picture, rows, one.box, largest))}
-            for word, rows in zip(one.words, maps, strict=True)
-        ]
+        # Full heat is that of the caption's largest weight, so that its words compare.
+        largest = max(float(weights.max()) for weights in maps)
+        words = []
+        for word, weights in zip(one.words, maps, strict=True):
+            uri = encoded(heat(picture, weights, one.box, largest))
+            words.append({"word": word, "uri": uri})
         head = {"caption": one.caption, "name": one.image.path.name, "correct": one.correct}
         out.append({**head, "uri": encoded(picture), "words": words})
     return out
 
 
-def _weights(text: str, columns: int) -> list[list[float]]:
-    numbers = [float(x) for x in text.split()]
-    return [numbers[i : i + columns] for i in range(0, len(numbers), columns)]
+def _weights(text: str, columns: int) -> Float[ndarray, "rows columns"]:
+    return np.array(text.split(), dtype=np.float64).reshape(-1, columns)

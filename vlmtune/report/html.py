@@ -8,6 +8,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from vlmtune.report.markdown import to_markdown
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
-from vlmtune.report.table import Row, baseline, check_runs, colours, sections
+from vlmtune.report.table import Row, check_runs, colours, sections
 from vlmtune.report.views import Views, safe
 from vlmtune.storage.files import all_or_none, write_text
 
@@ -41,6 +42,7 @@ def write_report(
     of runs by name; with them the won and lost ones are shown. Returns the path of `report.html`.
     """
     groups = flips(compare_with_first(runs), runs, items or {})
+    # Both texts before the first file: an error leaves the earlier report as it is.
     markdown, html = to_markdown(runs, groups), to_html(runs, groups)
     with all_or_none():
         write_text(folder / "report.md", markdown)
@@ -59,24 +61,31 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         lstrip_blocks=True,
     )
     environment.filters |= {"count": table.count, "duration": table.duration, "breaks": _breaks}
+    # The policy of the page allows this script alone, by its digest.
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    views, parts, first = Views(runs), sections(runs), baseline(runs)
-    primary = [row for part in parts for row in part.primary]
-    notes = caveats(runs)
+    views, parts, notes = Views(runs), sections(runs), caveats(runs)
+    primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
     lengths = changes([(one.change or 0.0, one.metric.unit) for one in comparisons])
     bars = list(zip(comparisons, lengths, strict=True))
+    # With many benchmarks tiles would fill the first screen.
+    tiled = primary if len(primary) <= TILES else []
+    base = None if views.baseline is None else views.names[views.baseline]
+    not_run: list[tuple[str, str, str]] = []
+    for run in runs:
+        not_run += [(run.name, name, why) for name, why in run.not_run]
     return environment.get_template("page.html").render(
         script=Markup(script),  # noqa: S704
         script_digest=b64encode(sha256(script.encode()).digest()).decode(),
-        runs=[_run(run, colour) for run, colour in zip(runs, colours(runs), strict=True)],
-        baseline=None if first is None else runs[first].name,
+        runs=list(map(_run, runs, views.colours)),
+        baseline=base,
         text_only=TEXT_ONLY,
         level=LEVEL,
         single=items_alone(runs),
-        tiles=[_tile(row, runs) for row in primary] if len(primary) <= TILES else [],
-        charts=charts(primary, views.names, colours(runs)),
-        primary=[views.row(row) for row in primary],
+        tiles=[_tile(row, runs) for row in tiled],
+        charts=charts(primary, views.names, views.colours),
+        titles=table.TITLES,
+        primary=list(map(views.row, primary)),
         flagged={note.benchmark for note in notes if note.text_only},
         compositional=_compared(bars, runs, "compositional"),
         retained=_compared(bars, runs, "retained"),
@@ -84,10 +93,10 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         largest=_largest(comparisons),
         notes=notes,
         flips=groups,
-        not_run=[(run.name, name, why) for run in runs for name, why in run.not_run],
-        sections=[views.section(part) for part in parts],
+        not_run=not_run,
+        sections=list(map(views.section, parts)),
         curves=_curves(runs, views),
-        sources={result.benchmark: result.citation for run in runs for result in run.results},
+        sources=views.citations,
     )
 
 
@@ -99,14 +108,15 @@ def _breaks(name: str) -> Markup:
 
 def _run(run: RunReport, colour: int) -> dict[str, Any]:
     origin = run.provenance
+    seed = run.seeds if isinstance(run, SeededRun) else origin.seed
+    dirty = "-dirty" if origin.commit.endswith("-dirty") else ""
     return {
         "name": run.name,
         "colour": colour,
         "text_only": run.text_only,
-        "seed": run.seeds if isinstance(run, SeededRun) else origin.seed,
+        "seed": seed,
         "origin": origin,
-        "commit": origin.commit[:SHORT_COMMIT]
-        + ("-dirty" if origin.commit.endswith("-dirty") else ""),
+        "commit": origin.commit[:SHORT_COMMIT] + dirty,
         "fingerprint": origin.fingerprint[:SHORT_DIGEST],
         "date": origin.date.replace("T", " ").removesuffix("+00:00"),
     }
@@ -114,12 +124,17 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
 
 def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
     """The best number of a benchmark, on a scale with chance."""
+    # Of several best runs the first; without a best one, as of a single run, the last.
     present = [i for i, cell in enumerate(row.cells) if cell is not None]
     with_images = [i for i in present if i not in row.text_only] or present
     best = min(row.best, default=with_images[-1])
     metric = row.cells[best]
     assert metric is not None
-    scaled = metric.unit == "fraction"
+    # Only fractions have a scale with two ends.
+    percent = mark = None
+    if metric.unit == "fraction":
+        percent = 100 * metric.value
+        mark = None if metric.chance is None else 100 * metric.chance
     return {
         "title": row.title,
         "metric": row.metric,
@@ -128,8 +143,8 @@ def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
         "text": table.number(metric.value, metric.unit),
         "run": runs[best].name,
         "colour": colours(runs)[best],
-        "percent": 100 * metric.value if scaled else None,
-        "mark": 100 * metric.chance if scaled and metric.chance is not None else None,
+        "percent": percent,
+        "mark": mark,
     }
 
 
@@ -137,16 +152,15 @@ def _compared(
     bars: Sequence[tuple[Comparison, Change]], runs: Sequence[RunReport], kind: str
 ) -> list[dict[str, Any]]:
     """The comparisons of each run, for benchmarks of one kind."""
-    out = []
-    for i, run in enumerate(runs):
-        lines = [
-            {**_comparison(one), "side": side, "length": length}
-            for one, (side, length) in bars
-            if one.run == i and one.result.kind == kind
-        ]
-        if lines:
-            out.append({"name": run.name, "colour": colours(runs)[i], "lines": lines})
-    return out
+    lines: dict[int, list[dict[str, Any]]] = {}
+    for one, (side, length) in bars:
+        if one.result.kind == kind:
+            line = {**_comparison(one), "side": side, "length": length}
+            lines.setdefault(one.run, []).append(line)
+    numbers = colours(runs)
+    return [
+        {"name": runs[i].name, "colour": numbers[i], "lines": of_run} for i, of_run in lines.items()
+    ]
 
 
 def _largest(comparisons: Sequence[Comparison]) -> str:
@@ -156,10 +170,10 @@ def _largest(comparisons: Sequence[Comparison]) -> str:
         unit = one.metric.unit
         largest[unit] = max(largest.get(unit, 0.0), abs(one.change or 0.0))
     names = {"fraction": "points", "rank": "ranks"}
-    texts = [
-        f"{table.change(x, unit).lstrip('+±')} {names.get(unit, unit)}"
-        for unit, x in largest.items()
-    ]
+    texts = []
+    for unit, change in largest.items():
+        text = table.change(change, unit).lstrip("+±")
+        texts.append(f"{text} {names.get(unit, unit)}")
     return ", ".join(texts)
 
 
@@ -168,7 +182,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     line = {
         "title": comparison.title,
         "metric": comparison.result.primary,
-        "change": "" if comparison.change is None else table.change(comparison.change, metric.unit),
+        "change": "",
         "direction": comparison.direction,
         "verdict": comparison.verdict,
         "reason": comparison.reason,
@@ -176,42 +190,35 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "p": "",
         "test": "",
     }
+    if comparison.change is not None:
+        line["change"] = table.change(comparison.change, metric.unit)
     if paired is not None:
         line |= {"won": paired.won, "lost": paired.lost, "n": paired.n, "test": paired.test}
-        line["p"] = "" if paired.p is None else table.p_value(paired.p)
+        if paired.p is not None:
+            line["p"] = table.p_value(paired.p)
         line["interval"] = table.signed_interval(paired.low, paired.high, metric.unit)
     return line
 
 
 def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
     """One plot for each curve with a finite value; of a benchmark only the primary metric."""
-    minor = {
-        f"{result.benchmark}/{name}"
-        for run in runs
-        for result in run.results
-        for name in result.metrics
-        if name != result.primary
-    }
-    names = dict.fromkeys(
-        name
-        for run in runs
-        for name, curve in run.curves.items()
-        if name not in minor and any(value is not None for _, value in curve)
-    )
-    run_colours = colours(runs)
-
-    def plot(name: str) -> Markup:
-        return safe(curve_plot([run.curves.get(name) for run in runs], run_colours, views.key()))
-
-    return [
-        {
-            "name": name,
-            "svg": plot(name),
-            "runs": [
-                {"name": run.name, "colour": colour}
-                for run, colour in zip(runs, run_colours, strict=True)
-                if run.curves.get(name)
-            ],
-        }
-        for name in names
-    ]
+    minor, names = set(), dict[str, None]()
+    for run in runs:
+        for result in run.results:
+            others = result.metrics.keys() - {result.primary}
+            minor |= {f"{result.benchmark}/{name}" for name in others}
+        for name, curve in run.curves.items():
+            if any(value is not None for _, value in curve):
+                names[name] = None
+    out = []
+    for name in names:
+        if name in minor:
+            continue
+        curves = [run.curves.get(name) for run in runs]
+        svg = safe(curve_plot(curves, views.colours, views.key()))
+        legend = []
+        for run, colour, curve in zip(runs, views.colours, curves, strict=True):
+            if curve:
+                legend.append({"name": run.name, "colour": colour})
+        out.append({"name": name, "svg": svg, "runs": legend})
+    return out

@@ -5,7 +5,7 @@ In: the rows of an item. Out: a dictionary for `page.html`. Never: a score that 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 from vlmtune.report.four_scores import square
@@ -18,32 +18,42 @@ def item_view(
     i: int, row: ItemRow, sides: Sequence[Sequence[ItemRow]], thumbnails: Thumbnails
 ) -> dict[str, Any]:
     """Item `i` with the scores of the sides: the run alone, or the run after the one before it."""
-    by_run = [rows[i] if rows else None for rows in sides]
-    before, after = [None, *(one and margin(one) for one in by_run)][-2:]
-    view = {
-        "id": row.id,
-        "note": _note(by_run),
-        "gain": None if after is None else after - (before or 0.0),
-    }
+    by_run: list[ItemRow | None] = []
+    for rows in sides:
+        item = rows[i] if rows else None  # a run without a file of items
+        by_run.append(item)
+    view = {"id": row.id, "note": _note(by_run), "gain": _gain(by_run)}
     if row.rank is not None:
+        # Two runs list other candidates of a query: show those that either lists.
         by_run = together(by_run)
         row = next(one for one in by_run if one is not None)
     images = []
     for k, image in enumerate(row.images):
-        pairs = [
-            {
-                "caption": caption,
-                "true": row.true[k][j],
-                "scores": _scores([one and one.scores[k][j] for one in by_run]),
-            }
-            for j, caption in enumerate(row.captions)
-        ]
+        pairs = []
+        for j, caption in enumerate(row.captions):
+            scores = _scores([one and one.scores[k][j] for one in by_run])
+            pairs.append({"caption": caption, "true": row.true[k][j], "scores": scores})
         images.append({"uri": thumbnails(image), "name": image.path.name, "pairs": pairs})
+    # A 2 x 2 item has its four scores as a square too, one for each run.
     names = ("before", "after") if len(by_run) == 2 else ("scores",)
-    both = [(name, square(one)) for name, one in zip(names, by_run, strict=True)]
-    four = [{"name": name, **one} for name, one in both if one is not None]
+    by_name = []
+    for name, one in zip(names, by_run, strict=True):
+        four_scores = square(one)
+        if four_scores is not None:
+            by_name.append({"name": name, **four_scores})
     ranked = {"names": names, "queries": rankings(by_run), "whole": row.rank is None}
-    return {**view, "images": images, "four_scores": four, "ranked": ranked}
+    return {**view, "images": images, "four_scores": by_name, "ranked": ranked}
+
+
+def _gain(by_run: Sequence[ItemRow | None]) -> float | None:
+    """The margin of the last run, minus that of the run before it if there is one."""
+    last = by_run[-1]
+    after = None if last is None else margin(last)
+    if after is None:
+        return None
+    first = by_run[0] if len(by_run) == 2 else None
+    before = None if first is None else margin(first)
+    return after - (before or 0.0)
 
 
 def margin(row: ItemRow) -> float | None:
@@ -59,10 +69,13 @@ def margin(row: ItemRow) -> float | None:
     if row.rank is not None:
         true, false = _split(tuple(chain(*row.scores)), tuple(chain(*row.true)))
         return max(true) - max(false) if true and false else None
-    if any(score is None for line in row.scores for score in line):
+    if None in chain(*row.scores):
         return None
-    sides = [_split(*line) for line in zip(row.scores, row.true, strict=True)]
-    margins = [min(true) - max(false) for true, false in sides if true and false]
+    margins = []
+    for scores, truth in zip(row.scores, row.true, strict=True):
+        true, false = _split(scores, truth)
+        if true and false:
+            margins.append(min(true) - max(false))
     return sum(margins) / len(margins) if margins else None
 
 
@@ -70,8 +83,12 @@ def _split(
     scores: Sequence[float | None], truth: Sequence[bool]
 ) -> tuple[list[float], list[float]]:
     """The scores of true and of false captions."""
-    pairs = [(s, t) for s, t in zip(scores, truth, strict=True) if s is not None]
-    return [s for s, t in pairs if t], [s for s, t in pairs if not t]
+    true, false = [], []
+    for score, is_true in zip(scores, truth, strict=True):
+        if score is not None:
+            side = true if is_true else false
+            side.append(score)
+    return true, false
 
 
 def together(by_run: Sequence[ItemRow | None]) -> list[ItemRow | None]:
@@ -85,30 +102,32 @@ def together(by_run: Sequence[ItemRow | None]) -> list[ItemRow | None]:
         True
     """
     known = [one for one in by_run if one is not None]
-    images = tuple(dict.fromkeys(image for one in known for image in one.images))
-    captions = tuple(dict.fromkeys(text for one in known for text in one.captions))
-    truth = {pair: true for one in known for pair, (_, true) in _cells(one).items()}
+    images = tuple(dict.fromkeys(chain.from_iterable(one.images for one in known)))
+    captions = tuple(dict.fromkeys(chain.from_iterable(one.captions for one in known)))
+    # A pair is true for one run if it is for the other: both are of one query.
+    truth: dict[Any, bool] = {}
+    for one in known:
+        truth |= _by_pair(one, one.true)
+    out: list[ItemRow | None] = []
+    for one in by_run:
+        if one is None:
+            out.append(None)
+            continue
+        scores = _by_pair(one, one.scores)
+        # A line for each image, in the order of all runs' images, with a cell for each caption.
+        lines_of_truth, lines_of_scores = [], []
+        for image in images:
+            pairs = [(image, caption) for caption in captions]
+            lines_of_truth.append(tuple(truth.get(pair, False) for pair in pairs))
+            lines_of_scores.append(tuple(map(scores.get, pairs)))
+        cells = {"true": tuple(lines_of_truth), "scores": tuple(lines_of_scores)}
+        out.append(replace(one, images=images, captions=captions, **cells))
+    return out
 
-    def widened(one: ItemRow) -> ItemRow:
-        cells = _cells(one)
-        return replace(
-            one,
-            images=images,
-            captions=captions,
-            true=tuple(tuple(truth.get((x, y), False) for y in captions) for x in images),
-            scores=tuple(tuple(cells.get((x, y), (None,))[0] for y in captions) for x in images),
-        )
 
-    return [one and widened(one) for one in by_run]
-
-
-def _cells(row: ItemRow) -> dict[Any, tuple[float | None, bool]]:
-    """The score and the truth of each pair of an image and a caption."""
-    return {
-        (image, caption): (row.scores[k][j], row.true[k][j])
-        for k, image in enumerate(row.images)
-        for j, caption in enumerate(row.captions)
-    }
+def _by_pair(row: ItemRow, lines: Sequence[Sequence[Any]]) -> dict[Any, Any]:
+    """The cells of a table of a row, such as its scores, by image and caption."""
+    return dict(zip(product(row.images, row.captions), chain(*lines), strict=True))
 
 
 def _note(by_run: Sequence[ItemRow | None]) -> str:
@@ -116,10 +135,14 @@ def _note(by_run: Sequence[ItemRow | None]) -> str:
     known = [one for one in by_run if one is not None]
     if all(one.rank is None for one in known):
         return ""
-    ranks = ["?" if one is None or one.rank is None else str(one.rank) for one in by_run]
+    ranks, grades = [], []
+    for one in by_run:
+        rank = None if one is None else one.rank
+        ranks.append(str(rank or "?"))  # ranks are from 1
+        grade = "?" if one is None else f"{one.outcome:.3f}"
+        grades.append(grade)
     note = f"rank {' → '.join(ranks)}"
     if any(one.right is None for one in known):
-        grades = ["?" if one is None else f"{one.outcome:.3f}" for one in by_run]
         note = f"{' → '.join(grades)}, {note}"
     return note
 
@@ -128,4 +151,8 @@ def _scores(values: Sequence[float | None]) -> str:
     """The score before and after, as far as known."""
     if all(value is None for value in values):
         return ""
-    return " → ".join("?" if value is None else f"{value:.3g}" for value in values)
+    return " → ".join(map(_score, values))
+
+
+def _score(value: float | None) -> str:
+    return "?" if value is None else f"{value:.3g}"

@@ -1,13 +1,12 @@
 """Files of items, `items.jsonl` and its like: the items of a run's benchmarks, a row each.
 
-In: rows. Out: JSON lines, CSV or Parquet, by the file's name, and rows again.
-Never: a score that was not seen. Parquet needs the package pyarrow.
+In: rows. Out: JSON lines, CSV or Parquet, by the file's name, and rows again. Parquet needs the
+package pyarrow.
 """
 
 import csv
 import importlib
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
@@ -24,7 +23,7 @@ STEM = "items"  # of the file beside report.json
 Items = dict[str, tuple[ItemRow, ...]]  # by benchmark, in the order of the outcomes
 Cells = dict[str, Any]
 
-EXPECTED, FIX = "items as vlmtune evaluate --items writes them", "correct the file"
+EXPECTED, FIX = "items as vlmtune evaluate --items writes them", "change this row"
 COLUMNS = (
     *("benchmark", "id", "right", "outcome", "files", "captions", "true", "scores"),
     *("rank", "boxes", "upright"),
@@ -102,6 +101,7 @@ def read_items(path: Path) -> Items:
     """
     check_format(path)
     rows: list[ItemRow] = []
+    # Whatever a parser dislikes becomes one line that names the row.
     try:
         for cells in _FORMATS[path.suffix.lower()][1](regular(path)):
             rows.append(_row(cells, f"row {len(rows) + 1} of {path}"))
@@ -136,17 +136,18 @@ def part_names(items: Items, benchmark: str) -> list[str]:
         >>> part_names({"a": (), "a/b": row, "ab": ()}, "a")
         ['a/b']
     """
-    return [
-        name
-        for name, rows in items.items()
-        if name.startswith(f"{benchmark}/") and any(row.rank is not None for row in rows)
-    ]
+    names = []
+    for name, rows in items.items():
+        if name.startswith(f"{benchmark}/") and any(row.rank is not None for row in rows):
+            names.append(name)
+    return names
 
 
 def items_beside(report: Path) -> Path | None:
     """The newest file of items beside a report.json, or None."""
-    files = [report.with_name(f"{STEM}{suffix}") for suffix in _FORMATS]
-    return max((f for f in files if f.is_file()), key=lambda f: f.stat().st_mtime, default=None)
+    named = [report.with_name(f"{STEM}{suffix}") for suffix in _FORMATS]
+    files = [file for file in named if file.is_file()]
+    return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
 def is_items_file(path: Path) -> bool:
@@ -163,7 +164,10 @@ def is_items_file(path: Path) -> bool:
 
 
 def _cells(row: ItemRow) -> Cells:
-    boxes = [None if image.box is None else list(image.box) for image in row.images]
+    # What is the default of every image is left out.
+    boxes = [image.box and list(image.box) for image in row.images]
+    boxes = boxes if any(boxes) else None
+    upright = None if all(image.upright for image in row.images) else False
     return {
         "benchmark": row.benchmark,
         "id": row.id,
@@ -174,8 +178,8 @@ def _cells(row: ItemRow) -> Cells:
         "true": [list(line) for line in row.true],
         "scores": [list(line) for line in row.scores],
         "rank": row.rank,
-        "boxes": boxes if any(boxes) else None,
-        "upright": None if all(image.upright for image in row.images) else False,
+        "boxes": boxes,
+        "upright": upright,
     }
 
 
@@ -188,24 +192,31 @@ def _row(cells: Any, where: str) -> ItemRow:
         raise ValueError("neither a cell 'outcome' nor 'right'")
     files, captions = row.get("files", ()), row.get("captions", ())
     boxes = row.get("boxes") or [None] * len(files)
-    images = tuple(
-        ImageRef(Path(file), box, row.get("upright", True))
-        for file, box in zip(files, boxes, strict=True)
-    )
+    upright = row.get("upright", True)
+    images = []
+    for file, box in zip(files, boxes, strict=True):
+        images.append(ImageRef(Path(file), box, upright))
     sizes = len(files), len(captions)
-    true = _grid("true", row.get("true", ()), sizes)
-    scores = _grid("scores", row.get("scores") or [[None] * sizes[1]] * sizes[0], sizes)
-    text, name, rank = str(row["id"]), row["benchmark"], row.get("rank")
-    return ItemRow(text, name, float(outcome), images, tuple(captions), true, scores, rank)
+    unknown = [[None] * len(captions)] * len(files)
+    return ItemRow(
+        str(row["id"]),
+        row["benchmark"],
+        float(outcome),
+        tuple(images),
+        tuple(captions),
+        _grid("true", row.get("true", ()), sizes),
+        _grid("scores", row.get("scores") or unknown, sizes),
+        row.get("rank"),
+    )
 
 
 def _grid(name: str, lines: Sequence[Any], sizes: tuple[int, int]) -> tuple[tuple[Any, ...], ...]:
     """A list for each file with a value for each caption."""
-    if len(lines) == sizes[1] and sizes[0] == 1 and not any(isinstance(x, list) for x in lines):
-        lines = [list(lines)]
-    if len(lines) != sizes[0] or any(
-        not isinstance(line, list) or len(line) != sizes[1] for line in lines
-    ):
+    flat = not any(isinstance(line, list) for line in lines)
+    if flat and sizes[0] == 1 and len(lines) == sizes[1]:
+        lines = [list(lines)]  # of a single file the outer list may be left out
+    nested = all(isinstance(line, list) for line in lines)
+    if not nested or list(map(len, lines)) != [sizes[1]] * sizes[0]:
         raise ValueError(f"{name} that are not {sizes[0]} lists of {sizes[1]} values")
     return tuple(map(tuple, lines))
 
@@ -234,12 +245,15 @@ def _write_csv(path: Path, rows: Iterable[Cells]) -> None:
 
 
 def _csv_cell(cell: Any) -> Any:
-    if cell is None or isinstance(cell, str):
-        return "" if cell is None else cell
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return cell
     return json.dumps(cell, ensure_ascii=False)
 
 
 def _read_csv(path: Path) -> Iterator[Cells]:
+    # Captions and scores of an item may be longer than the limit of the standard library.
     csv.field_size_limit(LONGEST_CELL)
     with path.open(newline="", encoding="utf-8-sig") as file:
         for cells in csv.DictReader(file, strict=True):
@@ -254,10 +268,7 @@ def _parsed(name: str, cell: str) -> Any:
     if cell.strip() in NO_CELL:
         return None
     if name in LISTS:
-        value = json.loads(cell)
-        if not isinstance(value, list):
-            raise TypeError(f"{cell[:40]!r} instead of a list in JSON in column {name!r}")
-        return value
+        return json.loads(cell)
     if name in ("outcome", "rank"):
         return float(cell)
     return {"true": True, "1": True, "false": False, "0": False}[cell.strip().lower()]
@@ -265,16 +276,21 @@ def _parsed(name: str, cell: str) -> Any:
 
 def _write_parquet(path: Path, rows: Iterable[Cells]) -> None:
     arrow = _pyarrow(path)
-    strings, doubles = arrow.list_(arrow.string()), arrow.list_(arrow.float64())
+    lists = arrow.list_
     types = {
-        **dict.fromkeys(("benchmark", "id"), arrow.string()),
-        **{"right": arrow.bool_(), "outcome": arrow.float64(), "upright": arrow.bool_()},
-        **{"rank": arrow.int64()},
-        **{"files": strings, "captions": strings, "scores": arrow.list_(doubles)},
-        **{"true": arrow.list_(arrow.list_(arrow.bool_()))},
-        **{"boxes": arrow.list_(arrow.list_(arrow.int64()))},
+        "benchmark": arrow.string(),
+        "id": arrow.string(),
+        "right": arrow.bool_(),
+        "outcome": arrow.float64(),
+        "files": lists(arrow.string()),
+        "captions": lists(arrow.string()),
+        "true": lists(lists(arrow.bool_())),
+        "scores": lists(lists(arrow.float64())),
+        "rank": arrow.int64(),
+        "boxes": lists(lists(arrow.int64())),
+        "upright": arrow.bool_(),
     }
-    schema = arrow.schema([(name, types[name]) for name in COLUMNS])
+    schema = arrow.schema(list(types.items()))
     arrow.parquet.write_table(arrow.Table.from_pylist(list(rows), schema=schema), path)
 
 
@@ -283,11 +299,8 @@ def _read_parquet(path: Path) -> Iterator[Cells]:
     with arrow.parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(ROWS_AT_ONCE):
             for row in batch.to_pylist():
-                yield {name: None if _is_nan(cell) else cell for name, cell in row.items()}
-
-
-def _is_nan(cell: Any) -> bool:  # what pandas writes for an empty cell
-    return isinstance(cell, float) and math.isnan(cell)
+                # pandas writes NaN for an empty cell; alone NaN differs from itself.
+                yield {name: cell for name, cell in row.items() if cell == cell}
 
 
 def _pyarrow(path: Path) -> Any:

@@ -6,6 +6,7 @@ Never: a comparison of items that are not the same.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components, macro_mean
 from vlmtune.metrics.intervals import bootstrap_mean
 from vlmtune.metrics.item_groups import ItemGroups
+from vlmtune.report.differences import item_groups
 from vlmtune.report.items_file import STEM, Items, part_names
 from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.results.item_row import ItemRow
@@ -38,29 +40,47 @@ def run_of_items(
         UserError: There are no items, or two of a benchmark have one id.
     """
     if not items:
-        raise UserError(f"expected items in {path}, got none: correct the file")
+        raise UserError(f"expected items in {path}, got none: name a file with items")
     results, ordered, apart = [], {}, []
-    parts = {part for name in items for part in part_names(items, name)}
+    # Further parts of a benchmark have no number of their own.
+    parts = set(chain.from_iterable(part_names(items, name) for name in items))
+    every = chain.from_iterable(run.results for run in others)
+    measured = {result.benchmark for result in every}
     for name, rows in items.items():
         by_id = {row.id: row for row in rows}
         if len(by_id) < len(rows):
             raise UserError(
-                f"expected items of different ids in {path}, got one twice in {name}: correct them"
+                f"expected items of different ids in {path}, got one twice in {name}: give each "
+                "its own"
             )
         ordered[name] = rows
         if name in parts:
             continue
-        same_name = [(run, one) for run in others for one in run.results if one.benchmark == name]
-        for run, result in same_name:
-            if listed := _like(by_id, result, known.get(run.name, {}).get(name, ())):
-                ordered[name] = listed
-                results.append(_result(listed, result))
-                break
-        else:
-            apart += [name] if same_name else []
-            results.append(_result(rows, None))
-    name = path.parent.name if path.stem == STEM and path.parent.name else path.stem
+        like, listed = _counterpart(by_id, name, others, known)
+        if like is not None:
+            ordered[name] = listed
+        elif name in measured:
+            apart.append(name)
+        results.append(_result(ordered[name], like))
+    name = path.stem
+    if path.stem == STEM and path.parent.name:
+        name = path.parent.name
     return RunReport(name, _provenance(path), tuple(results)), ordered, tuple(apart)
+
+
+def _counterpart(
+    by_id: Mapping[str, ItemRow],
+    name: str,
+    others: Sequence[RunReport],
+    known: Mapping[str, Items],
+) -> tuple[Result | None, tuple[ItemRow, ...]]:
+    """The first result that is of these items, and the items in its order."""
+    for run in others:
+        rows = known.get(run.name, {}).get(name, ())
+        for result in run.results:
+            if result.benchmark == name and (listed := _like(by_id, result, rows)):
+                return result, listed
+    return None, ()
 
 
 def _like(
@@ -68,16 +88,16 @@ def _like(
 ) -> tuple[ItemRow, ...]:
     """The items in the order of `result`; none if they are other ones."""
     n = len(result.outcomes)
-    ids = (
-        [row.id for row in rows]
-        if len(rows) == n
-        else [f"{result.benchmark}/{i}" for i in range(n)]
-    )
-    if len(by_id) != n or any(one not in by_id for one in ids):
+    ids = [row.id for row in rows]
+    if len(rows) != n:  # vlmtune numbers items whose file is not there
+        ids = [f"{result.benchmark}/{i}" for i in range(n)]
+    if len(by_id) != n or not by_id.keys() >= set(ids):
         return ()
     listed = tuple(by_id[one] for one in ids)
-    texts = [(row.captions, other.captions) for row, other in zip(listed, rows, strict=False)]
-    return () if any(a and b and a != b for a, b in texts) else listed
+    for row, known in zip(listed, rows, strict=False):
+        if row.captions and known.captions and row.captions != known.captions:
+            return ()
+    return listed
 
 
 def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
@@ -85,31 +105,22 @@ def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
     outcomes = tuple(row.outcome for row in rows)
     if like is None:
         clusters = _clusters(rows)
+        # An outcome below 0 can only be a cosine.
         unit = "fraction" if min(outcomes) >= 0 else "cosine"
         metric = _mean(outcomes, (clusters,), None, unit)
         name = "accuracy" if all(row.right is not None for row in rows) else "outcome"
-        source = "items of another tool"
-        return Result(
-            rows[0].benchmark,
-            VERSION,
-            name,
-            {name: metric},
-            citation=source,
-            outcomes=outcomes,
-            clusters=clusters,
-        )
-    groups = None
-    if like.groups:
-        weights = torch.tensor(like.group_weights, dtype=torch.float64)
-        groups = ItemGroups(torch.tensor(like.groups), weights if len(weights) else None)
+        facts = {"citation": "items of another tool", "outcomes": outcomes, "clusters": clusters}
+        return Result(rows[0].benchmark, VERSION, name, {name: metric}, **facts)
+    groups = item_groups(like)
+    # Chance, unit and direction are those of the metric; the number is that of these items.
     base = like.metrics[like.primary]
     ways = like.cluster_ways or (tuple(range(len(rows))),)
     mean = _mean(outcomes, ways, groups, base.unit)
-    ends = (mean.low, mean.high) if like.degree == 1 else (None, None)  # of a plain mean only
-    metric = replace(base, value=mean.value, low=ends[0], high=ends[1], clusters=mean.clusters)
-    return replace(
-        like, metrics={like.primary: metric}, examples=(), outcomes=outcomes, series={}, repeats=()
-    )
+    if like.degree != 1:  # the interval is that of a plain mean
+        mean = replace(mean, low=None, high=None)
+    span = {"low": mean.low, "high": mean.high, "clusters": mean.clusters}
+    metrics = {like.primary: replace(base, value=mean.value, **span)}
+    return replace(like, metrics=metrics, examples=(), outcomes=outcomes, series={}, repeats=())
 
 
 def _mean(
@@ -128,11 +139,12 @@ def _mean(
 
 def _clusters(rows: Sequence[ItemRow]) -> tuple[int, ...]:
     """Items that share an image get one number."""
-    numbers: dict[object, int] = {}
-    members = [
-        [numbers.setdefault(image, len(numbers)) for image in _shared(row) or (row.id,)]
-        for row in rows
-    ]
+    numbers: dict[object, int] = {}  # of each image; of an item without images, of its id
+    members = []
+    for row in rows:
+        images = _shared(row) or (row.id,)
+        members.append([numbers.setdefault(image, len(numbers)) for image in images])
+    # A tensor has rows of one length: the first image of an item is repeated.
     most = max(map(len, members))
     padded = [images + images[:1] * (most - len(images)) for images in members]
     return tuple(connected_components(torch.tensor(padded)).tolist())

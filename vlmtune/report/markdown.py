@@ -1,7 +1,11 @@
-"""The report as Markdown tables."""
+"""The report as Markdown tables.
+
+In: run reports and groups of items. Out: the text of `report.md`. Never: a tag of HTML.
+"""
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from vlmtune.report import table
@@ -43,7 +47,7 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
     """
     table.check_runs(runs)
     parts, comparisons = table.sections(runs), compare_with_first(runs)
-    primary = [row for part in parts for row in part.primary]
+    primary = list(chain.from_iterable(part.primary for part in parts))
     lines = ["# vlmtune report", "", *_primary(runs, primary), "", NOTE, ""]
     if any(run.text_only for run in runs):
         lines += [TEXT_ONLY, ""]
@@ -51,9 +55,13 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
     first = table.baseline(runs)
     if first is not None:
         name = _cell(runs[first].name)
-        lines += _changes(f"Change from {name}", comparisons, runs, "compositional")
-        lines += _changes(f"Retained abilities, change from {name}", comparisons, runs, "retained")
-        lines += _changes(f"{KNOWS}, change from {name}", comparisons, runs, "sensitivity")
+        heads = {
+            "compositional": f"Change from {name}",
+            "retained": f"Retained abilities, change from {name}",
+            "sensitivity": f"{KNOWS}, change from {name}",
+        }
+        for kind, head in heads.items():
+            lines += _changes(head, comparisons, runs, kind)
     if groups:
         kind = "Won and lost" if groups[0]["against"] else "Right and wrong"
         lines += [f"## {kind} items", "", *map(_line_of_text, flip_lines(groups))]
@@ -64,62 +72,69 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
     for run in runs:
         lines += [f"### {_cell(run.name)}", "", *_provenance(run), ""]
     lines += ["## Sources", ""]
-    sources = {result.benchmark: result.citation for run in runs for result in run.results}
+    sources: dict[str, str] = {}
+    for run in runs:
+        sources |= {result.benchmark: result.citation for result in run.results}
     lines += [f"- {_cell(name)}: {_cell(text)}" for name, text in sources.items()]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _primary(runs: Sequence[RunReport], rows: Sequence[Row]) -> list[str]:
-    lines = _head(["benchmark", "metric", "n", "chance"], runs)
-    origins = [run.provenance for run in runs]
-    parameters = [table.count(x.trainable_parameters) if x.known else "?" for x in origins]
-    lines.append(_line(["*trainable parameters*", "", "", "", *parameters]))
+    lines = _head(["benchmark", "metric"], runs)
+    blank = [""] * (1 + len(table.TITLES))
+    lines.append(_line(["*trainable parameters*", *blank, *map(_parameters, runs)]))
     for row in rows:
         scores = [_score(row, i) for i in range(len(runs))]
-        size, chance = table.size(row.sized), table.chance(row.first)
-        facts = [row.title, f"{row.metric} {row.arrow}", size, chance]
-        lines.append(_line([*facts, *scores]))
+        lines.append(_line([row.title, row.directed, *table.facts(row), *scores]))
     return lines
 
 
+def _parameters(run: RunReport) -> str:
+    origin = run.provenance
+    return table.count(origin.trainable_parameters) if origin.known else "?"
+
+
 def _not_run(runs: Sequence[RunReport]) -> list[str]:
-    lines = [
-        f"- {_cell(name)} of {_cell(run.name)}: not run: {_cell(why)}"
-        for run in runs
-        for name, why in run.not_run
-    ]
+    lines = []
+    for run in runs:
+        for name, why in run.not_run:
+            lines.append(f"- {_cell(name)} of {_cell(run.name)}: not run: {_cell(why)}")
     return [*lines, ""] if lines else []
 
 
 def _changes(
     head: str, comparisons: Sequence[Comparison], runs: Sequence[RunReport], kind: str
 ) -> list[str]:
+    # A table for each kind: of a sensitivity neither more nor less is better.
     of_kind = [comparison for comparison in comparisons if comparison.result.kind == kind]
     if not of_kind:
         return []
     columns = ["benchmark", "run", "change", "95 % interval", "won", "lost", "of", "p", "verdict"]
     lines = [_line(columns), _line(["---", "---", *["---:"] * 6, "---"])]
     lines += [_line(_change(comparison, runs[comparison.run].name)) for comparison in of_kind]
-    single = items_alone(runs)
-    alone = [f"{ALONE} {', '.join(map(_cell, single))}.", ""] if single else []
-    return [f"## {head}", "", *lines, "", TEST, "", *alone]
+    lines = [f"## {head}", "", *lines, "", TEST, ""]
+    if single := items_alone(runs):
+        lines += [f"{ALONE} {', '.join(map(_cell, single))}.", ""]
+    return lines
 
 
 def _change(comparison: Comparison, name: str) -> list[str]:
-    unit = comparison.metric.unit
-    text = "–" if comparison.change is None else table.change(comparison.change, unit)
-    facts = [comparison.title, name, text]
-    if comparison.paired is None:
-        return [*facts, "", "", "", "", "", f"not tested: {comparison.reason}"]
-    paired = comparison.paired
-    p = "–" if paired.p is None else f"{table.p_value(paired.p)} ({paired.test})"
-    numbers = [str(paired.won), str(paired.lost), str(paired.n), p]
+    unit, paired = comparison.metric.unit, comparison.paired
+    change = p = "–"
+    if comparison.change is not None:
+        change = table.change(comparison.change, unit)
+    left = [comparison.title, name, change]
+    if paired is None:
+        return [*left, "", "", "", "", "", f"not tested: {comparison.reason}"]
+    if paired.p is not None:
+        p = f"{table.p_value(paired.p)} ({paired.test})"
     interval = table.signed_interval(paired.low, paired.high, unit) or "–"
-    return [*facts, interval, *numbers, comparison.verdict]
+    counts = map(str, (paired.won, paired.lost, paired.n))
+    return [*left, interval, *counts, p, comparison.verdict]
 
 
 def _caveats(runs: Sequence[RunReport]) -> list[str]:
-    lines = []
+    lines: list[str] = []
     for caveat in caveats(runs):
         mark = "**Text-only:** " if caveat.text_only else ""
         lines.append(f"- {mark}{_cell(f'{caveat.benchmark}: {caveat.text}')}")
@@ -134,11 +149,10 @@ def _title(part: Section) -> str:
 
 
 def _section(runs: Sequence[RunReport], part: Section) -> list[str]:
-    lines = _head(["metric", "n", "chance"], runs)
+    lines = _head(["metric"], runs)
     for row in part.rows:
         scores = [_score(row, i) for i in range(len(runs))]
-        metric = f"{row.metric} {row.arrow}".strip()
-        lines.append(_line([metric, table.size(row.sized), table.chance(row.first), *scores]))
+        lines.append(_line([row.directed, *table.facts(row), *scores]))
     return lines
 
 
@@ -161,25 +175,28 @@ def _provenance(run: RunReport) -> list[str]:
 
 
 def _seed(run: RunReport) -> str:
-    seed = run.seeds if isinstance(run, SeededRun) else run.provenance.seed
-    return "none" if seed is None else str(seed)
+    if isinstance(run, SeededRun):
+        return run.seeds
+    return "none" if run.provenance.seed is None else str(run.provenance.seed)
 
 
 def _score(row: Row, i: int) -> str:
     metric = row.cells[i]
     if metric is None:
         return "–"
-    text = table.number(metric.value, metric.unit)
-    text = f"**{text}**" if i in row.best else text
-    brackets = table.interval(metric)
-    return f"{text} [{brackets}]" if brackets else text
+    text = table.bracketed(metric)
+    if i not in row.best:
+        return text
+    # Only the number is bold, not its interval.
+    score, bracket, interval = text.partition(" [")
+    return f"**{score}**{bracket}{interval}"
 
 
-def _head(columns: Sequence[str], runs: Sequence[RunReport]) -> list[str]:
-    left = sum(column in ("benchmark", "metric") for column in columns)
-    right = len(columns) - left + len(runs)
-    names = [run.name for run in runs]
-    return [_line([*columns, *names]), _line([*["---"] * left, *["---:"] * right])]
+def _head(names: Sequence[str], runs: Sequence[RunReport]) -> list[str]:
+    """The head of a table: names to the left, then facts and scores, flush right."""
+    right = [*table.TITLES, *(run.name for run in runs)]
+    rule = ["---"] * len(names) + ["---:"] * len(right)
+    return [_line([*names, *right]), _line(rule)]
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """Pictures of retrievals: thumbnails for the page, strips and tables for loggers such as W&B.
 
-Never fails on a missing image: a report may be made after the run and elsewhere.
+In: references to images, results. Out: pictures and rows. Never: an error for a missing image, as a
+report may be made after the run and elsewhere.
 """
 
 import base64
@@ -10,12 +11,17 @@ from io import BytesIO
 from PIL import Image, ImageOps
 
 from vlmtune.data.rgb import to_rgb
+from vlmtune.report import table
 from vlmtune.results.result import Example, Result
 from vlmtune.storage.files import regular
 from vlmtune.types import ImageRef
 
 SIDE = 192  # pixels of the longer side; twice the size on the page, for dense displays
-COLUMNS = ("benchmark", "metric", "value", "low", "high", "chance", "n", "unit", "convention")
+COLUMNS = (
+    *("benchmark", "metric", "value", "low", "high"),
+    *(column.title for column in table.COLUMNS),
+    *("unit", "convention"),
+)
 Cell = str | float | int | None
 
 
@@ -79,29 +85,37 @@ def metric_table(results: Sequence[Result]) -> list[list[Cell]]:
     Example:
         >>> from vlmtune.results.metric_value import MetricValue
         >>> metric_table([Result("cola", "1", "accuracy", {"accuracy": MetricValue(0.5, 4, 0.25)})])
-        [['cola', 'accuracy', 0.5, None, None, 0.25, 4, 'fraction', 'strict']]
+        [['cola', 'accuracy', 0.5, None, None, 4, None, 0.25, 'fraction', 'strict']]
     """
-    return [
-        [result.benchmark, name, m.value, m.low, m.high, m.chance, m.n, m.unit, result.convention]
-        for result in results
-        for name, m in result.metrics.items()
-    ]
+    out: list[list[Cell]] = []
+    for result in results:
+        for name, metric in result.metrics.items():
+            facts = [column.value(metric) for column in table.COLUMNS]
+            numbers = [metric.value, metric.low, metric.high, *facts]
+            out.append([result.benchmark, name, *numbers, metric.unit, result.convention])
+    return out
 
 
 def retrievals(result: Result) -> tuple[list[Image.Image], list[str]]:
     """Strip and caption of each example that has a readable image."""
-    strips = [(strip(example), caption(example)) for example in result.examples]
-    readable = [(picture, text) for picture, text in strips if picture is not None]
-    return [picture for picture, _ in readable], [text for _, text in readable]
+    pictures, captions = [], []
+    for example in result.examples:
+        picture = strip(example)
+        if picture is not None:
+            pictures.append(picture)
+            captions.append(caption(example))
+    return pictures, captions
 
 
 def strip(example: Example) -> Image.Image | None:
     """The images of a retrieval side by side, best first; None if no image can be read."""
-    pictures = [picture for ref in example.images if (picture := thumbnail(ref)) is not None]
+    thumbnails = map(thumbnail, example.images)
+    pictures = [picture for picture in thumbnails if picture is not None]
     if not pictures:
         return None
-    size = sum(p.width for p in pictures), max(p.height for p in pictures)
-    row = Image.new("RGB", size, "white")
+    width = sum(picture.width for picture in pictures)
+    height = max(picture.height for picture in pictures)
+    row = Image.new("RGB", (width, height), "white")
     left = 0
     for picture in pictures:
         row.paste(picture, (left, 0))
@@ -116,8 +130,8 @@ def caption(example: Example) -> str:
         >>> caption(Example("a cat", (), (0.5, 0.25), (False, True), False))
         'wrong: a cat (0.5 false, 0.25 true)'
     """
-    images = ", ".join(
-        f"{score:.3g} {'true' if true else 'false'}"
-        for score, true in zip(example.scores, example.true, strict=True)
-    )
-    return f"{'right' if example.correct else 'wrong'}: {example.query} ({images})"
+    images = []
+    for score, true in zip(example.scores, example.true, strict=True):
+        images.append(f"{score:.3g} {str(true).lower()}")
+    verdict = "right" if example.correct else "wrong"
+    return f"{verdict}: {example.query} ({', '.join(images)})"

@@ -5,8 +5,10 @@ In: runs. Out: the same runs, those of equal name and weights merged. Never: a c
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
-from vlmtune.report.run_report import RunReport
+from vlmtune.report.run_report import Curve, RunReport
 
 
 def same_model(runs: Sequence[RunReport]) -> list[list[int]]:
@@ -17,11 +19,12 @@ def same_model(runs: Sequence[RunReport]) -> list[list[int]]:
     """
     groups: list[list[int]] = []
     for i, run in enumerate(runs):
-        group = next((x for x in groups if _fits(run, [runs[k] for k in x])), None)
-        if group is None:
-            groups.append([i])
+        for group in groups:
+            if all(_fits(run, runs[k]) for k in group):
+                group.append(i)
+                break
         else:
-            group.append(i)
+            groups.append([i])
     return groups
 
 
@@ -30,18 +33,23 @@ def merged(runs: Sequence[RunReport]) -> RunReport:
     if len(runs) == 1:
         return runs[0]
     first = min(runs, key=lambda run: "benchmarks" not in run.provenance.config)
-    config = {key: value for run in runs for key, value in run.provenance.config.items()}
+    # Of keys that several have, the value of the first evaluation stays.
+    config: dict[str, Any] = {}
+    curves: dict[str, Curve] = {}
+    for run in runs:
+        config |= run.provenance.config
+        curves |= run.curves
     return replace(
         first,
         provenance=replace(first.provenance, config={**config, **first.provenance.config}),
-        results=tuple(result for run in runs for result in run.results),
-        curves={name: curve for run in runs for name, curve in run.curves.items()},
-        not_run=tuple(pair for run in runs for pair in run.not_run),
+        results=tuple(chain.from_iterable(run.results for run in runs)),
+        curves=curves,
+        not_run=tuple(chain.from_iterable(run.not_run for run in runs)),
     )
 
 
-def _fits(run: RunReport, others: Sequence[RunReport]) -> bool:
-    return all(_weights(run) == _weights(x) and not _names(run) & _names(x) for x in others)
+def _fits(run: RunReport, other: RunReport) -> bool:
+    return _weights(run) == _weights(other) and not _names(run) & _names(other)
 
 
 def _weights(run: RunReport) -> tuple[object, ...]:

@@ -61,7 +61,7 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
             if not curve:
                 continue
             steps = [step for step, _ in curve]
-            values = [float("nan") if value is None else value for _, value in curve]
+            values = np.array([value for _, value in curve], dtype=float)  # None becomes NaN
             marker = "o" if len(curve) < 25 else ""
             axes.plot(
                 steps, values, color=RUN_COLOURS[colour], linewidth=1.8, marker=marker, markersize=4
@@ -79,30 +79,27 @@ def line_plot(
 
     `rows[i]` is the metric of group `positions[i]`; `axis` says what the numbers count.
     """
-    order = sorted(range(len(positions)), key=positions.__getitem__)
+    ordered = sorted(zip(positions, rows, strict=True), key=lambda pair: pair[0])
     with mpl.rc_context(STYLE):
         figure, axes = _axes()
         for run, colour in enumerate(colours):
-            points = [(positions[i], cell) for i in order if (cell := rows[i].cells[run])]
-            if points:
-                _line(axes, points, colour)
-        levels = [(positions[i], rows[i].first.chance) for i in order]
-        known = [(x, level) for x, level in levels if level is not None]
-        axes.plot(
-            [x for x, _ in known],
-            [level for _, level in known],
-            color=MUTED,
-            linewidth=1.1,
-            linestyle=(0, (3, 3)),
-            zorder=1,
-        )
-        cosine = rows[0].first.unit == "cosine"
-        axes.set_ylim(*((-1.03, 1.03) if cosine else (-0.02, 1.02)))
-        axes.yaxis.set_major_locator(FixedLocator((-1, 0, 1) if cosine else QUARTERS))
-        if not cosine:
+            points = [(x, row.cells[run]) for x, row in ordered]
+            known = [(x, cell) for x, cell in points if cell is not None]
+            if known:
+                _line(axes, known, colour)
+        levels = [(x, row.first.chance) for x, row in ordered if row.first.chance is not None]
+        x, y = [x for x, _ in levels], [level for _, level in levels]
+        axes.plot(x, y, color=MUTED, linewidth=1.1, linestyle=(0, (3, 3)), zorder=1)
+        if rows[0].first.unit == "cosine":
+            axes.set_ylim(-1.03, 1.03)
+            axes.yaxis.set_major_locator(FixedLocator((-1, 0, 1)))
+        else:
+            axes.set_ylim(-0.02, 1.02)
+            axes.yaxis.set_major_locator(FixedLocator(QUARTERS))
             axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
         ticks = sorted(set(positions))
-        axes.xaxis.set_major_locator(FixedLocator(ticks) if len(ticks) < 13 else MaxNLocator(8))
+        locator = FixedLocator(ticks) if len(ticks) < 13 else MaxNLocator(8)
+        axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
         axes.set_xlabel(axis, loc="right", labelpad=2)
         return _svg(figure, key)
@@ -110,8 +107,12 @@ def line_plot(
 
 def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int], key: str) -> str:
     """Draws the distribution of each run's numbers over the items; None leaves a run out."""
-    arrays = [(np.asarray(x), colour) for x, colour in zip(values, colours, strict=True) if x]
+    arrays = []
+    for numbers, colour in zip(values, colours, strict=True):
+        if numbers:
+            arrays.append((np.asarray(numbers), colour))
     left, right = min(array.min() for array, _ in arrays), max(array.max() for array, _ in arrays)
+    # A little room at both ends, for the tails of the curves.
     pad = 0.04 * (right - left) or 0.5
     grid = np.linspace(left - pad, right + pad, POINTS)
     with mpl.rc_context(STYLE):
@@ -152,8 +153,11 @@ def density(values: Float[ndarray, "n"], grid: Float[ndarray, "p"]) -> Float[nda
     quarters = np.quantile(values, [0.25, 0.75])
     spread = values.std(ddof=1)
     middle = (quarters[1] - quarters[0]) / 1.34
-    width = 0.9 * (min(spread, middle) if middle > 0 else spread) * len(values) ** -0.2
+    if middle > 0:  # 0 if half of the values are equal
+        spread = min(spread, middle)
+    width = 0.9 * spread * len(values) ** -0.2
     curve = _kernels(values, grid, width)
+    # A kernel's tail beyond a bound comes back as the kernel of the mirrored value.
     if values.min() >= 0:
         curve += _kernels(-values, grid, width)
         if values.max() <= 1:
@@ -203,6 +207,7 @@ def _svg(figure: Figure, key: str) -> str:
             "ignore", message="Glyph .* missing from font", category=UserWarning
         )
         figure.savefig(file, format="svg", metadata={"Date": None}, transparent=True)
+    # Inside a page an element needs neither the XML head nor metadata.
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -211,6 +216,7 @@ def _svg(figure: Figure, key: str) -> str:
     text = re.sub(r'(href="#|url\(#)', rf"\1{key}-", text)
     for placeholder, variable in VARIABLES.items():
         text = text.replace(placeholder, f"var(--{variable})")
+    # Without a size the picture is as wide as its card.
     size = re.compile(r' width="[\d.]+pt"| height="[\d.]+pt"')
     head, _, body = text.partition(">")
     return f'{size.sub("", head)} aria-hidden="true">{body}'

@@ -1,6 +1,6 @@
 """Texts of strangers, such as names of runs and captions, as a terminal may show them.
 
-In: a text. Out: the same without control characters, which a terminal would obey.
+In: a text. Out: the same without control characters. Never: a character that a terminal obeys.
 """
 
 import re

@@ -4,7 +4,7 @@ In: the rows of an item. Out: ranked lists with shaded scores for the page. Neve
 candidates that the rows do not have.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vlmtune.results.item_row import ItemRow
@@ -41,8 +41,8 @@ def rankings(by_run: Sequence[ItemRow | None]) -> list[dict[str, Any]]:
     if row is None:
         return []
     by_caption = len(row.images) >= SHORTEST
-    queries = range(len(row.captions if by_caption else row.images))
-    ranked = [_ranking(query, by_caption, row, by_run) for query in queries]
+    queries = row.captions if by_caption else row.images
+    ranked = [_ranking(query, by_caption, row, by_run) for query in range(len(queries))]
     return [one for one in ranked if len(one["rows"]) >= SHORTEST]
 
 
@@ -53,41 +53,40 @@ def _ranking(
         return [line[query] for line in table] if by_caption else list(table[query])
 
     true = of_query(row.true)
-    columns = [[None] * len(true) if one is None else of_query(one.scores) for one in by_run]
-    cells = [_cells(column, true) for column in columns]
-    compared = [i for i in range(len(true)) if any(column[i] is not None for column in columns)]
+    columns = []  # of each run, the cell of each candidate or None
+    for one in by_run:
+        scores = [None] * len(true) if one is None else of_query(one.scores)
+        columns.append(_cells(scores, true))
+    last = len(true) + 1  # where a run has no score
 
-    def order(i: int) -> tuple[int, ...]:  # in the last run, then in those before it
-        of_runs = [column[i] for column in reversed(cells)]
-        return tuple(len(true) + 1 if cell is None else cell["rank"] for cell in of_runs)
+    def order(line: Mapping[str, Any]) -> list[int]:  # in the last run, then in those before it
+        return [cell["rank"] if cell else last for cell in reversed(line["cells"])]
 
-    return {
-        "kind": "caption" if by_caption else "image",
-        "query": query,
-        "rows": [
-            {"number": i, "true": true[i], "cells": [column[i] for column in cells]}
-            for i in sorted(compared, key=order)
-        ],
-    }
+    # A candidate without a score in any run was not compared.
+    rows = []
+    for number, cells in enumerate(zip(*columns, strict=True)):
+        if any(cells):
+            rows.append({"number": number, "true": true[number], "cells": list(cells)})
+    kind = "caption" if by_caption else "image"
+    return {"kind": kind, "query": query, "rows": sorted(rows, key=order)}
 
 
 def _cells(scores: Sequence[float | None], true: Sequence[bool]) -> list[dict[str, Any] | None]:
-    """The rank, the score and the shade of each candidate in one run."""
+    """The rank, the score and the shade of each candidate in one run; None without a score."""
     known = [(s, t) for s, t in zip(scores, true, strict=True) if s is not None]
     if not known:
         return [None] * len(scores)
     low, high = min(known)[0], max(known)[0]
-
-    def rank(score: float, is_true: bool) -> int:
-        return 1 + sum(s > score or (s == score and is_true and not t) for s, t in known)
-
-    return [
-        None
-        if score is None
-        else {
-            "rank": rank(score, is_true),
-            "text": f"{score:.3g}",
-            "shade": round(100 * (score - low) / ((high - low) or 1.0)),
-        }
-        for score, is_true in zip(scores, true, strict=True)
-    ]
+    spread = (high - low) or 1.0
+    out: list[dict[str, Any] | None] = []
+    for score, is_true in zip(scores, true, strict=True):
+        if score is None:
+            out.append(None)
+            continue
+        above = sum(s > score for s, _ in known)
+        tied_false = sum(s == score and not t for s, t in known)
+        # Of a tie the false candidate ranks first.
+        rank = 1 + above + tied_false * is_true
+        shade = round(100 * (score - low) / spread)
+        out.append({"rank": rank, "text": f"{score:.3g}", "shade": shade})
+    return out

@@ -1,5 +1,7 @@
 """`report.json`: what one run scored, with everything needed to judge and repeat it.
 
+In: results and provenance. Out: `report.json`, and the run again. Never: a secret, or NaN.
+
 The classes of this room are the layout of the file; their attributes document its fields. All
 fields are written, unknown ones are refused on reading. In `config` and `model`, paths and other
 objects become strings; numbers that are NaN or infinite become null, as they do in curves.
@@ -104,10 +106,10 @@ class RunReport:
     text_only: bool = False
 
     def __post_init__(self) -> None:
-        if not self.name.strip():
-            raise UserError("expected a name for the run, got a blank one: name it")
-        names = [result.benchmark for result in self.results] + [name for name, _ in self.not_run]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        names = [result.benchmark for result in self.results]
+        names += [name for name, _ in self.not_run]
+        twice = [name for name in sorted(names) if names.count(name) > 1]
+        if twice:
             raise UserError(
                 f"expected each benchmark once in run {self.name!r}, got {twice[0]!r} twice: "
                 "give the two different names"
@@ -117,6 +119,7 @@ class RunReport:
 
     def save(self, path: Path) -> None:
         """Writes `report.json` atomically."""
+        # pydantic writes NaN as null, and as text what JSON does not know.
         content = {"schema": SCHEMA, **json.loads(LAYOUT.dump_json(self, fallback=str))}
         write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
@@ -144,8 +147,8 @@ class RunReport:
             if result.benchmark == benchmark and name in result.metrics:
                 return result.metrics[name]
         raise UserError(
-            f"expected {name} of {benchmark} in the report of {self.name!r}, got none: correct the "
-            "name, or evaluate again"
+            f"expected {name} of {benchmark} in the report of {self.name!r}, got none: name "
+            "another metric, or evaluate again"
         )
 
 
@@ -156,7 +159,7 @@ def _check(result: Result) -> None:
     if result.primary not in result.metrics:
         raise UserError(
             f"expected the primary metric {result.primary!r} among the metrics of "
-            f"{result.benchmark}, got {sorted(result.metrics)}: correct the benchmark"
+            f"{result.benchmark}, got {sorted(result.metrics)}: report this metric"
         )
     numbers = {"outcomes": result.outcomes, "group_weights": result.group_weights, **result.series}
     numbers |= {f"run {i}": outcomes for i, outcomes in enumerate(result.runs, 1)}

@@ -17,7 +17,7 @@ from typing_extensions import override
 from vlmtune.report.caveats import RANDOM
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import KINDS, Row, chance, interval, number, rows, size
+from vlmtune.report.table import KINDS, TITLES, Row, bracketed, facts, number, rows
 from vlmtune.results.metric_value import TRUNCATED, MetricValue
 from vlmtune.results.result import Result
 
@@ -34,7 +34,8 @@ class _Screen(Console):
 
 def console() -> Console:
     """The standard output."""
-    return _Screen(file=sys.stdout, width=None if sys.stdout.isatty() else WIDE, highlight=False)
+    width = None if sys.stdout.isatty() else WIDE
+    return _Screen(file=sys.stdout, width=width, highlight=False)
 
 
 def frame() -> box.Box:
@@ -50,25 +51,43 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
     screen, the runs stand below each other.
     """
     whole = title is None and sum(not run.text_only for run in runs) == 1
-    shown = [
-        row
-        for row in rows(runs)
-        if row.primary or (whole and "/" not in row.metric and row.first.unit != "count")
-    ]
+    shown = [row for row in rows(runs) if row.primary or (whole and _of_all_items(row))]
     if title is not None:
         console().print(title, markup=False)
     table, screen = _side_by_side(runs, shown, whole), console()
-    full = screen.measure(table, options=screen.options.update(width=WIDE)).maximum
-    screen.print(_stacked(runs, shown) if full > screen.width and len(runs) > 1 else table)
+    # As wide as it would like to be: rich squeezes what it prints into the screen.
+    width = screen.measure(table, options=screen.options.update(width=WIDE)).maximum
+    if width > screen.width and len(runs) > 1:
+        table = _stacked(runs, shown)
+    screen.print(table)
     for run in runs:
         if run.provenance.random_weights:
-            console().print(f"{run.name}: {RANDOM}", markup=False, soft_wrap=True)
-        cut = [(x.benchmark, x.metrics[TRUNCATED]) for x in run.results if TRUNCATED in x.metrics]
-        if cut:
-            listed = ", ".join(f"{name} ({m.value:.0f} of {m.n})" for name, m in cut)
-            line = f"{run.name}: captions are longer than the model reads and truncated: {listed}"
-            console().print(line, markup=False, soft_wrap=True)
-    show_not_run([(f"{name} of {run.name}", why) for run in runs for name, why in run.not_run])
+            _say(f"{run.name}: {RANDOM}")
+        if cut := _truncated(run):
+            _say(f"{run.name}: captions are longer than the model reads and truncated: {cut}")
+    missing = []
+    for run in runs:
+        missing += [(f"{name} of {run.name}", why) for name, why in run.not_run]
+    show_not_run(missing)
+
+
+def _say(line: str) -> None:
+    """Prints a line as it is, without styles and breaks."""
+    console().print(line, markup=False, soft_wrap=True)
+
+
+def _of_all_items(row: Row) -> bool:
+    return "/" not in row.metric and row.first.unit != "count"
+
+
+def _truncated(run: RunReport) -> str:
+    """The benchmarks with captions that the model does not read whole, and how many."""
+    listed = []
+    for result in run.results:
+        metric = result.metrics.get(TRUNCATED)
+        if metric is not None:
+            listed.append(f"{result.benchmark} ({metric.value:.0f} of {metric.n})")
+    return ", ".join(listed)
 
 
 def _side_by_side(runs: Sequence[RunReport], shown: Sequence[Row], whole: bool) -> Table:
@@ -76,13 +95,13 @@ def _side_by_side(runs: Sequence[RunReport], shown: Sequence[Row], whole: bool) 
     table = Table(box=frame())
     for head in ("benchmark", "metric"):
         table.add_column(head, overflow="fold")
-    for head in ("n", "chance", *[run.name for run in runs]):
+    names = [run.name for run in runs]
+    for head in (*TITLES, *names):
         table.add_column(escape(head), justify="right", no_wrap=True)
     for row in shown:
-        metric = f"{row.metric} {row.arrow}".strip()
-        facts = (escape(row.title), escape(metric), size(row.sized), chance(row.first))
+        left = (escape(row.title), escape(row.directed), *facts(row))
         style = "bold" if whole and row.primary else None
-        table.add_row(*facts, *map(_cell, row.cells), style=style)
+        table.add_row(*left, *map(_cell, row.cells), style=style)
     return table
 
 
@@ -90,13 +109,13 @@ def _stacked(runs: Sequence[RunReport], shown: Sequence[Row]) -> Table:
     """One line a run, below a line for each metric."""
     table = Table(box=frame())
     table.add_column("", overflow="fold")
-    for head in ("n", "chance", ""):
+    for head in (*TITLES, ""):
         table.add_column(head, justify="right", no_wrap=True)
+    blank = [""] * len(TITLES)
     for row in shown:
-        name = escape(f"{row.title} {row.metric} {row.arrow}".strip())
-        table.add_row(name, size(row.sized), chance(row.first), style="bold")
+        table.add_row(escape(f"{row.title} {row.directed}"), *facts(row), style="bold")
         for run, cell in zip(runs, row.cells, strict=True):
-            table.add_row(escape(f"  {run.name}"), "", "", _cell(cell))
+            table.add_row(escape(f"  {run.name}"), *blank, _cell(cell))
     return table
 
 
@@ -107,47 +126,50 @@ def primary_line(result: Result) -> str:
         >>> primary_line(Result("cola", "1", "accuracy", {"accuracy": MetricValue(0.5, 4, 0.25)}))
         'cola accuracy 50.0 %'
     """
-    metric = result.metrics[result.primary]
-    span = interval(metric)
-    text = f"{result.benchmark} {result.primary} {number(metric.value, metric.unit)}"
-    return f"{text} [{span}]" if span else text
+    return f"{result.benchmark} {result.primary} {bracketed(result.metrics[result.primary])}"
 
 
 def show_not_run(pairs: Sequence[tuple[str, str]]) -> None:
     """Shows the benchmarks without results, each once: its name and the reason."""
     for name, why in dict(pairs).items():
-        console().print(f"not run: {name}: {why}", markup=False, soft_wrap=True)
+        _say(f"not run: {name}: {why}")
 
 
 def show_alphas(suites: Mapping[float, Sequence[Result]]) -> None:
     """Shows the primary metrics at each alpha of WiSE-FT, with the mean of each kind."""
-    first = next(iter(suites.values()))
-    columns = [[result.benchmark for result in first if result.kind == kind] for kind in KINDS]
+    # The first suite names the benchmarks: another one may lack some.
+    names: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    for result in next(iter(suites.values())):
+        names.setdefault(result.kind, []).append(result.benchmark)
     table = Table("alpha", box=frame())
-    for kind, names in zip(KINDS, columns, strict=True):
+    for kind in KINDS:
         table.add_column(f"{kind} mean", justify="right", style="bold")
-        for name in names:
+        for name in names[kind]:
             table.add_column(f"{kind}: {escape(name)}", justify="right")
     for alpha, results in suites.items():
         metrics = {result.benchmark: result.metrics[result.primary] for result in results}
         cells = [f"{alpha:g}"]
-        for names in columns:
-            primary = [metrics.get(name) for name in names]
-            cells.append(_mean([metric for metric in primary if metric]))
-            cells += [number(metric.value, metric.unit) if metric else "–" for metric in primary]
+        for kind in KINDS:
+            primary = [metrics.get(name) for name in names[kind]]
+            cells += [_mean(primary), *map(_short, primary)]
         table.add_row(*cells)
     console().print(table)
 
 
-def _mean(metrics: Sequence[MetricValue]) -> str:
+def _mean(metrics: Sequence[MetricValue | None]) -> str:
     """The mean of the metrics that are fractions; ranks and counts are left out."""
-    values = [m.value for m in metrics if m.unit == "fraction" and m.higher_is_better]
-    return number(sum(values) / len(values), "fraction") if values else "–"
+    values = []
+    for metric in metrics:
+        if metric is not None and metric.unit == "fraction" and metric.higher_is_better:
+            values.append(metric.value)
+    if not values:
+        return "–"
+    return number(sum(values) / len(values), "fraction")
+
+
+def _short(metric: MetricValue | None) -> str:
+    return "–" if metric is None else number(metric.value, metric.unit)
 
 
 def _cell(metric: MetricValue | None) -> str:
-    if metric is None:
-        return "–"
-    span = interval(metric)
-    text = number(metric.value, metric.unit)
-    return f"{text} {escape(f'[{span}]')}" if span else text
+    return "–" if metric is None else escape(bracketed(metric))

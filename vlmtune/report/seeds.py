@@ -6,6 +6,7 @@ Never: a test; `differences` has it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import Curve, RunReport
@@ -50,23 +51,25 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
     Raises:
         UserError: There is no run, or two have one seed or none.
     """
+    # Equal seeds would be one training counted twice.
     seeds = [run.provenance.seed for run in runs]
     if not runs or None in seeds or len(set(seeds)) < len(seeds):
         raise UserError(f"expected runs of {name} with different seeds, got {seeds}: rename some")
-    by_name = [{result.benchmark: result for result in run.results} for run in runs]
+    by_benchmark: dict[str, list[Result]] = {}
+    for result in chain.from_iterable(run.results for run in runs):
+        by_benchmark.setdefault(result.benchmark, []).append(result)
     results, missing = [], []
-    for benchmark in dict.fromkeys(name for results_of in by_name for name in results_of):
-        several = [one[benchmark] for one in by_name if benchmark in one]
+    for benchmark, several in by_benchmark.items():
         keys = {(one.version, one.convention, one.primary) for one in several}
         if len(several) == len(runs) and len(keys) == 1:
             results.append(_mean_result(several))
         else:
             reason = f"{len(several)} of {len(runs)} seeds have it, in {len(keys)} versions"
             missing.append((benchmark, reason))
-    first = runs[0].provenance
+    first, seconds = runs[0].provenance, sum(run.provenance.seconds for run in runs)
     return SeededRun(
         name=f"{name} (mean and range of {len(runs)} seeds)",
-        provenance=replace(first, seed=None, seconds=sum(r.provenance.seconds for r in runs)),
+        provenance=replace(first, seed=None, seconds=seconds),
         results=tuple(results),
         curves=_mean_curves(runs),
         not_run=tuple(missing),
@@ -76,26 +79,24 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
 
 def _mean_result(results: Sequence[Result]) -> Result:
     first = results[0]
-    metrics = {
-        name: mean
-        for name in first.metrics
-        if (mean := _mean_metric([one.metrics.get(name) for one in results])) is not None
-    }
+    metrics = {}
+    for name in first.metrics:
+        mean = _mean_metric([one.metrics.get(name) for one in results])
+        if mean is not None:
+            metrics[name] = mean
     if first.primary not in metrics:
         raise UserError(
             f"expected {first.primary} of {first.benchmark} over as many items under each seed, "
             "got other numbers of items: evaluate the seeds with the same `limit`"
         )
-    same = len({(one.items_digest, one.clusters, one.groups) for one in results}) == 1
-    return replace(
-        first,
-        metrics=metrics,
-        outcomes=_mean([one.outcomes for one in results]) if same else (),
-        runs=(),
-        series={
-            name: _mean([one.series.get(name, ()) for one in results]) for name in first.series
-        },
-    )
+    series = {}
+    for name in first.series:
+        series[name] = _mean([one.series.get(name, ()) for one in results])
+    outcomes: tuple[float, ...] = ()
+    # Of the same items in the same order only.
+    if len({(one.items_digest, one.clusters, one.groups) for one in results}) == 1:
+        outcomes = _mean([one.outcomes for one in results])
+    return replace(first, metrics=metrics, outcomes=outcomes, runs=(), series=series)
 
 
 def _mean_metric(metrics: Sequence[MetricValue | None]) -> MetricValue | None:
@@ -121,7 +122,8 @@ def _mean_curves(runs: Sequence[RunReport]) -> dict[str, Curve]:
         several = [dict(run.curves.get(name, ())) for run in runs]
         points = []
         for step in several[0]:
-            values = [value for one in several if (value := one.get(step)) is not None]
+            everywhere = [one.get(step) for one in several]
+            values = [value for value in everywhere if value is not None]
             if len(values) == len(runs):
                 points.append((step, sum(values) / len(values)))
         curves[name] = tuple(points)

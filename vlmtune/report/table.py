@@ -1,10 +1,10 @@
 """Runs side by side: which numbers compare, which is best, and how each is formatted.
 
-In: run reports. Out: rows and sections. `views` and the HTML templates lay out the page's columns,
-`markdown` those of the text. Never: a new number.
+In: run reports. Out: rows and sections, and the columns of facts that every rendering walks.
+Never: a new number.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,17 +51,18 @@ class Row:
     @property
     def sized(self) -> MetricValue:
         """The first metric that knows its clusters: in earlier versions' reports none does."""
-        known = [cell for cell in self.cells if cell is not None and cell.clusters is not None]
-        return known[0] if known else self.first
+        for cell in self.cells:
+            if cell is not None and cell.clusters is not None:
+                return cell
+        return self.first
 
     @property
     def best(self) -> frozenset[int]:
         """Positions of the best runs; empty for counts and for a single run."""
-        present = {
-            i: cell.value
-            for i, cell in enumerate(self.cells)
-            if cell is not None and i not in self.text_only
-        }
+        present = {}
+        for i, cell in enumerate(self.cells):
+            if cell is not None and i not in self.text_only:
+                present[i] = cell.value
         if len(present) < 2 or self.first.unit == "count":
             return frozenset()
         choose = max if self.first.higher_is_better else min
@@ -71,7 +72,14 @@ class Row:
     @property
     def arrow(self) -> str:
         """↑ if higher is better, ↓ if lower is."""
-        return "" if self.first.unit == "count" else "↑" if self.first.higher_is_better else "↓"
+        if self.first.unit == "count":
+            return ""
+        return "↑" if self.first.higher_is_better else "↓"
+
+    @property
+    def directed(self) -> str:
+        """The metric with its arrow."""
+        return f"{self.metric} {self.arrow}".strip()
 
     @property
     def title(self) -> str:
@@ -102,47 +110,87 @@ class Section:
         return self.rows[0]
 
 
+@dataclass(frozen=True)
+class Column:
+    """A fact about a metric: a column of every table, left of the scores of the runs.
+
+    Attributes:
+        title: The head of the column.
+        value: The fact as a number, for CSV and loggers.
+        text: The fact of a row, for people; None for a fact that another column's text includes.
+    """
+
+    title: str
+    value: Callable[[MetricValue], float | None]
+    text: Callable[[Row], str] | None
+
+
+# A new entry appears on the terminal, in Markdown, HTML, LaTeX, CSV and in loggers.
+COLUMNS = (
+    Column("n", lambda metric: metric.n, lambda row: size(row.sized)),
+    Column("clusters", lambda metric: metric.clusters, None),
+    Column("chance", lambda metric: metric.chance, lambda row: chance(row.first)),
+)
+TITLES = tuple(column.title for column in COLUMNS if column.text is not None)
+
+
+def facts(row: Row) -> list[str]:
+    """The cells of a row under `TITLES`.
+
+    Example:
+        >>> TITLES, facts(Row("b", "1", "strict", "map", True, (MetricValue(0.5, 9, 0.25),)))
+        (('n', 'chance'), ['9', '25.0 %'])
+    """
+    return [column.text(row) for column in COLUMNS if column.text is not None]
+
+
 def check_runs(runs: Sequence[RunReport]) -> None:
     """Raises `UserError` if there are no runs or two share a name."""
     names = [run.name for run in runs]
     if not names:
         raise UserError("expected at least one run to report, got none: evaluate a model first")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    twice = [name for name in sorted(names) if names.count(name) > 1]
+    if twice:
         raise UserError(f"expected runs of different names, got {twice[0]!r} twice: rename one")
 
 
 def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     """All metrics of all runs; benchmarks and metrics keep their order of first appearance."""
-    cells: dict[tuple[str, str, str, str, int], list[MetricValue | None]] = {}
+    text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
+    # By benchmark first: a later run may add metrics to one that is listed already.
+    cells: dict[tuple[str, str, str], dict[tuple[str, int], list[MetricValue | None]]] = {}
     primary = set()
     for i, run in enumerate(runs):
         for result in run.results:
+            section = (result.benchmark, result.version, result.convention)
             for name, metric in result.metrics.items():
-                key = (result.benchmark, result.version, result.convention, name, metric.n)
-                cells.setdefault(key, [None] * len(runs))[i] = metric
+                key = (name, metric.n)
+                row = cells.setdefault(section, {}).setdefault(key, [None] * len(runs))
+                row[i] = metric
                 if name == result.primary:
-                    primary.add(key)
-    order = {section: i for i, section in enumerate(dict.fromkeys(key[:3] for key in cells))}
-    keys = sorted(cells, key=lambda key: order[key[:3]])
-    text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
-    return tuple(Row(*key[:4], key in primary, tuple(cells[key]), text_only) for key in keys)
+                    primary.add((section, key))
+    out = []
+    for section, by_metric in cells.items():
+        for key, row in by_metric.items():
+            is_primary = (section, key) in primary
+            out.append(Row(*section, key[0], is_primary, tuple(row), text_only))
+    return tuple(out)
 
 
 def sections(runs: Sequence[RunReport]) -> tuple[Section, ...]:
     """The rows by benchmark, version and convention."""
-    kinds: dict[str, Kind] = {
-        result.benchmark: result.kind for run in runs for result in run.results
-    }
+    kinds: dict[str, Kind] = {}
+    for run in runs:
+        kinds |= {result.benchmark: result.kind for result in run.results}
     parts: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows(runs):
         parts.setdefault((row.benchmark, row.version, row.convention), []).append(row)
-    return tuple(
-        # Sorting is stable: within the three kinds the order stays.
-        Section(
-            tuple(sorted(part, key=lambda row: (not row.primary, "/" in row.metric))), kinds[name]
-        )
-        for (name, _, _), part in parts.items()
-    )
+    out = []
+    for (benchmark, _, _), part in parts.items():
+        # Sorting is stable: primary, other and grouped metrics keep their order among themselves.
+        part.sort(key=lambda row: (not row.primary, "/" in row.metric))
+        out.append(Section(tuple(part), kinds[benchmark]))
+    return tuple(out)
 
 
 def baseline(runs: Sequence[RunReport]) -> int | None:
@@ -160,15 +208,16 @@ def colours(runs: Sequence[RunReport]) -> tuple[int, ...]:
     Text-only runs count as trained, to tell them from the zero-shot run. With more runs than
     colours they repeat.
     """
-    untrained = [
-        i
-        for i, run in enumerate(runs)
-        if not run.text_only and not run.provenance.trainable_parameters
-    ]
-    numbers = iter(range(len(runs)))
-    return tuple(
-        0 if i in untrained[:1] else 1 + next(numbers) % (COLOURS - 1) for i in range(len(runs))
-    )
+    out: list[int] = []
+    coloured = 0
+    for run in runs:
+        zero_shot = not run.text_only and not run.provenance.trainable_parameters
+        if zero_shot and 0 not in out:
+            out.append(0)
+        else:
+            out.append(1 + coloured % (COLOURS - 1))
+            coloured += 1
+    return tuple(out)
 
 
 def titled(benchmark: str, convention: str) -> str:
@@ -188,7 +237,9 @@ def number(value: float, unit: str) -> str:
         >>> number(0.2142, "fraction"), number(-0.25, "cosine"), number(8.853, "rank")
         ('21.4 %', '-0.250', '8.85')
     """
-    return f"{100 * value:.1f} %" if unit == "fraction" else f"{value:.{UNIT_DIGITS[unit]}f}"
+    if unit == "fraction":
+        return f"{100 * value:.1f} %"
+    return f"{value:.{UNIT_DIGITS[unit]}f}"
 
 
 def interval(metric: MetricValue) -> str:
@@ -200,8 +251,19 @@ def interval(metric: MetricValue) -> str:
     """
     if metric.low is None or metric.high is None:
         return ""
-    low, high = (number(x, metric.unit).removesuffix(" %") for x in (metric.low, metric.high))
-    return f"{low}–{high}"
+    low, high = number(metric.low, metric.unit), number(metric.high, metric.unit)
+    return f"{low.removesuffix(' %')}–{high.removesuffix(' %')}"
+
+
+def bracketed(metric: MetricValue) -> str:
+    """Formats a number with its interval, if it has one.
+
+    Example:
+        >>> bracketed(MetricValue(0.5, 10, low=0.2366, high=0.7634)), bracketed(MetricValue(0.5, 4))
+        ('50.0 % [23.7–76.3]', '50.0 %')
+    """
+    text, brackets = number(metric.value, metric.unit), interval(metric)
+    return f"{text} [{brackets}]" if brackets else text
 
 
 def size(metric: MetricValue) -> str:
@@ -213,7 +275,8 @@ def size(metric: MetricValue) -> str:
     """
     if metric.clusters is None or metric.clusters >= metric.n:
         return str(metric.n)
-    return f"{metric.n} ({metric.clusters} cluster{'s' if metric.clusters > 1 else ''})"
+    noun = "clusters" if metric.clusters > 1 else "cluster"
+    return f"{metric.n} ({metric.clusters} {noun})"
 
 
 def change(difference: float, unit: str) -> str:
@@ -223,9 +286,14 @@ def change(difference: float, unit: str) -> str:
         >>> change(0.21, "fraction"), change(-0.25, "rank"), change(0.0001, "fraction")
         ('+21.0', '-0.25', '±0.0')
     """
-    factor, digits = (100, 1) if unit == "fraction" else (1, UNIT_DIGITS[unit])
-    rounded = round(factor * difference, digits)
-    return f"{rounded:+.{digits}f}" if rounded else f"±{0:.{digits}f}"
+    if unit == "fraction":
+        difference, digits = 100 * difference, 1
+    else:
+        digits = UNIT_DIGITS[unit]
+    rounded = round(difference, digits)
+    if rounded == 0:
+        return f"±{0:.{digits}f}"
+    return f"{rounded:+.{digits}f}"
 
 
 def signed_interval(low: float | None, high: float | None, unit: str) -> str:
@@ -262,9 +330,9 @@ def count(n: int) -> str:
         >>> count(0), count(512), count(7_752_704), count(1_260_000_000)
         ('0', '512', '7.75 M', '1.26 B')
     """
-    for size, letter in ((10**9, "B"), (10**6, "M"), (10**4, "k")):
-        if n >= size:
-            unit = 1000 if letter == "k" else size
+    # Thousands are written out up to 10,000.
+    for least, unit, letter in ((10**9, 10**9, "B"), (10**6, 10**6, "M"), (10**4, 1000, "k")):
+        if n >= least:
             return f"{n / unit:.3g} {letter}"
     return str(n)
 
@@ -278,7 +346,9 @@ def file_size(number: int) -> str:
     """
     if number < 1000:
         return f"{number} bytes"
-    return f"{number / 1e3:.1f} kB" if number < 10**5 else f"{number / 1e6:.1f} MB"
+    if number < 10**5:
+        return f"{number / 1e3:.1f} kB"
+    return f"{number / 1e6:.1f} MB"
 
 
 def duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ In: rows and results of a benchmark. Out: dictionaries with text, charts and SVG
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,14 @@ class Family:
 
         None if the numbers count different things (`attributes=1`, `objects=2`).
         """
-        numbers = [NUMBER.fullmatch(group) for group, _ in self.members]
-        units = {group.rpartition("=")[0] for group, _ in self.members}
-        if len(units) > 1 or None in numbers:
-            return None
-        return tuple(float(match[1]) for match in numbers if match)
+        numbers, units = [], set()
+        for group, _ in self.members:
+            match = NUMBER.fullmatch(group)
+            if match is None:
+                return None
+            numbers.append(float(match[1]))
+            units.add(group.rpartition("=")[0])
+        return tuple(numbers) if len(units) == 1 else None
 
     @property
     def axis(self) -> str:
@@ -80,29 +84,35 @@ def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
     """
     parts: dict[str, list[tuple[str, Row]]] = {}
     for row in rows:
+        # The last part is the group: acc/swap/4 is group 4 of the family acc/swap.
         name, slash, group = row.metric.rpartition("/")
         if slash and row.first.unit in ("fraction", "cosine"):
             parts.setdefault(name, []).append((group, row))
-    out = tuple(
-        Family(name, tuple(members))
-        for name, members in parts.items()
-        if len({group for group, _ in members}) >= SMALLEST
-    )
-    inside = {row.metric for family in out for _, row in family.members}
-    return out, tuple(row for row in rows if row.primary or row.metric not in inside)
+    out: list[Family] = []
+    inside: set[str] = set()
+    for name, members in parts.items():
+        # One group has two rows if runs differ in its number of items.
+        if len(dict(members)) >= SMALLEST:
+            out.append(Family(name, tuple(members)))
+            inside |= {row.metric for _, row in members}
+    others = tuple(row for row in rows if row.primary or row.metric not in inside)
+    return tuple(out), others
 
 
 class Views:
     """Builds the sections of the page, one for each benchmark of `runs`."""
 
     def __init__(self, runs: Sequence[RunReport]) -> None:
-        self.runs, self.colours = runs, colours(runs)
+        self.runs, self.colours, self.baseline = runs, colours(runs), baseline(runs)
         self.names = [run.name for run in runs]
+        self.citations: dict[str, str] = {}
+        self._sensitivities: set[str] = set()
+        for run in runs:
+            for result in run.results:
+                self.citations[result.benchmark] = result.citation
+                if result.kind == "sensitivity":
+                    self._sensitivities.add(result.benchmark)
         self._gallery = Gallery(runs)
-        self._sensitivities = {
-            r.benchmark for run in runs for r in run.results if r.kind == "sensitivity"
-        }
-        self._citations = {r.benchmark: r.citation for run in runs for r in run.results}
         self._keys = 0
 
     def section(self, section: Section) -> dict[str, Any]:
@@ -115,7 +125,7 @@ class Views:
             "version": head.version,
             "convention": head.convention,
             "kind": section.kind,
-            "citation": self._citations[head.benchmark],
+            "citation": self.citations[head.benchmark],
             "rows": [self.row(row) for row in others],
             "families": [self._family(family, i) for i, family in enumerate(groups)],
             "series": self._series(results),
@@ -131,8 +141,7 @@ class Views:
             "metric": row.metric,
             "arrow": row.arrow,
             "primary": row.primary,
-            "n": table.size(row.sized),
-            "chance": table.chance(row.first),
+            "facts": table.facts(row),
             "cells": [self._cell(row, i) for i in range(len(self.runs))],
         }
 
@@ -143,37 +152,46 @@ class Views:
 
     def _results(self, row: Row) -> list[Result | None]:
         """The result of each run for the benchmark of a row; None for text-only runs."""
-        key = (row.benchmark, row.version, row.convention)
-
-        def fits(result: Result) -> bool:
-            return (result.benchmark, result.version, result.convention) == key
-
-        return [
-            None if run.text_only else next(filter(fits, run.results), None) for run in self.runs
-        ]
+        out: list[Result | None] = []
+        for run in self.runs:
+            matching = None
+            for result in run.results:
+                of = (result.benchmark, result.version, result.convention)
+                if of == (row.benchmark, row.version, row.convention) and not run.text_only:
+                    matching = result
+            out.append(matching)
+        return out
 
     def _cell(self, row: Row, i: int) -> dict[str, Any] | None:
         """One number as text, with its distance from the baseline."""
-        metric, first = row.cells[i], baseline(self.runs)
+        metric = row.cells[i]
         if metric is None:
             return None
-        base = None if first in (None, i) or i in row.text_only else row.cells[first or 0]
-        base = None if metric.unit == "count" else base
-        neutral = row.benchmark in self._sensitivities
-        return {
+        cell = {
             "text": table.number(metric.value, metric.unit),
             "interval": table.interval(metric),
             "best": i in row.best,
-            "gain": "" if base is None else table.change(metric.value - base.value, metric.unit),
-            "direction": "" if base is None or neutral else direction(metric, base),
+            "gain": "",
+            "direction": "",
         }
+        if self.baseline in (None, i) or i in row.text_only or metric.unit == "count":
+            return cell
+        base = row.cells[self.baseline]
+        if base is not None:
+            cell["gain"] = table.change(metric.value - base.value, metric.unit)
+            # More of a sensitivity is neither better nor worse.
+            if row.benchmark not in self._sensitivities:
+                cell["direction"] = direction(metric, base)
+        return cell
 
     def _family(self, family: Family, index: int) -> dict[str, Any]:
+        # Groups with numbers are points of a line, others are bars.
         rows = [row for _, row in family.members]
         positions = family.positions
         drawing: dict[str, Any] = {"svg": None, "chart": None}
         if positions is not None:
-            drawing["svg"] = safe(line_plot(positions, rows, self.colours, family.axis, self.key()))
+            svg = line_plot(positions, rows, self.colours, family.axis, self.key())
+            drawing["svg"] = safe(svg)
         else:
             labels = [(group, f"n = {table.size(row.sized)}") for group, row in family.members]
             drawing["chart"] = chart(rows, labels, self.names, self.colours)
@@ -188,53 +206,49 @@ class Views:
 
     def _series(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """A plot for each series; several if the scales of runs are far apart."""
-        names = dict.fromkeys(
-            name for result in results if result is not None for name in result.series
-        )
-        return [
-            self._distribution(name, part, NOTES.get(name, "") if index == 0 else "")
-            for name in names
-            if name != MATRIX
-            for index, part in enumerate(
-                _shared_axes([None if r is None else r.series.get(name) for r in results])
-            )
-        ]
+        series: list[dict[str, tuple[float, ...]]] = []
+        for result in results:
+            of_run = {} if result is None else result.series
+            series.append(of_run)
+        names = dict.fromkeys(chain.from_iterable(series))
+        names.pop(MATRIX, None)  # which is drawn as a square
+        out = []
+        for name in names:
+            note = NOTES.get(name, "")
+            for part in _shared_axes([of_run.get(name) for of_run in series]):
+                out.append(self._distribution(name, part, note))
+                note = ""  # below the first plot only
+        return out
 
     def _distribution(
         self, name: str, values: Sequence[Sequence[float] | None], note: str
     ) -> dict[str, Any]:
-        return {
-            "name": name,
-            "note": note,
-            "svg": safe(density_plot(values, self.colours, self.key())),
-            "runs": [
-                {
-                    "name": self.names[i],
-                    "colour": self.colours[i],
-                    "median": f"{np.median(numbers):.3g}",
-                    "n": len(numbers),
-                }
-                for i, numbers in enumerate(values)
-                if numbers
-            ],
-        }
+        legend = []
+        for run_name, colour, numbers in zip(self.names, self.colours, values, strict=True):
+            if numbers:
+                median = f"{np.median(numbers):.3g}"
+                entry = {"name": run_name, "colour": colour, "median": median, "n": len(numbers)}
+                legend.append(entry)
+        svg = safe(density_plot(values, self.colours, self.key()))
+        return {"name": name, "note": note, "svg": svg, "runs": legend}
 
     def _readings(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """What words read, of each run that shows it."""
-        shown = (heat_views(() if one is None else one.readings) for one in results)
-        named = zip(self.names, self.colours, shown, strict=True)
-        return [
-            {"name": name, "colour": colour, "readings": views}
-            for name, colour, views in named
-            if views
-        ]
+        out = []
+        for name, colour, result in zip(self.names, self.colours, results, strict=True):
+            views = [] if result is None else heat_views(result.readings)
+            if views:
+                out.append({"name": name, "colour": colour, "readings": views})
+        return out
 
     def _matrices(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
-        return [
-            {"name": name, "colour": colour, "rows": matrix(result.series[MATRIX])}
-            for name, colour, result in zip(self.names, self.colours, results, strict=True)
-            if result is not None and len(result.series.get(MATRIX, ())) == 4
-        ]
+        """The mean scores of two images by two captions, of each run that has them."""
+        out = []
+        for name, colour, result in zip(self.names, self.colours, results, strict=True):
+            scores = () if result is None else result.series.get(MATRIX, ())
+            if len(scores) == 4:
+                out.append({"name": name, "colour": colour, "rows": matrix(scores)})
+        return out
 
 
 def safe(svg: str) -> Markup:
@@ -255,10 +269,17 @@ def _shared_axes(
     """Groups the runs by axis: on one axis, none is much wider than another."""
     groups: list[list[int]] = []
     widths = {i: float(np.ptp(numbers)) for i, numbers in enumerate(values) if numbers}
+    # From the narrowest on, so that the first run of a group is its narrowest.
     for i in sorted(widths, key=widths.__getitem__):
         if groups and widths[i] <= APART * widths[groups[-1][0]]:
             groups[-1].append(i)
         else:
             groups.append([i])
     groups.sort(key=min)
-    return [[x if i in group else None for i, x in enumerate(values)] for group in groups]
+    out = []
+    for group in groups:
+        axis: list[Sequence[float] | None] = [None] * len(values)
+        for i in group:
+            axis[i] = values[i]
+        out.append(axis)
+    return out

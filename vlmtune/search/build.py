@@ -80,8 +80,8 @@ def build_index(
         model: Encodes them.
         out: Folder of the index.
         name: What `vlmtune.load` takes for the model; `Index.open` loads it by this name.
-        pretrained: The same, for its argument.
-        architecture: The same, for its argument.
+        pretrained: Passed to `vlmtune.load` by `Index.open`.
+        architecture: Passed to `vlmtune.load` by `Index.open`.
 
     Raises:
         UserError: There is no such file or no readable image, `out` has the images of another
@@ -102,8 +102,9 @@ def build_index(
         before = dict(listed["images"])
         reader = PictureReader(model.backbone.preprocess, model.batch_size, Failures())
         with reader.failures.skipped():
-            digests = dict(zip(files, reader.digests([ImageRef(x) for x in files]), strict=True))
-            new: dict[str, Path] = {}
+            contents = reader.digests([ImageRef(file) for file in files])
+            digests = dict(zip(files, contents, strict=True))
+            new: dict[str, Path] = {}  # the first file of each content
             for file, digest in digests.items():
                 if digest and digest not in parts.ids:
                     new.setdefault(digest, file)
@@ -117,7 +118,7 @@ def build_index(
         if not listed["images"]:
             raise UserError(
                 f"expected images that can be read, got none in {len(unread)} files (first: "
-                f"{unread[0].reason}): correct the paths"
+                f"{unread[0].reason}): name other files"
             )
         # Whoever has read the list of before opens its shortlist: the next run removes that.
         listed["shortlist"] = _shortlist(out, listed, parts.names, encoder)
@@ -138,6 +139,7 @@ class _Parts:
                 self.ids |= set(Part(folder / name, self.key).ids)
             except DamagedError as error:
                 raise damaged(folder, name, error) from error
+        # What a killed run left: whole parts are taken over, the rest is removed.
         for path in sorted(folder.glob("*")):
             listed_here = path.name in (*self.names, listed["shortlist"])
             if listed_here or not WRITTEN.fullmatch(path.name):
@@ -155,7 +157,7 @@ class _Parts:
     def _next(self) -> str:
         """The name of the next part; those of all that are in the folder are lower."""
         names = {*self.names, *(path.name for path in self.folder.glob("part-*"))}
-        numbers = (int(name[5:]) for name in names if PART.fullmatch(name))
+        numbers = [int(name.removeprefix("part-")) for name in names if PART.fullmatch(name)]
         return f"part-{max(numbers, default=-1) + 1:05}"
 
     def add(self, images: Mapping[str, Path], encoder: Encoder, reader: PictureReader) -> None:
@@ -190,13 +192,14 @@ def _shortlist(out: Path, listed: Listed, names: list[str], encoder: Encoder) ->
     parts = [Part(out / part, part_key(identity)) for part in names]
     if encoder.joint is None or parts[0].vectors.shape[1]:
         return None
-    before = None
+    before, number = None, 0
     if name is not None:
+        number = int(name.removeprefix("recall-")) + 1
         with contextlib.suppress(DamagedError):
             before = Shortlist(out / name, shortlist_key(identity, listed["parts"]))
             if names == listed["parts"]:
                 return name
-    new = f"recall-{0 if name is None else int(name[7:]) + 1:05}"
+    new = f"recall-{number:05}"
     write_shortlist(out / new, shortlist_key(identity, names), parts, encoder, before)
     return new
 
@@ -234,22 +237,28 @@ def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
     files: dict[Path, None] = {}
     for given in map(Path, images):
         if given.is_dir():
-            inside = (x for x in given.rglob("*") if x.suffix.lower() in SUFFIXES and x.is_file())
-            files |= dict.fromkeys(Path(os.path.abspath(x)) for x in sorted(inside))
+            for path in sorted(given.rglob("*")):
+                if path.suffix.lower() in SUFFIXES and path.is_file():
+                    files[Path(os.path.abspath(path))] = None
         elif given.exists():
             files[Path(os.path.abspath(given))] = None
         else:
             raise UserError(
-                f"expected image files or folders, {given} is missing: correct the path"
+                f"expected image files or folders, {given} is missing: name one that exists"
             )
     if not files:
         raise UserError(
             f"expected images ({', '.join(SUFFIXES)}) in {', '.join(map(str, images))}, "
-            "got none: correct the paths"
+            "got none: name other folders"
         )
     reason = "expected a file name in UTF-8, got another: rename the file"
-    unnamed = [x for x in files if not _is_text(str(x))]
-    return [x for x in files if _is_text(str(x))], [Unread(x, reason) for x in unnamed]
+    named, unnamed = [], []
+    for file in files:
+        if _is_text(str(file)):
+            named.append(file)
+        else:
+            unnamed.append(Unread(file, reason))
+    return named, unnamed
 
 
 def _is_text(name: str) -> bool:

@@ -51,10 +51,11 @@ class Encoder:
         reason = self.backbone.fits(dual.image_input, "image")
         reason = reason or self.backbone.fits(dual.text_input, "text")
         if self.joint is None or reason:
+            names = f"{type(self.model.adapter).__name__} on {type(self.backbone).__name__}"
+            why = f" ({reason})" if reason else ""
             raise UserError(
-                "expected a model with embeddings to search by, got "
-                f"{type(self.model.adapter).__name__} on {type(self.backbone).__name__}"
-                f"{f' ({reason})' if reason else ''}: choose another model"
+                f"expected a model with embeddings to search by, got {names}{why}: choose another "
+                "model"
             )
         dual.attach(self.backbone)
         return dual.to(self.model.device).eval()
@@ -72,11 +73,13 @@ class Encoder:
             UserError: A number is not finite.
         """
         with self.evaluation():
-            pixels, vectors, prepared = pixels.to(self.model.device), None, None
+            pixels = pixels.to(self.model.device)
+            vectors = prepared = None
             if self.joint is not None:
                 features = self.backbone.encode_image(pixels, self.joint.image_input)
                 prepared = self.joint.prepare_image(features)
                 vectors = self.joint.recall_image(prepared)
+                # They are long and not stored: a shortlist computes them again from `prepared`.
                 if vectors is not None and bool(torch.isfinite(vectors).all()):
                     vectors = vectors[:, :0]
             if vectors is None:
@@ -109,7 +112,9 @@ class Encoder:
                 return vectors.float().cpu(), prepared
         features = self.backbone.encode_text(captions, self.dual.text_input)
         vectors = _normalised(self.dual.embed_text(features))
-        return vectors, Pooled(vectors) if prepared is None else prepared
+        if prepared is None:  # a dual adapter scores by the vectors themselves
+            prepared = Pooled(vectors)
+        return vectors, prepared
 
     def recall_images(self, prepared: Rows) -> Float[Tensor, "n D"]:
         """Returns the recall vectors of what `encode_images` prepared, on the CPU."""
@@ -132,16 +137,22 @@ class Encoder:
             assert isinstance(text, Pooled)
             vectors = images.values.to(device), text.values.to(device)
             return self.dual.compare(*vectors)[:, 0].float().cpu()
-        pair = self.joint.pair_bytes(images, text, False)
-        size = max(1, min(self.joint.memory, CPU_CHUNK) // pair) if pair else PAIRS
+        size = self.joint.chunk or self._fitting(images, text)
         scores = []
-        size = self.joint.chunk or size
         for start in range(0, len(images), size):
             chunk, texts = images[start : start + size].to(device), text
-            if not self.joint.broadcasts_text:
+            if not self.joint.broadcasts_text:  # it wants the caption once for each image
                 texts = text[torch.zeros(len(chunk), dtype=torch.int64, device=device)]
             scores.append(self.joint.score_pairs(chunk, texts).float().cpu())
         return torch.cat(scores)
+
+    def _fitting(self, images: Rows, text: Rows) -> int:
+        """How many pairs fit into the memory that the joint adapter may take."""
+        assert self.joint is not None
+        pair = self.joint.pair_bytes(images, text, False)
+        if not pair:
+            return PAIRS
+        return max(1, min(self.joint.memory, CPU_CHUNK) // pair)
 
 
 def _normalised(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

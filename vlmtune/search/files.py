@@ -71,7 +71,8 @@ def read_list(folder: Path) -> Listed:
         )
     listed: Listed = check_shape(content, Listed, path, EXPECTED, AGAIN)
     named = [(PART, name) for name in listed["parts"]]
-    named += [(SHORTLIST, name) for name in (listed["shortlist"],) if name is not None]
+    if listed["shortlist"] is not None:
+        named.append((SHORTLIST, listed["shortlist"]))
     for pattern, name in named:
         if not pattern.fullmatch(name):
             raise UserError(f"expected {EXPECTED} in {path}, got the folder {name!r}: {AGAIN}")

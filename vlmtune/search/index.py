@@ -5,7 +5,7 @@ Never: an image read, a vector approximated, or anything unpickled.
 
 import importlib
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,25 +122,27 @@ class Index:
     @classmethod
     def _read(cls, folder: Path, listed: Listed, encoder: Encoder) -> "Index":
         """Opens the folders of a list."""
-        source, faiss = listed["model"], _faiss()
+        identity, faiss = listed["model"]["identity"], _faiss()
         index = cls(folder, [Path(path) for path in listed["images"]], encoder)
         positions: dict[str, tuple[int, int]] = {}
         for number, name in enumerate(listed["parts"]):
             try:
-                part = Part(folder / name, part_key(source["identity"]))
+                part = Part(folder / name, part_key(identity))
             except DamagedError as error:
                 raise damaged(folder, name, error) from error
             index._parts.append(part)
             for row, digest in enumerate(part.ids):
                 positions.setdefault(digest, (number, row))
-        missing = [path for path, x in listed["images"].items() if x not in positions]
-        if missing or not listed["images"]:
+        images = listed["images"]
+        missing = [path for path, digest in images.items() if digest not in positions]
+        if missing or not images:
             got = f"no row for {missing[0]}" if missing else "no images"
             raise UserError(f"expected {EXPECTED} in {folder}, it has {got}: {AGAIN}")
-        index._rows = [positions[digest] for digest in listed["images"].values()]
+        # Files of one content share a row.
+        index._rows = [positions[digest] for digest in images.values()]
         if (name := listed["shortlist"]) is not None:
             try:
-                key = shortlist_key(source["identity"], listed["parts"])
+                key = shortlist_key(identity, listed["parts"])
                 index._shortlist = Shortlist(folder / name, key)
             except DamagedError as error:
                 raise damaged(folder, name, error) from error
@@ -176,18 +178,21 @@ class Index:
         """
         if min(top, recall) < 1:
             raise UserError(
-                f"expected top and recall of at least 1, got {top} and {recall}: raise them"
+                f"expected top and recall of at least 1, got {top} and {recall}: give larger ones"
             )
-        count, results = min(max(top, recall), len(self)), []
+        count = min(max(top, recall), len(self))
+        results = []
         with self._encoder.evaluation():
             for start in range(0, len(captions), ENCODED):
                 some = captions[start : start + ENCODED]
                 vectors, texts = self._encoder.encode_text(some)
                 if self._shortlist is not None:
                     vectors = self._shortlist.project(vectors)
-                _, rows = self._faiss.search(vectors.numpy(), count)
-                for i, row in enumerate(rows.tolist()):
-                    results.append(self._best(texts[i : i + 1].trimmed(), sorted(row), top))
+                _, recalled = self._faiss.search(vectors.numpy(), count)
+                for i, files in enumerate(recalled.tolist()):
+                    # In the order of the index, so that ties keep it, and reads go forwards.
+                    text = texts[i : i + 1].trimmed()
+                    results.append(self._best(text, sorted(files), top))
         return results
 
     def too_long(self, captions: Sequence[str]) -> list[str]:
@@ -200,6 +205,7 @@ class Index:
         for start in range(0, len(chosen), SCORED):
             some = chosen[start : start + SCORED]
             scores += self._encoder.score(text, self._images(some)).tolist()
+        # Of equal scores the file that was indexed first comes first: sorting is stable.
         best = sorted(zip(chosen, scores, strict=True), key=lambda item: -item[1])
         return [Hit(self.paths[row], score) for row, score in best[:top]]
 
@@ -215,8 +221,10 @@ class Index:
         """The vectors that images are recalled by."""
         if self._shortlist is None:
             return self._vectors(range(len(self)))
+        # A shortlist has the rows of all parts one after another.
         starts = [0, *accumulate(len(part.ids) for part in self._parts)]
-        return self._shortlist.vectors[[starts[part] + row for part, row in self._rows]]
+        rows = [starts[part] + row for part, row in self._rows]
+        return self._shortlist.vectors[rows]
 
     def _vectors(self, files: Sequence[int]) -> Float[Tensor, "k d"]:
         chosen, order = self._by_part(files)
@@ -227,14 +235,14 @@ class Index:
         self, files: Sequence[int]
     ) -> tuple[list[tuple[Part, list[int]]], Int[Tensor, "k"] | None]:
         """The rows of some files by part, and where each file is among these; None for in order."""
-        here: dict[int, list[int]] = {}
-        for k, file in enumerate(files):
-            here.setdefault(self._rows[file][0], []).append(k)
-        chosen = [
-            (self._parts[number], [self._rows[files[k]][1] for k in wanted])
-            for number, wanted in here.items()
-        ]
-        positions = [k for wanted in here.values() for k in wanted]
+        rows_of: dict[int, list[int]] = {}
+        positions_of: dict[int, list[int]] = {}
+        for position, file in enumerate(files):
+            part, row = self._rows[file]
+            rows_of.setdefault(part, []).append(row)
+            positions_of.setdefault(part, []).append(position)
+        chosen = [(self._parts[part], rows) for part, rows in rows_of.items()]
+        positions = list(chain.from_iterable(positions_of.values()))
         if positions == sorted(positions):  # files in the order of their parts, without a copy
             return chosen, None
         return chosen, torch.tensor(positions).argsort()

@@ -81,6 +81,7 @@ class PageServer(ThreadingHTTPServer):
         self.hosts = f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
         self.address = f"http://{self.hosts[0]}"
         self._index, self._top, self._recall = index, top, recall
+        # A picture has a number for an address, so no path of a request ever reaches the disk.
         self._names = {path: f"/image/{i}" for i, path in enumerate(index.paths)}
         self._paths = {name: path for path, name in self._names.items()}
         self._lock = threading.Lock()  # the model answers one query at a time
@@ -96,13 +97,12 @@ class PageServer(ThreadingHTTPServer):
                     hits = self._index.search(query, self._top, self._recall)
             except UserError as error:
                 note = str(error)
-        figures = "".join(
-            FIGURE.format(source=self._names[path], score=score, name=escape(str(path)))
-            for path, score in hits
-        )
-        return PAGE.format(
-            query=escape(query), count=len(self._index), note=escape(note), figures=figures
-        )
+        figures = ""
+        for path, score in hits:
+            name = escape(str(path))
+            figures += FIGURE.format(source=self._names[path], score=score, name=name)
+        texts = {"query": escape(query), "note": escape(note), "figures": figures}
+        return PAGE.format(count=len(self._index), **texts)
 
     def image(self, name: str) -> bytes | None:
         """Returns the thumbnail of the image that the page names so, if there is one."""
@@ -143,6 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             # Another site whose name leads to this address could read the images.
             self._answer(HTTPStatus.FORBIDDEN, b"", "text/plain")
             return
+        # Any other path is looked up among the images, and is nothing or one of them.
         address = urlsplit(self.path)
         if address.path == "/":
             page = server.page(parse_qs(address.query).get("q", [""])[0])

@@ -70,6 +70,7 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
     Raises:
         UserError: The folder cannot be written, or the adapter prepares images in an unknown form.
     """
+    # The first chunk says what the rows have; a folder is only made if there is one.
     waiting = iter(chunks)
     first = next(waiting, None)
     if first is None:
@@ -85,6 +86,7 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
             if pooled is not None and pooled.shape[1]:
                 writer.append("pooled.bin", as_bytes(pooled))
             if tokens is not None:
+                # Without padding: an image has as many rows as it has tokens.
                 numbers, scales = quantise(tokens.values[tokens.mask])
                 writer.append("tokens.bin", as_bytes(numbers))
                 writer.append("scales.bin", as_bytes(scales))
@@ -118,10 +120,12 @@ class Part:
         self._meta = read_meta(self.folder, key, ("ids.json", "vectors.bin"), _Facts)
         self.ids = read_names(self.folder, "ids.json")
         rows, width = self._meta["rows"], self._meta["width"]
-        self.kind = None if self._meta["kind"] is None else KINDS[self._meta["kind"]]
         pooled, tokens = self._meta["pooled"], self._meta["tokens"]
+        kind = self._meta["kind"]
+        self.kind = None if kind is None else KINDS[kind]
         if len(self.ids) != rows or rows < 1:
             raise DamagedError("meta.json contradicts itself")
+        # A file of width 0 was never written.
         self.vectors = torch.zeros(rows, 0)
         if width:
             self.vectors = self._mapped("vectors.bin", torch.float32, (rows, width))
@@ -130,12 +134,12 @@ class Part:
             self.pooled = self._mapped("pooled.bin", torch.float32, (rows, pooled))
         if tokens:
             self._offsets = self._mapped("offsets.bin", torch.int64, (rows + 1,))
-            total = int(self._offsets[-1])
-            if int(self._offsets[0]) or bool((self._offsets.diff() < 1).any()):
+            total, lengths = int(self._offsets[-1]), self._offsets.diff()
+            if int(self._offsets[0]) or bool((lengths < 1).any()):
                 raise DamagedError("offsets.bin contradicts itself")
             self._tokens = self._mapped("tokens.bin", torch.int8, (total, tokens))
             self._scales = self._mapped("scales.bin", torch.float32, (total,))
-            self._equal = bool((self._offsets.diff() == total // rows).all())
+            self._equal = bool((lengths == total // rows).all())
 
     def _mapped(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         return mapped(self.folder, self._meta, name, dtype, shape)
@@ -144,18 +148,23 @@ class Part:
         self, rows: Sequence[int]
     ) -> tuple[Int8[Tensor, "t w"], Float[Tensor, "t"], Int[Tensor, "k"]]:
         """Tokens of the images in `rows` one after another, their scales, and how many each has."""
-        chosen, stored = torch.tensor(rows, dtype=torch.int64), (self._tokens, self._scales)
-        if self._equal:  # images have one number of tokens: whole rows are copied at once
+        chosen = torch.tensor(rows, dtype=torch.int64)
+        # Both ways by index_select: [chosen] takes ten times as long.
+        if self._equal:  # images have one number of tokens: whole images are copied at once
             count = len(self._tokens) // len(self.ids)
-            # Not by [chosen], which takes ten times as long.
-            whole = (x.unflatten(0, (-1, count)).index_select(0, chosen) for x in stored)
-            numbers, scales = (x.flatten(0, 1) for x in whole)
-            return numbers, scales, torch.full_like(chosen, count)
+            numbers = self._tokens.unflatten(0, (-1, count)).index_select(0, chosen)
+            scales = self._scales.unflatten(0, (-1, count)).index_select(0, chosen)
+            return numbers.flatten(0, 1), scales.flatten(0, 1), torch.full_like(chosen, count)
         starts = self._offsets[chosen]
         lengths = self._offsets[chosen + 1] - starts
         ends = lengths.cumsum(0)
+        # From a token's place in the result to its place in the file.
         shift = (starts - ends + lengths).repeat_interleave(lengths)
-        numbers, scales = (x.index_select(0, torch.arange(len(shift)) + shift) for x in stored)
+        positions = torch.arange(len(shift)) + shift
+        numbers, scales = (
+            self._tokens.index_select(0, positions),
+            self._scales.index_select(0, positions),
+        )
         return numbers, scales, lengths
 
 
@@ -185,10 +194,11 @@ def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
     pooled = torch.cat([part.pooled[rows] for part, rows in chosen])
     if kind is Pooled:
         return Pooled(pooled)
-    stored = zip(*(part.tokens(rows) for part, rows in chosen), strict=True)
+    stored = [part.tokens(rows) for part, rows in chosen]
     # Bytes are stacked, as they are a quarter of what they become.
-    numbers, scales, lengths = (torch.cat(parts) for parts in stored)
+    numbers, scales, lengths = map(torch.cat, zip(*stored, strict=True))
     values = restore(numbers, scales)
+    # Without padding the rows only get another shape; the padding of others is 0.
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
     if bool(mask.all()):
         values = values.unflatten(0, mask.shape)
@@ -202,13 +212,20 @@ def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
 
 def _facts(first: Encoded) -> dict[str, Any]:
     """What `meta.json` says of the rows: their kind and widths."""
-    pooled, tokens = _split(first.prepared)
-    return {
-        "kind": None if first.prepared is None else type(first.prepared).__name__,
+    facts: dict[str, Any] = {
+        "kind": None,
         "width": first.vectors.shape[1],
-        "pooled": 0 if pooled is None else pooled.shape[1],
-        "tokens": 0 if tokens is None else tokens.values.shape[2],
+        "pooled": 0,
+        "tokens": 0,
     }
+    if first.prepared is not None:
+        facts["kind"] = type(first.prepared).__name__
+    pooled, tokens = _split(first.prepared)
+    if pooled is not None:
+        facts["pooled"] = pooled.shape[1]
+    if tokens is not None:
+        facts["tokens"] = tokens.values.shape[2]
+    return facts
 
 
 def _split(prepared: Rows | None) -> tuple[Tensor | None, Tokens | None]:

@@ -1,6 +1,6 @@
-"""Token states in one byte a number. In: rows of floats. Out: int8 rows and their scales, and back.
+"""Token states in one byte a number.
 
-Never: a scale that two rows share.
+In: rows of floats. Out: int8 rows and their scales, and back. Never: a scale that two rows share.
 """
 
 import torch

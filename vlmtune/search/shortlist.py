@@ -99,6 +99,7 @@ def write_shortlist(
     """
     count = sum(len(part.ids) for part in parts)
     if before is None or before.fitted < SAMPLE or count >= 2 * before.fitted:
+        # Every k-th image: the images of one folder look alike.
         sample = range(0, count, -(-count // SAMPLE))
         recalled = torch.cat([encoder.recall_images(x) for x in _prepared(parts, sample)])
         basis, fitted, copied = principal_directions(recalled, WIDTH), count, 0
@@ -132,6 +133,7 @@ def principal_directions(rows: Float[Tensor, "s D"], most: int) -> Float[Tensor,
     """
     rows = rows - rows.mean(dim=0)
     values, vectors = torch.linalg.eigh((rows @ rows.T).double())
+    # `eigh` sorts upwards. Rounding alone gives the directions that are left out.
     largest = values.flip(0)[:most]
     count = max(1, int((largest > 1e-6 * largest[0]).sum()))
     return normalize(rows.T @ vectors.flip(1)[:, :count].to(rows.dtype), dim=0)
