@@ -5,14 +5,17 @@ In: groups. Out: groups with false texts. Never: a caption that is known to be t
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
-from vlmtune.language.rewriting import Rewriter
 from vlmtune.language.words import canonical
 from vlmtune.types import Group
+
+if TYPE_CHECKING:  # a run without such negatives never loads the tagger and its word lists
+    from vlmtune.language.rewriting import Rewriter
 
 
 class CaptionNegatives(Configured):
@@ -32,7 +35,7 @@ class CaptionNegatives(Configured):
         count: How many for each caption, at most.
     """
 
-    def __init__(self, rewriter: Rewriter, count: int = 1) -> None:
+    def __init__(self, rewriter: "Rewriter", count: int = 1) -> None:
         if count < 1:
             raise UserError(
                 f"expected a count of negatives of at least 1, got {count}: raise it or drop them"
