@@ -27,10 +27,9 @@ class Vocabulary:
 
     def __init__(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         self.counts = {kind: dict(sorted(words.items())) for kind, words in sorted(counts.items())}
-        self._sums: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
-            kind: (tuple(words), tuple(accumulate(words.values())))
-            for kind, words in self.counts.items()
-        }
+        self._sums: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}
+        for kind, words in self.counts.items():
+            self._sums[kind] = tuple(words), tuple(accumulate(words.values()))
 
     @classmethod
     def learn(cls, captions: Iterable[str], tagger: Tagger) -> "Vocabulary":
