@@ -67,15 +67,15 @@ class NGram(Configured):
         """Probability of a word in lower case, or of the end "</s>", after others from "<s>" on."""
         if not self._levels:
             raise UserError("expected a fitted n-gram model, got none: call `fit` with captions")
-        word = self._known(word)
-        before = tuple(map(self._known, history))
+        word = word if word in self.vocabulary else UNKNOWN
+        before = tuple(map(self._before, history))
         # Each level refines the probability that the next shorter history gave.
         value = 1 / len(self.vocabulary)
         for level in self._levels[: len(before) + 1]:
             value = level.mixed(word, before[len(before) - level.length + 1 :], value)
         return value
 
-    def _known(self, word: str) -> str:
+    def _before(self, word: str) -> str:
         return word if word == START or word in self.vocabulary else UNKNOWN
 
     def tokens(self, caption: str) -> list[tuple[str, float]]:
