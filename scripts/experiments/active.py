@@ -23,10 +23,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -34,6 +34,7 @@ from typing_extensions import override
 
 from data_builders.worlds.scenes.rendered import Kind, RenderedScenes
 from scripts.experiments.rounds import Row, plot, table
+from tests.runs import quiet_trainer
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
@@ -153,22 +154,24 @@ def candidates(seed: int, number: int, count: int, kinds: Sequence[Kind]) -> lis
     names = ("min_objects", "max_objects", "textures", "sizes", "unseen")
     options: dict[str, Any] = {name: world[name] for name in names}
     each = count // len(kinds)
-    return [
-        group
-        for kind in kinds
-        for group in RenderedScenes(each, kind, seed=1000 + seed, **options).groups(number, 0, each)
-    ]
+    groups: list[Group] = []
+    for kind in kinds:
+        scenes = RenderedScenes(each, kind, seed=1000 + seed, **options)
+        groups += scenes.groups(number, 0, each)
+    return groups
 
 
 def score_all(scorer: Scorer, groups: Sequence[Group]) -> list[Tensor]:
     """The scores of each group's images and texts."""
-    images = [image for group in groups for image in group.images or ()]
-    texts = [text for group in groups for text in group.texts]
-    pairs, row, column = [], 0, 0
+    images: list[Any] = []
+    texts: list[str] = []
+    pairs: list[tuple[int, int]] = []
     for group in groups:
         k, m = group.truth.shape
-        pairs += [(row + i, column + j) for i in range(k) for j in range(m)]
-        row, column = row + k, column + m
+        rows, columns = range(len(images), len(images) + k), range(len(texts), len(texts) + m)
+        pairs += product(rows, columns)
+        images += group.images or ()
+        texts += group.texts
     scores = scorer(images, texts, torch.tensor(pairs))
     sizes = [group.truth.numel() for group in groups]
     parts = zip(scores.split(sizes), groups, strict=True)
@@ -225,16 +228,8 @@ class Arm:
         data = ShardDataModule(
             sets, BATCH, seed=100 * self.seed + number, epoch_groups=steps * BATCH
         )
-        trainer = pl.Trainer(
-            max_steps=steps,
-            accelerator="auto",
-            devices=1,
-            gradient_clip_val=1.0,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+        where: dict[str, Any] = {"accelerator": "auto", "devices": 1}
+        trainer = quiet_trainer(max_steps=steps, gradient_clip_val=1.0, **where)
         trainer.fit(self.module, datamodule=data)
         self.cost.steps += steps
 
@@ -242,10 +237,8 @@ class Arm:
         """The reported numbers; frozen features of test images come from the store."""
         scorer = Scorer(self.module.backbone, self.module.adapter, store)
         results = {result.benchmark: result for result in run_suite(benchmarks, scorer).results}
-        return {
-            name: results[benchmark].metrics[metric].value
-            for name, (benchmark, metric) in REPORTED.items()
-        }
+        where = REPORTED.items()
+        return {name: results[x].metrics[metric].value for name, (x, metric) in where}
 
 
 def run(seed: int, options: argparse.Namespace) -> list[Row]:
