@@ -11,6 +11,9 @@ candidates that its adapter gets wrong, the uniform arm any of them. Both see th
 so each is rendered once here and counted for both.
 
     python -m scripts.experiments.active --out runs/active --seeds 0 1 2
+
+`--start` is the checkpoint of each {seed}. A round scores `--candidates`, keeps `--kept` and trains
+for `--steps` at the learning rate `--rate`, beside `--captions` scenes with captions.
 """
 
 import argparse
@@ -18,7 +21,6 @@ import json
 import logging
 import random
 import time
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -33,13 +35,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from data_builders.worlds.scenes.rendered import Kind, RenderedScenes
+from scripts.bench import harness
 from scripts.experiments.rounds import Row, plot, table
 from tests.runs import quiet_trainer
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.fit import NOISE
 from vlmtune.cli.plugins import make, make_list
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import ROOT, instantiate
@@ -272,24 +274,11 @@ def run(seed: int, options: argparse.Namespace) -> list[Row]:
 
 def main() -> None:
     """Runs all seeds; writes `rounds.json` after each, then `rounds.png`, and prints the table."""
-    parser = argparse.ArgumentParser(description="Active against random choice of scenes.")
-    parser.add_argument("--out", type=Path, default=Path("runs/active"))
-    parser.add_argument("--start", default=START, help="checkpoint to start from, by {seed}")
-    parser.add_argument("--benchmarks", type=Path, default=BENCHMARKS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    for name, default, text in (
-        ("rounds", 3, "rounds"),
-        ("candidates", 300, "groups rendered and scored in a round"),
-        ("kept", 75, "groups kept of a round"),
-        ("captions", 100, "scenes with captions beside them"),
-        ("steps", 30, "training steps of a round"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default, help=text)
-    parser.add_argument("--rate", type=float, default=3e-4, help="learning rate of a round")
-    options = parser.parse_args()
+    sizes = {"rounds": 3, "candidates": 300, "kept": 75, "captions": 100, "steps": 30}
+    paths = {"out": Path("runs/active"), "start": START, "benchmarks": BENCHMARKS}
+    options = harness.options(__doc__, **paths, seeds=[0, 1, 2], **sizes, rate=3e-4)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    for pattern in NOISE:
-        warnings.filterwarnings("ignore", pattern)
+    harness.hide_warnings()
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for seed in options.seeds:

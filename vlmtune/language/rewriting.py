@@ -73,8 +73,8 @@ class Rewriter(Configured):
         rng = random.Random(f"{self.seed}\n{key}\n{caption}")
         turns = []
         for rule in self.rules:
-            own = random.Random(rng.random())
-            turns.append(rule.rewrites(sentence, own, self.vocabulary))
+            generator = random.Random(rng.random())
+            turns.append(rule.rewrites(sentence, generator, self.vocabulary))
         rng.shuffle(turns)
         # One edit of each rule in turn, until all rules are at their end.
         while turns:
