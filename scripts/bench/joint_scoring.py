@@ -183,7 +183,7 @@ def operations(job: Job) -> int:
 def compare(job: Job, rounds: int) -> None:
     """Prints both forms side by side: scores, speed and memory."""
     jobs = [replace(job, naive=naive) for naive in (True, False)]
-    best = [math.inf, math.inf]
+    best, last = [math.inf, math.inf], []
     with contextlib.ExitStack() as stack:
         spawn = multiprocessing.get_context("spawn").Pool
         pools = [stack.enter_context(spawn(1)) for _ in jobs]

@@ -67,7 +67,8 @@ def groups() -> Mapping[str, str]:
     group_of: dict[str, str] = {}
     for name, lines in _lists()["adjectives"].items():
         if name != "other":
-            group_of |= dict.fromkeys(_words(lines), name)
+            for word in _words(lines):
+                group_of[word] = name
     return group_of
 
 

@@ -209,8 +209,8 @@ def embed_tasks(
         labels[image.split].append(numbers.get(image.label, -1))
     embedded: dict[str, dict[str, TaskEmbeddings]] = {task.name: {} for task in tasks}
     for task in tasks:
-        for split, rows in chosen[task.name].items():
-            embedded[task.name][split] = _embedded(rows, task, vectors, labels[split])
+        for split, of_split in chosen[task.name].items():
+            embedded[task.name][split] = _embedded(of_split, task, vectors, labels[split])
     return embedded
 
 
