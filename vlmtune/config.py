@@ -165,7 +165,7 @@ def instantiate(spec: Spec, base: type[T]) -> T:
     if not (isinstance(spec, dict) and isinstance(spec.get("init_args", {}), dict)):
         raise UserError(
             f"expected class_path and init_args of {base.__name__}, got {str(spec)[:60]!r}: "
-            "correct it"
+            "write both"
         )
     path = spec.get("class_path", "")
     try:
@@ -173,7 +173,8 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         cls = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(
-            f"expected the dotted path of {base.__name__}, got {path!r} ({error}): correct it"
+            f"expected the dotted path of {base.__name__}, got {path!r} ({error}): name an "
+            "importable class"
         ) from error
     if not (inspect.isclass(cls) and issubclass(cls, base)):
         article = "an" if base.__name__[0] in "AEIOU" else "a"
@@ -190,7 +191,7 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         if name in arguments and not _fits(arguments[name], parameter.annotation):
             raise UserError(
                 f"expected {inspect.formatannotation(parameter.annotation)} as {name} of {path}, "
-                f"got {str(arguments[name])[:60]!r}: correct it"
+                f"got {str(arguments[name])[:60]!r}: pass that type"
             )
     return cls(**arguments)
 
