@@ -1,22 +1,93 @@
-"""Prints the packages of vlmtune by layer, the imports between them, and lines of code."""
+"""Reads which modules import which; prints the packages of vlmtune by layer, and lines of code.
 
+In: a checkout. Out: imports, layers, circles. Never: an import of what it reads.
+"""
+
+import ast
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
-from scripts.imports import ROOT, imports, package_of, sources
-
+ROOT = Path(__file__).resolve().parents[1]
 FACE = "__init__"  # vlmtune/__init__.py, which stands above what it imports
+
+
+class Import(NamedTuple):
+    """A module that is imported, and whether that happens as soon as the importer is."""
+
+    module: str
+    at_once: bool
+
+
+def name_of(path: Path) -> str:
+    """`vlmtune/data/loader.py` is `vlmtune.data.loader`, `data/__init__.py` is `data`."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def sources(*packages: str) -> dict[str, str]:
+    """Source of each module of these packages, by name."""
+    modules: dict[str, str] = {}
+    for package in packages:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            modules[name_of(path.relative_to(ROOT))] = path.read_text(encoding="utf-8")
+    return modules
+
+
+@cache
+def offered() -> dict[str, str]:
+    """The module behind each name that a room of vlmtune offers, such as `vlmtune.model.load`."""
+    modules = {}
+    for stub in sorted((ROOT / "vlmtune").glob("*/__init__.pyi")):
+        room = name_of(stub.relative_to(ROOT))
+        for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom):
+                names = [alias.name for alias in node.names]
+                modules |= {f"{room}.{name}": f"{room}.{node.module}" for name in names}
+    return modules
+
+
+def imports(source: str, modules: dict[str, str]) -> set[Import]:
+    """Everything that a source imports, also inside functions and by `importlib`."""
+    imported = set()
+
+    def visit(node: ast.AST, at_once: bool) -> None:
+        if isinstance(node, ast.Import):
+            imported.update(Import(alias.name, at_once) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import: write the full path"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                full = offered().get(full, full)
+                module = full if full in modules else str(node.module)
+                imported.add(Import(module, at_once))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            if isinstance(node.args[0], ast.Constant):
+                imported.add(Import(str(node.args[0].value), at_once))
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            at_once = False
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            visit(child, at_once and not inside)
+
+    visit(ast.parse(source), True)
+    return imported
+
+
+def package_of(module: str) -> str:
+    """`vlmtune.data.sample_order` belongs to `data`, `vlmtune` to `__init__`."""
+    return [*module.split("."), "__init__"][1]
 
 
 def imports_between(modules: dict[str, str]) -> set[tuple[str, str]]:
     """Pairs (importer, imported) of different packages."""
-    return {
-        (package_of(module), package_of(target.module))
-        for module, source in modules.items()
-        for target in imports(source, modules)
-        if target.module.split(".")[0] == "vlmtune"
-        and package_of(target.module) != package_of(module)
-    }
+    pairs = set()
+    for module, source in modules.items():
+        for target in imports(source, modules):
+            pair = package_of(module), package_of(target.module)
+            if target.module.split(".")[0] == "vlmtune" and len(set(pair)) == 2:
+                pairs.add(pair)
+    return pairs
 
 
 def upward(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -24,20 +95,17 @@ def upward(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
     below, waiting = set(), [FACE]
     while waiting:
         package = waiting.pop()
-        waiting += {imported for importer, imported in pairs if importer == package} - below
-        below |= {imported for importer, imported in pairs if importer == package}
-    return {(importer, imported) for importer, imported in pairs if imported == FACE} & {
-        (package, FACE) for package in below
-    }
+        imported = {b for a, b in pairs if a == package}
+        waiting += imported - below
+        below |= imported
+    return {(package, FACE) for package in below} & pairs
 
 
 def layers(pairs: set[tuple[str, str]], packages: set[str]) -> tuple[list[list[str]], list[str]]:
     """Packages by layer, each above all that it imports; and a circle, if there is one."""
-    graph = {
-        package: {imported for importer, imported in pairs if importer == package}
-        for package in packages
-    }
-    sorter = TopologicalSorter(graph)
+    sorter = TopologicalSorter(dict.fromkeys(packages, ()))
+    for importer, imported in pairs:
+        sorter.add(importer, imported)
     try:
         sorter.prepare()
     except CycleError as error:
@@ -49,11 +117,6 @@ def layers(pairs: set[tuple[str, str]], packages: set[str]) -> tuple[list[list[s
     return levels, []
 
 
-def line_count(path: Path) -> int:
-    """Lines of a file."""
-    return path.read_text(encoding="utf-8").count("\n")
-
-
 def main() -> None:
     """Prints everything."""
     modules = sources("vlmtune")
@@ -63,14 +126,13 @@ def main() -> None:
     levels, circle = layers(pairs - upwards, packages)
     print(f"packages {len(packages)}, imports {len(pairs)}, layers {len(levels)}")
     print(f"circles: {' -> '.join(circle) or 'none'}")
-    print(
-        f"imports that point up: {', '.join(f'{a} -> {b}' for a, b in sorted(upwards)) or 'none'}"
-    )
+    print(f"imports that point up: {', '.join(a for a, _ in sorted(upwards)) or 'none'}")
     for number, level in enumerate(levels):
         print(f"  layer {number}: {', '.join(level)}")
     files = {}
     for folder in ("vlmtune", "data_builders", "scripts", "tests"):
-        lines = {path: line_count(path) for path in (ROOT / folder).rglob("*.py")}
+        paths = (ROOT / folder).rglob("*.py")
+        lines = {path: path.read_text(encoding="utf-8").count("\n") for path in paths}
         files |= lines
         print(f"{folder}: {sum(lines.values()):,} lines in {len(lines)} files")
     print("longest files:")

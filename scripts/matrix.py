@@ -104,14 +104,16 @@ def tried(spec: Spec, model: Backbone, shards: Path, folder: Path) -> Outcome:
     assert score.shape == (1, 1)
     assert score.isfinite().all()
     inputs = f"{_reading(adapter.image_input)} | {_reading(adapter.text_input)}"
-    return Outcome("pairs" if adapter.joint else "embeddings", inputs, changed)
+    scores = "pairs" if adapter.joint else "embeddings"
+    return Outcome(scores, inputs, changed)
 
 
 def _trains(spec: Spec, model: Backbone) -> bool:
     """Whether the adapter has anything to train on this backbone."""
     backbone, adapter = copy.deepcopy(model), instantiate(spec, Adapter)
     adapter.attach(backbone)
-    return any(p.requires_grad for part in (backbone, adapter) for p in part.parameters())
+    weights = [*backbone.parameters(), *adapter.parameters()]
+    return any(weight.requires_grad for weight in weights)
 
 
 def _step(module: AdaptationModule, shards: Path) -> str:
@@ -146,10 +148,10 @@ def outcomes() -> dict[str, dict[str, Outcome]]:
         folder = Path(name)
         shards = write_shards(folder / "shards")
         backbones = tiny_backbones(folder)
-        return {
-            stem: {x: tried(spec, model, shards, folder) for x, model in backbones.items()}
-            for stem, spec in plugins("adapters").items()
-        }
+        results: dict[str, dict[str, Outcome]] = {}
+        for stem, spec in plugins("adapters").items():
+            results[stem] = {x: tried(spec, m, shards, folder) for x, m in backbones.items()}
+        return results
 
 
 def page(results: Mapping[str, Mapping[str, Outcome]]) -> str:

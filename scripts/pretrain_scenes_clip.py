@@ -96,11 +96,11 @@ def world(
 ) -> tuple[list[Scene], Tensor]:
     """Renders `count` scenes, a quarter of each spec: images (count, 64, 64, 3) uint8."""
     each, step = count // len(SPECS), 500
-    jobs = [
-        (replace(spec, forbidden=forbidden), seed + i, start, min(step, each - start))
-        for i, spec in enumerate(SPECS)
-        for start in range(0, each, step)
-    ]
+    jobs = []
+    for i, spec in enumerate(SPECS):
+        allowed = replace(spec, forbidden=forbidden)
+        starts = range(0, each, step)
+        jobs += [(allowed, seed + i, start, min(step, each - start)) for start in starts]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         parts = pool.map(_chunk, jobs, chunksize=1)
     scenes = list(itertools.chain.from_iterable(scenes for scenes, _ in parts))
@@ -213,14 +213,12 @@ def measure(folder: Path, scenes: int = 1000, seed: int = HELD_OUT_SEED) -> tupl
     rng = random.Random(seed)
     rows, right, twin = [], [], []
     for i, scene in enumerate(sampled):
-        chosen = [
-            (a, b)
-            for a, b in itertools.permutations(scene.objects, 2)
-            if a.color != b.color
-            and a.shape != b.shape
-            and {(a.color, b.shape), (b.color, a.shape)}
-            - {(o.color, o.shape) for o in scene.objects}
-        ]
+        shown = {(o.color, o.shape) for o in scene.objects}
+        chosen = []
+        for a, b in itertools.permutations(scene.objects, 2):
+            false = {(a.color, b.shape), (b.color, a.shape)} - shown  # what the twin says wrongly
+            if a.color != b.color and a.shape != b.shape and false:
+                chosen.append((a, b))
         if chosen:
             a, b = rng.choice(chosen)
             rows.append(i)
@@ -247,27 +245,21 @@ def _embedded(features: Features) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder to write, or to measure")
-    parser.add_argument("--measure", action="store_true", help="print both numbers, train nothing")
-    parser.add_argument("--minutes", type=float, default=60, help="time to train")
-    parser.add_argument("--scenes", type=int, default=96_000, help="scenes to render")
     parser.add_argument("--init", type=Path, help="folder of weights to start from")
-    parser.add_argument(
-        "--new-words-only", action="store_true", help="train the words that --init lacks"
-    )
-    parser.add_argument(
-        "--pool", choices=("avg", "tok"), default="avg", help="mean of the patches or class token"
-    )
-    parser.add_argument(
-        "--captions", choices=CAPTIONS, default="web", help="unbound words or true captions"
-    )
-    parser.add_argument(
-        "--float32", action="store_true", help="no bfloat16; faster on a CPU without AMX"
-    )
-    parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=1.3e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--pool", choices=("avg", "tok"), default="avg", help="patches, or token")
+    parser.add_argument("--captions", choices=CAPTIONS, default="web", help="unbound, or true")
+    for name, text in (
+        ("new-words-only", "train the words that --init lacks"),
+        ("float32", "no bfloat16; faster on a CPU without AMX"),
+        ("measure", "print both numbers, train nothing"),
+    ):
+        parser.add_argument(f"--{name}", action="store_true", help=text)
+    for name, default in (
+        *(("minutes", 60.0), ("scenes", 96_000), ("batch-size", 256), ("lr", 1.3e-3), ("seed", 0)),
+        ("threads", torch.get_num_threads()),
+        ("device", "cuda" if torch.cuda.is_available() else "cpu"),
+    ):
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     options = parser.parse_args()
     if options.new_words_only and not options.init:
         parser.error("expected --init FOLDER with --new-words-only")

@@ -6,63 +6,56 @@ Never: trained weights.
 Run `python -m scripts.random_fusion_models FOLDER`.
 """
 
-import argparse
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from scripts.random_image_models import SIDE, SIZE, SPECIAL, VOCABULARY
-
-WIDTH = 96
-SHAPE = {
-    "hidden_size": WIDTH,
-    "intermediate_size": 4 * WIDTH,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-}
+from scripts.random_image_models import SIDE, VOCABULARY, write_all, write_tokenizer
 
 
-def write_blip(folder: Path, seed: int = 0) -> Path:
-    """Writes BLIP with three blocks a tower, patches of 8 x 8 and the shipped CLIP's words."""
-    words = [*SPECIAL, *VOCABULARY.read_text(encoding="utf-8").split()]
-    ids = {word: i for i, word in enumerate(dict.fromkeys(words))}
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=SPECIAL[1]))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    ends = [("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])]
-    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
-    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=True))
-    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
-    config = transformers.BlipConfig(
-        text_config={
-            **SHAPE,
-            **special,
-            "vocab_size": len(ids),
-            "max_position_embeddings": 40,
-            "encoder_hidden_size": WIDTH,
-            "attention_probs_dropout_prob": 0.0,
-            "hidden_dropout_prob": 0.0,
-        },
-        # The default range, 1e-10, would leave every image the same.
-        vision_config={**SHAPE, "image_size": SIDE, "patch_size": 8, "initializer_range": 0.02},
-        image_text_hidden_size=64,
-    )
-    torch.manual_seed(seed)
+def write_blip(
+    folder: Path,
+    words: Iterable[str],
+    width: int = 96,
+    layers: tuple[int, int] = (3, 3),
+    sides: tuple[int, int] = (SIDE, 8),
+) -> Path:
+    """Writes a random BLIP with four heads.
+
+    Args:
+        folder: Where.
+        words: Its vocabulary.
+        width: Of both towers.
+        layers: Of the image tower, and of the text tower.
+        sides: Pixels of a side of an image, and of a patch.
+    """
+    shape = {"hidden_size": width, "intermediate_size": 4 * width, "num_attention_heads": 4}
+    side, patch = sides
+    text = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+    text |= {"vocab_size": write_tokenizer(folder, words), "max_position_embeddings": 40}
+    text |= {"encoder_hidden_size": width, "num_hidden_layers": layers[1]}
+    # The default range, 1e-10, would leave every image the same.
+    image = {"image_size": side, "patch_size": patch, "initializer_range": 0.02}
+    image |= {"num_hidden_layers": layers[0]}
+    towers: dict[str, Any] = {"text_config": shape | text, "vision_config": shape | image}
+    config = transformers.BlipConfig(**towers, image_text_hidden_size=64)
+    torch.manual_seed(0)
     transformers.BlipForImageTextRetrieval(config).save_pretrained(folder)
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-    fast.save_pretrained(folder)
-    transformers.BlipImageProcessor(size=SIZE).save_pretrained(folder)
+    transformers.BlipImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
     return folder
+
+
+def write_small_blip(folder: Path) -> Path:
+    """Writes BLIP with three blocks a tower, patches of 8 x 8 and the shipped CLIP's words."""
+    return write_blip(folder, VOCABULARY.read_text(encoding="utf-8").split())
 
 
 def main() -> None:
     """Writes the model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    print(f"wrote {write_blip(folder / 'random-blip')}")
+    write_all(__doc__, {"random-blip": write_small_blip})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Run `python -m scripts.random_image_models FOLDER`.
 """
 
 import argparse
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,21 +42,26 @@ def write_vit(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+def write_tokenizer(folder: Path, words: Iterable[str]) -> int:
+    """Writes a tokenizer of whole words, with [CLS] and [SEP] around a text; returns its size."""
+    ids = {word: i for i, word in enumerate(dict.fromkeys([*SPECIAL, *words]))}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=SPECIAL[1]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    ends = [(name, ids[name]) for name in SPECIAL[2:]]
+    tokenizer.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIAL, strict=True))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    fast.save_pretrained(folder)
+    return len(ids)
+
+
 def write_align(folder: Path, seed: int = 0) -> Path:
     """Writes ALIGN with five convolutional blocks, and BERT with the words of the shipped CLIP."""
-    words = [*SPECIAL, *VOCABULARY.read_text(encoding="utf-8").split()]
-    tokenizer = Tokenizer(
-        models.WordLevel({x: i for i, x in enumerate(words)}, unk_token=SPECIAL[1])
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
-    names |= {"cls_token": "[CLS]", "sep_token": "[SEP]"}
+    words = VOCABULARY.read_text(encoding="utf-8").split()
+    size = write_tokenizer(folder, words)
     config = transformers.AlignConfig(
         text_config={
-            "vocab_size": len(words),
+            "vocab_size": size,
             "hidden_size": 64,
             "intermediate_size": 128,
             "num_hidden_layers": 2,
@@ -81,21 +87,23 @@ def write_align(folder: Path, seed: int = 0) -> Path:
     )
     torch.manual_seed(seed)
     transformers.AlignModel(config).save_pretrained(folder)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names).save_pretrained(
-        folder
-    )
     transformers.EfficientNetImageProcessor(size=SIZE, crop_size=SIZE).save_pretrained(folder)
     return folder
 
 
-def main() -> None:
-    """Writes both models."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def write_all(description: str | None, writers: Mapping[str, Callable[[Path], Path]]) -> None:
+    """Writes models by name into the folder that the command line names."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    for model in (write_vit(folder / "random-vit"), write_align(folder / "random-align")):
-        print(f"wrote {model}")
+    for name, write in writers.items():
+        print(f"wrote {write(folder / name)}")
+
+
+def main() -> None:
+    """Writes both models."""
+    write_all(__doc__, {"random-vit": write_vit, "random-align": write_align})
 
 
 if __name__ == "__main__":

@@ -71,8 +71,8 @@ def weights(made: AdaptationModule) -> dict[str, torch.Tensor]:
 def quiet_trainer(**options: Any) -> Trainer:
     """A trainer on the CPU that shows, logs and saves nothing, unless said otherwise."""
     off = ["logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"]
-    options = {**dict.fromkeys([*off, "use_distributed_sampler"], False), **options}
-    return Trainer(accelerator="cpu", num_sanity_val_steps=0, **options)
+    quiet = dict.fromkeys([*off, "use_distributed_sampler"], False)
+    return Trainer(**{"accelerator": "cpu", "num_sanity_val_steps": 0, **quiet, **options})
 
 
 class Batches:

@@ -4,8 +4,8 @@ from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
-from scripts import imports as reading
-from scripts.imports import Import, package_of, sources
+from scripts import layers as reading
+from scripts.layers import Import, package_of, sources
 
 BASICS = {"types", "errors", "config"}
 # Part of the package -> what its files may import besides their own part. A part is a file or a

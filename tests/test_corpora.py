@@ -110,17 +110,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             continue  # its fixture is of relations
         specs.append(spec)
     (folder / "benchmarks.yaml").write_text(yaml.safe_dump(specs))
-    changes = {
-        "trainer": {
-            **{"accelerator": "cpu", "devices": 1, "precision": "32-true", "logger": False},
-            **{"max_epochs": None, "max_steps": 2, "enable_progress_bar": False},
-            "callbacks": [{
-                "class_path": "vlmtune.training.benchmark_callback.BenchmarkCallback",
-                "init_args": {"benchmarks": specs, "every_n_epochs": 1},
-            }],
-        },
-        "data": {"batch_size": 4, "num_workers": 0},
-    }  # fmt: skip
+    callback = "vlmtune.training.benchmark_callback.BenchmarkCallback"
+    given = {"benchmarks": specs, "every_n_epochs": 1}
+    trainer = {"accelerator": "cpu", "devices": 1, "precision": "32-true", "logger": False}
+    trainer |= {"max_epochs": None, "max_steps": 2, "enable_progress_bar": False}
+    trainer["callbacks"] = [{"class_path": callback, "init_args": given}]
+    changes = {"trainer": trainer, "data": {"batch_size": 4, "num_workers": 0}}
     (folder / "tiny.yaml").write_text(yaml.safe_dump(changes))
     return folder
 
@@ -145,13 +140,8 @@ def group():
         dist.destroy_process_group()
 
 
-def train(place: Path, run: Path, model: Path, data: str, backbone: str, method: str) -> RunReport:
-    """Trains two steps as the config says, on tiny files, and returns its report."""
-    words = [*arguments(data, backbone, method)]
-    return fit(place, run, model, words, backbone)
-
-
 def fit(place: Path, run: Path, model: Path, words: list[str], backbone: str) -> RunReport:
+    """Trains two steps as the configs say, on tiny files, and returns the report."""
     words = [*words, "--config", str(place / "tiny.yaml")]
     words += [f"--model.backbone.init_args.model={model}", f"--trainer.default_root_dir={run}"]
     words += ["--model.backbone.init_args.pretrained=null"] if backbone == "clip" else []
@@ -175,7 +165,7 @@ def test_every_method_trains_on_the_mixture_over_every_backbone(
 ):
     monkeypatch.chdir(place)
     model = clip_folder if backbone == "clip" else flava_folder
-    report = train(place, tmp_path, model, "mixture", backbone, method)
+    report = fit(place, tmp_path, model, arguments("mixture", backbone, method), backbone)
     assert report.provenance.config["steps"] == 2
     assert measured(report) >= set(MEASURED)
 
@@ -186,7 +176,7 @@ def test_every_method_trains_on_the_mixture_over_every_backbone(
 )
 def test_every_corpus_is_trained_on(data, method, place, clip_folder, tmp_path, monkeypatch, group):
     monkeypatch.chdir(place)
-    report = train(place, tmp_path, clip_folder, data, "clip", method)
+    report = fit(place, tmp_path, clip_folder, arguments(data, "clip", method), "clip")
     assert measured(report) >= set(MEASURED)
 
 
@@ -205,14 +195,14 @@ def test_a_trial_of_a_sweep_trains(path, place, clip_folder, tmp_path, monkeypat
     """The words that W&B's agent would run, with the last of all values."""
     monkeypatch.chdir(place)
     sweep = yaml.safe_load(path.read_text())
-    first = {name: p["values"][-1] if "values" in p else p["max"]
-             for name, p in sweep["parameters"].items()}  # fmt: skip
+    first = {}
+    for name, given in sweep["parameters"].items():
+        first[name] = given["values"][-1] if "values" in given else given["max"]
     words = [word.replace("configs/", f"{ROOT}/configs/") for word in expanded(sweep, first)[2:]]
     words = [word for word in words if "trainer.logger" not in word]
     report = fit(place, tmp_path, clip_folder, words, "clip")
-    assert sweep["metric"]["name"] in {
-        f"{r.benchmark}/{m}" for r in report.results for m in r.metrics
-    }
+    names = {f"{r.benchmark}/{m}" for r in report.results for m in r.metrics}
+    assert sweep["metric"]["name"] in names
 
 
 # -- table 3 of PUG ---------------------------------------------------------------------------
@@ -220,14 +210,11 @@ def test_a_trial_of_a_sweep_trains(path, place, clip_folder, tmp_path, monkeypat
 
 def test_table_3_measures_what_the_paper_does_and_states_its_numbers():
     benchmarks = make_list(Benchmark, "benchmarks", [str(PUG / "benchmarks.yaml")])  # type: ignore[type-abstract]
-    assert [(b.name, b.strict) for b in benchmarks] == [
-        (name, False)
-        for name in ("aro_relation", "aro_attribution", "coco_order", "flickr30k_order", "pug_spar")
-    ]
-    assert benchmarks[-1].spec()["init_args"]["setups"] == [
-        "single_left_right",
-        "double_left_right",
-    ]
+    names = ["aro_relation", "aro_attribution", "coco_order", "flickr30k_order", "pug_spar"]
+    assert [benchmark.name for benchmark in benchmarks] == names
+    assert not any(benchmark.strict for benchmark in benchmarks)
+    setups = ["single_left_right", "double_left_right"]
+    assert benchmarks[-1].spec()["init_args"]["setups"] == setups
     rows = {}
     for line in (PUG / "table3.yaml").read_text().splitlines():
         if line.startswith(("#   CLIP", "#   +")):

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -113,25 +114,28 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines_of(text)]
 
 
+def stated(path: Path) -> list[str]:
+    """The commands in the comments of a config."""
+    lines = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
+    return [line for line in lines if re.match(r"(vlmtune|wandb) \w+ .*--", line)]
+
+
 def documented() -> dict[str, str]:
     """Every command of the documents and of the plug-ins' headers, with the last file it is in.
 
     `tests/test_configs.py` parses the commands in the headers of experiments.
     """
-    listed = [
-        (name, line)
-        for name, text in TEXTS.items()
-        for content in blocks(text, "sh")
-        for line in lines_of(content)
-    ]
+    listed = []
+    for name, text in TEXTS.items():
+        for content in blocks(text, "sh"):
+            listed += [(name, line) for line in lines_of(content)]
     examples = [line for line in EPILOG.splitlines() if line.startswith("  vlmtune ")]
     listed += [("vlmtune --help", line) for line in examples]
     plugins_and_sweeps = set(ROOT.glob("configs/**/*.yaml"))
     plugins_and_sweeps -= set(ROOT.glob("configs/experiments/**/*.yaml"))
     for path in sorted(plugins_and_sweeps):
-        lines = (line.removeprefix("#").strip() for line in path.read_text().splitlines())
         name = path.relative_to(ROOT).as_posix()
-        listed += [(name, x) for x in lines if re.match(r"(vlmtune|wandb) \w+ .*--", x)]
+        listed += [(name, line) for line in stated(path)]
     return {line: place for place, line in listed}
 
 
@@ -185,9 +189,7 @@ def check(line: str) -> None:
 
 def test_a_shell_expands_no_command_of_a_header():
     for path in sorted(ROOT.glob("configs/**/*.yaml")):
-        lines = [line.removeprefix("#").strip() for line in path.read_text().splitlines()]
-        commands_ = [line for line in lines if re.match(r"(vlmtune|wandb) \w+ .*--", line)]
-        assert not [line for line in commands_ if EXPANDED.search(QUOTED.sub("", line))], path
+        assert not [x for x in stated(path) if EXPANDED.search(QUOTED.sub("", x))], path
 
 
 @pytest.mark.parametrize(("line", "place"), documented().items(), ids=lambda text: text[:60])
@@ -241,11 +243,7 @@ def test_the_readme_trains_in_an_empty_folder_and_after_the_quickstart(
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_subcommands_named_in_the_text_exist(name):
     text = TEXTS[name]
-    named = {
-        word
-        for words in re.findall(r"`vlmtune ([a-z| ]+)(?![\w/.])", text)
-        for word in words.split()
-    }
+    named = set(" ".join(re.findall(r"`vlmtune ([a-z| ]+)(?![\w/.])", text)).split())
     choices = command_parser()._subparsers._group_actions[0].choices
     corpora = {path.stem for path in (ROOT / "configs/plugins/builders").glob("*.yaml")}
     assert named - {"|"} <= choices.keys() | corpora
@@ -260,13 +258,18 @@ def execute(code: str) -> dict:
     return names
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/retrieve.md"])
-def test_an_export_is_used_as_documented(name, tmp_path, monkeypatch):
+def export(folder: Path) -> None:
+    """Writes an untrained MM-Adapter over the shipped CLIP."""
     backbone, adapter = OpenClip("local-dir:checkpoints/scenes-clip"), MMAdapter()
     adapter.attach(backbone)
+    save_export(folder, backbone, adapter, provenance={})
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/retrieve.md"])
+def test_an_export_is_used_as_documented(name, tmp_path, monkeypatch):
     code = blocks(TEXTS[name], "python", "runs")
     (folder,) = set(re.findall(r'vlmtune\.load\("(.+)"\)', "".join(code)))
-    save_export(tmp_path / folder, backbone, adapter, provenance={})
+    export(tmp_path / folder)
     for image in ("image.png", "a.png", "b.png"):
         Image.new("RGB", (9, 9), "red").save(tmp_path / image)
     monkeypatch.chdir(tmp_path)
@@ -277,9 +280,7 @@ def test_an_export_is_used_as_documented(name, tmp_path, monkeypatch):
 
 
 def test_an_index_is_searched_as_documented(tmp_path, monkeypatch):
-    backbone, adapter = OpenClip("local-dir:checkpoints/scenes-clip"), MMAdapter()
-    adapter.attach(backbone)
-    save_export(tmp_path / "export", backbone, adapter, provenance={})
+    export(tmp_path / "export")
     Image.new("RGB", (9, 9), "red").save(tmp_path / "a.png")
     model = load(tmp_path / "export", device="cpu")
     build_index([tmp_path / "a.png"], model, tmp_path / "runs/index", tmp_path / "export")
@@ -354,9 +355,7 @@ def test_the_modules_of_the_documents_train(model_folder, shards, tmp_path, monk
 
 def test_a_module_of_the_user_logs_the_metrics():
     (code,) = blocks(TEXTS["docs/measure.md"], "python", "metrics")
-    names: dict = {}
-    exec(compile(code, "docs/measure.md", "exec"), names)
-    module, logged = names["MyModule"](), {}
+    module, logged = execute(code)["MyModule"](), {}
     module.log = logged.__setitem__
     module.validation_step(torch.eye(2)[None], 0)
     assert float(logged["winoground/group_accuracy"].compute()) == 1.0
@@ -364,7 +363,7 @@ def test_a_module_of_the_user_logs_the_metrics():
 
 def test_the_scene_requests_render(capsys):
     (code,) = blocks(TEXTS["docs/corpora.md"], "python", "scenes")
-    exec(compile(code, "docs/corpora.md", "exec"), {})
+    execute(code)
     assert capsys.readouterr().out.count("(64, 64) ['cube'") == 3
     requests = [json.loads(x) for x in blocks(TEXTS["docs/corpora.md"], "json") if "objects" in x]
     assert [len(list(render(request, size=16))) for request in requests] == [1, 60]
@@ -383,41 +382,20 @@ def test_the_words_of_a_benchmark_file_are_counted_as_documented(tmp_path, monke
 
 
 def test_no_python_is_left_unchecked():
-    marks = [
-        mark
-        for text in TEXTS.values()
-        for mark, language, _ in FENCE.findall(text)
-        if language == "python"
-    ]
-    assert sorted(marks) == [
-        "adapter",
-        "function",
-        "index",
-        *["journey"] * 4,
-        "loop",
-        "metric",
-        "metrics",
-        "module",
-        "objective",
-        "onnx",
-        "open_clip",
-        "pictures",
-        "runs",
-        "runs",
-        "runs",
-        "scenes",
-        "sentence_transformers",
-        "transformers",
-        "words",
-    ]
+    written = [found for text in TEXTS.values() for found in FENCE.findall(text)]
+    marks = Counter(mark for mark, language, _ in written if language == "python")
+    once = "adapter function index loop metric metrics module objective onnx open_clip pictures"
+    once += " scenes sentence_transformers transformers words"
+    assert marks == {**dict.fromkeys(once.split(), 1), "journey": 4, "runs": 3}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_yaml_and_json_of_the_documents_parse(name):
+def test_yaml_and_json_of_the_documents_parse_and_no_number_is_left_to_fill_in(name):
     for content in blocks(TEXTS[name], "yaml"):
         assert yaml.safe_load(content)
     for content in blocks(TEXTS[name], "json"):
         assert json.loads(content)
+    assert re.findall(r"@\w+@", TEXTS[name]) == []
 
 
 # -- the rest ---------------------------------------------------------------------------------
@@ -437,8 +415,3 @@ def test_links_lead_somewhere(name):
     assert [link for link in links if link.startswith("#") and link[1:] not in headings] == []
     files = [link for link in links if not link.startswith("#")]
     assert [link for link in files if not (ROOT / name).parent.joinpath(link).exists()] == []
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_no_number_is_left_to_fill_in(name):
-    assert re.findall(r"@\w+@", TEXTS[name]) == []

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import vlmtune
-from scripts.imports import offered
+from scripts.layers import offered
 from vlmtune.config import ROOT
 
 ROOMS = sorted({name.rpartition(".")[0] for name in offered()})

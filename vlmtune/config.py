@@ -38,9 +38,14 @@ def find_path(path: str | Path) -> Path | None:
         >>> find_path("nowhere.yaml")
     """
     name = Path(path).expanduser()
-    roots = [Path.cwd(), *([ROOT] if name.parts and name.parts[0] in SHIPPED else [])]
-    existing = (root / name for root in roots if path and (root / name).exists())
-    return next((file.resolve() for file in existing), None)
+    roots = [Path.cwd()]
+    if name.parts and name.parts[0] in SHIPPED:
+        roots.append(ROOT)
+    for root in roots:
+        # An empty path would be the working directory itself.
+        if path and (root / name).exists():
+            return (root / name).resolve()
+    return None
 
 
 def stems(kind: str) -> list[str]:
@@ -50,8 +55,10 @@ def stems(kind: str) -> list[str]:
         >>> "cola_multi" in stems("benchmarks")
         True
     """
-    folders = (root / "configs/plugins" / kind for root in (Path(), ROOT))
-    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
+    names: set[str] = set()
+    for root in (Path(), ROOT):
+        names |= {path.stem for path in (root / "configs/plugins" / kind).glob("*.yaml")}
+    return sorted(names)
 
 
 class Configured:
@@ -85,14 +92,10 @@ class Configured:
         their specs. Any other argument is a `UserError`.
         """
         cls = type(self)
-        arguments = self.__dict__.get("init_args", {})
-        return {
-            "class_path": f"{cls.__module__}.{cls.__qualname__}",
-            "init_args": {
-                name: _plain(value, f"{name} of {cls.__name__}")
-                for name, value in arguments.items()
-            },
-        }
+        plain: dict[str, Any] = {}
+        for name, value in self.__dict__.get("init_args", {}).items():
+            plain[name] = _plain(value, f"{name} of {cls.__name__}")
+        return {"class_path": f"{cls.__module__}.{cls.__qualname__}", "init_args": plain}
 
 
 def _plain(value: Any, name: str) -> Any:
@@ -142,12 +145,12 @@ def _with_parents_options(child: inspect.Signature, parent: inspect.Signature) -
     *named, last = child.parameters.values()
     if last.kind is not inspect.Parameter.VAR_KEYWORD:
         return child
-    inherited = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in parent.parameters.items()
-        if name not in child.parameters and parameter.default is not inspect.Parameter.empty
-    ]
-    return child.replace(parameters=[*named, *inherited] if inherited else [*named, last])
+    inherited: list[inspect.Parameter] = []
+    for name, parameter in parent.parameters.items():
+        optional = parameter.default is not inspect.Parameter.empty
+        if optional and name not in child.parameters:
+            inherited.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    return child.replace(parameters=[*named, *(inherited or [last])])
 
 
 def instantiate(spec: Spec, base: type[T]) -> T:
@@ -162,7 +165,7 @@ def instantiate(spec: Spec, base: type[T]) -> T:
     if not (isinstance(spec, dict) and isinstance(spec.get("init_args", {}), dict)):
         raise UserError(
             f"expected class_path and init_args of {base.__name__}, got {str(spec)[:60]!r}: "
-            "correct it"
+            "write both"
         )
     path = spec.get("class_path", "")
     try:
@@ -170,7 +173,8 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         cls = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(
-            f"expected the dotted path of {base.__name__}, got {path!r} ({error}): correct it"
+            f"expected the dotted path of {base.__name__}, got {path!r} ({error}): name an "
+            "importable class"
         ) from error
     if not (inspect.isclass(cls) and issubclass(cls, base)):
         article = "an" if base.__name__[0] in "AEIOU" else "a"
@@ -187,7 +191,7 @@ def instantiate(spec: Spec, base: type[T]) -> T:
         if name in arguments and not _fits(arguments[name], parameter.annotation):
             raise UserError(
                 f"expected {inspect.formatannotation(parameter.annotation)} as {name} of {path}, "
-                f"got {str(arguments[name])[:60]!r}: correct it"
+                f"got {str(arguments[name])[:60]!r}: pass that type"
             )
     return cls(**arguments)
 
@@ -200,12 +204,11 @@ def _fits(value: Any, annotation: Any) -> bool:
         return True
     try:
         adapter = TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
-    except (PydanticUserError, NameError, TypeError):
-        return True
-    try:
         adapter.validate_python(value)
     except ValidationError:
         return False
+    except (PydanticUserError, NameError, TypeError):
+        return True
     return True
 
 
@@ -236,15 +239,16 @@ def differences(here: Any, there: Any, key: str, where: str) -> list[str]:
     if here == there:
         return []
     if not (isinstance(here, Mapping) and isinstance(there, Mapping)):
-        first, second = ("nothing" if part is ABSENT else repr(part) for part in (here, there))
-        return [f"{key} {first} here, {second} in {where}"]
+        return [f"{key} {_shown(here)} here, {_shown(there)} in {where}"]
     keys = dict.fromkeys([*here, *there])
     if here.get("class_path") != there.get("class_path"):
         keys = {"class_path": None}
-    return [
-        line
-        for name in keys
-        for line in differences(
-            here.get(name, ABSENT), there.get(name, ABSENT), f"{key}.{name}", where
-        )
-    ]
+    lines: list[str] = []
+    for name in keys:
+        one, other = here.get(name, ABSENT), there.get(name, ABSENT)
+        lines += differences(one, other, f"{key}.{name}", where)
+    return lines
+
+
+def _shown(part: Any) -> str:
+    return "nothing" if part is ABSENT else repr(part)

@@ -10,7 +10,6 @@ those of a warm cache. What a worker holds is what it would hold of distinct tar
 
 import io
 import os
-import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from PIL import Image
 from typing_extensions import override
 
 from data_builders.shard_builder import Record, ShardBuilder
-from scripts.bench.harness import in_new_process, options
+from scripts.bench.harness import in_new_process, options, process_bytes
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.schema import MANIFEST, Manifest
 from vlmtune.data.shards import ShardSet
@@ -70,9 +69,7 @@ def write_corpus(folder: Path, records: int) -> None:
 
 def memory() -> dict[str, int]:
     """Bytes of this process in memory: its data, and files that are mapped."""
-    status = Path("/proc/self/status").read_text()
-    return {name: 1024 * int(re.findall(rf"{name}:\s+(\d+)", status)[0])
-            for name in ("RssAnon", "RssFile")}  # fmt: skip
+    return {name: process_bytes(name) for name in ("RssAnon", "RssFile")}
 
 
 def work(folder: Path, start: int, batches: int) -> tuple[float, list[dict[str, int]]]:
@@ -87,8 +84,11 @@ def work(folder: Path, start: int, batches: int) -> tuple[float, list[dict[str, 
     seconds, first = time.perf_counter() - began, memory()
     for _ in islice(read, batches):
         pass
-    last = memory()
-    return seconds, [{name: x[name] - before[name] for name in x} for x in (first, last)]
+    return seconds, [_grown(before, first), _grown(before, memory())]
+
+
+def _grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {name: after[name] - before[name] for name in after}
 
 
 def main() -> None:

@@ -6,21 +6,14 @@ that it holds reading, decoding, both towers, the loss, the backward pass and al
 beside them. The two take turns. open_clip's loop gets images from files as its CSV reader gives
 them: its WebDataset reader fails with webdataset 1.0, and its CSV reader needs pandas. `fit` has
 the fused AdamW of configs/experiments/corpora/methods/full_finetuning.yaml, open_clip the one that
-its command makes; `--same-optimizer` gives both the latter. Required: 1.3x. `--profile` lists the
-functions in which `fit` spends its processor time, setup included.
+its command makes; `--same-optimizer` gives both the latter. Required: 1.3x.
 
     python -m scripts.bench.fine_tuning [--batch 16] [--steps 4] [--rounds 3]
 """
 
-import argparse
-import cProfile
 import io
-import pstats
-import statistics
 import tempfile
-import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,20 +23,22 @@ import open_clip
 import torch
 from open_clip_train.train import train_one_epoch
 from PIL import Image
-from pytorch_lightning import Trainer
-from torch.optim import AdamW
 from torch.utils.data import DataLoader, Dataset
 from typing_extensions import override
 
 from data_builders.shard_builder import Record, ShardBuilder
-from scripts.bench.harness import DEVICE, captions, options, random_clip
-from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.cli.fit import NOISE
+from scripts.bench.harness import (
+    DEVICE,
+    TimedAdamW,
+    captions,
+    fit_seconds,
+    hide_warnings,
+    in_turns,
+    options,
+    random_clip,
+)
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.training.module import AdaptationModule
-from vlmtune.training.run_monitor import RunMonitor
 from vlmtune.types import Group
 
 SIZE = (500, 375)  # pixels of an image, as in most of COCO and Flickr30K
@@ -88,43 +83,10 @@ class Files(Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self.preprocess(Image.open(str(path))), self.tokenizer([text])[0]
 
 
-class TimedAdamW(AdamW):
-    """AdamW that notes the processor seconds at the end of each step."""
-
-    def __init__(self, parameters: Any, fused: bool | None = None) -> None:
-        super().__init__(parameters, lr=1e-5, fused=fused)
-        self.clock = time.process_time if DEVICE == "cpu" else time.perf_counter
-        self.ends: list[float] = []
-
-    @override
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        loss = super().step(closure)  # type: ignore[arg-type]
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
-        self.ends.append(self.clock())
-        return loss
-
-    def seconds(self) -> list[float]:
-        """The time of each step after the first."""
-        return [b - a for a, b in zip(self.ends, self.ends[1:], strict=False)]
-
-
 def ours(shards: Path, batch: int, steps: int, fused: bool | None) -> list[float]:
-    """The seconds of each step of `fit`, with the callback that it has by default."""
-    optimizers: list[TimedAdamW] = []
-
-    def optimizer(parameters: Any) -> TimedAdamW:
-        optimizers.append(TimedAdamW(parameters, fused))
-        return optimizers[-1]
-
-    module = AdaptationModule(random_clip(), FullFineTuning(), [InfoNCE()], optimizer=optimizer)
+    """The seconds of each step of `fit`."""
     data = ShardDataModule([ShardSet(str(shards))], batch)
-    off: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing"), False)
-    off |= dict.fromkeys(("enable_progress_bar", "enable_model_summary"), False)
-    Trainer(
-        max_steps=steps + 1, accelerator="auto", devices=1, callbacks=[RunMonitor()], **off
-    ).fit(module, data)
-    return optimizers[0].seconds()
+    return fit_seconds(random_clip(), data, steps + 1, fused)
 
 
 def theirs(files: list[tuple[Path, str]], batch: int, steps: int) -> list[float]:
@@ -133,28 +95,17 @@ def theirs(files: list[tuple[Path, str]], batch: int, steps: int) -> list[float]
     model = open_clip.create_model("ViT-B-32-quickgelu", output_dict=True, device=DEVICE)
     preprocess = open_clip.image_transform(224, is_train=False)
     tokenizer = open_clip.get_tokenizer("ViT-B-32-quickgelu")
-    arguments = argparse.Namespace(
-        device=DEVICE,
-        precision="fp32",
-        distill=False,
-        accum_freq=1,
-        skip_scheduler=True,
-        grad_clip_norm=None,
-        log_every_n_steps=10**9,
-        horovod=False,
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        batch_size=batch,
-        wandb=False,
-        save_logs=False,
-    )
+    arguments = {"device": DEVICE, "precision": "fp32", "batch_size": batch, "accum_freq": 1}
+    arguments |= {"skip_scheduler": True, "grad_clip_norm": None, "log_every_n_steps": 10**9}
+    arguments |= {"rank": 0, "local_rank": 0, "world_size": 1}
+    arguments |= dict.fromkeys(("distill", "horovod", "wandb", "save_logs"), False)
     rows: Any = DataLoader(Files(files, preprocess, tokenizer), batch, shuffle=True, drop_last=True)
     rows.num_samples, rows.num_batches = len(files), len(rows)
     data = {"train": SimpleNamespace(dataloader=rows, set_epoch=lambda epoch: None)}
     optimizer = TimedAdamW(model.parameters())
     loss = open_clip.ClipLoss()
-    train_one_epoch(model, data, loss, 0, optimizer, None, None, None, arguments)
+    chosen = SimpleNamespace(**arguments)
+    train_one_epoch(model, data, loss, 0, optimizer, None, None, None, chosen)
     return optimizer.seconds()[:steps]
 
 
@@ -172,29 +123,17 @@ def write_files(folder: Path, count: int) -> list[tuple[Path, str]]:
 def main() -> None:
     """Prints one line."""
     torch.set_num_threads(1)
-    chosen = options(__doc__, batch=16, steps=4, rounds=3, profile=False, same_optimizer=False)
-    for pattern in NOISE:
-        warnings.filterwarnings("ignore", pattern)
+    chosen = options(__doc__, batch=16, steps=4, rounds=3, same_optimizer=False)
+    hide_warnings()
     count = chosen.batch * (chosen.steps + 1)
     fused = None if chosen.same_optimizer else True
     with tempfile.TemporaryDirectory() as root:
         shards = Path(root) / "shards"
         Photos(count).build(shards, progress=False)
         files = write_files(Path(root) / "files", count)
-        works = {
-            "vlmtune": partial(ours, shards, chosen.batch, chosen.steps, fused),
-            "open_clip": partial(theirs, files, chosen.batch, chosen.steps),
-        }
-        if chosen.profile:
-            with cProfile.Profile(time.process_time) as profile:
-                works["vlmtune"]()
-            pstats.Stats(profile).sort_stats("tottime").print_stats(25)
-            return
-        taken: dict[str, list[float]] = {name: [] for name in works}
-        for _ in range(chosen.rounds):
-            for name, work in works.items():
-                taken[name] += work()
-        fitted, peer = (statistics.median(seconds) for seconds in taken.values())
+        fit = partial(ours, shards, chosen.batch, chosen.steps, fused)
+        peers = partial(theirs, files, chosen.batch, chosen.steps)
+        fitted, peer = in_turns([fit, peers], chosen.rounds)
         print(
             f"a step of {chosen.batch} pairs: open_clip {peer:.2f} s, vlmtune {fitted:.2f} s: "
             f"{peer / fitted:.2f}x (required {REQUIRED:.1f}x)"

@@ -3,8 +3,7 @@
 A step as in METER (Dou et al. 2022): each image with its caption and 15 false ones of the batch, 8
 hard. Required: under 1.4 times the time; docs/costs.md derives the bound, the ratio of pairs.
 Measured: forward, backward and AdamW of BLIP's text encoder, random and small; inputs are frozen.
-
-    python -m scripts.bench.fusion_eqsim [--batches 16 24 32 64] [--width 256] [--layers 2]
+`objectives.py` prints it.
 """
 
 import statistics
@@ -12,18 +11,12 @@ import tempfile
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from torch.nn.functional import normalize
-from transformers import (
-    BlipConfig,
-    BlipForImageTextRetrieval,
-    BlipImageProcessor,
-    PreTrainedTokenizerFast,
-)
 from transformers.utils import logging
 
-from scripts.bench.harness import DEVICE, WORDS, captions, medians, options
+from scripts.bench.harness import DEVICE, WORDS, captions, medians
+from scripts.random_fusion_models import write_blip
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.hf.blip import Blip
 from vlmtune.objectives.base import ShardedObjective
@@ -34,32 +27,10 @@ from vlmtune.pairs.mutual_pairs import MutualPairs
 from vlmtune.pairs.ranking_pairs import RankingPairs
 from vlmtune.types import Scores, Targets
 
+BATCHES = (16, 24, 32, 64)
+IMAGE = (112, 16)  # pixels of a side of an image, and of a patch
 NEGATIVES, HARD, REQUIRED, PAPER = 15, 8, 1.4, 1.95
 SEEDS = 4  # selections of pairs that a step cycles through
-
-
-def write_blip(folder: Path, width: int, layers: int) -> None:
-    """Writes a random BLIP: images of 112 px in patches of 16, a word-level vocabulary."""
-    special = {f"{name}_token": f"<{name}>" for name in ("pad", "unk", "cls", "sep")}
-    ids = {word: i for i, word in enumerate((*special.values(), *WORDS))}
-    words = Tokenizer(models.WordLevel(ids, "<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    ends = [("<cls>", ids["<cls>"]), ("<sep>", ids["<sep>"])]
-    words.post_processor = processors.TemplateProcessing("<cls> $A <sep>", special_tokens=ends)
-    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
-    size = {"hidden_size": width, "intermediate_size": 4 * width, "num_attention_heads": 4}
-    text = {"vocab_size": len(ids), "max_position_embeddings": 16, "encoder_hidden_size": width}
-    text |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
-    image = {"image_size": 112, "patch_size": 16, "initializer_range": 0.02}
-    config = BlipConfig(
-        text_config=size | text | {"num_hidden_layers": layers},
-        vision_config=size | image | {"num_hidden_layers": 1},
-        image_text_hidden_size=64,
-    )
-    logging.disable_progress_bar()
-    torch.manual_seed(0)
-    BlipForImageTextRetrieval(config).save_pretrained(folder)
-    BlipImageProcessor(size={"height": 112, "width": 112}).save_pretrained(folder)
 
 
 def expected(batch: int) -> float:
@@ -89,7 +60,8 @@ class Way:
         self.targets = Targets(true, torch.ones_like(true), true)
         # Cosines over CLIP's temperature: each caption means about what its image shows.
         meaning = torch.randn(batch, 64)
-        image, text = (normalize(meaning + 0.5 * torch.randn(batch, 64), dim=1) for _ in range(2))
+        image = normalize(meaning + 0.5 * torch.randn(batch, 64), dim=1)
+        text = normalize(meaning + 0.5 * torch.randn(batch, 64), dim=1)
         self.reference: Tensor = (image @ text.T / 0.07).to(DEVICE)
         generators = (torch.Generator().manual_seed(seed) for seed in range(SEEDS))
         self.pairs = [policy(self.targets, g, self.reference) for g in generators]
@@ -111,8 +83,16 @@ class Way:
         self.optimizer.step()
 
 
-def report(folder: Path, batch: int, rounds: int) -> None:
-    """Prints the three lines of one batch size."""
+def report(rounds: int, width: int = 256, layers: int = 2) -> None:
+    """Prints three lines for each batch size."""
+    logging.disable_progress_bar()
+    with tempfile.TemporaryDirectory() as name:
+        folder = write_blip(Path(name), WORDS, width, (1, layers), IMAGE)
+        for batch in BATCHES:
+            _report(folder, batch, rounds)
+
+
+def _report(folder: Path, batch: int, rounds: int) -> None:
     eqsim = EqSim(normalise="sigmoid", ranked_by="reference", k=HARD)
     ways = [
         Way(folder, batch, RankingPairs(NEGATIVES, HARD), [ITM()]),
@@ -130,16 +110,3 @@ def report(folder: Path, batch: int, rounds: int) -> None:
             f"(required under {REQUIRED}x, paper {PAPER}x)",
             flush=True,
         )
-
-
-def main() -> None:
-    """Prints three lines for each batch size."""
-    chosen = options(__doc__, batches=[16, 24, 32, 64], width=256, layers=2, rounds=3)
-    with tempfile.TemporaryDirectory() as folder:
-        write_blip(Path(folder), chosen.width, chosen.layers)
-        for batch in chosen.batches:
-            report(Path(folder), batch, chosen.rounds)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,11 +5,16 @@ import multiprocessing
 import re
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch.optim import AdamW
+from typing_extensions import override
 
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
@@ -53,8 +58,79 @@ def timed(work: Callable[[], ResultT], wall: bool = False) -> tuple[ResultT, flo
 
 def medians(works: Sequence[Callable[[], Any]], rounds: int, wall: bool = False) -> list[float]:
     """Returns the median seconds of each work, taken in turns, after one round to warm up."""
-    taken = [[timed(work, wall)[1] for work in works] for _ in range(rounds + 1)]
-    return [statistics.median(seconds) for seconds in zip(*taken[1:], strict=True)]
+    turns = [partial(_seconds, work, wall) for work in works]
+    for turn in turns:
+        turn()
+    return in_turns(turns, rounds)
+
+
+def _seconds(work: Callable[[], Any], wall: bool) -> list[float]:
+    return [timed(work, wall)[1]]
+
+
+def in_turns(works: Sequence[Callable[[], list[float]]], rounds: int) -> list[float]:
+    """Returns the median of all seconds that each work returns; the works take turns."""
+    taken: list[list[float]] = [[] for _ in works]
+    for _ in range(rounds):
+        for seconds, work in zip(taken, works, strict=True):
+            seconds += work()
+    return [statistics.median(seconds) for seconds in taken]
+
+
+class TimedAdamW(AdamW):
+    """AdamW that notes the time at the end of each step: processor seconds on a CPU."""
+
+    def __init__(self, parameters: Any, fused: bool | None = None) -> None:
+        super().__init__(parameters, lr=1e-5, fused=fused)
+        self.clock = time.process_time if DEVICE == "cpu" else time.perf_counter
+        self.ends: list[float] = []
+
+    @override
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        loss = super().step(closure)  # type: ignore[arg-type]
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        self.ends.append(self.clock())
+        return loss
+
+    def seconds(self) -> list[float]:
+        """The time of each step after the first."""
+        return [end - start for start, end in pairwise(self.ends)]
+
+
+def fit_seconds(
+    backbone: OpenClip, data: Any, steps: int, fused: bool | None = None
+) -> list[float]:
+    """The seconds of each step of `fit`: full fine-tuning, with the callback of every run.
+
+    `data` is what Lightning takes: a DataModule or a loader. `fused` is AdamW's.
+    """
+    # Loaded here, as Lightning would count in the memory that other scripts measure.
+    from tests.runs import quiet_trainer
+    from vlmtune.adapters.full_finetuning import FullFineTuning
+    from vlmtune.objectives.info_nce import InfoNCE
+    from vlmtune.training.module import AdaptationModule
+    from vlmtune.training.run_monitor import RunMonitor
+
+    optimizers: list[TimedAdamW] = []
+
+    def optimizer(parameters: Any) -> TimedAdamW:
+        optimizers.append(TimedAdamW(parameters, fused))
+        return optimizers[-1]
+
+    module = AdaptationModule(backbone, FullFineTuning(), [InfoNCE()], optimizer=optimizer)
+    where: dict[str, Any] = {"accelerator": "auto", "devices": 1}
+    trainer = quiet_trainer(max_steps=steps, callbacks=[RunMonitor()], **where)
+    trainer.fit(module, data)
+    return optimizers[0].seconds()
+
+
+def hide_warnings() -> None:
+    """Hides the warnings that `vlmtune fit` hides."""
+    from vlmtune.cli.fit import NOISE
+
+    for pattern in NOISE:
+        warnings.filterwarnings("ignore", pattern)
 
 
 def random_clip() -> OpenClip:
@@ -65,8 +141,11 @@ def random_clip() -> OpenClip:
 
 def captions(count: int) -> list[str]:
     """Makes captions of the same twelve words, each in an order of its own."""
-    orders = (torch.randperm(len(WORDS)) for _ in range(count))
-    return [" ".join(WORDS[int(i)] for i in order) for order in orders]
+    texts = []
+    for _ in range(count):
+        order = torch.randperm(len(WORDS)).tolist()
+        texts.append(" ".join(WORDS[i] for i in order))
+    return texts
 
 
 @torch.no_grad()
@@ -91,8 +170,13 @@ def peak_memory(reset: bool = False) -> int:
         return torch.cuda.max_memory_allocated()
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
+    return process_bytes("VmHWM")
+
+
+def process_bytes(name: str) -> int:
+    """Returns what Linux says of this process's memory, such as "RssAnon"."""
     status = Path("/proc/self/status").read_text()
-    return 1024 * int(re.findall(r"VmHWM:\s+(\d+)", status)[0])
+    return 1024 * int(re.findall(rf"{name}:\s+(\d+)", status)[0])
 
 
 def in_new_process(work: Callable[..., ResultT], *arguments: Any) -> ResultT:

@@ -10,6 +10,7 @@ of operations (docs/costs.md). On CUDA, where there is a GPU, also in bfloat16.
 
 import contextlib
 import importlib
+import math
 import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -182,25 +183,27 @@ def operations(job: Job) -> int:
 def compare(job: Job, rounds: int) -> None:
     """Prints both forms side by side: scores, speed and memory."""
     jobs = [replace(job, naive=naive) for naive in (True, False)]
+    best, last = [math.inf, math.inf], []
     with contextlib.ExitStack() as stack:
         spawn = multiprocessing.get_context("spawn").Pool
-        pools = [(stack.enter_context(spawn(1)), (each,)) for each in jobs]
-        # The first round warms up.
-        turns = [[pool.apply(one_round, each) for pool, each in pools] for _ in range(rounds + 1)]
-        counts = [pool.apply(operations, each) for pool, each in pools]
-    naive, ours = (each[-1][0] for each in zip(*turns, strict=True))
-    seconds = [min(turn[1] for turn in each[1:]) for each in zip(*turns, strict=True)]
+        pools = [stack.enter_context(spawn(1)) for _ in jobs]
+        for number in range(rounds + 1):
+            last = [pool.apply(one_round, (each,)) for pool, each in zip(pools, jobs, strict=True)]
+            if number:  # the first round warms up
+                best = [min(b, seconds) for b, (_, seconds, _) in zip(best, last, strict=True)]
+        counts = [pool.apply(operations, (each,)) for pool, each in zip(pools, jobs, strict=True)]
+    (naive, *_), (ours, *_) = last
     close = 1e-3 if job.dtype == torch.float32 else 0.1
     torch.testing.assert_close(ours, naive, rtol=close, atol=close)
     kind = f"{job.style}, {job.device}, {str(job.dtype).removeprefix('torch.')}"
-    for name, taken, (_, _, memory) in zip(
-        ("straightforward", "vlmtune"), seconds, turns[-1], strict=True
+    for name, seconds, (_, _, memory) in zip(
+        ("straightforward", "vlmtune"), best, last, strict=True
     ):
-        rate = job.images * job.texts / taken
+        rate = job.images * job.texts / seconds
         print(f"{kind}: {name} {rate:.1f} pairs/s, {memory / 2**20:.0f} MiB")
     required = f", required {REQUIRED}" if (job.style, job.device) == ("Mdetr", "cpu") else ""
     print(
-        f"{kind}: {seconds[0] / seconds[1]:.2f} times as fast (bound by operations "
+        f"{kind}: {best[0] / best[1]:.2f} times as fast (bound by operations "
         f"{counts[0] / counts[1]:.2f}{required}), scores differ by at most "
         f"{(ours - naive).abs().max():.1e}",
         flush=True,

@@ -9,8 +9,6 @@ shard holds 2 / ranks of the scores. Fusion encoders: the table of fusion_eqsim.
     python -m scripts.bench.objectives [--batches 256 1024 4096] [--pairs 8] [--ranks 8]
 """
 
-import subprocess
-import sys
 from functools import partial
 from typing import Any
 
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from scripts.bench import fusion_eqsim
 from scripts.bench.harness import DEVICE, in_new_process, medians, options, peak_memory, random_clip
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
@@ -137,8 +136,7 @@ def main() -> None:
         f"(scores alone: {ranks / 2:.0f}x)",
         flush=True,
     )
-    fusion = [sys.executable, "-m", "scripts.bench.fusion_eqsim", "--rounds", str(chosen.rounds)]
-    subprocess.run(fusion, check=True)  # noqa: S603
+    fusion_eqsim.report(chosen.rounds)
 
 
 if __name__ == "__main__":

@@ -41,8 +41,9 @@ def rate(images: int, rounds: int, canvas: Canvas, pool: Pool, processes: int) -
 def main() -> None:
     """Prints one line for each size and device."""
     chosen = options(__doc__, images=96, rounds=3)
-    cases = [(size, "cpu", processes) for size in (64, 128) for processes in (1, 2)]
-    cases += [(size, "cuda", 1) for size in (64, 128) if torch.cuda.is_available()]
+    cases = list(itertools.product((64, 128), ("cpu",), (1, 2)))
+    if torch.cuda.is_available():
+        cases += [(64, "cuda", 1), (128, "cuda", 1)]
     with multiprocessing.get_context("spawn").Pool(2) as pool:  # torch's threads survive no fork
         for size, device, processes in cases:
             canvas = Canvas(size, device=device)

@@ -12,6 +12,7 @@ in full precision.
     python -m scripts.bench.search [--images 10000] [--queries 200] [--k 1 10 40 100 1000]
 """
 
+import itertools
 import random
 import tempfile
 from collections.abc import Sequence
@@ -54,9 +55,12 @@ class Statement(NamedTuple):
 def statements(scene: Scene) -> set[Statement]:
     """Everything that is clearly true of two objects of a scene."""
     nouns = [query(obj) for obj in scene.objects]
-    pairs = [(i, j) for i in range(len(nouns)) for j in range(len(nouns)) if i != j]
-    related = ((i, clear_relation(scene, i, j), j) for i, j in pairs)
-    return {Statement(nouns[i], relation, nouns[j]) for i, relation, j in related if relation}
+    stated: set[Statement] = set()
+    for i, j in itertools.permutations(range(len(nouns)), 2):
+        relation = clear_relation(scene, i, j)
+        if relation:
+            stated.add(Statement(nouns[i], relation, nouns[j]))
+    return stated
 
 
 def render(folder: Path, count: int) -> list[set[Statement]]:

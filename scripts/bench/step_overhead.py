@@ -4,50 +4,39 @@ The small CLIP that ships with vlmtune, full fine-tuning under InfoNCE with Adam
 memory. The bare loop embeds, scores, calls the loss, the backward pass and the optimizer; `fit`
 adds Lightning, its hooks, logs, checks of scores and gradients, and the default monitor. A step is
 the time from one call of the optimizer to the next; the two take turns. Required: under 10 % more.
-`--profile` lists the functions in which a step of `fit` spends its time.
 
     python -m scripts.bench.step_overhead [--batch 64] [--steps 20] [--rounds 5]
 """
 
-import cProfile
-import pstats
-import statistics
-import warnings
+from functools import partial
 from typing import Any
 
 import torch
-from pytorch_lightning import Trainer
 from torch.utils.data import DataLoader
 
-from scripts.bench.fine_tuning import TimedAdamW
-from scripts.bench.harness import DEVICE, captions, options
+from scripts.bench.harness import (
+    DEVICE,
+    TimedAdamW,
+    captions,
+    fit_seconds,
+    hide_warnings,
+    in_turns,
+    options,
+)
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.cli.fit import NOISE
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.module import AdaptationModule
-from vlmtune.training.run_monitor import RunMonitor
 from vlmtune.types import Batch, Targets
 
 MODEL = "checkpoints/scenes-clip"
 REQUIRED = 0.10
 
 
-def parts(optimizers: list[TimedAdamW]) -> AdaptationModule:
-    """The module; its optimizer comes into `optimizers`."""
-
-    def optimizer(parameters: Any) -> TimedAdamW:
-        optimizers.append(TimedAdamW(parameters))
-        return optimizers[-1]
-
-    backbone = OpenClip(MODEL).to(DEVICE)
-    return AdaptationModule(backbone, FullFineTuning(), [InfoNCE()], optimizer=optimizer)
-
-
 def bare(batches: list[Batch]) -> list[float]:
     """The seconds of each step of the bare loop."""
-    module = parts([])
-    backbone, adapter, objective = module.backbone, module.adapter, InfoNCE()
+    backbone, adapter, objective = OpenClip(MODEL).to(DEVICE), FullFineTuning(), InfoNCE()
+    module = AdaptationModule(backbone, adapter, [objective])
     optimizer = TimedAdamW([p for p in module.parameters() if p.requires_grad])
     module.train()
     for batch in batches:
@@ -63,17 +52,9 @@ def bare(batches: list[Batch]) -> list[float]:
 
 def fitted(batches: list[Batch]) -> list[float]:
     """The seconds of each step of `fit`."""
-    optimizers: list[TimedAdamW] = []
-    module = parts(optimizers)
-    off: dict[str, Any] = dict.fromkeys(("logger", "enable_checkpointing"), False)
-    off |= dict.fromkeys(("enable_progress_bar", "enable_model_summary"), False)
     rows: Any = batches
     loader = DataLoader(rows, batch_size=None)
-    trainer = Trainer(
-        max_epochs=1, accelerator="auto", devices=1, callbacks=[RunMonitor()], **off
-    )  # fmt: skip
-    trainer.fit(module, loader)
-    return optimizers[0].seconds()
+    return fit_seconds(OpenClip(MODEL).to(DEVICE), loader, len(batches))
 
 
 def random_batches(count: int, size: int, side: int) -> list[Batch]:
@@ -102,22 +83,13 @@ def random_batches(count: int, size: int, side: int) -> list[Batch]:
 def main() -> None:
     """Prints one line."""
     torch.set_num_threads(1)
-    chosen = options(__doc__, batch=64, steps=20, rounds=5, profile=False)
-    for pattern in NOISE:
-        warnings.filterwarnings("ignore", pattern)
+    chosen = options(__doc__, batch=64, steps=20, rounds=5)
+    hide_warnings()
     side = OpenClip(MODEL).preprocessing["size"]
     side = side if isinstance(side, int) else side[0]
     batches = random_batches(chosen.steps + 1, chosen.batch, side)
-    if chosen.profile:
-        with cProfile.Profile() as profile:
-            fitted(batches)
-        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
-        return
-    taken: dict[str, list[float]] = {"bare": [], "fit": []}
-    for _ in range(chosen.rounds):
-        taken["bare"] += bare(batches)
-        taken["fit"] += fitted(batches)
-    alone, ours = (statistics.median(seconds) for seconds in taken.values())
+    fit = partial(fitted, batches)
+    alone, ours = in_turns([partial(bare, batches), fit], chosen.rounds)
     print(
         f"a step of {chosen.batch} pairs: bare loop {1000 * alone:.1f} ms, fit {1000 * ours:.1f} "
         f"ms: {ours / alone - 1:+.1%} (required under {REQUIRED:.0%})"

@@ -12,6 +12,7 @@ import random
 import tempfile
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,9 +59,8 @@ class Part(NamedTuple):
 
     def scaled(self, scale: float) -> "Part":
         """The same proportions; at least one of each, and distinct captions in an item."""
-        items, files, crops, distinct = (
-            max(1, round(scale * n)) for n in (self.items, self.files, self.crops, self.distinct)
-        )
+        counts = self.items, self.files, self.crops, self.distinct
+        items, files, crops, distinct = (max(1, round(scale * n)) for n in counts)
         crops = min(items, crops)
         distinct = min(items * self.captions, max(self.captions, distinct))
         return self._replace(items=items, files=min(files, crops), crops=crops, distinct=distinct)
@@ -146,9 +146,8 @@ def published(backbone: OpenClip, adapter: Adapter, suite: Sequence[Items]) -> T
     scores = []
     for items in suite:
         for rows in torch.arange(items.part.items).split(items.part.batch):
-            pixels = [
-                backbone.preprocess(opened(items.images[int(i)])) for i in items.image_rows[rows]
-            ]
+            images = [opened(items.images[int(i)]) for i in items.image_rows[rows]]
+            pixels = [backbone.preprocess(image) for image in images]
             texts = [items.texts[int(j)] for j in items.text_rows[rows].flatten()]
             image = backbone.encode_image(torch.stack(pixels).to(DEVICE), adapter.image_input)
             text = encode_padded(backbone, texts, adapter.text_input)
@@ -161,8 +160,8 @@ def published(backbone: OpenClip, adapter: Adapter, suite: Sequence[Items]) -> T
 def scorer(backbone: OpenClip, adapter: Adapter, suite: Sequence[Items], store: Path) -> Tensor:
     """Scores the suite in one session over `store`, as an evaluation does."""
     score = Scorer(backbone, adapter, store, BATCH)
-    images = list(dict.fromkeys(image for items in suite for image in items.images))
-    texts = list(dict.fromkeys(text for items in suite for text in items.texts))
+    images = list(dict.fromkeys(chain.from_iterable(items.images for items in suite)))
+    texts = list(dict.fromkeys(chain.from_iterable(items.texts for items in suite)))
     with score.session(images, texts):
         return torch.cat([score(x.images, x.texts, x.pairs()) for x in suite])
 

@@ -11,6 +11,9 @@ candidates that its adapter gets wrong, the uniform arm any of them. Both see th
 so each is rendered once here and counted for both.
 
     python -m scripts.experiments.active --out runs/active --seeds 0 1 2
+
+`--start` is the checkpoint of each {seed}. A round scores `--candidates`, keeps `--kept` and trains
+for `--steps` at the learning rate `--rate`, beside `--captions` scenes with captions.
 """
 
 import argparse
@@ -18,27 +21,27 @@ import json
 import logging
 import random
 import time
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
 from data_builders.worlds.scenes.rendered import Kind, RenderedScenes
+from scripts.bench import harness
 from scripts.experiments.rounds import Row, plot, table
+from tests.runs import quiet_trainer
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.fit import NOISE
 from vlmtune.cli.plugins import make, make_list
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import ROOT, instantiate
@@ -153,22 +156,24 @@ def candidates(seed: int, number: int, count: int, kinds: Sequence[Kind]) -> lis
     names = ("min_objects", "max_objects", "textures", "sizes", "unseen")
     options: dict[str, Any] = {name: world[name] for name in names}
     each = count // len(kinds)
-    return [
-        group
-        for kind in kinds
-        for group in RenderedScenes(each, kind, seed=1000 + seed, **options).groups(number, 0, each)
-    ]
+    groups: list[Group] = []
+    for kind in kinds:
+        scenes = RenderedScenes(each, kind, seed=1000 + seed, **options)
+        groups += scenes.groups(number, 0, each)
+    return groups
 
 
 def score_all(scorer: Scorer, groups: Sequence[Group]) -> list[Tensor]:
     """The scores of each group's images and texts."""
-    images = [image for group in groups for image in group.images or ()]
-    texts = [text for group in groups for text in group.texts]
-    pairs, row, column = [], 0, 0
+    images: list[Any] = []
+    texts: list[str] = []
+    pairs: list[tuple[int, int]] = []
     for group in groups:
         k, m = group.truth.shape
-        pairs += [(row + i, column + j) for i in range(k) for j in range(m)]
-        row, column = row + k, column + m
+        rows, columns = range(len(images), len(images) + k), range(len(texts), len(texts) + m)
+        pairs += product(rows, columns)
+        images += group.images or ()
+        texts += group.texts
     scores = scorer(images, texts, torch.tensor(pairs))
     sizes = [group.truth.numel() for group in groups]
     parts = zip(scores.split(sizes), groups, strict=True)
@@ -225,16 +230,8 @@ class Arm:
         data = ShardDataModule(
             sets, BATCH, seed=100 * self.seed + number, epoch_groups=steps * BATCH
         )
-        trainer = pl.Trainer(
-            max_steps=steps,
-            accelerator="auto",
-            devices=1,
-            gradient_clip_val=1.0,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+        where: dict[str, Any] = {"accelerator": "auto", "devices": 1}
+        trainer = quiet_trainer(max_steps=steps, gradient_clip_val=1.0, **where)
         trainer.fit(self.module, datamodule=data)
         self.cost.steps += steps
 
@@ -242,10 +239,8 @@ class Arm:
         """The reported numbers; frozen features of test images come from the store."""
         scorer = Scorer(self.module.backbone, self.module.adapter, store)
         results = {result.benchmark: result for result in run_suite(benchmarks, scorer).results}
-        return {
-            name: results[benchmark].metrics[metric].value
-            for name, (benchmark, metric) in REPORTED.items()
-        }
+        where = REPORTED.items()
+        return {name: results[x].metrics[metric].value for name, (x, metric) in where}
 
 
 def run(seed: int, options: argparse.Namespace) -> list[Row]:
@@ -279,24 +274,11 @@ def run(seed: int, options: argparse.Namespace) -> list[Row]:
 
 def main() -> None:
     """Runs all seeds; writes `rounds.json` after each, then `rounds.png`, and prints the table."""
-    parser = argparse.ArgumentParser(description="Active against random choice of scenes.")
-    parser.add_argument("--out", type=Path, default=Path("runs/active"))
-    parser.add_argument("--start", default=START, help="checkpoint to start from, by {seed}")
-    parser.add_argument("--benchmarks", type=Path, default=BENCHMARKS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    for name, default, text in (
-        ("rounds", 3, "rounds"),
-        ("candidates", 300, "groups rendered and scored in a round"),
-        ("kept", 75, "groups kept of a round"),
-        ("captions", 100, "scenes with captions beside them"),
-        ("steps", 30, "training steps of a round"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default, help=text)
-    parser.add_argument("--rate", type=float, default=3e-4, help="learning rate of a round")
-    options = parser.parse_args()
+    sizes = {"rounds": 3, "candidates": 300, "kept": 75, "captions": 100, "steps": 30}
+    paths = {"out": Path("runs/active"), "start": START, "benchmarks": BENCHMARKS}
+    options = harness.options(__doc__, **paths, seeds=[0, 1, 2], **sizes, rate=3e-4)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    for pattern in NOISE:
-        warnings.filterwarnings("ignore", pattern)
+    harness.hide_warnings()
     options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for seed in options.seeds:

@@ -116,8 +116,8 @@ def main() -> int:
         right = options.inputs - len(lines)
         print(f"seed {seed}: {right} of {options.inputs} inputs end in one line or are read")
     for name, by_kind in total.items():
-        print(f"{name}: {by_kind['refused']} refused, {by_kind['read']} read, "
-              f"{by_kind['fault']} faults")  # fmt: skip
+        refused, read, fault = (by_kind[kind] for kind in ("refused", "read", "fault"))
+        print(f"{name}: {refused} refused, {read} read, {fault} faults")
     print("".join(f"{fault}\n" for fault in faults), end="")
     inputs = options.inputs * len(options.seed)
     print(f"{inputs - len(faults)} of {inputs} inputs end in one line or are read")

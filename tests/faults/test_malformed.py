@@ -43,9 +43,11 @@ def test_changes_are_those_of_the_seed(content):
 
 
 def test_several_seeds_are_counted_together(monkeypatch, capsys):
-    monkeypatch.setattr(malformed, "run", lambda inputs, seed: (
-        {"a.json": Counter(refused=inputs - 1, fault=1)}, [f"seed {seed}, input 0, a.json: x"]
-    ))  # fmt: skip
+    def run(inputs, seed):
+        counts = {"a.json": Counter(refused=inputs - 1, fault=1)}
+        return counts, [f"seed {seed}, input 0, a.json: x"]
+
+    monkeypatch.setattr(malformed, "run", run)
     monkeypatch.setattr(sys, "argv", ["malformed", "--inputs", "3", "--seed", "4", "5"])
     assert malformed.main() == 1
     lines = capsys.readouterr().out.splitlines()

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from PIL import Image
 from torch.nn.functional import normalize
 
 from tests.backbones import hf_models
@@ -22,12 +21,16 @@ from vlmtune.probing.embeddings import Embedder
 from vlmtune.types import FeatureSpec, Tokens
 
 
+def images(count: int = 3, side: int = 32) -> torch.Tensor:
+    return torch.randn(count, 3, side, side, generator=torch.Generator().manual_seed(0))
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("kind", ["patches", "class"])
 def test_a_layer_is_its_mean_patch_or_its_class_token(kind, depth, model_folder):
     model = load(str(model_folder), device="cpu")
     backbone = model.backbone
-    pixels = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    pixels = images()
     embedded = Embedder(model, f"{kind}-{depth}").embed(pixels)
     spec = FeatureSpec("tokens" if kind == "patches" else "state", -depth)
     with torch.no_grad():
@@ -37,10 +40,6 @@ def test_a_layer_is_its_mean_patch_or_its_class_token(kind, depth, model_folder)
     torch.testing.assert_close(embedded, expected)
     assert embedded.shape[0] == 3
     assert not torch.allclose(embedded, Embedder(model, f"{kind}-{3 - depth}").embed(pixels))
-
-
-def images() -> torch.Tensor:
-    return torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("write", [write_model, hf_models.write_clip, hf_models.write_blip])
@@ -59,7 +58,7 @@ def test_the_projection_takes_what_is_before_it_to_the_embedding(write, tmp_path
 def test_both_ways_of_timm_towers_in_open_clip_are_known(tmp_path):
     """SigLIP's tower projects nothing; one with a linear head projects."""
     vision = {"timm_model_name": "test_vit", "timm_model_pretrained": False, "image_size": 160}
-    pixels = torch.randn(2, 3, 160, 160, generator=torch.Generator().manual_seed(0))
+    pixels = images(2, 160)
     for pool, head in (("token", "linear"), ("token", "")):
         options = {**vision, "timm_pool": pool, "timm_proj": head}
         folder = write_model(tmp_path / f"model-{head}", vision=options, custom_text=True)
@@ -121,7 +120,7 @@ def test_a_matching_head_is_probed_through_what_it_reads(kind, tmp_path):
     adapter = FusionTuning()
     adapter.attach(backbone)
     model = Model(backbone, adapter)
-    pixels = torch.stack([backbone.preprocess(x) for x in pictures()])
+    pixels = pictures(backbone)
     embedder = Embedder(model, text="a red cube")
     embedded = embedder.embed(pixels)
     with torch.no_grad():
@@ -140,8 +139,9 @@ def test_a_matching_head_is_probed_through_what_it_reads(kind, tmp_path):
     assert not torch.allclose(embedder.embed(pixels), embedded)
 
 
-def pictures() -> list[Image.Image]:
-    return [halves(x, "green", i) for i, x in enumerate(("red", "blue", "white"))]
+def pictures(backbone: Backbone) -> torch.Tensor:
+    images = [halves(x, "green", i) for i, x in enumerate(("red", "blue", "white"))]
+    return torch.stack([backbone.preprocess(image) for image in images])
 
 
 def head_of(backbone: Backbone, cls: torch.Tensor) -> torch.Tensor:
@@ -156,7 +156,7 @@ def test_the_contrastive_side_of_fusion_tuning_is_probed(tmp_path):
     adapter = FusionTuning(towers=True, contrast=True)
     adapter.attach(backbone)
     model = Model(backbone, adapter)
-    pixels = torch.stack([backbone.preprocess(x) for x in pictures()])
+    pixels = pictures(backbone)
     embedded = Embedder(model).embed(pixels)
     original = model.original()
     assert original.untrained
@@ -167,5 +167,5 @@ def test_a_head_that_reads_no_cls_is_refused_and_its_patches_are_probed(tmp_path
     model = load(str(hf_models.write_llava(tmp_path / "llava")), device="cpu", texts=False)
     with refused(r"reads a \[CLS\] token, got .* as with --layer patches-1"):
         Embedder(model)
-    pixels = torch.stack([model.backbone.preprocess(x) for x in pictures()])
+    pixels = pictures(model.backbone)
     assert Embedder(model, "patches-1").embed(pixels).shape[0] == 3

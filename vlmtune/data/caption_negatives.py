@@ -6,13 +6,16 @@ In: groups. Out: groups with false texts. Never: a caption that is known to be t
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from vlmtune.config import Configured
-from vlmtune.language.rewriting import Rewriter
 from vlmtune.language.words import canonical
 from vlmtune.types import Group
+
+if TYPE_CHECKING:  # a run without such negatives never loads the tagger and its word lists
+    from vlmtune.language.rewriting import Rewriter
 
 
 class CaptionNegatives(Configured):
@@ -32,7 +35,7 @@ class CaptionNegatives(Configured):
         count: How many for each caption, at most.
     """
 
-    def __init__(self, rewriter: Rewriter, count: int = 1) -> None:
+    def __init__(self, rewriter: "Rewriter", count: int = 1) -> None:
         self.rewriter, self.count = rewriter, count
 
     def prepare(self, captions: Callable[[], Iterable[str]]) -> None:

@@ -7,7 +7,7 @@ adjectives), Hsieh et al. 2023 (SugarCrepe, section 4: swap and replace) and Dov
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from random import Random
 from typing import ClassVar, Literal
@@ -62,12 +62,11 @@ class SwapAdjectives(Rule):
 
     @override
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
-        phrase_of = {
-            i: phrase for phrase in noun_phrases(sentence) for i in range(phrase.start, phrase.noun)
-        }
-        adjectives = [
-            i for i, tag in enumerate(sentence.tags) if tag == "ADJ" and _descriptive(sentence, i)
-        ]
+        # An adjective after its noun ("the car is red") is in no noun phrase.
+        phrase_of: dict[int, NounPhrase] = {}
+        for phrase in noun_phrases(sentence):
+            phrase_of |= dict.fromkeys(range(phrase.start, phrase.noun), phrase)
+        adjectives = _positions(sentence, "ADJ", _descriptive)
         for i, j in _shuffled(list(combinations(adjectives, 2)), rng):
             a, b = phrase_of.get(i), phrase_of.get(j)
             if compatible(sentence.words[i], sentence.words[j]) or (a is not None and a is b):
@@ -83,7 +82,8 @@ class ExchangeAttributes(Rule):
     @override
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         for a, b in _pairs(sentence, rng):
-            first, second = ([w.lower() for w in phrase.adjectives] for phrase in (a, b))
+            first = [word.lower() for word in a.adjectives]
+            second = [word.lower() for word in b.adjectives]
             quantified = {*first, *second} & word_set("quantifiers")
             if first == second or quantified or a.light or b.light:
                 continue
@@ -98,14 +98,16 @@ class ReverseRelation(Rule):
     @override
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         low = tuple(word.lower() for word in sentence.words)
+        # The longest relations come first and take their words: "on top of" before "on".
         taken: set[int] = set()
         edits: list[Edits] = []
         for phrase, reverse in relations():
             for start in range(len(low) - len(phrase)):
                 stop = start + len(phrase)
-                if low[start:stop] != phrase or taken & {*range(start, stop)}:
+                positions = set(range(start, stop))
+                if low[start:stop] != phrase or taken & positions:
                     continue
-                taken |= {*range(start, stop)}
+                taken |= positions
                 if len(phrase) > 1 or _relates(sentence, start):
                     edits.append({(start, stop): reverse})
         yield from _shuffled(edits, rng)
@@ -135,23 +137,24 @@ class ReplaceWord(Rule):
             raise UserError(
                 "expected words of a corpus for ReplaceWord, got none: call `learn` with captions"
             )
-        positions = _shuffled(self._positions(sentence), rng)
+        positions = _shuffled(self._spans(sentence), rng)
         for _ in range(TRIES):
             for start, stop in positions:
                 new = self._sample(sentence, stop - 1, words, rng)
                 if new:
                     yield {(start, stop): [new]}
 
-    def _positions(self, sentence: Sentence) -> list[tuple[int, int]]:
-        if self.tag == "NOUN":
-            return [
-                (phrase.noun, phrase.stop)
-                for phrase in noun_phrases(sentence)
-                if not phrase.light and "PROPN" not in sentence.tags[phrase.noun : phrase.stop]
-            ]
-        fits = {"ADJ": _descriptive, "ADP": _locative}.get(self.tag, lambda sentence, i: True)
-        tags = enumerate(sentence.tags)
-        return [(i, i + 1) for i, tag in tags if tag == self.tag and fits(sentence, i)]
+    def _spans(self, sentence: Sentence) -> list[tuple[int, int]]:
+        """The words that may be replaced: all nouns of a phrase together, others one by one."""
+        if self.tag != "NOUN":
+            fits = {"ADJ": _descriptive, "ADP": _locative}.get(self.tag, lambda sentence, i: True)
+            return [(i, i + 1) for i in _positions(sentence, self.tag, fits)]
+        spans = []
+        for phrase in noun_phrases(sentence):
+            named = "PROPN" in sentence.tags[phrase.noun : phrase.stop]
+            if not phrase.light and not named:
+                spans.append((phrase.noun, phrase.stop))
+        return spans
 
     def _sample(
         self, sentence: Sentence, position: int, words: Vocabulary, rng: Random
@@ -160,8 +163,12 @@ class ReplaceWord(Rule):
         if not candidates:
             return None
         (new,) = rng.choices(candidates, cum_weights=sums)
-        excluded = self.tag in EXCLUDED and new in word_set(EXCLUDED[self.tag])
-        return None if excluded or any(compatible(new, word) for word in sentence.words) else new
+        if self.tag in EXCLUDED and new in word_set(EXCLUDED[self.tag]):
+            return None
+        # A word that may be true of an object of the caption would not make it false.
+        if any(compatible(new, word) for word in sentence.words):
+            return None
+        return new
 
 
 def _pairs(sentence: Sentence, rng: Random) -> list[tuple[NounPhrase, NounPhrase]]:
@@ -172,6 +179,11 @@ def _shuffled(items: list, rng: Random) -> list:
     return rng.sample(items, len(items))
 
 
+def _positions(sentence: Sentence, tag: str, fits: Callable[[Sentence, int], bool]) -> list[int]:
+    """The words with a tag that fit, as positions in the sentence."""
+    return [i for i, kind in enumerate(sentence.tags) if kind == tag and fits(sentence, i)]
+
+
 def _descriptive(sentence: Sentence, position: int) -> bool:
     """Whether an adjective describes an object, unlike "many" or "other"."""
     return sentence.words[position].lower() not in word_set("quantifiers")
@@ -180,9 +192,10 @@ def _descriptive(sentence: Sentence, position: int) -> bool:
 def _locative(sentence: Sentence, position: int) -> bool:
     """Whether a preposition says where an object is and is not part of "in front of"."""
     low = [word.lower() for word in sentence.words]
-    near = {*low[max(0, position - 1) : position], *low[position + 1 : position + 2]}
-    light = word_set("light_nouns") & near
-    return low[position] not in word_set("particles") and _relates(sentence, position) and not light
+    beside = {*low[max(0, position - 1) : position], *low[position + 1 : position + 2]}
+    if low[position] in word_set("particles") or word_set("light_nouns") & beside:
+        return False
+    return _relates(sentence, position)
 
 
 def _order_is_free(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:

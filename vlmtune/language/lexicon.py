@@ -36,8 +36,10 @@ def tags() -> Mapping[str, tuple[str, ...]]:
     open_tags: dict[str, dict[str, None]] = {}
     for word, tag in _open_words():
         open_tags.setdefault(word, {})[tag] = None
-    closed = {word: (tag,) for tag, lines in _lists()["closed"].items() for word in _words(lines)}
-    return {word: tuple(options) for word, options in open_tags.items()} | closed
+    known = {word: tuple(options) for word, options in open_tags.items()}
+    for tag, lines in _lists()["closed"].items():
+        known |= dict.fromkeys(_words(lines), (tag,))
+    return known
 
 
 def _open_words() -> Iterator[tuple[str, str]]:
@@ -62,8 +64,12 @@ def groups() -> Mapping[str, str]:
         >>> groups()["red"], groups()["tiny"], "happy" in groups()
         ('colour', 'size', False)
     """
-    groups = _lists()["adjectives"].items()
-    return {word: name for name, words in groups if name != "other" for word in _words(words)}
+    group_of: dict[str, str] = {}
+    for name, lines in _lists()["adjectives"].items():
+        if name != "other":
+            for word in _words(lines):
+                group_of[word] = name
+    return group_of
 
 
 @cache
@@ -133,7 +139,9 @@ def plural(noun: str) -> str:
     """
     if noun.endswith("y") and noun[-2:-1] not in VOWELS:
         return f"{noun[:-1]}ies"
-    return f"{noun}es" if noun.endswith(("s", "x", "z", "ch", "sh", "o")) else f"{noun}s"
+    if noun.endswith(("s", "x", "z", "ch", "sh", "o")):
+        return f"{noun}es"
+    return f"{noun}s"
 
 
 def is_plural(noun: str) -> bool:

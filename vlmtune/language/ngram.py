@@ -42,22 +42,24 @@ class NGram(Configured):
 
     def __init__(self, order: int = 3) -> None:
         if order < 1:
-            raise UserError(f"expected an order of at least 1, got {order}: raise it")
+            raise UserError(f"expected an order of at least 1, got {order}: give a larger one")
         self.order = order
         self.vocabulary: frozenset[str] = frozenset()
         self._levels: list[_Level] = []
 
     def fit(self, captions: Iterable[str]) -> "NGram":
         """Counts the n-grams of captions, forgetting earlier ones; returns itself."""
-        sentences = [words(caption.lower()) for caption in captions]
-        if not sentences:
-            raise UserError("expected captions for an n-gram model, got none: pass at least one")
         grams: Counter[Gram] = Counter()
-        for sentence in sentences:
+        vocabulary: set[str] = set()
+        for caption in captions:
+            sentence = words(caption.lower())
+            vocabulary.update(sentence)
             line = [START, *sentence, END]
             for stop in range(2, len(line) + 1):
                 grams[tuple(line[max(0, stop - self.order) : stop])] += 1
-        self.vocabulary = frozenset(w for s in sentences for w in s) | {END, UNKNOWN}
+        if not grams:
+            raise UserError("expected captions for an n-gram model, got none: pass at least one")
+        self.vocabulary = frozenset(vocabulary | {END, UNKNOWN})
         self._levels = _levels(grams, self.order)
         return self
 
@@ -65,27 +67,31 @@ class NGram(Configured):
         """Probability of a word in lower case, or of the end "</s>", after others from "<s>" on."""
         if not self._levels:
             raise UserError("expected a fitted n-gram model, got none: call `fit` with captions")
-        known = {*self.vocabulary, START}
         word = word if word in self.vocabulary else UNKNOWN
-        before = tuple(w if w in known else UNKNOWN for w in history)
+        before = tuple(map(self._before, history))
+        # Each level refines the probability that the next shorter history gave.
         value = 1 / len(self.vocabulary)
         for level in self._levels[: len(before) + 1]:
-            size = level.length - 1
-            value = level.mixed(word, before[len(before) - size :] if size else (), value)
+            value = level.mixed(word, before[len(before) - level.length + 1 :], value)
         return value
+
+    def _before(self, word: str) -> str:
+        return word if word == START or word in self.vocabulary else UNKNOWN
 
     def tokens(self, caption: str) -> list[tuple[str, float]]:
         """The words of a caption and its end, each with its natural log-probability."""
         line = [START, *words(caption.lower()), END]
-        return [
-            (line[i], math.log(self.probability(line[i], line[max(0, i - self.order + 1) : i])))
-            for i in range(1, len(line))
-        ]
+        scored = []
+        for i, word in enumerate(line[1:], 1):
+            history = line[max(0, i - self.order + 1) : i]
+            scored.append((word, math.log(self.probability(word, history))))
+        return scored
 
     def log_probability(self, caption: str, per_token: bool = False) -> float:
         """Natural log-probability of a caption and its end; `per_token` gives the mean instead."""
         values = [value for _, value in self.tokens(caption)]
-        return math.fsum(values) / (len(values) if per_token else 1)
+        total = math.fsum(values)
+        return total / len(values) if per_token else total
 
 
 class _Level:
@@ -97,7 +103,8 @@ class _Level:
         for gram, count in counts.items():
             self.next_words[gram[:-1]][gram[-1]] = count
         self.totals = {history: sum(n.values()) for history, n in self.next_words.items()}
-        once, twice = (sum(n == r for n in counts.values()) for r in (1, 2))
+        once = sum(count == 1 for count in counts.values())
+        twice = sum(count == 2 for count in counts.values())
         # Without n-grams of count 1 or 2 the estimate is 0 or 1, and one of the two terms vanishes.
         self.discount = once / (once + 2 * twice) if once and twice else 0.5
 
@@ -115,9 +122,9 @@ def _levels(grams: Counter[Gram], order: int) -> list[_Level]:
     """The counts of each length, from single words to `order`."""
     counts, levels = grams, []
     for length in range(order, 0, -1):
-        levels.append(_Level(length, {g: n for g, n in counts.items() if len(g) == length}))
+        longest = {gram: n for gram, n in counts.items() if len(gram) == length}
+        levels.append(_Level(length, longest))
         # N-grams that begin a caption have no word before them, so they keep their count.
-        fewer = Counter({g: n for g, n in grams.items() if len(g) < length})
-        fewer.update(g[1:] for g in counts if len(g) == length and length > 1)
-        counts = fewer
+        counts = Counter({gram: n for gram, n in grams.items() if len(gram) < length})
+        counts.update(gram[1:] for gram in longest if length > 1)
     return levels[::-1]

@@ -71,11 +71,12 @@ class Rewriter(Configured):
     def _rewritten(self, caption: str, key: str) -> Iterator[str]:
         sentence = self._sentence(caption)
         rng = random.Random(f"{self.seed}\n{key}\n{caption}")
-        turns = [
-            rule.rewrites(sentence, random.Random(rng.random()), self.vocabulary)
-            for rule in self.rules
-        ]
+        turns = []
+        for rule in self.rules:
+            generator = random.Random(rng.random())
+            turns.append(rule.rewrites(sentence, generator, self.vocabulary))
         rng.shuffle(turns)
+        # One edit of each rule in turn, until all rules are at their end.
         while turns:
             for turn in list(turns):
                 edits = next(turn, None)

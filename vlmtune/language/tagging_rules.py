@@ -26,10 +26,9 @@ BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")
 def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
     """Universal tags of the words of one sentence."""
     low = [word.lower().replace("’", "'") for word in words]
-    options = [
-        _options(word, lower, i) for i, (word, lower) in enumerate(zip(words, low, strict=True))
-    ]
+    options = list(map(_options, words, low, range(len(words))))
     context = _Context(low, options)
+    # From left to right: a choice sees the tags before it and the options after it.
     for i in range(len(low)):
         context.tags.append(context.choose(i))
     return tuple(context.tags)
@@ -63,6 +62,7 @@ def _by_ending(low: str) -> tuple[str, ...]:
     for ending in ("er", "est"):  # comparatives
         stem = low.removesuffix(ending)
         if stem != low:
+            # "smaller", "wider", "bigger", "happier"
             near = (stem, f"{stem}e", stem[:-1], f"{stem[:-1]}y")
             if any("ADJ" in tags().get(word, ()) and len(word) > 2 for word in near):
                 return ("ADJ",)
@@ -127,23 +127,28 @@ class _Context:
             return options[0]
         if group != "material" and "NOUN" not in options:
             return "ADJ"
-        if self.nominal(i + 1) or (group == "colour" and not self.phrase(i)):
+        if self.nominal(i + 1):
             return "ADJ"
-        return "NOUN" if group == "material" or self.phrase(i) else options[0]
+        if self.phrase(i):
+            return "NOUN"  # "a metal", "an orange"
+        if group == "colour":
+            return "ADJ"
+        return "NOUN" if group == "material" else options[0]
 
     def _verb(self, i: int) -> str:
         """A verb that may be a noun or an adjective."""
         word, options = self.low[i], self.options[i]
-        other = "NOUN" if "NOUN" in options else "ADJ" if "ADJ" in options else ""
+        other = next((kind for kind in ("NOUN", "ADJ") if kind in options), "")
         if word.endswith("ing"):
             return self._gerund(i, other)
         if word.endswith("ed") or word in word_set("participles") | word_set("irregular"):
             return self._past(i, other)
-        if not other:
-            return "NOUN" if self.phrase(i) and not self._pronoun(i) else "VERB"
+        if other == "NOUN":
+            return "VERB" if self._finite(i) else "NOUN"
         if other == "ADJ":
-            return "ADJ" if self.phrase(i) or self.nominal(i + 1) or self._after_be(i) else "VERB"
-        return "VERB" if self._finite(i) else "NOUN"
+            attribute = self.phrase(i) or self.nominal(i + 1)
+            return "ADJ" if attribute or self._after_be(i) else "VERB"
+        return "NOUN" if self.phrase(i) and not self._pronoun(i) else "VERB"
 
     def _pronoun(self, i: int) -> bool:
         """Whether the word before stands for a noun: "one stands", "both wear"."""
@@ -187,28 +192,32 @@ class _Context:
         if tag == "AUX":
             return word in word_set("modals")
         if tag == "PRON":
-            return word not in word_set("possessives") and (
-                word in word_set("subjects") or _third_person(self.low[i])
-            )
+            subject = word in word_set("subjects") or _third_person(self.low[i])
+            return subject and word not in word_set("possessives")
         if tag == "CCONJ":
             return self._parallel(i)
         if tag not in NOUNS or not self._goes_on(i):
             return False
         if _third_person(self.low[i]):
+            # "waves" needs a singular subject, which may be any noun before it.
             before = zip(self.low[:i], self.tags, strict=True)
-            return not all(is_plural(noun) for noun, kind in before if kind in NOUNS)
+            nouns = [word for word, kind in before if kind in NOUNS]
+            return not all(map(is_plural, nouns))
         return is_plural(word) or "CCONJ" in self.tags
 
     def _goes_on(self, i: int) -> bool:
         """Whether an object, a location or the end follows, and no verb."""
-        if i + 1 < len(self.low) and self.can(i + 1, "VERB", "AUX") and not self.can(i + 1, "NOUN"):
+        if self.can(i + 1, "VERB", "AUX") and not self.can(i + 1, "NOUN"):
             return False
         ends = i + 1 == len(self.low) or self.can(i + 1, "PUNCT")
-        if ends or (self.can(i + 1, "ADP", "CCONJ") and self.options[i][0] == "NOUN"):
-            return not self._verb_behind() and not self._verb_ahead(i)
-        return self.can(i + 1, "DET", "PRON", "ADP", "ADV", "PART", "NUM", "SCONJ") or (
-            self.nominal(i + 1) and not self._verb_ahead(i) and not self._verb_behind()
-        )
+        noun_first = self.options[i][0] == "NOUN" and self.can(i + 1, "ADP", "CCONJ")
+        if not ends and not noun_first:
+            if self.can(i + 1, "DET", "PRON", "ADP", "ADV", "PART", "NUM", "SCONJ"):
+                return True
+            if not self.nominal(i + 1):
+                return False
+        # Here the word may be a noun as well: a clause has only one finite verb.
+        return not self._verb_behind() and not self._verb_ahead(i)
 
     def _verb_ahead(self, i: int) -> bool:
         """Whether a finite verb follows in the clause."""
@@ -232,10 +241,11 @@ class _Context:
     def _parallel(self, i: int) -> bool:
         """Whether the verbs before "and" have the form of word i."""
         ending = _third_person(self.low[i])
-        return any(
-            tag == "VERB" and _third_person(word) == ending and not word.endswith(("ing", "ed"))
-            for word, tag in zip(self.low, self.tags, strict=False)
-        )
+        for word, tag in zip(self.low, self.tags, strict=False):
+            finite = tag == "VERB" and not word.endswith(("ing", "ed"))
+            if finite and _third_person(word) == ending:
+                return True
+        return False
 
 
 def _third_person(verb: str) -> bool:
@@ -251,20 +261,24 @@ def _that(context: _Context, i: int) -> str:
 def _to(context: _Context, i: int) -> str:
     if not context.can(i + 1, "VERB", "AUX") or context.word(i - 1) == "next":
         return "ADP"
-    return "PART" if context.options[i + 1][0] != "NOUN" or context.can(i + 2, "DET") else "ADP"
+    # "to a park" or "to park a car": of a usual noun, only an object makes a verb.
+    noun_first = context.options[i + 1][0] == "NOUN"
+    return "ADP" if noun_first and not context.can(i + 2, "DET") else "PART"
 
 
 def _as(context: _Context, i: int) -> str:
     if context.word(i - 1) in ("such", "dressed", "used", "well", "same"):
         return "ADP"
-    rest = zip(context.low[i + 1 :], context.options[i + 1 :], strict=True)
-    finite = (("VERB" in kinds and not w.endswith("ing")) or kinds == ("AUX",) for w, kinds in rest)
-    return "SCONJ" if any(finite) else "ADP"
+    # A clause follows if there is a finite verb, else a noun phrase.
+    for word, kinds in zip(context.low[i + 1 :], context.options[i + 1 :], strict=True):
+        if kinds == ("AUX",) or ("VERB" in kinds and not word.endswith("ing")):
+            return "SCONJ"
+    return "ADP"
 
 
 def _there(context: _Context, i: int) -> str:
-    near = context.can(i + 1, "AUX") or context.word(i - 1) in ("is", "are")
-    return "PRON" if near or context.word(i + 1) == "'s" else "ADV"
+    beside_be = context.can(i + 1, "AUX") or context.word(i - 1) in ("is", "are")
+    return "PRON" if beside_be or context.word(i + 1) == "'s" else "ADV"
 
 
 def _side(context: _Context, i: int) -> str:
@@ -275,11 +289,11 @@ def _side(context: _Context, i: int) -> str:
 
 
 def _have(context: _Context, i: int) -> str:
-    j = i + 2 if context.can(i + 1, "ADV") else i + 1
-    past = context.can(j, "VERB", "AUX") and (
-        context.word(j).endswith(("ed", "en")) or context.word(j) in word_set("participles")
-    )
-    return "AUX" if past or context.word(j) == "been" else "VERB"
+    j = i + 2 if context.can(i + 1, "ADV") else i + 1  # "has just left"
+    word = context.word(j)
+    participle = word.endswith(("ed", "en")) or word in word_set("participles")
+    past = participle and context.can(j, "VERB", "AUX")
+    return "AUX" if past or word == "been" else "VERB"
 
 
 WORDS: Mapping[str, Callable[[_Context, int], str]] = {

@@ -27,10 +27,9 @@ class Vocabulary:
 
     def __init__(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         self.counts = {kind: dict(sorted(words.items())) for kind, words in sorted(counts.items())}
-        self._sums: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {
-            kind: (tuple(words), tuple(accumulate(words.values())))
-            for kind, words in self.counts.items()
-        }
+        self._sums: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}
+        for kind, count_of in self.counts.items():
+            self._sums[kind] = tuple(count_of), tuple(accumulate(count_of.values()))
 
     @classmethod
     def learn(cls, captions: Iterable[str], tagger: Tagger) -> "Vocabulary":
@@ -72,4 +71,6 @@ def _form(verb: str) -> str:
             return ending
     if verb in word_set("participles") | word_set("irregular"):
         return "ed"
-    return "s" if verb.endswith("s") and not verb.endswith("ss") else "base"
+    if verb.endswith("s") and not verb.endswith("ss"):
+        return "s"
+    return "base"

@@ -70,7 +70,9 @@ def article(word: str) -> str:
     low = word.lower()
     if SPOKEN_CONSONANT.match(low):
         return "a"
-    return "an" if low.startswith(VOWELS) or SPOKEN_VOWEL.match(low) else "a"
+    if SPOKEN_VOWEL.match(low) or low.startswith(VOWELS):
+        return "an"
+    return "a"
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,10 @@ class Sentence:
         pieces = self._pieces(edits)
         capital = bool(self.words) and _capital(self.words[0])
         if capital:
-            pieces = [p if p.origin else p._replace(word=self._inner(p.word)) for p in pieces]
+            # The first word may have moved, and a new word may be a copy of it.
+            for i, piece in enumerate(pieces):
+                if not piece.origin:
+                    pieces[i] = piece._replace(word=self._inner(piece.word))
         pieces = _agreed(pieces)
         if capital and pieces:
             first = pieces[0].word
@@ -126,12 +131,15 @@ class Sentence:
         out: list[Piece] = []
         gap: str | None = None  # the gap before removed words
         at = 0
-        for (start, stop), new in [*sorted(edits.items()), ((len(self.words),) * 2, ())]:
+        end = len(self.words)
+        for (start, stop), new in [*sorted(edits.items()), ((end, end), ())]:
             for i in range(at, start):
-                out.append(Piece(self.gaps[i] if gap is None else gap, self.words[i], i))
+                before = self.gaps[i] if gap is None else gap
+                out.append(Piece(before, self.words[i], i))
                 gap = None
             for word in new:
-                out.append(Piece(self.gaps[start] if gap is None else gap, word, None))
+                before = self.gaps[start] if gap is None else gap
+                out.append(Piece(before, word, None))
                 gap = " "
             if stop > start:
                 gap = None if new else gap or self.gaps[start]
@@ -155,5 +163,7 @@ def _agreed(pieces: Sequence[Piece]) -> list[Piece]:
         original = piece.origin is not None and after.origin == piece.origin + 1
         if piece.word.lower() in ("a", "an") and not original:
             new = article(after.word)
-            out[i] = piece._replace(word=new.capitalize() if piece.word[0].isupper() else new)
+            if piece.word[0].isupper():
+                new = new.capitalize()
+            out[i] = piece._replace(word=new)
     return out

@@ -52,6 +52,7 @@ def categories(styles: Mapping[str, Transformation] | None = None) -> Task:
         >>> sum(not x.held_out for x in members), sum(x.held_out for x in members)
         (28, 15)
     """
+    given = styles or {}
     classes = {
         "identity": (_both("identity", transformation(colours.identity)),),
         "icon_overlay": (
@@ -75,7 +76,7 @@ def categories(styles: Mapping[str, Transformation] | None = None) -> Task:
         "quantizing": _quantizing(),
         "static_overlay": _static(),
         "style_transfer": tuple(
-            _style(name, held_out, (styles or {}).get(name)) for name, held_out in STYLES.items()
+            _style(name, held_out, given.get(name)) for name, held_out in STYLES.items()
         ),
         "warping": _warping(),
     }
@@ -91,7 +92,8 @@ def _held_out(name: str, row: Transformation) -> Member:
 
 
 def _style(name: str, held_out: bool, row: Transformation | None) -> Member:
-    return Member(name, None if held_out else row, row, held_out, weights=name)
+    train = None if held_out else row
+    return Member(name, train, row, held_out, weights=name)
 
 
 def _icons(count: int, alpha: int, ratio: tuple[float | int, float | int]) -> Transformation:

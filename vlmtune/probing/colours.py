@@ -9,10 +9,6 @@ from jaxtyping import Float
 from numpy import ndarray
 from PIL import Image, ImageOps
 
-from vlmtune.errors import UserError
-
-MAX_COLOURS = 256
-
 
 def to_hsl(image: Image.Image) -> Float[ndarray, "h w 3"]:
     """Returns hue in [0, 360), saturation and lightness in [0, 255].
@@ -23,10 +19,12 @@ def to_hsl(image: Image.Image) -> Float[ndarray, "h w 3"]:
     """
     # Planes of one channel each: operations along an axis of three would take most of the time.
     pixels = np.asarray(image.convert("RGB"))
-    red, green, blue = (pixels[..., i].astype(np.float32) for i in range(3))
+    red, green, blue = np.moveaxis(pixels, -1, 0).astype(np.float32, order="C")
     high = np.maximum(np.maximum(red, green), blue)
     low = np.minimum(np.minimum(red, green), blue)
-    chroma, lightness = high - low, (high + low) / 2
+    chroma = high - low
+    lightness = (high + low) / 2
+    # The hue is a sixth of the circle for each leading channel; grey has hue 0.
     divisor = np.where(chroma == 0, np.float32(1), chroma)
     of_red = (green - blue) / divisor
     of_red = np.where(of_red < 0, of_red + 6, of_red)
@@ -42,7 +40,7 @@ def from_hsl(hsl: Float[ndarray, "h w 3"]) -> Image.Image:
     hue, lightness = hsl[..., 0] / 30, hsl[..., 2] / 255
     reach = hsl[..., 1] / 255 * np.minimum(lightness, 1 - lightness)
     channels = []
-    for start in (0, 8, 4):
+    for start in (0, 8, 4):  # twelfths of the circle from red, green and blue
         turned = hue + np.float32(start)
         turned = np.where(turned >= 12, turned - 12, turned)
         step = np.clip(np.minimum(turned - 3, 9 - turned), -1, 1)
@@ -112,11 +110,10 @@ def quantize(image: Image.Image, colours: int) -> Image.Image:
     The clusters are those of k-means, which starts from the parts of a median cut. The paper names
     no algorithm of clustering.
 
-    Raises:
-        UserError: `colours` is not between 1 and 256.
+    Args:
+        image: The image.
+        colours: From 1 to 256.
     """
-    if not 1 <= colours <= MAX_COLOURS:
-        raise UserError(f"expected 1 to {MAX_COLOURS} colours, got {colours}: correct it")
     # A median cut alone gives pixels colours that are not their mean. 1 is the number of pixels
     # that may still change their cluster when k-means stops.
     return image.quantize(colours, Image.Quantize.MEDIANCUT, kmeans=1).convert("RGB")

@@ -73,7 +73,8 @@ class Embedder:
         elif layer == UNPROJECTED:
             self.spec = FeatureSpec("state", -1)
         elif kind in ("patches", "class") and depth:
-            self.spec = FeatureSpec("tokens" if kind == "patches" else "state", -depth)
+            form = "tokens" if kind == "patches" else "state"
+            self.spec = FeatureSpec(form, -depth)
             tower = model.backbone.image_tower
             if kind == "class" and not (tower and tower.special):
                 raise UserError(
@@ -81,7 +82,7 @@ class Embedder:
                     "pooled or patches-K"
                 )
         else:
-            raise UserError(f"expected {LAYERS} as layer, got {layer!r}: correct it")
+            raise UserError(f"expected {LAYERS} as layer, got {layer!r}: name one")
         model.backbone.check_fits(self.spec, "image")
         if layer == UNPROJECTED:
             self._check_projects()
@@ -196,23 +197,21 @@ def embed_tasks(
         for image in images:
             versions = task.versions(image.digest, image.split, seed)
             keys = [version.key(image.digest, side) for version in versions]
-            wanted |= {key: (image, v) for key, v in zip(keys, versions, strict=True)}
-            rows[image.split].append(list(zip(keys, versions, strict=True)))
+            row = list(zip(keys, versions, strict=True))
+            wanted |= {key: (image, version) for key, version in row}
+            rows[image.split].append(row)
         chosen[task.name] = rows
     vectors = _stored(embedder, wanted, store, side)
-    labels = {name: i for i, name in enumerate(label_names(images))}
-    return {
-        task.name: {
-            split: _embedded(
-                chosen[task.name][split],
-                task,
-                vectors,
-                [labels.get(image.label, -1) for image in images if image.split == split],
-            )
-            for split in ("train", "test")
-        }
-        for task in tasks
-    }
+    # Rows and labels have the same order: that of the images of a split.
+    numbers = {name: i for i, name in enumerate(label_names(images))}
+    labels: dict[str, list[int]] = {"train": [], "test": []}
+    for image in images:
+        labels[image.split].append(numbers.get(image.label, -1))
+    embedded: dict[str, dict[str, TaskEmbeddings]] = {task.name: {} for task in tasks}
+    for task in tasks:
+        for split, of_split in chosen[task.name].items():
+            embedded[task.name][split] = _embedded(of_split, task, vectors, labels[split])
+    return embedded
 
 
 def label_names(images: Sequence[LabelledImage]) -> list[str]:
@@ -227,17 +226,20 @@ def _embedded(
     vectors: Callable[[Sequence[str]], Float[Tensor, "n d"]],
     labels: list[int],
 ) -> TaskEmbeddings:
-    positions = [{m.name: i for i, m in enumerate(one.members)} for one in task.classes]
-    flat = vectors([key for row in rows for key, _ in row])
-    member = [
-        [at[version.member.name] for at, (_, version) in zip(positions, row, strict=True)]
-        for row in rows
-    ]
-    held_out = [[version.member.held_out for _, version in row] for row in rows]
+    # A row is an image, with a version for each class in the order of the task.
+    keys: list[str] = []
+    member: list[int] = []
+    held_out: list[bool] = []
+    for row in rows:
+        for one, (key, version) in zip(task.classes, row, strict=True):
+            keys.append(key)
+            member.append(one.members.index(version.member))
+            held_out.append(version.member.held_out)
+    shape = len(rows), len(task.classes)
     return TaskEmbeddings(
-        flat.view(len(rows), len(task.classes), -1),
-        torch.tensor(member),
-        torch.tensor(held_out),
+        vectors(keys).view(*shape, -1),
+        torch.tensor(member).view(shape),
+        torch.tensor(held_out).view(shape),
         torch.tensor(labels),
     )
 
@@ -280,9 +282,12 @@ def _batches(
         by_image.setdefault(wanted[key][0].digest, []).append(key)
 
     def load(names: list[str]) -> Tensor:
-        base = square(wanted[names[0]][0].open(), side)
-        return torch.stack([model.backbone.preprocess(wanted[x][1].apply(base)) for x in names])
+        image, _ = wanted[names[0]]
+        base = square(image.open(), side)
+        pictures = [wanted[name][1].apply(base) for name in names]
+        return torch.stack([model.backbone.preprocess(picture) for picture in pictures])
 
+    # Threads are at most `2 * WORKERS` images ahead, which bounds the memory; None ends the queue.
     waiting: deque[tuple[list[str], Future[Tensor]]] = deque()
     with ThreadPoolExecutor(WORKERS) as pool:
         for names in (*by_image.values(), None):

@@ -104,6 +104,7 @@ def measure(
     device = device or torch.device("cpu")
     train, test = embeddings["train"], embeddings["test"]
     n, c, d = train.features.shape
+    # All versions of an image follow one another: row i is version i % c of image i // c.
     targets = {
         TRANSFORMATION: torch.arange(c).repeat(n).to(device),
         SEMANTIC: train.labels.repeat_interleave(c).to(device),
@@ -119,32 +120,38 @@ def measure(
         )
     shaped = {name: x.view(training.runs, -1, c) for name, x in predictions.items()}
     judged: dict[str, Judged] = {}
-    confusion, outcomes = None, []
+    confusion = None
+    outcomes: list[list[float]] = []
     if TRANSFORMATION in shaped:
         predicted = shaped[TRANSFORMATION]
         right = predicted == torch.arange(c)
         judged[ACCURACY] = right, torch.ones_like(test.held_out)
         outcomes = measures.outcomes(*judged[ACCURACY])
         confusion = measures.confusion(predicted)
-        judged |= {name: (right, counted) for name, counted in _parts(task, test).items()}
+        for name, counted in _parts(task, test).items():
+            judged[name] = right, counted
     if SEMANTIC in shaped:
         right = shaped[SEMANTIC] == test.labels[:, None]
         clean = torch.zeros_like(test.held_out)
         clean[:, task.names.index(IDENTITY)] = True
         judged |= {CLEAN: (right, clean), OBFUSCATED: (right, ~clean)}
         outcomes = outcomes or measures.outcomes(right, clean)
-    chances = {CLEAN: 1 / max(classes, 1), OBFUSCATED: 1 / max(classes, 1)}
-    metrics = {x: measures.accuracy(*y, chances.get(x, 1 / c)) for x, y in judged.items()}
-    runs = {x: measures.by_run(*judged[x]) for x in (ACCURACY, *chances) if x in judged}
+    metrics = {}
+    for name, (right, counted) in judged.items():
+        guessed = classes if name in (CLEAN, OBFUSCATED) else c
+        metrics[name] = measures.accuracy(right, counted, 1 / guessed)
+    whole = [name for name in (ACCURACY, CLEAN, OBFUSCATED) if name in judged]
+    runs = {name: measures.by_run(*judged[name]) for name in whole}
     return Measured(task, spec, metrics, runs, confusion, outcomes, judged)
 
 
 def changes(after: Measured, before: Measured) -> dict[str, MetricValue]:
     """Differences of all metrics of a probe, of runs with the same seeds on the same images."""
-    return {
-        name: measures.difference(right, before.judged[name][0], counted)
-        for name, (right, counted) in after.judged.items()
-    }
+    metrics: dict[str, MetricValue] = {}
+    for name, (right, counted) in after.judged.items():
+        right_before, _ = before.judged[name]
+        metrics[name] = measures.difference(right, right_before, counted)
+    return metrics
 
 
 def _parts(task: Task, test: TaskEmbeddings) -> dict[str, Bool[Tensor, "n c"]]:

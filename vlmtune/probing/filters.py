@@ -50,15 +50,17 @@ def motion_kernel(length: float | int, angle: float | int) -> Float[ndarray, "k 
     kernel = np.zeros((2 * reach + 1, 2 * reach + 1), dtype=np.float64)
     count = max(1, round(SAMPLES * length))
     along = ((np.arange(count) + 0.5) / count - 0.5) * length
-    x, y = (along * f(math.radians(angle)) for f in (math.cos, math.sin))
-    np.add.at(kernel, (np.rint(reach - y).astype(int), np.rint(reach + x).astype(int)), 1 / count)
+    turn = math.radians(angle)
+    rows = np.rint(reach - along * math.sin(turn)).astype(int)
+    columns = np.rint(reach + along * math.cos(turn)).astype(int)
+    np.add.at(kernel, (rows, columns), 1 / count)  # counts a pixel as often as it is sampled
     return kernel.astype(np.float32)
 
 
 def pixelate(image: Image.Image, factor: float | int) -> Image.Image:
     """Scales down by `factor`, then up to the old size, each small pixel a block of one colour."""
-    small = [max(1, round(side * factor)) for side in image.size]
-    reduced = image.resize((small[0], small[1]), Image.Resampling.BOX)
+    width, height = (max(1, round(side * factor)) for side in image.size)
+    reduced = image.resize((width, height), Image.Resampling.BOX)
     return reduced.resize(image.size, Image.Resampling.NEAREST)
 
 
@@ -74,7 +76,9 @@ def blurry_background(
     size = max(1, round(image.width * width)), max(1, round(image.height * height))
     canvas = image.resize(size, Image.Resampling.BILINEAR)
     canvas = canvas.filter(ImageFilter.GaussianBlur(radius))
-    canvas.paste(image, ((size[0] - image.width) // 2, (size[1] - image.height) // 2))
+    left = (canvas.width - image.width) // 2
+    top = (canvas.height - image.height) // 2
+    canvas.paste(image, (left, top))
     return canvas.resize(image.size, Image.Resampling.BILINEAR)
 
 

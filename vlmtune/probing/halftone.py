@@ -46,13 +46,16 @@ def line_halftone(
     height, columns = grey.shape
     spacing = round(2 * amplitude) + 1
     rows = -(-height // spacing)
+    # A band of rows and a column together set the amplitude of a wave there: (rows, columns).
     bands = np.pad(grey, ((0, rows * spacing - height), (0, 0)), mode="edge")
     darkness = 1 - bands.reshape(rows, spacing, columns).mean(axis=1) / 255
     x = np.arange(columns)[:, None] + (np.arange(SAMPLES) + 0.5) / SAMPLES - 0.5
     heights = amplitude * darkness[:, :, None] * wave(x / (CYCLE * amplitude), waveform)
     # A column is black from the lowest to the highest point of its part of the wave.
-    low, high = heights.min(axis=-1) - width / 2, heights.max(axis=-1) + width / 2
+    low = heights.min(axis=-1) - width / 2
+    high = heights.max(axis=-1) + width / 2
     y = np.arange(spacing)[:, None] - (spacing - 1) / 2
     black = (y > low[:, None]) & (y < high[:, None])
-    drawing = np.where(black.reshape(rows * spacing, columns)[:height], 0, 255).astype(np.uint8)
+    black = black.reshape(rows * spacing, columns)[:height]
+    drawing = np.where(black, 0, 255).astype(np.uint8)
     return Image.fromarray(drawing, "L").convert("RGB")

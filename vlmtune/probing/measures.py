@@ -48,6 +48,7 @@ def accuracy(
     totals, sizes = _totals(right, counted)
     value = float(totals.sum() / (len(totals) * sizes.sum()))
     fractions = sizes / sizes.sum()
+    # Images may count with different numbers of predictions: the accuracy is a ratio of sums.
     deviations = (totals.mean(dim=0) - value * sizes) / sizes.sum()
     over_images = cluster_variance(deviations, fractions, torch.arange(len(sizes)))
     over_runs = variance_over_seeds([totals.sum(dim=1) / sizes.sum()], [True])
@@ -80,7 +81,8 @@ def difference(
         >>> one.value, one.low is not None and 0.3 < one.low < 0.5
         (0.5, True)
     """
-    new, old = (torch.tensor(outcomes(x, counted), dtype=torch.float64) for x in (after, before))
+    new = torch.tensor(outcomes(after, counted), dtype=torch.float64)
+    old = torch.tensor(outcomes(before, counted), dtype=torch.float64)
     one = seeded_difference(new, old, paired=True)
     n, images = int(counted.sum()), new.shape[1]
     return MetricValue(one.difference, n, None, one.low, one.high, clusters=images)

@@ -51,6 +51,7 @@ def ordered_dithering(image: Image.Image) -> Image.Image:
 def floyd_steinberg(image: Image.Image, bits: int) -> Image.Image:
     """Reduces each value to 1 or 2 bits and spreads the error to the pixels around it."""
     levels = [round(255 * i / (2**bits - 1)) for i in range(2**bits)]
+    colours = itertools.product(levels, repeat=3)
     palette = Image.new("P", (1, 1))
-    palette.putpalette([x for colour in itertools.product(levels, repeat=3) for x in colour])
+    palette.putpalette(list(itertools.chain.from_iterable(colours)))
     return image.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG).convert("RGB")

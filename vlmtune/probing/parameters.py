@@ -108,10 +108,11 @@ class Transformation:
 
     def sample(self, generator: np.random.Generator) -> dict[str, Any]:
         """Returns a value for each parameter."""
-        return {
-            name: value.sample(generator) if hasattr(value, "sample") else value
-            for name, value in self.parameters.items()
-        }
+        values = {}
+        # The order of the parameters is the order of the random draws.
+        for name, value in self.parameters.items():
+            values[name] = value.sample(generator) if hasattr(value, "sample") else value
+        return values
 
     def apply(self, image: Image.Image, parameters: Mapping[str, Any]) -> Image.Image:
         """Transforms an RGB image."""

@@ -5,7 +5,7 @@ Never: a gradient into the model that made the embeddings.
 Source: Rashtchian et al. 2023, section 3 and appendix B.2.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,7 +44,8 @@ class ProbeSpec:
             'linear/semantic'
         """
         network = f"mlp-{self.width}" if self.width else "linear"
-        return f"{network}/{'2-head' if len(self.heads) == 2 else self.heads[0]}"
+        head = "2-head" if len(self.heads) == 2 else self.heads[0]
+        return f"{network}/{head}"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "runs"):
             if getattr(self, name) < 1:
-                raise UserError(f"expected {name} >= 1, got {getattr(self, name)}: raise it")
+                raise UserError(
+                    f"expected {name} >= 1, got {getattr(self, name)}: give a larger one"
+                )
 
 
 class Probe(nn.Module):
@@ -89,14 +92,14 @@ class Probe(nn.Module):
         super().__init__()
         d = features.shape[1]
         self.register_buffer("mean", features.mean(dim=0))
+        # A dimension that never varies is only centred.
         deviation = features.std(dim=0, correction=0)
         self.register_buffer("deviation", torch.where(deviation > 0, deviation, 1.0))
         self.trunk = nn.Sequential()
         if spec.width:
             self.trunk.extend([nn.Linear(d, spec.width), nn.ReLU(), nn.Dropout(spec.dropout)])
-        self.heads = nn.ModuleDict(
-            {name: nn.Linear(spec.width or d, classes[name]) for name in spec.heads}
-        )
+        width = spec.width or d
+        self.heads = nn.ModuleDict({x: nn.Linear(width, classes[x]) for x in spec.heads})
 
     def forward(self, features: Float[Tensor, "n d"]) -> dict[str, Float[Tensor, "n _"]]:
         """Returns the logits of each head."""
@@ -126,22 +129,23 @@ def train_probe(
         UserError: The loss is not finite.
     """
     n, device = len(features), features.device
+    size = min(n, training.batch_size)
     with torch.random.fork_rng():
         torch.manual_seed(training.seed + run)
         probe = Probe(spec, features, classes).to(device).train()
         optimizer = torch.optim.Adam(probe.parameters(), training.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 1 - i / training.steps)
-        size, order, start = min(n, training.batch_size), torch.randperm(n), 0
+        order, start = torch.randperm(n), 0
         loss = torch.zeros(())
         for _ in range(training.steps):
+            # Rows that do not fill a batch wait for another epoch, in another order.
             if start + size > n:
                 order, start = torch.randperm(n), 0
             rows = order[start : start + size].to(device)
             start += size
             logits = probe(features[rows])
-            loss = torch.stack(
-                [cross_entropy(logits[name], targets[name][rows]) for name in spec.heads]
-            ).sum()
+            losses = [cross_entropy(logits[name], targets[name][rows]) for name in spec.heads]
+            loss = torch.stack(losses).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -154,10 +158,19 @@ def train_probe(
 def predict(probe: Probe, features: Float[Tensor, "n d"]) -> dict[str, Int[Tensor, "n"]]:
     """Returns the most probable class of each embedding, by head, on the CPU."""
     with torch.no_grad():
-        parts = [probe(part) for part in features.split(8192)]
-    return {
-        name: torch.cat([part[name].argmax(dim=-1) for part in parts]).cpu() for name in parts[0]
-    }
+        # In parts, as hidden layers are up to 16,384 wide.
+        parts = [_classes(probe(part)) for part in features.split(8192)]
+    return {name: _joined(parts, name, torch.cat).cpu() for name in parts[0]}
+
+
+def _classes(logits: Mapping[str, Float[Tensor, "n _"]]) -> dict[str, Int[Tensor, "n"]]:
+    return {name: values.argmax(dim=-1) for name, values in logits.items()}
+
+
+def _joined(
+    parts: Sequence[Mapping[str, Tensor]], name: str, join: Callable[[list[Tensor]], Tensor]
+) -> Tensor:
+    return join([part[name] for part in parts])
 
 
 def run_probes(
@@ -175,4 +188,4 @@ def run_probes(
             probe = train_probe(spec, train, targets, classes, training, run)
             predictions.append(predict(probe, test))
             advance(1)
-    return {name: torch.stack([one[name] for one in predictions]) for name in spec.heads}
+    return {name: _joined(predictions, name, torch.stack) for name in spec.heads}

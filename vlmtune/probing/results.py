@@ -30,38 +30,44 @@ def to_results(measured: Sequence[Measured], digest: str) -> list[Result]:
         measured: The probes.
         digest: Of the images, and of how they are transformed.
     """
-    return [
-        Result(
-            benchmark=f"probe_{one.task.name}/{one.spec.name}",
-            version=str(VERSION),
-            primary=one.primary,
-            metrics=one.metrics,
-            citation=CITATION,
-            outcomes=tuple(statistics.fmean(x) for x in zip(*one.outcomes, strict=True)),
-            clusters=tuple(range(len(one.outcomes[0]))),
-            kind="sensitivity" if one.primary == ACCURACY else "retained",
-            items_digest=digest,
-            runs=tuple(map(tuple, one.outcomes)),
-        )
-        for one in measured
-    ]
+    return [_result(one, digest) for one in measured]
+
+
+def _result(one: Measured, digest: str) -> Result:
+    # An image is an item and a cluster; its outcome is the mean over runs.
+    outcomes = tuple(map(statistics.fmean, zip(*one.outcomes, strict=True)))
+    kind = "sensitivity" if one.primary == ACCURACY else "retained"
+    return Result(
+        benchmark=f"probe_{one.task.name}/{one.spec.name}",
+        version=str(VERSION),
+        primary=one.primary,
+        metrics=one.metrics,
+        citation=CITATION,
+        outcomes=outcomes,
+        clusters=tuple(range(len(outcomes))),
+        kind=kind,
+        items_digest=digest,
+        runs=tuple(map(tuple, one.outcomes)),
+    )
 
 
 def to_json(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """Returns the runs and the confusion matrix of each probe, as values of JSON."""
-    return [
-        {
-            "task": one.task.name,
-            "probe": one.spec.name,
-            "width": one.spec.width,
-            "heads": list(one.spec.heads),
-            "dropout": one.spec.dropout,
-            "runs": one.runs,
-            "classes": list(one.task.names),
-            "confusion": None if one.confusion is None else one.confusion.tolist(),
-        }
-        for one in measured
-    ]
+    return [_facts(one) for one in measured]
+
+
+def _facts(one: Measured) -> dict[str, Any]:
+    confusion = None if one.confusion is None else one.confusion.tolist()
+    return {
+        "task": one.task.name,
+        "probe": one.spec.name,
+        "width": one.spec.width,
+        "heads": list(one.spec.heads),
+        "dropout": one.spec.dropout,
+        "runs": one.runs,
+        "classes": list(one.task.names),
+        "confusion": confusion,
+    }
 
 
 def write_confusion(path: Path, one: Measured, name: str) -> None:
@@ -85,10 +91,9 @@ def write_confusion(path: Path, one: Measured, name: str) -> None:
     axes.set_title(f"{name}: {one.task.name}, {one.spec.name}", fontsize=9)
     for row, line in enumerate(matrix):
         for column, value in enumerate(line):
-            if value >= 0.5:
+            if value >= 0.5:  # others would read 0
                 ink = "white" if value > 50 else "black"
-                axes.text(
-                    column, row, f"{value:.0f}", ha="center", va="center", fontsize=6, color=ink
-                )
+                text = f"{value:.0f}"
+                axes.text(column, row, text, ha="center", va="center", fontsize=6, color=ink)
     with write_atomically(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})

@@ -32,20 +32,21 @@ def write_sheet(path: Path, image: Image.Image, task: Task, side: int = 224) -> 
     Raises:
         UserError: The file cannot be written.
     """
-    base, generator = square(image, side), np.random.default_rng(0)
+    base = square(image, side)
+    generator = np.random.default_rng(0)
     tiles = []
-    for member in [x for one in task.classes for x in one.members]:
+    for member in task.members:
         if member.test is not None:
             shown = member.test.apply(base, member.test.sample(generator))
             tiles.append((f"{member.name}{' *' * member.held_out}", shown))
     rows = -(-len(tiles) // COLUMNS)
     size = COLUMNS * (TILE + GAP) + GAP, rows * (TILE + LABEL + GAP) + GAP
-    sheet, font = Image.new("RGB", size, "white"), ImageFont.load_default(10)
+    sheet = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(sheet)
+    font = ImageFont.load_default(10)
     for i, (name, picture) in enumerate(tiles):
         left = GAP + i % COLUMNS * (TILE + GAP)
         top = GAP + i // COLUMNS * (TILE + LABEL + GAP)
-        picture = picture.copy()
         picture.thumbnail((TILE, TILE))
         sheet.paste(picture, (left, top))
         pen.text((left, top + TILE + 1), name, "black", font)

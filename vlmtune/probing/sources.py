@@ -85,7 +85,7 @@ def labelled_images(
     Raises:
         UserError: There are too few images, or a label is missing.
     """
-    given: dict[str, tuple[Callable[[], Path | bytes], str, str]] = {}
+    given: dict[str, Listed] = {}
     clashes = 0
     with progress("reading images", None) as advance:
         for read, label, split in _listed(path_or_url(str(path)), labels):
@@ -113,8 +113,8 @@ def any_image(path: Path | str, labels: str | None = None) -> Image.Image:
     Raises:
         UserError: There is no image, or it cannot be read.
     """
-    for read, label, split in _listed(path_or_url(str(path)), labels):
-        return LabelledImage(read, "", label, "test" if split != TRAIN else "train").open()
+    for read, label, _ in _listed(path_or_url(str(path)), labels):
+        return LabelledImage(read, "", label, "test").open()
     raise UserError(f"expected an image in {path}, got none: add one")
 
 
@@ -147,22 +147,23 @@ def _first(images: list[LabelledImage], limit: int | None) -> list[LabelledImage
     test = _in_turn([x for x in images if x.split == "test"])
     if limit is None:
         return [*train, *test]
-    known, chosen = {x.label for x in train}, {x.label for x in train[:limit]}
-    if left := len(known) - len(chosen):
-        log.warning("%d of %d classes are left out: raise --limit", left, len(known))
+    known = {x.label for x in train}
+    left = known - {x.label for x in train[:limit]}
+    if left:
+        log.warning("%d of %d classes are left out: raise --limit", len(left), len(known))
     # A class that only the limit takes from training is taken from testing, too.
-    return [*train[:limit], *[x for x in test if x.label not in known - chosen][:limit]]
+    test = [x for x in test if x.label not in left]
+    return [*train[:limit], *test[:limit]]
 
 
 def _in_turn(images: list[LabelledImage]) -> list[LabelledImage]:
     """One image of each class by its name, then the next one of each."""
     seen: Counter[str] = Counter()
-    order = []
+    turns: dict[str, tuple[int, str, str]] = {}
     for image in images:
-        order.append((seen[image.label], image.label, image.digest))
+        turns[image.digest] = seen[image.label], image.label, image.digest
         seen[image.label] += 1
-    by_digest = {image.digest: image for image in images}
-    return [by_digest[name] for _, _, name in sorted(order)]
+    return sorted(images, key=lambda image: turns[image.digest])
 
 
 def _split(name: str, split: str, stated: bool) -> Split:
@@ -204,7 +205,7 @@ def _listed(path: Path | str, labels: str | None) -> Iterator[Listed]:
     if path.is_dir() and not any(next(path.rglob(x), None) for x in tables):
         return _of_folder(path, labels)
     if not path.exists():
-        raise UserError(f"expected images in {path}, there is no such path: correct it")
+        raise UserError(f"expected images in {path}, there is no such path: name another")
     return _of_table(path, labels)
 
 
@@ -217,23 +218,30 @@ def _of_folder(path: Path, labels: str | None) -> Iterator[Listed]:
         )
     folders = [Path(cells["image"]).parent for cells in rows]
     for cells, folder in zip(rows, folders, strict=True):
-        # Right below the folder or a split there is no folder of a class.
-        kind = "" if str(folder) in (".", cells.get("split")) else folder.name
-        label = kind if labels is None else str(cells.get(labels, ""))
+        if labels is not None:
+            label = str(cells.get(labels, ""))
+        elif str(folder) in (".", cells.get("split")):
+            label = ""  # right below the folder or a split there is no folder of a class
+        else:
+            label = folder.name
         yield partial(_same, path / cells["image"]), label, str(cells.get("split", ""))
 
 
 def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
+    # The column of labels is read in place of the captions.
     given = None if labels is None else {"caption": labels}
     for row in Table(path, given=given).rows():
-        label = "" if labels is None else next(iter(row.captions), "")
+        label = ""
+        if labels is not None:
+            label = next(iter(row.captions), "")
         yield partial(_same, row.image), label, row.split
 
 
 def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
     """Every image of every record, with captions or without."""
     labelled, damaged = labels is None, 0
-    for file in ShardSet(path).files if isinstance(path, str) else sorted(path.glob("*.tar")):
+    files = ShardSet(path).files if isinstance(path, str) else sorted(path.glob("*.tar"))
+    for file in files:
         for raw in read_records(file, 0, None):
             if isinstance(raw, Damage):
                 damaged += 1

@@ -43,20 +43,19 @@ def load_styles(folder: Path, names: Collection[str]) -> dict[str, Transformatio
     files = sorted(Path(folder).glob(f"*{SUFFIX}"))
     unknown = [file.stem for file in files if _style(file) not in names]
     if not files or unknown:
+        known = ", ".join(f"{name}{SUFFIX}" for name in names)
         got = f"{unknown[0]}{SUFFIX}" if unknown else "none"
         raise UserError(
-            f"expected graphs in {folder} called {', '.join(f'{x}{SUFFIX}' for x in names)}, got "
-            f"{got}: rename it or correct the path"
+            f"expected graphs in {folder} called {known}, got {got}: rename it or correct the path"
         )
     graphs: dict[str, list[tuple[str, str]]] = {}
     for file in files:
+        path = str(file.resolve())
         digest = hashlib.sha256(regular(file).read_bytes()).hexdigest()
-        _session(str(file.resolve()), digest)  # fails now rather than after the first images
-        graphs.setdefault(_style(file), []).append((str(file.resolve()), digest))
-    return {
-        name: transformation(stylize, graph=OneOf(tuple(several)))
-        for name, several in graphs.items()
-    }
+        _session(path, digest)  # fails now rather than after the first images
+        graphs.setdefault(_style(file), []).append((path, digest))
+    graph_of = {name: OneOf(tuple(several)) for name, several in graphs.items()}
+    return {name: transformation(stylize, graph=graph) for name, graph in graph_of.items()}
 
 
 def _style(file: Path) -> str:
@@ -77,8 +76,9 @@ def stylize(image: Image.Image, graph: tuple[str, str]) -> Image.Image:
     session = _session(file, digest)
     (given,) = session.get_inputs()
     height, width = given.shape[2:]
-    fixed = isinstance(height, int) and isinstance(width, int)
-    scaled = image.resize((width, height), Image.Resampling.BICUBIC) if fixed else image
+    scaled = image
+    if isinstance(height, int) and isinstance(width, int):  # else names of free dimensions
+        scaled = image.resize((width, height), Image.Resampling.BICUBIC)
     pixels = np.asarray(scaled, dtype=np.float32).transpose(2, 0, 1)[None]
     output = np.asarray(session.run(None, {given.name: pixels})[0])
     if output.ndim != 4 or output.shape[:2] != (1, 3):

@@ -51,20 +51,23 @@ def to_tables(embeddings: Sequence[Probed], train: int, test: int, tasks: Sequen
         test: Number of test images.
         tasks: The whole tasks, to name what was not run.
     """
-    every = [one for embedding in embeddings for one in embedding.measured]
-    runs = max((len(x) for one in every for x in one.runs.values()), default=0)
+    runs = 0
+    for embedding in embeddings:
+        for one in embedding.measured:
+            runs = max([runs, *map(len, one.runs.values())])
     note = NOTE.format(runs=runs, train=train, test=test)
     lines = [f"# Probes of {', '.join(x.name for x in embeddings)}", "", note, ""]
-    whole = [one for task in tasks if task.name == CATEGORIES for one in task.classes]
+    # Tables 5 and 6 also name what was not run, so they need the whole task.
+    whole = next((task.classes for task in tasks if task.name == CATEGORIES), ())
     written = [writer(embeddings) for writer in (_table_1, _table_2, _table_3, _table_4)]
     written += [_table_5(embeddings, whole), _table_6(embeddings, whole)]
     for title, table in written:
         if table:
             lines += [f"## {title}", "", *table, ""]
-    named = {one.name: one for one in embeddings}
-    for one in embeddings:
-        if one.before in named:
-            lines += _changes(one, named[one.before])
+    named = {embedding.name: embedding for embedding in embeddings}
+    for embedding in embeddings:
+        if embedding.before in named:
+            lines += _changes(embedding, named[embedding.before])
     for task in tasks:
         if task.not_run:
             names = ", ".join(x.name for x in task.not_run)
@@ -82,8 +85,10 @@ def main_probe(measured: Sequence[Measured], task: str) -> Measured | None:
 def _table_1(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
     rows, width = [], 0
     for one in embeddings:
-        fine, coarse = (main_probe(one.measured, task) for task in (FINE, CATEGORIES))
-        width = next((x.spec.width for x in (fine, coarse) if x is not None), 0)
+        fine = main_probe(one.measured, FINE)
+        coarse = main_probe(one.measured, CATEGORIES)
+        shown = fine or coarse
+        width = 0 if shown is None else shown.spec.width
         held_out = [_held_out(coarse, name) for name in ("noise", "style_transfer")]
         rows.append([one.name, _cell(fine, ACCURACY), _cell(coarse, ACCURACY), *held_out])
     heads = ["embedding", "fine-grained", "generalization", "held-out noise", "held-out style"]
@@ -100,10 +105,11 @@ def _table_2(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
     rows = []
     for one in embeddings:
         chosen = [x for x in one.measured if x.spec.heads == (TRANSFORMATION,)]
-        for width in sorted({x.spec.width for x in chosen}, key=lambda width: -width):
-            of = {x.task.name: x for x in chosen if x.spec.width == width}
-            cells = [_cell(of.get(task), ACCURACY) for task in (FINE, CATEGORIES)]
-            rows.append([one.name, str(width) if width else "linear", *cells])
+        for width in sorted({x.spec.width for x in chosen}, reverse=True):
+            network = str(width) if width else "linear"
+            by_task = {x.task.name: x for x in chosen if x.spec.width == width}
+            cells = [_cell(by_task.get(task), ACCURACY) for task in (FINE, CATEGORIES)]
+            rows.append([one.name, network, *cells])
     heads = ["embedding", "width", "fine-grained", "generalization"]
     return "Table 2: transformation accuracy by width", _markdown(heads, rows)
 
@@ -126,24 +132,27 @@ def _heads(embeddings: Sequence[Probed], width: int) -> list[str]:
     for one in embeddings:
         for kind, heads in kinds.items():
             chosen = [x for x in one.measured if (x.spec.width, x.spec.heads) == (width, heads)]
-            of = {x.task.name: x for x in chosen}
-            metrics = (CLEAN, OBFUSCATED, ACCURACY)
-            cells = [_cell(of.get(task), x) for task in (FINE, CATEGORIES) for x in metrics]
-            if of:
+            by_task = {x.task.name: x for x in chosen}
+            cells = []
+            for task in (FINE, CATEGORIES):
+                cells += [_cell(by_task.get(task), x) for x in (CLEAN, OBFUSCATED, ACCURACY)]
+            if by_task:
                 rows.append([f"{one.name} ({kind})", *cells])
-    columns = [f"{task}: {x}" for task in (FINE, CATEGORIES) for x in ("sem", "obfsem", "transf")]
+    columns = []
+    for task in (FINE, CATEGORIES):
+        columns += [f"{task}: {x}" for x in ("sem", "obfsem", "transf")]
     return _markdown(["embedding", *columns], rows)
 
 
 def _table_5(
     embeddings: Sequence[Probed], whole: Sequence[TransformationClass]
 ) -> tuple[str, list[str]]:
-    held_out = {one.name: [x for x in one.members if x.held_out] for one in whole}
-    parts = [
-        (f"held_out/{name}", name, any(x.test is not None for x in members))
-        for name, members in held_out.items()
-        if members
-    ]
+    parts = []
+    for one in whole:
+        held_out = [x for x in one.members if x.held_out]
+        if held_out:
+            ran = any(x.test is not None for x in held_out)
+            parts.append((f"held_out/{one.name}", one.name, ran))
     title = "Table 5: transformations that training never showed, by category"
     return title, _grouped(embeddings, parts, "category")
 
@@ -151,11 +160,12 @@ def _table_5(
 def _table_6(
     embeddings: Sequence[Probed], whole: Sequence[TransformationClass]
 ) -> tuple[str, list[str]]:
-    members = [x for one in whole if len(one.members) > 1 for x in one.members]
-    parts = [
-        (f"transformation/{x.name}", f"{x.name}{' *' * x.held_out}", x.test is not None)
-        for x in members
-    ]
+    parts = []
+    for one in whole:
+        members = one.members if len(one.members) > 1 else ()  # alone, it is the category itself
+        for x in members:
+            ran = x.test is not None
+            parts.append((f"transformation/{x.name}", f"{x.name}{' *' * x.held_out}", ran))
     title = "Table 6: each transformation of the categories (* never shown in training)"
     return title, _grouped(embeddings, parts, "transformation")
 
@@ -167,31 +177,35 @@ def _grouped(
 
     A part is the metric of it, its name, and whether it was run; with 0 images it has no number.
     """
-    mains = [(x.name, main_probe(x.measured, CATEGORIES)) for x in embeddings]
-    named = [(name, one) for name, one in mains if one is not None]
-    if not named:
+    probes: dict[str, Measured] = {}
+    for embedding in embeddings:
+        main = main_probe(embedding.measured, CATEGORIES)
+        if main is not None:
+            probes[embedding.name] = main
+    if not probes:
         return []
-    (_, first), *_ = named
     rows = []
     for key, part, ran in parts:
-        metrics = [one.metrics.get(key) for _, one in named]
-        n = next((str(x.n) for x in metrics if x is not None), "0")
-        cells = ["—" if x is None else _number(x) for x in metrics]
-        rows.append([part, n, *cells] if ran else [part, "—", *[NOT_RUN] * len(named)])
+        if not ran:
+            rows.append([part, "—", *[NOT_RUN] * len(probes)])
+            continue
+        sizes = [one.metrics[key].n for one in probes.values() if key in one.metrics]
+        n = str(sizes[0]) if sizes else "0"
+        rows.append([part, n, *(_cell(one, key) for one in probes.values())])
+    first = next(iter(probes.values()))
     chance = number(1 / len(first.task.classes), "fraction")
-    return _markdown([head, "n", *(f"{name} (chance {chance})" for name, _ in named)], rows)
+    return _markdown([head, "n", *(f"{name} (chance {chance})" for name in probes)], rows)
 
 
 def _changes(after: Probed, before: Probed) -> list[str]:
     """What adaptation changed: a table of the probes, and one of the categories' parts."""
-    pairs = [(one, _same(one, before.measured)) for one in after.measured]
     rows = []
-    for one, other in pairs:
-        if other is None:
-            continue
-        of = changes(one, other)
-        cells = [_signed(of[x]) if x in of else "—" for x in (ACCURACY, CLEAN, OBFUSCATED)]
-        rows.append([one.task.name, one.spec.name, *cells])
+    for one in after.measured:
+        other = _same(one, before.measured)
+        if other is not None:
+            metrics = changes(one, other)
+            cells = [_signed(metrics.get(x)) for x in (ACCURACY, CLEAN, OBFUSCATED)]
+            rows.append([one.task.name, one.spec.name, *cells])
     heads = ["task", "probe", "transformation", "clean semantic", "obfuscated semantic"]
     lines = [f"## What adaptation changed: {after.name}", ""]
     lines += [CHANGES_NOTE.format(after=after.name, before=before.name), ""]
@@ -199,11 +213,11 @@ def _changes(after: Probed, before: Probed) -> list[str]:
     main = main_probe(after.measured, CATEGORIES)
     other = None if main is None else _same(main, before.measured)
     if main is not None and other is not None:
-        rows = [
-            [name.replace("held_out/", "held out: ").removeprefix("class/"), _signed(metric)]
-            for name, metric in changes(main, other).items()
-            if name.startswith(("held_out/", "class/"))
-        ]
+        rows = []
+        for name, metric in changes(main, other).items():
+            if name.startswith(("held_out/", "class/")):
+                part = name.replace("held_out/", "held out: ").removeprefix("class/")
+                rows.append([part, _signed(metric)])
         lines += [*_markdown([f"category ({main.spec.name})", "transformation"], rows), ""]
     return lines
 
@@ -213,9 +227,12 @@ def _same(one: Measured, others: Sequence[Measured]) -> Measured | None:
     return next((x for x in others if (x.task.name, x.spec) == (one.task.name, one.spec)), None)
 
 
-def _signed(metric: MetricValue) -> str:
+def _signed(metric: MetricValue | None) -> str:
+    if metric is None:
+        return "—"
     ends = signed_interval(metric.low, metric.high, metric.unit)
-    return f"{change(metric.value, metric.unit)}{f' [{ends}]' if ends else ''}"
+    value = change(metric.value, metric.unit)
+    return f"{value} [{ends}]" if ends else value
 
 
 def _cell(one: Measured | None, metric: str) -> str:
@@ -227,8 +244,9 @@ def _cell(one: Measured | None, metric: str) -> str:
 
 
 def _number(metric: MetricValue) -> str:
-    brackets = interval(metric)
-    return f"{100 * metric.value:.2f}{f' [{brackets}]' if brackets else ''}"
+    ends = interval(metric)
+    value = f"{100 * metric.value:.2f}"
+    return f"{value} [{ends}]" if ends else value
 
 
 def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

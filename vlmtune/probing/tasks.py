@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -51,7 +52,9 @@ class TransformationClass:
 
     def of(self, split: Split) -> tuple[Member, ...]:
         """The members that a split shows."""
-        return tuple(x for x in self.members if (x.train if split == "train" else x.test))
+        if split == "train":
+            return tuple(x for x in self.members if x.train is not None)
+        return tuple(x for x in self.members if x.test is not None)
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,14 @@ class Task:
         return tuple(one.name for one in self.classes)
 
     @property
+    def members(self) -> tuple[Member, ...]:
+        """The transformations of all classes."""
+        return tuple(chain.from_iterable(one.members for one in self.classes))
+
+    @property
     def not_run(self) -> tuple[Member, ...]:
         """The transformations whose weights are missing."""
-        return tuple(x for one in self.classes for x in one.members if x.test is None)
+        return tuple(x for x in self.members if x.test is None)
 
     def runnable(self) -> "Task":
         """Returns the task without what needs missing weights; an empty class is left out."""
@@ -128,6 +136,7 @@ class Task:
         """
         out = []
         for one in self.classes:
+            # A generator a class: a class that is left out changes no other class's draws.
             state = hashlib.sha256(f"{seed} {self.name} {one.name} {digest}".encode()).digest()
             generator = np.random.default_rng(int.from_bytes(state[:16], "little"))
             members = one.of(split)
@@ -143,5 +152,5 @@ def check_tasks(names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise UserError(
-                f"expected transformations out of {', '.join(known)}, got {name!r}: correct it"
+                f"expected transformations out of {', '.join(known)}, got {name!r}: name one"
             )
