@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.backbones.kinds import KINDS
 from tests.test_configs import CONFIGS, ROOT, stated
-from tests.test_headers import WRITERS
 from tests.tiny import write_model
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.valse import Valse
@@ -40,9 +40,10 @@ def parts(model: str) -> dict:
 
 def tiny(backbone: dict, folder: Path) -> dict:
     """The spec of a backbone with a tiny random model."""
-    name = backbone["class_path"].rpartition(".")[2]
-    # One with a vocabulary of a dozen words refuses the others.
-    write = partial(write_model, vocabulary=False) if name == "OpenClip" else WRITERS[name]
+    stem = backbone["class_path"].split(".")[-2]
+    write = KINDS[stem].write
+    if stem == "open_clip":  # a model with a vocabulary of a dozen words refuses the others
+        write = partial(write_model, vocabulary=False)
     path = write(folder)
     return {**backbone, "init_args": {**backbone["init_args"], "model": str(path)}}
 

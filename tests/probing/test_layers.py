@@ -17,7 +17,7 @@ from vlmtune.backbones.hf.flava import Flava
 from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.model import load
 from vlmtune.model.model import Model
-from vlmtune.probing.embeddings import Embedder
+from vlmtune.probing.embeddings import LayerEmbedder
 from vlmtune.types import FeatureSpec, Tokens
 
 
@@ -31,7 +31,7 @@ def test_a_layer_is_its_mean_patch_or_its_class_token(kind, depth, model_folder)
     model = load(str(model_folder), device="cpu")
     backbone = model.backbone
     pixels = images()
-    embedded = Embedder(model, f"{kind}-{depth}").embed(pixels)
+    embedded = LayerEmbedder(model, f"{kind}-{depth}").embed(pixels)
     spec = FeatureSpec("tokens" if kind == "patches" else "state", -depth)
     with torch.no_grad():
         tokens = backbone.encode_image(pixels, spec)
@@ -39,20 +39,20 @@ def test_a_layer_is_its_mean_patch_or_its_class_token(kind, depth, model_folder)
     expected = tokens.values.mean(dim=1) if kind == "patches" else tokens.values[:, 0]
     torch.testing.assert_close(embedded, expected)
     assert embedded.shape[0] == 3
-    assert not torch.allclose(embedded, Embedder(model, f"{kind}-{3 - depth}").embed(pixels))
+    assert not torch.allclose(embedded, LayerEmbedder(model, f"{kind}-{3 - depth}").embed(pixels))
 
 
 @pytest.mark.parametrize("write", [write_model, hf_models.write_clip, hf_models.write_blip])
 def test_the_projection_takes_what_is_before_it_to_the_embedding(write, tmp_path):
     model = load(str(write(tmp_path / "model")), device="cpu")
     network = model.backbone.model
-    before = Embedder(model, "before-projection").embed(images())
+    before = LayerEmbedder(model, "before-projection").embed(images())
     assert before.shape == (3, 24)
     if write is write_model:
         after = before @ network.visual.proj
     else:
         after = getattr(network, "visual_projection", getattr(network, "vision_proj", None))(before)
-    torch.testing.assert_close(after.detach(), Embedder(model).embed(images()))
+    torch.testing.assert_close(after.detach(), LayerEmbedder(model).embed(images()))
 
 
 def test_both_ways_of_timm_towers_in_open_clip_are_known(tmp_path):
@@ -64,10 +64,10 @@ def test_both_ways_of_timm_towers_in_open_clip_are_known(tmp_path):
         folder = write_model(tmp_path / f"model-{head}", vision=options, custom_text=True)
         model = load(str(folder), device="cpu")
         visual = model.backbone.model.visual
-        before = Embedder(model, "before-projection").embed(pixels)
+        before = LayerEmbedder(model, "before-projection").embed(pixels)
         with torch.no_grad():
             after = visual.head(before) if head else visual.trunk.head(before)
-        torch.testing.assert_close(after, Embedder(model).embed(pixels))
+        torch.testing.assert_close(after, LayerEmbedder(model).embed(pixels))
 
 
 def test_a_model_without_projection_is_refused(tmp_path):
@@ -75,11 +75,11 @@ def test_a_model_without_projection_is_refused(tmp_path):
         folder = write(tmp_path / write.__name__)
         model = load(f"{name}{folder}", device="cpu", texts=False)
         with refused("a projection after its image tower, got .* choose pooled"):
-            Embedder(model, "before-projection")
-        assert Embedder(model).embed(images()).shape == (3, 24)
+            LayerEmbedder(model, "before-projection")
+        assert LayerEmbedder(model).embed(images()).shape == (3, 24)
     model = load(str(hf_models.write_align(tmp_path / "align")), device="cpu")
     with refused("convolutional"):
-        Embedder(model, "before-projection")
+        LayerEmbedder(model, "before-projection")
 
 
 def test_a_joint_adapter_is_probed_through_its_cls_with_a_fixed_text(model_folder):
@@ -88,7 +88,7 @@ def test_a_joint_adapter_is_probed_through_its_cls_with_a_fixed_text(model_folde
     adapter = MMPred()
     adapter.attach(backbone)
     model = Model(backbone, adapter)
-    embedder = Embedder(model, text="a red cube")
+    embedder = LayerEmbedder(model, text="a red cube")
     embedded = embedder.embed(images())
     with torch.no_grad():
         text = adapter.prepare_text(backbone.encode_text(["a red cube"], adapter.text_input))
@@ -100,7 +100,7 @@ def test_a_joint_adapter_is_probed_through_its_cls_with_a_fixed_text(model_folde
             score = adapter.score_pairs(adapter.prepare_image(tokens), text)
             target = text.pooled[:, : adapter.target_width]
             torch.testing.assert_close(adapter.score_head(outputs, target), score)
-    other = Embedder(model, text="a blue dog")
+    other = LayerEmbedder(model, text="a blue dog")
     assert other.identity != embedder.identity
     assert not torch.allclose(other.embed(images()), embedded)
 
@@ -121,7 +121,7 @@ def test_a_matching_head_is_probed_through_what_it_reads(kind, tmp_path):
     adapter.attach(backbone)
     model = Model(backbone, adapter)
     pixels = pictures(backbone)
-    embedder = Embedder(model, text="a red cube")
+    embedder = LayerEmbedder(model, text="a red cube")
     embedded = embedder.embed(pixels)
     with torch.no_grad():
         text = adapter.prepare_text(backbone.encode_text(["a red cube"], adapter.text_input))
@@ -131,7 +131,7 @@ def test_a_matching_head_is_probed_through_what_it_reads(kind, tmp_path):
     original = model.original()
     assert isinstance(original.adapter, Matching)
     assert original.trained_parameters == 0 < model.trained_parameters
-    torch.testing.assert_close(Embedder(original, text="a red cube").embed(pixels), embedded)
+    torch.testing.assert_close(LayerEmbedder(original, text="a red cube").embed(pixels), embedded)
     with torch.no_grad():
         for parameter in model.backbone.parameters():
             if parameter.requires_grad:
@@ -157,15 +157,17 @@ def test_the_contrastive_side_of_fusion_tuning_is_probed(tmp_path):
     adapter.attach(backbone)
     model = Model(backbone, adapter)
     pixels = pictures(backbone)
-    embedded = Embedder(model).embed(pixels)
+    embedded = LayerEmbedder(model).embed(pixels)
     original = model.original()
     assert original.untrained
-    torch.testing.assert_close(normalize(embedded), normalize(Embedder(original).embed(pixels)))
+    torch.testing.assert_close(
+        normalize(embedded), normalize(LayerEmbedder(original).embed(pixels))
+    )
 
 
 def test_a_head_that_reads_no_cls_is_refused_and_its_patches_are_probed(tmp_path):
     model = load(str(hf_models.write_llava(tmp_path / "llava")), device="cpu", texts=False)
     with refused(r"reads a \[CLS\] token, got .* as with --layer patches-1"):
-        Embedder(model)
+        LayerEmbedder(model)
     pixels = pictures(model.backbone)
-    assert Embedder(model, "patches-1").embed(pixels).shape[0] == 3
+    assert LayerEmbedder(model, "patches-1").embed(pixels).shape[0] == 3

@@ -25,7 +25,7 @@ from vlmtune.export import save_export
 from vlmtune.model.model import Model
 from vlmtune.search import Hit, Index, build, build_index
 from vlmtune.search import index as opening
-from vlmtune.search.encoder import Encoder
+from vlmtune.search.encoder import IndexEncoder
 from vlmtune.search.parts import Encoded, Part, read_prepared, write_part
 from vlmtune.storage.folder import FolderWriter
 from vlmtune.types import PooledTokens, Tokens
@@ -99,13 +99,13 @@ def opened(folder: Path, model: Model) -> Index:
 @pytest.fixture
 def encoded(monkeypatch) -> list[int]:
     """How many images each call of the encoder took."""
-    counts, encode = [], Encoder.encode_images
+    counts, encode = [], IndexEncoder.encode_images
 
     def counting(self, pixels):
         counts.append(len(pixels))
         return encode(self, pixels)
 
-    monkeypatch.setattr(Encoder, "encode_images", counting)
+    monkeypatch.setattr(IndexEncoder, "encode_images", counting)
     return counts
 
 
@@ -142,7 +142,7 @@ def test_the_vectors_of_a_joint_adapter_are_those_of_its_backbone(model_folder, 
     frozen = Model(joint.backbone, attached(ZeroShot(), joint.backbone))
     wanted = normalize(frozen.encode_image(images(photos)), dim=1)
     torch.testing.assert_close(vectors_in(tmp_path / "index"), wanted, rtol=1e-4, atol=1e-5)
-    encoder = Encoder(joint)
+    encoder = IndexEncoder(joint)
     with encoder.evaluation(), torch.no_grad():
         vectors, _ = encoder.encode_text(CAPTIONS)
     wanted = normalize(frozen.encode_text(CAPTIONS), dim=1)
@@ -156,7 +156,7 @@ def test_a_joint_adapter_scores_what_its_vectors_find(model_folder, photos, tmp_
     build_index([photos], joint, tmp_path / "index", "joint")
     index, files = opened(tmp_path / "index", joint), images(photos)
     frozen = Model(joint.backbone, attached(ZeroShot(), joint.backbone))
-    encoder = Encoder(joint)
+    encoder = IndexEncoder(joint)
     for caption in CAPTIONS:
         scores = joint.score(files, caption)[:, 0]
         spread = float(scores.max() - scores.min())
@@ -485,7 +485,7 @@ def test_what_cannot_be_searched_is_refused(joint, whole, tmp_path):
 def test_a_backbone_without_embeddings_is_refused(tmp_path):
     backbone = Vilt(str(hf_models.write_vilt(tmp_path / "vilt")))
     with refused("expected a model with embeddings to search by, got Matching on Vilt"):
-        Encoder(Model(backbone, attached(Matching(), backbone)))
+        IndexEncoder(Model(backbone, attached(Matching(), backbone)))
 
 
 def test_without_faiss_there_is_one_line(joint, whole, monkeypatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from tests.ranks import run_ranks
 from tests.runs import QUIET, Batches, fit, module, quiet_trainer, weights
@@ -186,6 +187,7 @@ def test_sigusr1_at_one_rank_stops_none(tmp_path):
 def test_processes_that_rank_0_started_exit_with_0(monkeypatch, rank):
     """Lightning watches them, and kills rank 0 if one fails: it could be writing its last line."""
     monkeypatch.setenv("LOCAL_RANK", str(rank))
+    monkeypatch.setattr(rank_zero_only, "rank", 0)  # the trainer sets it, for all later tests
     signals = Signals(quiet_trainer(devices=2, strategy="ddp"))
     try:
         assert signals._is_child() == (rank == 1)

@@ -62,7 +62,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Task:
+class Job:
     """One run: a strategy (or `ZERO_SHOT`) with a seed, its folder, and its command in words."""
 
     row: str
@@ -130,7 +130,7 @@ def _config(item: Any) -> str:
 
 def tasks(
     experiment: Experiment, out: Path, seeds: Sequence[int], only: Sequence[str], steps: int | None
-) -> list[Task]:
+) -> list[Job]:
     """Lists the runs, the untrained model first."""
     if unknown := sorted({*only} - {ZERO_SHOT, *experiment.configs}):
         raise UserError(
@@ -140,7 +140,7 @@ def tasks(
     options = [word for key, value in experiment.zero_shot.items() for word in (f"--{key}", value)]
     folder = out / ZERO_SHOT
     evaluate = ("evaluate", *options, "--name", "zero-shot", "--out", str(folder))
-    listed = [Task(ZERO_SHOT, "zero-shot", folder, evaluate)]
+    listed = [Job(ZERO_SHOT, "zero-shot", folder, evaluate)]
     for row, configs in experiment.configs.items():
         for seed in seeds:
             folder, name = out / row / f"seed-{seed}", f"{experiment.names[row]}, seed {seed}"
@@ -149,11 +149,11 @@ def tasks(
             words += [f"--trainer.default_root_dir={folder}"]
             words += [f"--trainer.callbacks.init_args.name={name}"]
             words += [] if steps is None else [f"--trainer.max_steps={steps}"]
-            listed.append(Task(row, name, folder, tuple(words)))
+            listed.append(Job(row, name, folder, tuple(words)))
     return [task for task in listed if not only or task.row in only]
 
 
-def perform(task: Task, run: Run) -> Literal["done", "ran", "taken"]:
+def perform(task: Job, run: Run) -> Literal["done", "ran", "taken"]:
     """Runs what is left of a task.
 
     Returns:
@@ -177,7 +177,7 @@ def perform(task: Task, run: Run) -> Literal["done", "ran", "taken"]:
         return "taken"
 
 
-def _finish(task: Task, run: Run) -> None:
+def _finish(task: Job, run: Run) -> None:
     write_text(task.folder / RECIPE, task.recipe)
     last = newest_checkpoint(task.folder)
     resume = ("--ckpt_path", str(last)) if last is not None else ()
@@ -236,7 +236,7 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     return report.provenance.seconds * records / seen
 
 
-def collect(experiment: Experiment, listed: Sequence[Task]) -> dict[str, Any]:
+def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
     """The numbers of all finished runs: the content of `compare.json`."""
     rows: dict[str, Any] = {}
     for task in listed:

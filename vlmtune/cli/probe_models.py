@@ -14,7 +14,7 @@ from vlmtune.cli.evaluate import default_name
 from vlmtune.cli.plugins import model_of
 from vlmtune.errors import UserError
 from vlmtune.model.model import Model
-from vlmtune.probing.embeddings import Embedder
+from vlmtune.probing.embeddings import LayerEmbedder
 
 POOLED = "pooled"
 
@@ -32,7 +32,7 @@ class Embedding:
 
     name: str
     given: str
-    embedder: Embedder
+    embedder: LayerEmbedder
     before: str = ""
 
     @property
@@ -52,7 +52,7 @@ def embeddings_of(options: argparse.Namespace) -> list[Embedding]:
     for given in options.model:
         for name, model, before in _models(given, options):
             for layer in dict.fromkeys(options.layer):
-                embedder = Embedder(model, layer, options.text)
+                embedder = LayerEmbedder(model, layer, options.text)
                 original = before and _named(before, layer)
                 embeddings.append(Embedding(_named(name, layer), given, embedder, original))
     folder, count = Counter(x.folder for x in embeddings).most_common(1)[0]

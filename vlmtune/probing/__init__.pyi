@@ -1,7 +1,7 @@
 # The public names of this room: type checkers and `__init__.py` read them here.
 
 from .categories import categories as categories
-from .embeddings import Embedder as Embedder
+from .embeddings import LayerEmbedder as LayerEmbedder
 from .embeddings import TaskEmbeddings as TaskEmbeddings
 from .embeddings import embed_tasks as embed_tasks
 from .experiment import Measured as Measured

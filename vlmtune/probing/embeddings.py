@@ -43,7 +43,7 @@ class HasCls(Protocol):
         ...
 
 
-class Embedder:
+class LayerEmbedder:
     """A frozen model and the layer whose embeddings are probed.
 
     Args:
@@ -170,7 +170,7 @@ class TaskEmbeddings:
 
 
 def embed_tasks(
-    embedder: Embedder,
+    embedder: LayerEmbedder,
     images: Sequence[LabelledImage],
     tasks: Sequence[Task],
     store: Path,
@@ -245,7 +245,7 @@ def _embedded(
 
 
 def _stored(
-    embedder: Embedder,
+    embedder: LayerEmbedder,
     wanted: Mapping[str, tuple[LabelledImage, Version]],
     root: Path,
     side: int,

@@ -15,7 +15,7 @@ from vlmtune.data.images import SUFFIXES, open_image
 from vlmtune.errors import UserError
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.model.model import Model
-from vlmtune.search.encoder import Encoder
+from vlmtune.search.encoder import IndexEncoder
 from vlmtune.search.files import (
     LIST,
     PART,
@@ -90,7 +90,7 @@ def build_index(
     out = Path(out)
     files, unread = _files(images)
     with locked(out):
-        encoder = Encoder(model)
+        encoder = IndexEncoder(model)
         source: Source = {
             "name": _absolute(name),
             "pretrained": pretrained and _absolute(pretrained),
@@ -160,7 +160,7 @@ class _Parts:
         numbers = [int(name.removeprefix("part-")) for name in names if PART.fullmatch(name)]
         return f"part-{max(numbers, default=-1) + 1:05}"
 
-    def add(self, images: Mapping[str, Path], encoder: Encoder, reader: PictureReader) -> None:
+    def add(self, images: Mapping[str, Path], encoder: IndexEncoder, reader: PictureReader) -> None:
         """Encodes images by digest, part by part."""
         names = list(images)
         with progress("indexing images", len(names)) as advance:
@@ -175,7 +175,7 @@ class _Parts:
 
 def _encoded(
     images: Mapping[str, Path],
-    encoder: Encoder,
+    encoder: IndexEncoder,
     reader: PictureReader,
     advance: Callable[[int], None],
 ) -> Iterator[Encoded]:
@@ -186,7 +186,7 @@ def _encoded(
         advance(len(names))
 
 
-def _shortlist(out: Path, listed: Listed, names: list[str], encoder: Encoder) -> str | None:
+def _shortlist(out: Path, listed: Listed, names: list[str], encoder: IndexEncoder) -> str | None:
     """The name of the shortlist of these parts; it is written unless it is the listed one."""
     identity, name = listed["model"]["identity"], listed["shortlist"]
     parts = [Part(out / part, part_key(identity)) for part in names]

@@ -26,7 +26,7 @@ from vlmtune.types import Pixels, Pooled, Rows
 PAIRS = 1024  # of a chunk, if the adapter does not say what a pair takes
 
 
-class Encoder:
+class IndexEncoder:
     """The two stages of a search with one model.
 
     Args:

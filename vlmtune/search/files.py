@@ -34,7 +34,7 @@ EXPECTED, AGAIN = "an index of vlmtune", "build it again in a new folder"
 
 
 class Source(TypedDict):
-    """Where the model comes from, and the digest of its weights (`Encoder.identity`)."""
+    """Where the model comes from, and the digest of its weights (`IndexEncoder.identity`)."""
 
     name: str
     pretrained: str | None

@@ -16,7 +16,7 @@ from torch import Tensor
 from vlmtune.errors import UserError
 from vlmtune.model import load
 from vlmtune.model.model import Model
-from vlmtune.search.encoder import Encoder
+from vlmtune.search.encoder import IndexEncoder
 from vlmtune.search.files import (
     AGAIN,
     EXPECTED,
@@ -59,7 +59,7 @@ class Index:
         model: The model.
     """
 
-    def __init__(self, folder: Path, paths: Sequence[Path], encoder: Encoder) -> None:
+    def __init__(self, folder: Path, paths: Sequence[Path], encoder: IndexEncoder) -> None:
         self.folder, self.paths, self.model = folder, tuple(paths), encoder.model
         self._encoder = encoder
         self._parts: list[Part] = []
@@ -104,7 +104,7 @@ class Index:
                 packages=packages,
                 batch_size=batch_size,
             )
-        encoder = Encoder(model)
+        encoder = IndexEncoder(model)
         if encoder.identity() != source["identity"]:
             raise UserError(
                 f"expected the model that encoded the index {folder}, {source['name']}, got other "
@@ -120,7 +120,7 @@ class Index:
                 # It has grown meanwhile, and a folder of the list of before was removed.
 
     @classmethod
-    def _read(cls, folder: Path, listed: Listed, encoder: Encoder) -> "Index":
+    def _read(cls, folder: Path, listed: Listed, encoder: IndexEncoder) -> "Index":
         """Opens the folders of a list."""
         identity, faiss = listed["model"]["identity"], _faiss()
         index = cls(folder, [Path(path) for path in listed["images"]], encoder)

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import TypedDict
 
-from vlmtune.search.encoder import Encoder
+from vlmtune.search.encoder import IndexEncoder
 from vlmtune.search.parts import Part, as_bytes, mapped, read_prepared
 from vlmtune.storage.files import PositiveCount, write_atomically
 from vlmtune.storage.folder import FolderWriter, read_meta
@@ -79,7 +79,7 @@ def write_shortlist(
     path: Path,
     key: Mapping[str, Any],
     parts: Sequence[Part],
-    encoder: Encoder,
+    encoder: IndexEncoder,
     before: Shortlist | None = None,
 ) -> None:
     """Writes the shortlist of all images of `parts`, whole or not at all.
