@@ -264,13 +264,17 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
     """
     titles, rows = list(comparison["columns"]), list(comparison["rows"].values())
     cells = [["strategy", "trainable parameters", *titles, "s/epoch"]]
-    for run in [run for row in rows for run in row["runs"]][:1]:
-        chances = [(run["chance"][title], run["units"][title]) for title in titles]
-        written = ("–" if chance is None else number(chance, unit) for chance, unit in chances)
+    if rows:
+        # Chance depends on the benchmark alone, so the first run's is that of all runs.
+        run = rows[0]["runs"][0]
+        written = [_chance(run["chance"][title], run["units"][title]) for title in titles]
         cells.append(["chance", "", *written, ""])
     for row in rows:
         runs, units = row["runs"], row["runs"][0]["units"]
-        values = [_cell([run["values"][title] for run in runs], units[title]) for title in titles]
+        values = []
+        for title in titles:
+            of_seeds = [run["values"][title] for run in runs]
+            values.append(_cell(of_seeds, units[title]))
         times = [r["seconds_per_epoch"] for r in runs if r["seconds_per_epoch"] is not None]
         seconds = f"{statistics.mean(times):.1f}" if times else "–"
         cells.append([row["name"], count(row["trainable_parameters"]), *values, seconds])
@@ -294,9 +298,16 @@ def to_csv(comparison: dict[str, Any]) -> str:
     return file.getvalue()
 
 
+def _chance(chance: float | None, unit: str) -> str:
+    return "–" if chance is None else number(chance, unit)
+
+
 def _cell(values: Sequence[float], unit: str) -> str:
     mean = number(statistics.mean(values), unit)
-    return mean if len(values) == 1 else f"{mean} ({' / '.join(number(v, unit) for v in values)})"
+    if len(values) == 1:
+        return mean
+    of_seeds = " / ".join(number(value, unit) for value in values)
+    return f"{mean} ({of_seeds})"
 
 
 def run(options: argparse.Namespace, start_run: Run = run_process) -> None:

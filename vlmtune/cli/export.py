@@ -153,7 +153,8 @@ def _check_publishing(options: argparse.Namespace) -> None:
 
 def _reported(path: Path, model: Model) -> dict[str, Any]:
     """The provenance and the scores of a report, if it measured these weights."""
-    report = RunReport.load(path / "report.json" if path.is_dir() else path)
+    file = path / "report.json" if path.is_dir() else path
+    report = RunReport.load(file)
     provenance, adapter = report.provenance, model.adapter.spec()["class_path"]
     described = provenance.model.get("adapter", {}).get("class_path")
     if provenance.fingerprint != model.backbone.fingerprint or described != adapter:

@@ -31,12 +31,17 @@ def provenance_of(
         if key in trained:
             training[key] = trained[key]
     data, seed, seconds = trained.get("data"), trained.get("seed"), trained.get("seconds")
+    adapter = "zero-shot" if untrained else type(model.adapter).__name__
+    # Nothing checked these values when the checkpoint was read: they may be of any type.
+    data = data if isinstance(data, str) else ""
+    seed = seed if isinstance(seed, int) else None
+    seconds = float(seconds) if isinstance(seconds, int | float) else 0.0
     return Provenance(
         backbone=model.backbone.title,
-        adapter="zero-shot" if untrained else type(model.adapter).__name__,
+        adapter=adapter,
         model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
         fingerprint=model.backbone.fingerprint,
-        data=data if isinstance(data, str) else "",
+        data=data,
         config={
             "evaluated": given,
             "pretrained": pretrained,
@@ -48,7 +53,7 @@ def provenance_of(
         versions=library_versions(),
         commit=code_commit(),
         date=now(),
-        seed=seed if isinstance(seed, int) else None,
+        seed=seed,
         trainable_parameters=model.trained_parameters,
-        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        seconds=seconds,
     )
