@@ -109,7 +109,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.frozen_weight = frozen_weight
         self.image_input = FeatureSpec("state", image_layer)
         # The layer of the words is known once the backbone is.
-        self.text_input = FeatureSpec("state", -2 if text_layer == "words" else text_layer)
+        layer = -2 if text_layer == "words" else text_layer
+        self.text_input = FeatureSpec("state", layer)
         self.from_words = text_layer == "words"
 
     @override

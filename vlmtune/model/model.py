@@ -125,12 +125,9 @@ class Model:
         # An image model with a classifier scores the names of its classes.
         classifies = not self.backbone.encodes_texts and self.backbone.labels
         kind = ClassScorer if classifies else Scorer
-        return kind(
-            self.backbone,
-            self.adapter,
-            store,
-            self.batch_size if batch_size is None else batch_size,
-        )
+        if batch_size is None:
+            batch_size = self.batch_size
+        return kind(self.backbone, self.adapter, store, batch_size)
 
     def score(self, images: Images, texts: Texts) -> Float[Tensor, "N M"]:
         """Scores N images against M captions; higher is a better fit."""

@@ -66,10 +66,13 @@ class PaperModule(AdaptationModule, ABC):
         **options: Any,
     ) -> None:
         default_adapter, default_objectives = self._parts()
+        # An empty list is an answer: a fit without objectives is refused, not given the paper's.
+        if objectives is None:
+            objectives = default_objectives
         super().__init__(
             backbone,
             adapter or default_adapter,
-            default_objectives if objectives is None else objectives,
+            objectives,
             pairs,
             optimizer or self._papers_optimizer(backbone),
             **options,
