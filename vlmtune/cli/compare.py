@@ -106,12 +106,17 @@ def read_experiment(path: Path) -> Experiment:
         if any(len(names) != 2 for names in columns.values()):
             raise ValueError("a column that is not `benchmark metric`")
         rows = content["rows"]
+        names = {row: values["name"] for row, values in rows.items()}
+        configs = {row: tuple(map(_config, values["configs"])) for row, values in rows.items()}
         return Experiment(
-            content["title"], Path(content["out"]), dict(content[ZERO_SHOT]), content["base"],
+            content["title"],
+            Path(content["out"]),
+            dict(content[ZERO_SHOT]),
+            content["base"],
             {title: (benchmark, metric) for title, (benchmark, metric) in columns.items()},
-            {row: values["name"] for row, values in rows.items()},
-            {row: tuple(map(_config, values["configs"])) for row, values in rows.items()},
-        )  # fmt: skip
+            names,
+            configs,
+        )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = " ".join(reason(error).split())
         raise UserError(
@@ -137,18 +142,25 @@ def tasks(
             f"expected strategies out of {', '.join([ZERO_SHOT, *experiment.configs])}, "
             f"got {unknown[0]}: correct --only"
         )
-    options = [word for key, value in experiment.zero_shot.items() for word in (f"--{key}", value)]
+    options = []
+    for key, value in experiment.zero_shot.items():
+        options += [f"--{key}", value]
     folder = out / ZERO_SHOT
     evaluate = ("evaluate", *options, "--name", "zero-shot", "--out", str(folder))
     listed = [Task(ZERO_SHOT, "zero-shot", folder, evaluate)]
     for row, configs in experiment.configs.items():
         for seed in seeds:
-            folder, name = out / row / f"seed-{seed}", f"{experiment.names[row]}, seed {seed}"
-            words = ["fit", *(w for one in (experiment.base, *configs) for w in ("--config", one))]
+            folder = out / row / f"seed-{seed}"
+            name = f"{experiment.names[row]}, seed {seed}"
+            words = ["fit"]
+            # The base comes first, so that a strategy's own settings win.
+            for config in (experiment.base, *configs):
+                words += ["--config", config]
             words.append(f"--seed_everything={seed}")
             words += [f"--trainer.default_root_dir={folder}"]
             words += [f"--trainer.callbacks.init_args.name={name}"]
-            words += [] if steps is None else [f"--trainer.max_steps={steps}"]
+            if steps is not None:
+                words.append(f"--trainer.max_steps={steps}")
             listed.append(Task(row, name, folder, tuple(words)))
     return [task for task in listed if not only or task.row in only]
 
@@ -247,13 +259,15 @@ def collect(experiment: Experiment, listed: Sequence[Task]) -> dict[str, Any]:
         name = experiment.names.get(task.row, "zero-shot")
         row = rows.setdefault(task.row, {"name": name, "runs": []})
         row["trainable_parameters"] = report.provenance.trainable_parameters
-        row["runs"].append({
-            "seed": report.provenance.seed, "report": str(task.report),
+        run = {
+            "seed": report.provenance.seed,
+            "report": str(task.report),
             "seconds_per_epoch": seconds_per_epoch(report, task.folder),
             "values": {title: metric.value for title, metric in metrics.items()},
             "chance": {title: metric.chance for title, metric in metrics.items()},
             "units": {title: metric.unit for title, metric in metrics.items()},
-        })  # fmt: skip
+        }
+        row["runs"].append(run)
     return {"title": experiment.title, "columns": experiment.columns, "rows": rows}
 
 

@@ -188,5 +188,8 @@ def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteRe
         weights.at(alpha)
         suites[alpha] = run_suite(benchmarks, scorer)
     show_alphas({alpha: suite.results for alpha, suite in suites.items()})
-    show_not_run([pair for suite in suites.values() for pair in suite.not_run])
+    not_run = []
+    for suite in suites.values():
+        not_run += suite.not_run
+    show_not_run(not_run)
     return suites

@@ -31,7 +31,10 @@ def provenance_of(
         if key in trained:
             training[key] = trained[key]
     data, seed, seconds = trained.get("data"), trained.get("seed"), trained.get("seconds")
-    adapter = "zero-shot" if untrained else type(model.adapter).__name__
+    if untrained:
+        adapter, digest = "zero-shot", ""
+    else:
+        adapter, digest = type(model.adapter).__name__, model.digest()
     # Nothing checked these values when the checkpoint was read: they may be of any type.
     data = data if isinstance(data, str) else ""
     seed = seed if isinstance(seed, int) else None
@@ -46,7 +49,7 @@ def provenance_of(
             "evaluated": given,
             "pretrained": pretrained,
             "weights": model.backbone.weights_file,
-            "digest": "" if untrained else model.digest(),
+            "digest": digest,
             **measured,
             "training": training,
         },

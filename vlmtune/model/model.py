@@ -78,8 +78,12 @@ class Model:
     @property
     def trained_parameters(self) -> int:
         """Number of the parameters that were trained."""
-        parts = () if self.untrained else (self.backbone, self.adapter)
-        return sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
+        if self.untrained:
+            return 0
+        count = 0
+        for part in (self.backbone, self.adapter):
+            count += sum(weight.numel() for weight in part.parameters() if weight.requires_grad)
+        return count
 
     @property
     def device(self) -> torch.device:
