@@ -66,7 +66,7 @@ class PaperModule(AdaptationModule, ABC):
         **options: Any,
     ) -> None:
         default_adapter, default_objectives = self._parts()
-        # An empty list is an answer: a fit without objectives is refused, not given the paper's.
+        # An empty list stays empty, and the parent class raises an error for it.
         if objectives is None:
             objectives = default_objectives
         super().__init__(
