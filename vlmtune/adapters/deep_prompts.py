@@ -87,9 +87,11 @@ class DeepPrompts(DualAdapter[Features, Features]):
         self.init = init
         self.on_image = image
         self.on_text = text
+        image_kind = "state" if image else "pooled"
+        text_kind = "words" if text else "pooled"
         # The number of the layer before the first block is known once the tower is.
-        self.image_input = FeatureSpec("state" if image else "pooled")
-        self.text_input = FeatureSpec("words" if text else "pooled")
+        self.image_input = FeatureSpec(image_kind)
+        self.text_input = FeatureSpec(text_kind)
 
     @override
     def attach(self, backbone: Backbone) -> None:

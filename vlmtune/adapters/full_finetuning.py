@@ -78,8 +78,10 @@ class FullFineTuning(DualAdapter[Features, Features]):
         self.trains_image, self.trains_text = image, text
         self.decay = decay
         self.gives_tokens = tokens  # type: ignore[misc]
-        self.image_input = FeatureSpec("state" if tokens else "pooled", frozen=not image)
-        self.text_input = FeatureSpec("words" if tokens else "pooled", frozen=not text)
+        image_kind = "state" if tokens else "pooled"
+        text_kind = "words" if tokens else "pooled"
+        self.image_input = FeatureSpec(image_kind, frozen=not image)
+        self.text_input = FeatureSpec(text_kind, frozen=not text)
 
     @override
     def attach(self, backbone: Backbone) -> None:

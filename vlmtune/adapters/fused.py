@@ -88,7 +88,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.masked = masked
         self.image_input = FeatureSpec("tokens", image_layer)
         # The layer of the words is known once the backbone is.
-        self.text_input = FeatureSpec("tokens", -2 if text_layer == "words" else text_layer)
+        layer = -2 if text_layer == "words" else text_layer
+        self.text_input = FeatureSpec("tokens", layer)
         self.from_words = text_layer == "words"
         self.replaces = replaces
         self.joined: JoinedTokens | None = None

@@ -74,7 +74,9 @@ class FusionTuning(Matching):
         scored_by: Literal["matching", "contrast"] = "matching",
         learn_scale: bool = True,
     ) -> None:
-        super().__init__(1 if blocks is None else blocks)
+        # How many blocks "all" means is known once the backbone is; `attach` sets it.
+        count = 1 if blocks is None else blocks
+        super().__init__(count)
         if towers and blocks is not None:
             raise UserError(
                 f"expected all blocks where towers are trained, got {blocks=}: leave `blocks` out"
@@ -117,7 +119,8 @@ class FusionTuning(Matching):
         projections = set(ends.tail).difference(matched)
         heads = [parameter for parameter in embedded if parameter in projections]
         self._top += heads
-        unfreeze(backbone, embedded if self.towers else heads)
+        trained = embedded if self.towers else heads
+        unfreeze(backbone, trained)
         ends.freeze(self._frozen_modules)
 
     def _used(

@@ -109,7 +109,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.frozen_weight = frozen_weight
         self.image_input = FeatureSpec("state", image_layer)
         # The layer of the words is known once the backbone is.
-        self.text_input = FeatureSpec("state", -2 if text_layer == "words" else text_layer)
+        layer = -2 if text_layer == "words" else text_layer
+        self.text_input = FeatureSpec("state", layer)
         self.from_words = text_layer == "words"
 
     @override
@@ -178,7 +179,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if len(text) == 1 < len(image):
             evidence = self._evidence_of_images(image.tokens, text.tokens)
         else:
-            evidence = self._evidence(image.tokens, text.tokens.values).sum(dim=1)
+            by_word = self._evidence(image.tokens, text.tokens.values)
+            evidence = by_word.sum(dim=1)
         if self.training:
             return evidence + self.bias
         frozen = self.scale * (image.pooled * text.pooled).sum(dim=1)
@@ -228,6 +230,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         keys = self._by_head(keys)
         if self.locations:
             weight = weight + self._by_head(location) @ self.grid.T.to(keys.dtype)
+        # A word sums over the patches what they count for, by how much it reads each.
         read = self._read(keys, self._by_head(queries), image)
         return (read * weight).sum(dim=(1, 3)) / 2
 
@@ -315,7 +318,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         words = text.token_count
         gathered = 2 * self.width * patches + 2 * (self.width + self.heads) * words
         products = self.heads * patches * words
-        numbers = gathered + (4 if training else 3) * products
+        copies = 4 if training else 3
+        numbers = gathered + copies * products
         return numbers * image.pooled.element_size()
 
     @property

@@ -106,12 +106,17 @@ def read_experiment(path: Path) -> Experiment:
         if any(len(names) != 2 for names in columns.values()):
             raise ValueError("a column that is not `benchmark metric`")
         rows = content["rows"]
+        names = {row: values["name"] for row, values in rows.items()}
+        configs = {row: tuple(map(_config, values["configs"])) for row, values in rows.items()}
         return Experiment(
-            content["title"], Path(content["out"]), dict(content[ZERO_SHOT]), content["base"],
+            content["title"],
+            Path(content["out"]),
+            dict(content[ZERO_SHOT]),
+            content["base"],
             {title: (benchmark, metric) for title, (benchmark, metric) in columns.items()},
-            {row: values["name"] for row, values in rows.items()},
-            {row: tuple(map(_config, values["configs"])) for row, values in rows.items()},
-        )  # fmt: skip
+            names,
+            configs,
+        )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         line = " ".join(reason(error).split())
         raise UserError(
@@ -137,18 +142,25 @@ def tasks(
             f"expected strategies out of {', '.join([ZERO_SHOT, *experiment.configs])}, "
             f"got {unknown[0]}: correct --only"
         )
-    options = [word for key, value in experiment.zero_shot.items() for word in (f"--{key}", value)]
+    options = []
+    for key, value in experiment.zero_shot.items():
+        options += [f"--{key}", value]
     folder = out / ZERO_SHOT
     evaluate = ("evaluate", *options, "--name", "zero-shot", "--out", str(folder))
     listed = [Job(ZERO_SHOT, "zero-shot", folder, evaluate)]
     for row, configs in experiment.configs.items():
         for seed in seeds:
-            folder, name = out / row / f"seed-{seed}", f"{experiment.names[row]}, seed {seed}"
-            words = ["fit", *(w for one in (experiment.base, *configs) for w in ("--config", one))]
+            folder = out / row / f"seed-{seed}"
+            name = f"{experiment.names[row]}, seed {seed}"
+            words = ["fit"]
+            # The base comes first, so that a strategy's own settings win.
+            for config in (experiment.base, *configs):
+                words += ["--config", config]
             words.append(f"--seed_everything={seed}")
             words += [f"--trainer.default_root_dir={folder}"]
             words += [f"--trainer.callbacks.init_args.name={name}"]
-            words += [] if steps is None else [f"--trainer.max_steps={steps}"]
+            if steps is not None:
+                words.append(f"--trainer.max_steps={steps}")
             listed.append(Job(row, name, folder, tuple(words)))
     return [task for task in listed if not only or task.row in only]
 
@@ -247,13 +259,15 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
         name = experiment.names.get(task.row, "zero-shot")
         row = rows.setdefault(task.row, {"name": name, "runs": []})
         row["trainable_parameters"] = report.provenance.trainable_parameters
-        row["runs"].append({
-            "seed": report.provenance.seed, "report": str(task.report),
+        run = {
+            "seed": report.provenance.seed,
+            "report": str(task.report),
             "seconds_per_epoch": seconds_per_epoch(report, task.folder),
             "values": {title: metric.value for title, metric in metrics.items()},
             "chance": {title: metric.chance for title, metric in metrics.items()},
             "units": {title: metric.unit for title, metric in metrics.items()},
-        })  # fmt: skip
+        }
+        row["runs"].append(run)
     return {"title": experiment.title, "columns": experiment.columns, "rows": rows}
 
 
@@ -264,13 +278,17 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
     """
     titles, rows = list(comparison["columns"]), list(comparison["rows"].values())
     cells = [["strategy", "trainable parameters", *titles, "s/epoch"]]
-    for run in [run for row in rows for run in row["runs"]][:1]:
-        chances = [(run["chance"][title], run["units"][title]) for title in titles]
-        written = ("–" if chance is None else number(chance, unit) for chance, unit in chances)
+    if rows:
+        # Chance depends on the benchmark alone, so the first run's is that of all runs.
+        run = rows[0]["runs"][0]
+        written = [_chance(run["chance"][title], run["units"][title]) for title in titles]
         cells.append(["chance", "", *written, ""])
     for row in rows:
         runs, units = row["runs"], row["runs"][0]["units"]
-        values = [_cell([run["values"][title] for run in runs], units[title]) for title in titles]
+        values = []
+        for title in titles:
+            of_seeds = [run["values"][title] for run in runs]
+            values.append(_cell(of_seeds, units[title]))
         times = [r["seconds_per_epoch"] for r in runs if r["seconds_per_epoch"] is not None]
         seconds = f"{statistics.mean(times):.1f}" if times else "–"
         cells.append([row["name"], count(row["trainable_parameters"]), *values, seconds])
@@ -294,9 +312,16 @@ def to_csv(comparison: dict[str, Any]) -> str:
     return file.getvalue()
 
 
+def _chance(chance: float | None, unit: str) -> str:
+    return "–" if chance is None else number(chance, unit)
+
+
 def _cell(values: Sequence[float], unit: str) -> str:
     mean = number(statistics.mean(values), unit)
-    return mean if len(values) == 1 else f"{mean} ({' / '.join(number(v, unit) for v in values)})"
+    if len(values) == 1:
+        return mean
+    of_seeds = " / ".join(number(value, unit) for value in values)
+    return f"{mean} ({of_seeds})"
 
 
 def run(options: argparse.Namespace, start_run: Run = run_process) -> None:

@@ -125,8 +125,11 @@ def _corpus(manifest: Manifest) -> str | None:
 def _files(benchmark: Benchmark[Any]) -> Iterator[Path]:
     """The annotation files of a benchmark, or folders of them; of classes those of images."""
     paths = getattr(benchmark, "path", None) or getattr(benchmark, "images", None) or ()
-    paths = paths.values() if isinstance(paths, dict) else paths
-    yield from map(Path, [paths] if isinstance(paths, str) else paths)
+    if isinstance(paths, dict):
+        paths = paths.values()
+    elif isinstance(paths, str):
+        paths = [paths]
+    yield from map(Path, paths)
 
 
 def _listed(path: Path) -> list[Path]:

@@ -153,7 +153,8 @@ def _check_publishing(options: argparse.Namespace) -> None:
 
 def _reported(path: Path, model: Model) -> dict[str, Any]:
     """The provenance and the scores of a report, if it measured these weights."""
-    report = RunReport.load(path / "report.json" if path.is_dir() else path)
+    file = path / "report.json" if path.is_dir() else path
+    report = RunReport.load(file)
     provenance, adapter = report.provenance, model.adapter.spec()["class_path"]
     described = provenance.model.get("adapter", {}).get("class_path")
     if provenance.fingerprint != model.backbone.fingerprint or described != adapter:
@@ -187,5 +188,8 @@ def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteRe
         weights.at(alpha)
         suites[alpha] = run_suite(benchmarks, scorer)
     show_alphas({alpha: suite.results for alpha, suite in suites.items()})
-    show_not_run([pair for suite in suites.values() for pair in suite.not_run])
+    not_run = []
+    for suite in suites.values():
+        not_run += suite.not_run
+    show_not_run(not_run)
     return suites

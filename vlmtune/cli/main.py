@@ -33,7 +33,8 @@ def main(argv: list[str] | None = None) -> int:
         >>> main(["report", "nowhere", "--out", "nowhere"])
         2
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    given = sys.argv[1:] if argv is None else argv
+    arguments = list(given)
     debug = "--debug" in arguments
     try:
         with plain_log():
@@ -67,8 +68,11 @@ def run_command(arguments: list[str]) -> int:
         if not rest or {"-h", "--help"} & set(rest):
             print(TRAINING_HELP.format(command=command, summary=sentence(TRAINING[command])))
             return 0 if rest else 2
-        # Lightning's own help lists every key, which a newcomer should not meet first.
-        rest = ["--help" if argument == "--all-help" else argument for argument in rest]
+        # Lightning's own help lists every key, which a newcomer should not meet first:
+        # it hides behind `--all-help`.
+        for position, argument in enumerate(rest):
+            if argument == "--all-help":
+                rest[position] = "--help"
         importlib.import_module("vlmtune.cli.fit").run(command, rest)
         return 0
     with_help = {"-h", "--help"} & {*arguments[2:]}

@@ -41,7 +41,11 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
     `overrides` are `--key value` or `--key=value` for its arguments.
     """
     parser = _parser(base)
-    prefixed = [f"--{NAME}.{x[2:]}" if x.startswith("--") else x for x in overrides]
+    prefixed = []
+    for word in overrides:
+        if word.startswith("--"):
+            word = f"--{NAME}.{word[2:]}"
+        prefixed.append(word)
     try:
         parsed = parser.parse_args([f"--{NAME}={source}", *with_nulls(prefixed, NAME)])
     except argparse.ArgumentError as error:
@@ -120,8 +124,10 @@ def _sources(source: str) -> list[str]:
         return [source]
     sources = []
     for item in content:
-        of_file = isinstance(item, str)
-        sources.append(str(Path(source).parent / item) if of_file else json.dumps(item))
+        if isinstance(item, str):
+            sources.append(str(Path(source).parent / item))
+        else:
+            sources.append(json.dumps(item))
     return sources
 
 

@@ -31,24 +31,32 @@ def provenance_of(
         if key in trained:
             training[key] = trained[key]
     data, seed, seconds = trained.get("data"), trained.get("seed"), trained.get("seconds")
+    if untrained:
+        adapter, digest = "zero-shot", ""
+    else:
+        adapter, digest = type(model.adapter).__name__, model.digest()
+    # Nothing checked these values when the checkpoint was read: they may be of any type.
+    data = data if isinstance(data, str) else ""
+    seed = seed if isinstance(seed, int) else None
+    seconds = float(seconds) if isinstance(seconds, int | float) else 0.0
     return Provenance(
         backbone=model.backbone.title,
-        adapter="zero-shot" if untrained else type(model.adapter).__name__,
+        adapter=adapter,
         model={"backbone": model.backbone.spec(), "adapter": model.adapter.spec()},
         fingerprint=model.backbone.fingerprint,
-        data=data if isinstance(data, str) else "",
+        data=data,
         config={
             "evaluated": given,
             "pretrained": pretrained,
             "weights": model.backbone.weights_file,
-            "digest": "" if untrained else model.digest(),
+            "digest": digest,
             **measured,
             "training": training,
         },
         versions=library_versions(),
         commit=code_commit(),
         date=now(),
-        seed=seed if isinstance(seed, int) else None,
+        seed=seed,
         trainable_parameters=model.trained_parameters,
-        seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        seconds=seconds,
     )

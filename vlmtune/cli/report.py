@@ -35,8 +35,13 @@ def run(options: argparse.Namespace) -> None:
     seeds differ; other runs of the same name are called by their folders.
     Text-only runs beside a run come last, each once.
     """
-    folders = [path for path in options.runs if path.is_dir()]
-    files = [path / "report.json" if path in folders else path for path in options.runs]
+    folders, files = [], []
+    for path in options.runs:
+        if path.is_dir():
+            folders.append(path)
+            files.append(path / "report.json")
+        else:
+            files.append(path)
     check_outputs([options.csv, options.latex], _inputs(files))
     read, read_rows = _loaded(files)
     groups = same_model(read)
@@ -162,8 +167,10 @@ def _text_only(runs: Sequence[RunReport], folders: Sequence[Path]) -> list[RunRe
     names = Counter(name for name, _ in known)
     out = []
     for run, file in loaded:
-        alone = names[run.name] == 1
-        out.append(run if alone else replace(run, name=f"{run.name}, {_folder(file)}"))
+        if names[run.name] > 1:
+            out.append(replace(run, name=f"{run.name}, {_folder(file)}"))
+        else:
+            out.append(run)
     return out
 
 

@@ -31,8 +31,8 @@ def run(options: argparse.Namespace) -> None:
     for image, row in zip(options.images, scores.tolist(), strict=True):
         cells = []
         for score in row:
-            best = several and score == max(row)
-            cells.append(f"* {score:.4f}" if best else f"{score:.4f}")
+            star = "* " if several and score == max(row) else ""
+            cells.append(f"{star}{score:.4f}")
         table.add_row(escape(image), *cells)
     console().print(table)
     note = "higher is better"

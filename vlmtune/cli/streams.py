@@ -48,7 +48,8 @@ class Output(Stream):
 
     @override
     def write(self, text: str, /) -> int:
-        super().write(printable(text, colours=True) if self.isatty() else text)
+        shown = printable(text, colours=True) if self.isatty() else text
+        super().write(shown)
         return len(text)
 
 

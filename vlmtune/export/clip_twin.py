@@ -98,11 +98,14 @@ def _config(backbone: OpenClip, tokenizer: Any) -> CLIPConfig:
     assert isinstance(image, ImageTower)
     assert isinstance(text, TextTower)
     visual: Any = backbone.model.visual
+    # open_clip gives a square as a number or as (height, width).
     size = visual.image_size
+    if not isinstance(size, int):
+        size = size[0]
     return CLIPConfig(
         vision_config=_tower(image)
         | {
-            "image_size": size if isinstance(size, int) else size[0],
+            "image_size": size,
             "patch_size": visual.conv1.weight.shape[-1],
         },
         text_config=_tower(text)

@@ -96,8 +96,9 @@ def _image_processor(backbone: OpenClip) -> Any:
             f"square, got {sampling}, {mode} to {height} x {width}: use --merged without --format"
         )
     box = {"height": height, "width": width}
+    size = {"shortest_edge": height} if crops else box
     return CLIPImageProcessorPil(
-        size={"shortest_edge": height} if crops else box,
+        size=size,
         do_center_crop=crops,
         crop_size=box,
         resample=RESAMPLE[sampling],

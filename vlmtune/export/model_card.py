@@ -124,13 +124,17 @@ def _recipe(facts: Mapping[str, Any]) -> dict[str, Any]:
     model = _mapping(model, "init_args") or model
     objectives = config.get("objectives")
     listed = objectives if isinstance(objectives, list) else []
+    optimizer = _plugin(model["optimizer"]) if model.get("optimizer") else ""
+    # Zero is a seed like any other.
     seed = facts.get("seed")
+    if seed is None:
+        seed = ""
     return {
         "data": facts.get("data") or "",
         "steps": config.get("steps", ""),
         "objectives": ", ".join(map(_plugin, listed)),
-        "optimizer": _plugin(model["optimizer"]) if model.get("optimizer") else "",
-        "seed": "" if seed is None else seed,
+        "optimizer": optimizer,
+        "seed": seed,
     }
 
 

@@ -110,6 +110,8 @@ def _examples(model: Model, tower: TextTower) -> tuple[tuple[Tensor, ...], tuple
     pixels = torch.randn(2, *image_shape, generator=generator)
     last_id = tower.embedding.num_embeddings - 1
     ids = torch.randint(1, last_id, (2, tower.positions), generator=generator)
+
+    # A short caption beside a full one shows a graph that ignores the mask.
     mask = torch.ones_like(ids)
     one_word = sum(model.backbone.text_special) + 1
     mask[1, one_word:] = 0

@@ -78,8 +78,12 @@ class Model:
     @property
     def trained_parameters(self) -> int:
         """Number of the parameters that were trained."""
-        parts = () if self.untrained else (self.backbone, self.adapter)
-        return sum(p.numel() for part in parts for p in part.parameters() if p.requires_grad)
+        if self.untrained:
+            return 0
+        count = 0
+        for part in (self.backbone, self.adapter):
+            count += sum(weight.numel() for weight in part.parameters() if weight.requires_grad)
+        return count
 
     @property
     def device(self) -> torch.device:
@@ -125,12 +129,9 @@ class Model:
         # An image model with a classifier scores the names of its classes.
         classifies = not self.backbone.encodes_texts and self.backbone.labels
         kind = ClassScorer if classifies else Scorer
-        return kind(
-            self.backbone,
-            self.adapter,
-            store,
-            self.batch_size if batch_size is None else batch_size,
-        )
+        if batch_size is None:
+            batch_size = self.batch_size
+        return kind(self.backbone, self.adapter, store, batch_size)
 
     def score(self, images: Images, texts: Texts) -> Float[Tensor, "N M"]:
         """Scores N images against M captions; higher is a better fit."""

@@ -30,7 +30,8 @@ _OWNER: ContextVar[str] = ContextVar("owner", default="")
 
 class _Rate(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text("" if task.speed is None else f"{task.speed:,.4g}/s")
+        rate = "" if task.speed is None else f"{task.speed:,.4g}/s"
+        return Text(rate)
 
 
 class _Bars(Progress):

@@ -43,11 +43,15 @@ def first_wrong_record(
     owners = batch.targets.same_group[:, layout.texts]
     certain = images | (owners & texts).any(dim=1)
     possible = (~shard.rows.values.isfinite()).any(dim=1)
-    by_rank = group.objects((_first_key(certain, batch), _first_key(possible, batch)))
+
     # Certain causes of any rank come before possible ones.
+    first_keys = (_first_key(certain, batch), _first_key(possible, batch))
+    by_rank = group.objects(first_keys)
     certain_keys, possible_keys = zip(*by_rank, strict=True)
-    keys = filter(None, [*certain_keys, *possible_keys])
-    return next(keys, batch.keys[0])
+    for key in (*certain_keys, *possible_keys):
+        if key:
+            return key
+    return batch.keys[0]
 
 
 def _none_finite(

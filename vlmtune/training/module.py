@@ -245,10 +245,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             key = first_wrong_record(shard, batch, layout, group)
             wanted = f"finite scores for {', '.join(names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
+
+        # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
         parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
         losses = group.sum(parts.detach())
         self._check_losses(losses, names, batch, group)
-        # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
         weights = parts.new_tensor([objective.weight for objective in objectives])
         logged = {"batch_size": len(batch.keys), "sync_dist": stage == "val"}
         for name, loss in zip(names, losses, strict=True):

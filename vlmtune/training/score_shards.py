@@ -117,12 +117,16 @@ def with_reference(
     # Gathered after they are normalised, so that each rank normalises only its own.
     image = normalize(image, dim=-1)
     text = normalize(text[layout.texts], dim=-1)
-    reference = scale * image @ group.gather(text).transpose(0, 1) + bias
+    all_texts = group.gather(text)
+    reference = scale * image @ all_texts.transpose(0, 1) + bias
     rows = replace(shard.rows, reference=reference)
+    # On one rank rows and columns are the same matrix.
     if group.size == 1:
         return replace(shard, rows=rows, columns=rows)
-    reference = scale * group.gather(image) @ text.transpose(0, 1) + bias
-    return replace(shard, rows=rows, columns=replace(shard.columns, reference=reference))
+    all_images = group.gather(image)
+    reference = scale * all_images @ text.transpose(0, 1) + bias
+    columns = replace(shard.columns, reference=reference)
+    return replace(shard, rows=rows, columns=columns)
 
 
 def gather_all(shard: ScoreShard, group: ProcessGroup) -> tuple[Scores, Targets]:

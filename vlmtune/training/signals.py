@@ -39,7 +39,9 @@ class Stopped(SystemExit):
     def __init__(
         self, number: int, path: Path | None = None, step: int = 0, code: int | None = None
     ) -> None:
-        super().__init__(128 + number if code is None else code)
+        if code is None:
+            code = 128 + number
+        super().__init__(code)
         self.signal, self.path, self.step = signal.Signals(number), path, step
 
 
@@ -101,7 +103,8 @@ class Signals(_SignalConnector):
         if agreed[0] != getattr(signal, "SIGUSR1", None):
             self.trainer.save_checkpoint(path)
             self._training = False
-            raise Stopped(agreed[0], path, step, 0 if self._is_child() else None)
+            code = 0 if self._is_child() else None
+            raise Stopped(agreed[0], path, step, code)
         if slurm:
             self._slurm_sigusr_handler_fn(agreed[0], None)  # type: ignore[arg-type]
             raise Stopped(agreed[0], path, step, 0)

@@ -1,4 +1,8 @@
-"""ALBEF-style fusion: a [CLS] token and the text attend to the image."""
+"""ALBEF-style fusion: a [CLS] token and the text attend to the image.
+
+In: image tokens and text tokens. Out: a [CLS] token of each pair.
+Never: an image token that sees a text.
+"""
 
 import torch
 from typing_extensions import override

@@ -38,6 +38,7 @@ def attend(
     mask: Mask,
 ) -> Float[Tensor, "n rows w"]:
     """Multi-head attention of projected queries, keys and values, and the output projection."""
+    # (n, heads, tokens, width of a head), as torch's kernels expect it.
     heads = attention.num_heads
     query = query.unflatten(-1, (heads, -1)).transpose(1, 2)
     key = key.unflatten(-1, (heads, -1)).transpose(1, 2)
@@ -46,7 +47,8 @@ def attend(
         mask = mask[:, None, None, :]
     dropout = attention.dropout if attention.training else 0.0
     out = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
-    return attention.out_proj(out.transpose(1, 2).flatten(2))
+    joined = out.transpose(1, 2).flatten(2)
+    return attention.out_proj(joined)
 
 
 def fold(

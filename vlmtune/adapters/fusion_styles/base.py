@@ -105,12 +105,16 @@ class JointEncoderStyle(FusionStyle):
         query, text_key, _, _ = text.values.chunk(4, dim=2)
         _, image_key, _, _ = image.values.chunk(4, dim=2)
         key = torch.cat([image_key, text_key], dim=1)
+
         # (P, heads, tokens, width of a head)
         query = query.unflatten(2, (heads, -1)).transpose(1, 2)
         key = key.unflatten(2, (heads, -1)).transpose(1, 2)
         logits = query @ key.mT / math.sqrt(query.shape[3])
+
+        # The softmax runs over words and patches, as in the encoder; only then are patches cut out.
         mask = torch.cat([image.mask, text.mask], dim=1)
-        weights = masked_softmax(logits, mask[:, None, None], dim=3).mean(dim=1)
+        weights = masked_softmax(logits, mask[:, None, None], dim=3)
+        weights = weights.mean(dim=1)
         read = weights[:, :, : image.token_count]
         return read / read.sum(dim=2, keepdim=True)
 

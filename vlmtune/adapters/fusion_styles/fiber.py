@@ -1,4 +1,8 @@
-"""FIBER-style fusion: the text attends to the image and the image to the text."""
+"""FIBER-style fusion: the text attends to the image and the image to the text.
+
+In: image tokens and text tokens. Out: two [CLS] tokens of each pair, one of each direction.
+Never: an encoder that sees both modalities.
+"""
 
 import torch
 from jaxtyping import Bool

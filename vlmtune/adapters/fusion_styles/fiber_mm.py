@@ -1,4 +1,8 @@
-"""FIBER-MM fusion: FIBER's two directions over tokens that attended to each other."""
+"""FIBER-MM fusion: FIBER's two directions over tokens that attended to each other.
+
+In: image tokens and text tokens. Out: two [CLS] tokens of each pair, one of each direction.
+Never: an encoder of one modality alone.
+"""
 
 from typing_extensions import override
 

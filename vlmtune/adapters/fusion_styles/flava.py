@@ -1,4 +1,8 @@
-"""FLAVA-style fusion: self-attention over a [CLS] token, image tokens and text tokens."""
+"""FLAVA-style fusion: self-attention over a [CLS] token, image tokens and text tokens.
+
+In: image tokens and text tokens. Out: a [CLS] token of each pair.
+Never: a decoder; the encoder reads all tokens at once.
+"""
 
 from typing_extensions import override
 

@@ -1,4 +1,8 @@
-"""MDETR-style fusion: a [CLS] token reads image and text tokens that attended to each other."""
+"""MDETR-style fusion: a [CLS] token reads image and text tokens that attended to each other.
+
+In: image tokens and text tokens. Out: the [CLS] tokens of each pair, one by default.
+Never: an image or text token that sees [CLS].
+"""
 
 from pydantic import PositiveInt
 from typing_extensions import override

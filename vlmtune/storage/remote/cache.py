@@ -251,7 +251,9 @@ class FileCache:
     def _locked(self, key: str, wait: bool = True) -> Iterator[None]:
         """Holds the lock of a file, or that of the whole folder for the key ""."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.folder / f"{key or 'all'}.lock", timeout=-1 if wait else 0):
+        file = self.folder / f"{key or 'all'}.lock"
+        timeout = -1 if wait else 0
+        with FileLock(file, timeout=timeout):
             yield
 
     @contextlib.contextmanager

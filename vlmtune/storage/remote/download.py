@@ -145,7 +145,8 @@ class _Progress(Callback):
 def _try(address: Address, name: str, file: Path, size: int | None, timeout: float) -> None:
     """Runs one try in a thread, and gives it up when nothing comes."""
     system, folder = file_system(address, timeout)
-    progress = _Progress(LARGEST_UNKNOWN if size is None else size)
+    limit = LARGEST_UNKNOWN if size is None else size
+    progress = _Progress(limit)
     # The file system of the hub has a fast path of its own, which takes no callback.
     options = {} if address.scheme == "hf" else {"callback": progress}
     done, failures = threading.Event(), []

@@ -108,8 +108,10 @@ class RemoteFolder:
                 f"expected the sha256 of {name} in the manifest of {self}, got {sha256[:80]!r}: "
                 "build the shards again"
             )
-        key = sha256 if checked else self._digest(f"{name} {size} {sha256}")
-        return RemoteFile(self, name, size, key, sha256 if checked else None)
+        if checked:
+            return RemoteFile(self, name, size, sha256, sha256)
+        key = self._digest(f"{name} {size} {sha256}")
+        return RemoteFile(self, name, size, key, None)
 
     def _digest(self, what: str) -> str:
         """Identifies something of this folder: another user or query may get another content."""
