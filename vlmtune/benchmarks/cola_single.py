@@ -147,10 +147,12 @@ class ColaSingle(Benchmark[QueryItems]):
         stated = queries.attributes[queries.attributes >= 0]
         for number in stated.unique().tolist():
             subsets[f"/attributes={number}"] = queries.attributes == number
+        texts = spelled(queries.texts) if self.strict else queries.texts
+        pairs = None if self.standard else queries.ranked.nonzero()
         return QueryItems(
             images=queries.images,
-            texts=spelled(queries.texts) if self.strict else queries.texts,
-            pairs=None if self.standard else queries.ranked.nonzero(),
+            texts=texts,
+            pairs=pairs,
             clusters=torch.arange(len(queries.texts)),
             compared=(),
             queries=queries,

@@ -1,4 +1,4 @@
-"""PUG: Animals: do embeddings change alike where background, size or texture of an animal changes?
+"""PUG: Animals: tests whether embeddings change alike where an animal or its background changes.
 
 In: the csv, and embeddings of its images and captions. Out: mean cosines. Never: scores.
 

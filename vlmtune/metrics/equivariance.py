@@ -1,4 +1,4 @@
-r"""Equivariance of embeddings: does the same change of a factor change them alike?
+r"""Equivariance of embeddings: the same change of a factor should change them alike.
 
 In: embeddings before and after a change. Out: cosines of their differences, and the mean with its
 interval.

@@ -372,7 +372,8 @@ def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bo
     # A true candidate without a rival is its own.
     rival = torch.where(is_true.all(dim=1), best, rival)
     pair = torch.stack([best, rival], dim=1)
-    ranks = true_ranks(values, is_true, "wrong" if strict else "first")
+    ties = "wrong" if strict else "first"
+    ranks = true_ranks(values, is_true, ties)
     return Ranks(ranks, pair, values.gather(1, pair).double())
 
 
