@@ -65,7 +65,8 @@ def agreement(one: Float[Tensor, "n d"], other: Float[Tensor, "n d"]) -> Float[T
         >>> agreement(torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 3.0]]))
         tensor([0.7071], dtype=torch.float64)
     """
-    one, other = normalize(one.double(), dim=1), normalize(other.double(), dim=1)
+    one = normalize(one.double(), dim=1)
+    other = normalize(other.double(), dim=1)
     return (one * other).sum(dim=1)
 
 

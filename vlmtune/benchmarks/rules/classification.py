@@ -209,7 +209,8 @@ class Classification(Benchmark[ClassItems]):
     def run(self, score: PairScorer | MatrixFunction | ImageClassifier) -> Result:
         if isinstance(score, ImageClassifier):
             return self._by_classifier(score)
-        items, score = self.items, pair_scorer(score)
+        items = self.items
+        score = pair_scorer(score)
         ranks = []
         for bank in items.banks:
             texts = [items.texts[j] for j in bank.texts.tolist()]
@@ -237,7 +238,8 @@ class Classification(Benchmark[ClassItems]):
         return self._evaluate_ranks(ranks)
 
     def _by_classifier(self, score: ImageClassifier) -> Result:
-        images, outputs = self.items.images, self.outputs(score.labels)
+        images = self.items.images
+        outputs = self.outputs(score.labels)
         values = score.class_scores(images, outputs)
         check_scores(values, (len(images), len(outputs)), self.name)
         return self.ranked(values[self.items.banks[0].images])
