@@ -4,7 +4,8 @@ In: modules. Out: nothing. Never: a lasting change of their modes.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import torch
 from torch import nn
@@ -22,8 +23,10 @@ def evaluation_mode(*modules: nn.Module, recurse: bool = True) -> Iterator[None]
         >>> dropout.training
         True
     """
+    parts: Iterable[nn.Module] = modules
+    if recurse:
+        parts = chain.from_iterable(module.modules() for module in modules)
     # Only modules in training mode are noted, so that the block gives each its own mode back.
-    parts = (part for module in modules for part in (module.modules() if recurse else [module]))
     training = [part for part in parts if part.training]
     for part in training:
         part.training = False

@@ -92,4 +92,8 @@ class _LongWords:
     """Takes long words for nouns: enough of a tagger for a fixture."""
 
     def tag(self, words: Sequence[str]) -> list[str]:
-        return ["NOUN" if len(word) > 3 else "DET" for word in words]
+        tags = []
+        for word in words:
+            tag = "NOUN" if len(word) > 3 else "DET"
+            tags.append(tag)
+        return tags

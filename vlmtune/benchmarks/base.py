@@ -139,7 +139,9 @@ class Benchmark(Configured, ABC, Generic[I]):
         """The items as arrays; the files are read once, at the first access."""
         read = self.read()
         # Without `limit_per_group` all items are one group, whatever groups they report by.
-        groups = [item.group if self.limit_per_group else "" for item in read]
+        groups = [""] * len(read)
+        if self.limit_per_group:
+            groups = [item.group for item in read]
         rows = [read[i] for i in sample(groups, self.limit, self.seed)]
         if not rows:
             raise UserError(
@@ -199,15 +201,17 @@ class Benchmark(Configured, ABC, Generic[I]):
         **more: Any,
     ) -> Result:
         """Makes the result; `more` are further fields of it."""
+        convention = "strict" if self.strict else "reference"
+        numbers = () if clusters is None else tuple(clusters.tolist())
         return Result(
             benchmark=self.name,
             version=self.version,
             primary=self.primary,
             metrics=metrics,
             citation=self.citation,
-            convention="strict" if self.strict else "reference",
+            convention=convention,
             outcomes=tuple(outcomes.tolist()),
-            clusters=() if clusters is None else tuple(clusters.tolist()),
+            clusters=numbers,
             **more,
         )
 

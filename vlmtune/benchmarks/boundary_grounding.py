@@ -1,4 +1,4 @@
-"""Video boundary grounding: between which frames does the state change?
+"""Video boundary grounding: finds between which frames the state changes.
 
 In: boundaries with captions, and frames. Out: accuracies by distance in seconds. Never: a guess
 between frames that are not adjacent.

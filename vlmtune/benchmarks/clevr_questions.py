@@ -152,7 +152,8 @@ class ClevrQuestions(MultipleChoice):
 
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
-        result, items = super().evaluate(scores), self._questions
+        result = super().evaluate(scores)
+        items = self._questions
         clusters = self.items.clusters
         chance = float(self.items.chance().mean())
         types = [item.group for item in items]

@@ -135,7 +135,8 @@ class ClevrStatements(MultipleChoice):
 
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
-        result, clusters = super().evaluate(scores), self.items.clusters
+        result = super().evaluate(scores)
+        clusters = self.items.clusters
         outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
         rows: dict[tuple[str, str], list[int]] = defaultdict(list)
         for number, item in enumerate(self._statements):

@@ -144,7 +144,8 @@ def spelled(texts: Sequence[str]) -> tuple[str, ...]:
     queries = []
     for text, short in zip(texts, shortened, strict=True):
         is_distinct = short and times[short] == 1
-        queries.append(short if is_distinct else _plain(text))
+        query = short if is_distinct else _plain(text)
+        queries.append(query)
     return tuple(queries)
 
 
@@ -181,7 +182,10 @@ def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tenso
         mentioned_words: set[str] = set()
         for label in objects:
             for atom in _atoms(label):
-                mentioned_words.update(atom.split() if loose else (atom,))
+                if loose:
+                    mentioned_words.update(atom.split())
+                else:
+                    mentioned_words.add(atom)
         return mentioned_words
 
     queries = [words([label]) for label in labels]

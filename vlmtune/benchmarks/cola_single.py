@@ -147,10 +147,12 @@ class ColaSingle(Benchmark[QueryItems]):
         stated = queries.attributes[queries.attributes >= 0]
         for number in stated.unique().tolist():
             subsets[f"/attributes={number}"] = queries.attributes == number
+        texts = spelled(queries.texts) if self.strict else queries.texts
+        pairs = None if self.standard else queries.ranked.nonzero()
         return QueryItems(
             images=queries.images,
-            texts=spelled(queries.texts) if self.strict else queries.texts,
-            pairs=None if self.standard else queries.ranked.nonzero(),
+            texts=texts,
+            pairs=pairs,
             clusters=torch.arange(len(queries.texts)),
             compared=(),
             queries=queries,
@@ -159,7 +161,8 @@ class ColaSingle(Benchmark[QueryItems]):
 
     @override
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
-        queries, values = self.items.queries, self._in_columns(scores)
+        queries = self.items.queries
+        values = self._in_columns(scores)
         precision = self._precision(values)
         metrics = {"map": _mean(precision)}
         for part, members in self.items.subsets.items():
@@ -177,7 +180,8 @@ class ColaSingle(Benchmark[QueryItems]):
 
     def _in_columns(self, scores: Float[Tensor, "P"] | Float[Tensor, "N C"]) -> Tensor:
         """The scores with a row for each image and a column for each query."""
-        scores, queries = scores.detach().cpu().double(), self.items.queries
+        scores = scores.detach().cpu().double()
+        queries = self.items.queries
         if self.items.pairs is None:
             return scores
         # No metric reads the other pairs; NaN would raise if one did.
@@ -197,7 +201,8 @@ class ColaSingle(Benchmark[QueryItems]):
 
         Without a true image in the hard set (convention "reference") the rank is the last.
         """
-        items, values = self.items, self._in_columns(scores)
+        items = self.items
+        values = self._in_columns(scores)
         counted = self._precision(values).counted.nonzero()[:, 0].tolist()
         rows = []
         for c, precision in zip(counted, result.outcomes, strict=True):

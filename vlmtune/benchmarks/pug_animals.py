@@ -1,4 +1,4 @@
-"""PUG: Animals: do embeddings change alike where background, size or texture of an animal changes?
+"""PUG: Animals: tests whether embeddings change alike where an animal or its background changes.
 
 In: the csv, and embeddings of its images and captions. Out: mean cosines. Never: scores.
 
@@ -113,7 +113,8 @@ class PugAnimals(Benchmark[AnimalItems]):
         sizes, angles, textures = (0.7, 1.3), (0, 45), ("Default", "Sky")
         rows = []
         for i, values in enumerate(itertools.product(worlds, animals, sizes, angles, textures)):
-            file, animal = f"{i}.png", str(values[1])
+            file = f"{i}.png"
+            animal = str(values[1])
             rows.append((file, *values))
             write_image(folder / animal / file, 5 * i, 250 - 5 * i, i)
         return cls(write_csv(folder / "labels_pug_animal.csv", COLUMNS, rows), str(folder))

@@ -152,7 +152,9 @@ def _scene(values: dict[str, str]) -> _Scene:
     for name in COLUMNS:
         text = " ".join(values[name].split())
         # pandas may write an empty cell as "nan".
-        cells.append("" if text.lower() == "nan" else text)
+        if text.lower() == "nan":
+            text = ""
+        cells.append(text)
     relation, caption, alternative, negative, file = cells
     return _Scene(file.lstrip("/"), relation, caption, alternative, negative)
 

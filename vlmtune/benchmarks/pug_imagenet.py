@@ -194,5 +194,8 @@ class PugImageNet(Classification):
             count = len(set(ids) & set(self._labels))
             raise file_error(self.mapping, layout, f"{len(ids)} of which {count} are folders")
         classes = class_of_id(ids, IDS).tolist()
-        labels = [None if number < 0 else self._labels[number] for number in classes]
-        return list(zip(names, labels, strict=True))
+        labelled = []
+        for name, number in zip(names, classes, strict=True):
+            label = None if number < 0 else self._labels[number]
+            labelled.append((name, label))
+        return labelled

@@ -147,7 +147,9 @@ class Valse(MultipleChoice):
                 cells = []
                 for name in ("image_file", "caption", "foil"):
                     cell = row.get(name)
-                    cells.append(cell[0] if isinstance(cell, list) and cell else cell)
+                    if isinstance(cell, list) and cell:
+                        cell = cell[0]
+                    cells.append(cell)
                 image, caption, foil = cells
                 if not all(map(is_text, cells)) or caption == foil:
                     came = f"row {key!r} with {str(cells)[:80]}"

@@ -147,9 +147,11 @@ class _Pieces:
         """Computes a piece, unless another process does."""
         self.folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(self.folder / f"{piece:04d}.held")
+        # With -1, the lock is waited for without end.
+        timeout = -1 if wait else 0
         try:
-            # The lock ends with its process, so a killed one leaves its piece to others.
-            held.acquire(timeout=-1 if wait else 0)
+            # The lock ends with its process, so a killed process leaves its piece to others.
+            held.acquire(timeout=timeout)
         except (Timeout, FileNotFoundError):
             return
         try:

@@ -89,7 +89,8 @@ class FeatureStore:
             raise DamagedError("meta.json contradicts itself") from error
         counts = []
         for values, offsets in self._pieces:
-            counts.append(len(values) if offsets is None else len(offsets) - 1)
+            rows = len(values) if offsets is None else len(offsets) - 1
+            counts.append(rows)
         if sum(counts) != len(self.ids):
             raise DamagedError("meta.json contradicts itself")
         self._starts = torch.tensor([0, *counts]).cumsum(0)

@@ -1,4 +1,4 @@
-r"""Equivariance of embeddings: does the same change of a factor change them alike?
+r"""Equivariance of embeddings: the same change of a factor should change them alike.
 
 In: embeddings before and after a change. Out: cosines of their differences, and the mean with its
 interval.
@@ -65,7 +65,8 @@ def agreement(one: Float[Tensor, "n d"], other: Float[Tensor, "n d"]) -> Float[T
         >>> agreement(torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 3.0]]))
         tensor([0.7071], dtype=torch.float64)
     """
-    one, other = normalize(one.double(), dim=1), normalize(other.double(), dim=1)
+    one = normalize(one.double(), dim=1)
+    other = normalize(other.double(), dim=1)
     return (one * other).sum(dim=1)
 
 

@@ -110,7 +110,8 @@ class _Builder:
             if leftover != self.tiles:
                 remove(leftover)
         self.tiles.mkdir(exist_ok=True)
-        n, size = len(self.images), self.key.tile
+        n = len(self.images)
+        size = self.key.tile
         # A tile at a time on disk: what a killed build finished is not computed again.
         bank: Tensor | None = None
         counts = []
@@ -222,7 +223,8 @@ def nearest(
         >>> nearest(torch.eye(3), range(1), 2)[0]
         tensor([[1, 2]])
     """
-    queries, device = bank[rows.start : rows.stop].float(), bank.device
+    queries = bank[rows.start : rows.stop].float()
+    device = bank.device
     query_rows = torch.arange(rows.start, rows.stop, device=device)[:, None]
     # The best so far of each query: none at first.
     cosines = queries.new_empty(len(rows), 0)

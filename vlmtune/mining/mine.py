@@ -50,7 +50,8 @@ def mine(
     fingerprint = compared.backbone.fingerprint if frozen else compared.digest()
     scorer, score = "", None
     if scored is not None:
-        scorer, score = scored.digest(), _score(scored, known, batch_size)
+        scorer = scored.digest()
+        score = _score(scored, known, batch_size)
     key = CacheKey(fingerprint, scorer, known.digest, neighbours)
     digests = image_digests(known.images)
     stored = _store(store or out, compared, fingerprint, known, digests, batch_size)

@@ -112,7 +112,8 @@ class MinedNeighbours(BatchNeighbours):
         assert self._index is not None
         # A record is added once, for the first group that draws it.
         present = set(chain.from_iterable(map(self._records, groups)))
-        extended, damaged = list(groups), []
+        extended = list(groups)
+        damaged = []
         for group in groups:
             missing = self.count
             for number in self._draw(group, f"{seed}/{epoch}/{group.key}/{group.image_ids}"):

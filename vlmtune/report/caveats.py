@@ -91,7 +91,8 @@ def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
         if metric is None or not beats_chance(metric):
             continue
         # The model with images must do better than this one to show that it looks at them.
-        name, reached = runs[i].name, number(metric.value, metric.unit)
+        name = runs[i].name
+        reached = number(metric.value, metric.unit)
         lines.append(
             f"{name} reaches {reached} [{interval(metric)}], chance is {chance(metric)}: captions "
             "give some answers away without the image"
@@ -135,7 +136,8 @@ def _few_captions(head: Row, runs: Sequence[RunReport]) -> list[str]:
     """Benchmarks whose items have few captions, however many images."""
     sizes = set()
     for result in chain.from_iterable(run.results for run in runs):
-        n, sets = len(result.caption_sets), len(set(result.caption_sets))
+        n = len(result.caption_sets)
+        sets = len(set(result.caption_sets))
         if result.benchmark == head.benchmark and 0 < sets < FEW and sets < n:
             sizes.add((n, sets))
     return [f"only {sets} different sets of captions for {n} items" for n, sets in sorted(sizes)]

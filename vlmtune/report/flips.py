@@ -41,7 +41,8 @@ def flips(
         most_shown = group.numbers[:SHOWN]
         sizes.append(sum(_pictures(group.rows[i]) for i in most_shown))
     # All groups read their pictures through one cache: most occur in several.
-    most, thumbnails = quota(sizes, PICTURES), Thumbnails()
+    most = quota(sizes, PICTURES)
+    thumbnails = Thumbnails()
     out = []
     for group in chosen:
         shown = _fitting(group.rows, group.numbers, most)
@@ -76,7 +77,8 @@ def _compared(
     base = {result.benchmark: result for result in runs[first].results}
     out: list[_Group] = []
     for one in comparisons:
-        result, old = one.result, base.get(one.result.benchmark)
+        result = one.result
+        old = base.get(one.result.benchmark)
         here = _rows(items, runs[one.run].name, result.benchmark)
         there = _rows(items, runs[first].name, result.benchmark)
         rows = here or there  # either run's file shows what the items are

@@ -19,7 +19,8 @@ def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
         >>> [[cell["wrong"] for cell in row] for row in cells]  # 1.0 is above 0.75
         [[False, True], [False, False]]
     """
-    low, spread = min(scores), (max(scores) - min(scores)) or 1.0
+    low = min(scores)
+    spread = (max(scores) - min(scores)) or 1.0
     # Both true pairs must score above a false one.
     rivals = min(scores[0], scores[3])
     cells = []

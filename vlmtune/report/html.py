@@ -63,7 +63,9 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
     environment.filters |= {"count": table.count, "duration": table.duration, "breaks": _breaks}
     # The policy of the page allows this script alone, by its digest.
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    views, parts, notes = Views(runs), sections(runs), caveats(runs)
+    views = Views(runs)
+    parts = sections(runs)
+    notes = caveats(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
     lengths = changes([(one.change or 0.0, one.metric.unit) for one in comparisons])
@@ -202,7 +204,8 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
     """One plot for each curve with a finite value; of a benchmark only the primary metric."""
-    minor, names = set(), dict[str, None]()
+    minor = set()
+    names = dict[str, None]()
     for run in runs:
         for result in run.results:
             others = result.metrics.keys() - {result.primary}

@@ -129,7 +129,8 @@ def _mean(
     groups: ItemGroups | None,
     unit: str,
 ) -> MetricValue:
-    values, clusters = torch.tensor(outcomes, dtype=torch.float64), torch.tensor(ways).T
+    values = torch.tensor(outcomes, dtype=torch.float64)
+    clusters = torch.tensor(ways).T
     if unit == "cosine":
         return bootstrap_mean(values, unit="cosine")
     if groups is None:

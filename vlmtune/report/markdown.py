@@ -46,7 +46,8 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
     (`groups` of `flips`), caveats, one table for each benchmark, provenance, sources.
     """
     table.check_runs(runs)
-    parts, comparisons = table.sections(runs), compare_with_first(runs)
+    parts = table.sections(runs)
+    comparisons = compare_with_first(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     lines = ["# vlmtune report", "", *_primary(runs, primary), "", NOTE, ""]
     if any(run.text_only for run in runs):

@@ -111,7 +111,8 @@ def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int
     for numbers, colour in zip(values, colours, strict=True):
         if numbers:
             arrays.append((np.asarray(numbers), colour))
-    left, right = min(array.min() for array, _ in arrays), max(array.max() for array, _ in arrays)
+    left = min(array.min() for array, _ in arrays)
+    right = max(array.max() for array, _ in arrays)
     # A little room at both ends, for the tails of the curves.
     pad = 0.04 * (right - left) or 0.5
     grid = np.linspace(left - pad, right + pad, POINTS)

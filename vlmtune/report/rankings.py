@@ -59,8 +59,13 @@ def _ranking(
         columns.append(_cells(scores, true))
     last = len(true) + 1  # where a run has no score
 
-    def order(line: Mapping[str, Any]) -> list[int]:  # in the last run, then in those before it
-        return [cell["rank"] if cell else last for cell in reversed(line["cells"])]
+    def order(line: Mapping[str, Any]) -> list[int]:
+        """The ranks of a candidate from the last run to the first."""
+        ranks = []
+        for cell in reversed(line["cells"]):
+            rank = cell["rank"] if cell else last
+            ranks.append(rank)
+        return ranks
 
     # A candidate without a score in any run was not compared.
     rows = []

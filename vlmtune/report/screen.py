@@ -54,7 +54,8 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
     shown = [row for row in rows(runs) if row.primary or (whole and _of_all_items(row))]
     if title is not None:
         console().print(title, markup=False)
-    table, screen = _side_by_side(runs, shown, whole), console()
+    table = _side_by_side(runs, shown, whole)
+    screen = console()
     # As wide as it would like to be: rich squeezes what it prints into the screen.
     width = screen.measure(table, options=screen.options.update(width=WIDE)).maximum
     if width > screen.width and len(runs) > 1:

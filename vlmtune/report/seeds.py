@@ -66,7 +66,8 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
         else:
             reason = f"{len(several)} of {len(runs)} seeds have it, in {len(keys)} versions"
             missing.append((benchmark, reason))
-    first, seconds = runs[0].provenance, sum(run.provenance.seconds for run in runs)
+    first = runs[0].provenance
+    seconds = sum(run.provenance.seconds for run in runs)
     return SeededRun(
         name=f"{name} (mean and range of {len(runs)} seeds)",
         provenance=replace(first, seed=None, seconds=seconds),

@@ -133,7 +133,8 @@ class _Parts:
 
     def __init__(self, folder: Path, listed: Listed) -> None:
         self.folder, self.names = folder, list(listed["parts"])
-        self.key, self.ids = part_key(listed["model"]["identity"]), set[str]()
+        self.key = part_key(listed["model"]["identity"])
+        self.ids = set[str]()
         for name in self.names:
             try:
                 self.ids |= set(Part(folder / name, self.key).ids)

@@ -122,7 +122,8 @@ class Index:
     @classmethod
     def _read(cls, folder: Path, listed: Listed, encoder: IndexEncoder) -> "Index":
         """Opens the folders of a list."""
-        identity, faiss = listed["model"]["identity"], _faiss()
+        identity = listed["model"]["identity"]
+        faiss = _faiss()
         index = cls(folder, [Path(path) for path in listed["images"]], encoder)
         positions: dict[str, tuple[int, int]] = {}
         for number, name in enumerate(listed["parts"]):

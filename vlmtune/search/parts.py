@@ -77,8 +77,10 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
         return []
     with write_atomically(path) as temporary, contextlib.ExitStack() as stack:
         temporary.mkdir()
-        writer, ids = FolderWriter(temporary, stack), []
-        lengths, facts = [torch.zeros(1, dtype=torch.int64)], _facts(first)
+        writer = FolderWriter(temporary, stack)
+        ids = []
+        lengths = [torch.zeros(1, dtype=torch.int64)]
+        facts = _facts(first)
         for chunk in _chain(first, waiting):
             ids += chunk.ids
             writer.append("vectors.bin", as_bytes(chunk.vectors))
@@ -134,7 +136,8 @@ class Part:
             self.pooled = self._mapped("pooled.bin", torch.float32, (rows, pooled))
         if tokens:
             self._offsets = self._mapped("offsets.bin", torch.int64, (rows + 1,))
-            total, lengths = int(self._offsets[-1]), self._offsets.diff()
+            total = int(self._offsets[-1])
+            lengths = self._offsets.diff()
             if int(self._offsets[0]) or bool((lengths < 1).any()):
                 raise DamagedError("offsets.bin contradicts itself")
             self._tokens = self._mapped("tokens.bin", torch.int8, (total, tokens))

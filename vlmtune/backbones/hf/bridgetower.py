@@ -86,11 +86,14 @@ class BridgeTower(HFDualEncoder):
             special=1,
             dtype=self._dtype,
         )
-        head = self.model.itc_text_head
+        text_head = self.model.itc_text_head
+        # A checkpoint without the contrastive heads has no head for its texts.
+        if text_head is None:
+            text_head = nn.Identity()
         text_tower = bert_tower(
             loaded.tokenizer,
             text,
-            nn.Identity() if head is None else head,
+            text_head,
             self._dtype,
             first_position=text.embeddings.padding_idx + 1,
         )

@@ -160,9 +160,10 @@ class Llava(HFBackbone):
     def _tokens(self, pixels: Pixels) -> Tokens:
         """The tokens of images that the language model reads."""
         output = self.model.model.get_image_features(pixels.to(self._dtype), return_dict=True)
-        # Empty batches have no rows to stack.
         rows = list(output.pooler_output)
-        return unmasked(torch.stack(rows) if rows else pixels.new_zeros(0, 1, self.embed_dim))
+        # An empty batch has no rows to stack.
+        tokens = torch.stack(rows) if rows else pixels.new_zeros(0, 1, self.embed_dim)
+        return unmasked(tokens)
 
     def _questions(self, texts: Sequence[str]) -> list[str]:
         return [self.prompt.replace(CAPTION, text) for text in texts]

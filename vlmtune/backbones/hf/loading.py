@@ -208,7 +208,12 @@ def _check_weights(model: str, network: nn.Module, report: dict[str, Any]) -> No
     The library would fill in random ones, and leave out those of more layers or of LoRA.
     """
     for fault in ("missing_keys", "mismatched_keys"):
-        names = sorted(x if isinstance(x, str) else str(x[0]) for x in report.get(fault) or ())
+        names = []
+        for entry in report.get(fault) or ():
+            # The library gives a missing weight as its name, a mismatched one as a tuple.
+            name = entry if isinstance(entry, str) else str(entry[0])
+            names.append(name)
+        names.sort()
         if names:
             raise UserError(
                 f"expected all weights of {model}, got {len(names)} {fault.replace('_', ' ')}, "

@@ -69,13 +69,15 @@ def load(
         with _connection(name, tag), _quiet():
             config = _checked_config(name, model)
             _check_activation(name, tag, file, config)
+            source = tag if ours or file is None else str(file)
+            preparation = None if file is None else preprocessing(name)
             network = open_clip.create_model(
                 name,
-                pretrained=tag if ours or file is None else str(file),
+                pretrained=source,
                 precision=precision,
                 pretrained_text=file is None,
                 force_image_size=image_size,
-                force_preprocess_cfg=preprocessing(name) if file is not None else None,
+                force_preprocess_cfg=preparation,
             )
             if image_size is not None:
                 _check_image_size(network, name, image_size)
@@ -124,7 +126,8 @@ def _described(file: Path, name: str) -> dict[str, str]:
 def _connection(name: str, tag: str | None) -> contextlib.AbstractContextManager[Any]:
     """A block that asks the hub, if it has the weights or the tokenizer of a model."""
     if name.startswith(HUB) or tag is not None:
-        return hub_or_cache(name if tag is None else f"{name} with pretrained={tag!r}")
+        source = name if tag is None else f"{name} with pretrained={tag!r}"
+        return hub_or_cache(source)
     text = (open_clip.get_model_config(name) or {}).get("text_cfg") or {}
     # With weights in a file, the tokenizer may still come from the hub.
     parts = {"hf_model_name", "hf_tokenizer_name"} & {*text}

@@ -209,7 +209,8 @@ class Classification(Benchmark[ClassItems]):
     def run(self, score: PairScorer | MatrixFunction | ImageClassifier) -> Result:
         if isinstance(score, ImageClassifier):
             return self._by_classifier(score)
-        items, score = self.items, pair_scorer(score)
+        items = self.items
+        score = pair_scorer(score)
         ranks = []
         for bank in items.banks:
             texts = [items.texts[j] for j in bank.texts.tolist()]
@@ -237,7 +238,8 @@ class Classification(Benchmark[ClassItems]):
         return self._evaluate_ranks(ranks)
 
     def _by_classifier(self, score: ImageClassifier) -> Result:
-        images, outputs = self.items.images, self.outputs(score.labels)
+        images = self.items.images
+        outputs = self.outputs(score.labels)
         values = score.class_scores(images, outputs)
         check_scores(values, (len(images), len(outputs)), self.name)
         return self.ranked(values[self.items.banks[0].images])
@@ -372,7 +374,8 @@ def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bo
     # A true candidate without a rival is its own.
     rival = torch.where(is_true.all(dim=1), best, rival)
     pair = torch.stack([best, rival], dim=1)
-    ranks = true_ranks(values, is_true, "wrong" if strict else "first")
+    ties = "wrong" if strict else "first"
+    ranks = true_ranks(values, is_true, ties)
     return Ranks(ranks, pair, values.gather(1, pair).double())
 
 

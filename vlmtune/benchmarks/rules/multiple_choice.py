@@ -262,7 +262,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         values[items.positions < 0] = -torch.inf
         chosen = _weakest_first(values, items.true_counts)
         ties = "wrong" if self.strict else self.reference_ties
-        credit, counted = choice_credit(chosen, ties), self.counted(values)
+        credit = choice_credit(chosen, ties)
+        counted = self.counted(values)
         macro = torch.where(counted, self._macro_members(items), -1)
         metrics = self._accuracies(credit, values, macro, counted)
         metrics |= self._ranks(chosen, ties)
@@ -292,7 +293,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         counted: Bool[Tensor, "n"],
     ) -> dict[str, MetricValue]:
         items, (key, macro_key) = self.items, self.keys
-        chance, clusters = items.chance(), items.clusters
+        chance = items.chance()
+        clusters = items.clusters
 
         def of(rows: Int[Tensor, "k"]) -> dict[str, MetricValue]:
             by_chance = float(chance[rows].mean())
@@ -321,7 +323,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         items = self.items
         if chosen.shape[1] < 3 or (items.true_counts > 1).any():
             return {}
-        sizes, ranks = items.sizes, choice_ranks(chosen, ties)
+        sizes = items.sizes
+        ranks = choice_ranks(chosen, ties)
         expected = float((sizes.double() + 1).mean()) / 2
         middle = float(ranks.quantile(0.5).floor())
         metrics = {
@@ -350,7 +353,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         return set(self.reference_groups(items.group_sizes())) & set(items.groups)
 
     def _example(self, values: Float[Tensor, "m"], item: int, correct: bool) -> Example:
-        items, true = self.items, int(self.items.true_counts[item])
+        items = self.items
+        true = int(self.items.true_counts[item])
         weakest = int(values[:true].argmin())
         rival = true + int(values[true:].argmax())
         if correct:

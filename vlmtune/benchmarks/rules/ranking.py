@@ -136,7 +136,8 @@ class Ranking(Benchmark[RankingItems]):
 
     @override
     def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
-        scores, items = scores.detach().cpu(), self.items
+        scores = scores.detach().cpu()
+        items = self.items
         sides = self._ranked(scores, 0, len(items.images))
         metrics: dict[str, MetricValue] = {}
         for key, side in sides.items():
@@ -168,7 +169,8 @@ class Ranking(Benchmark[RankingItems]):
         owners = items.owners[inside] - first
         columns = items.columns[inside]
         # In the reference convention a repeated caption is a candidate of its own.
-        used, positions = columns, torch.arange(len(columns))
+        used = columns
+        positions = torch.arange(len(columns))
         if strict:
             used, positions = columns.unique(return_inverse=True)
         rows = scores[first:last]
@@ -208,7 +210,8 @@ class Ranking(Benchmark[RankingItems]):
     @override
     def queries(self, result: Result, scores: Float[Tensor, "N M"]) -> tuple[Query, ...]:
         """The captions in the order of the file, then the images, as the part "image_to_text"."""
-        items, images = self.items, torch.arange(len(self.items.images))
+        items = self.items
+        images = torch.arange(len(self.items.images))
         sides = self._ranked(scores, 0, len(images))
         true = torch.zeros(items.shape, dtype=torch.bool)
         true[items.owners, items.columns] = True
