@@ -147,7 +147,9 @@ def _with_parents_options(child: inspect.Signature, parent: inspect.Signature) -
         for name, parameter in parent.parameters.items()
         if name not in child.parameters and parameter.default is not inspect.Parameter.empty
     ]
-    return child.replace(parameters=[*named, *inherited] if inherited else [*named, last])
+    if not inherited:
+        return child
+    return child.replace(parameters=[*named, *inherited])
 
 
 def instantiate(spec: Spec, base: type[T]) -> T:
@@ -236,7 +238,8 @@ def differences(here: Any, there: Any, key: str, where: str) -> list[str]:
     if here == there:
         return []
     if not (isinstance(here, Mapping) and isinstance(there, Mapping)):
-        first, second = ("nothing" if part is ABSENT else repr(part) for part in (here, there))
+        first = "nothing" if here is ABSENT else repr(here)
+        second = "nothing" if there is ABSENT else repr(there)
         return [f"{key} {first} here, {second} in {where}"]
     keys = dict.fromkeys([*here, *there])
     if here.get("class_path") != there.get("class_path"):

@@ -82,9 +82,9 @@ def _components(caption: Caption) -> int:
     labels = list(range(len(caption.nouns)))
     for i, _, j in caption.edges:
         # An edge joins two components: all nouns of the second take the label of the first.
-        kept, replaced = labels[i], labels[j]
+        kept, absorbed = labels[i], labels[j]
         for k, label in enumerate(labels):
-            if label == replaced:
+            if label == absorbed:
                 labels[k] = kept
     return len(set(labels))
 
