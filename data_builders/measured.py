@@ -58,7 +58,9 @@ def image_name(text: str, corpus: str | None = None) -> ImageName:
         >>> image_name("0003.jpg"), image_name("3", "COCO")
         (ImageName(stem='3', corpus=None), ImageName(stem='3', corpus='COCO'))
     """
-    path = PurePosixPath(urlsplit(text).path if "://" in text else text)
+    if "://" in text:
+        text = urlsplit(text).path
+    path = PurePosixPath(text)
     stem = path.stem if path.suffix.lower() in SUFFIXES else path.name
     for pattern, owner in ((_COCO_NAME, COCO), (_VISUAL7W_NAME, VISUAL_GENOME)):
         if match := pattern.fullmatch(stem):

@@ -54,7 +54,12 @@ class Builder(Configured, ABC):
         """
         files = list(dict.fromkeys(_argument_files(self.__dict__.get("init_args", {}))))
         names = Counter(file.name for file in files)
-        return {file.name if names[file.name] == 1 else str(file): file for file in files}
+        sources = {}
+        for file in files:
+            # Files of one name in several folders are told apart by their paths.
+            name = file.name if names[file.name] == 1 else str(file)
+            sources[name] = file
+        return sources
 
     def paper(self) -> str | None:
         """Returns what the paper of this corpus counts, for the build to print; None if unknown."""
@@ -234,8 +239,9 @@ class ShardBuilder(Builder):
         )
         for written in in_processes(write_shard, calls, workers):
             build.add(chunks.state(written))
-            for _ in range(written.info.records if written.info else 0):
-                tick()
+            if written.info:
+                for _ in range(written.info.records):
+                    tick()
         if not chunks.images:
             lines = self.left_out.lines
             first = f" ({len(lines)} left out, first {lines[0].text()})" if lines else ""
@@ -254,8 +260,10 @@ class ShardBuilder(Builder):
             key, ids = group.key, group.image_ids
             try:
                 check(group)
-                if key in keys or len(images) != len(ids):
-                    raise RecordError("twice" if key in keys else f"{len(images)} images for {ids}")
+                if key in keys:
+                    raise RecordError("twice")
+                if len(images) != len(ids):
+                    raise RecordError(f"{len(images)} images for {ids}")
             except RecordError as error:
                 raise UserError(
                     f"expected valid records from {type(self).__name__}, got {key!r} ({error}): "

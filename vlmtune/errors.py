@@ -1,4 +1,7 @@
-"""The one error a person sees: what was expected, what came, what to do."""
+"""The one error a person sees: what was expected, what came, what to do.
+
+In: the message of a failure. Out: an error whose text is one line.
+"""
 
 import re
 from typing import TypeVar

@@ -208,7 +208,13 @@ class Rows(ABC):
 
     def to(self: RowsT, device: torch.device | str, dtype: torch.dtype | None = None) -> RowsT:
         """Returns the rows on `device`, real-valued tensors as `dtype` unless it is None."""
-        return self.map(lambda x: x.to(device, dtype if x.is_floating_point() else None))
+
+        def moved(tensor: Tensor) -> Tensor:
+            if tensor.is_floating_point():
+                return tensor.to(device, dtype)
+            return tensor.to(device)
+
+        return self.map(moved)
 
 
 @dataclass(frozen=True)

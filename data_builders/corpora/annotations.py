@@ -325,9 +325,8 @@ class VisualGenomeGraphs(GraphReader):
                 if obj["names"]:
                     key = obj.get("object_id", -1 - k)  # files of one's own may lack the ids
                     objects[key] = (obj["names"][0], obj.get("attributes") or (), None)
-            keys = ("subject_id", "predicate", "object_id")
             rows = graph.get("relationships") or ()
-            relations = [tuple(row[key] for key in keys) for row in rows]
+            relations = [(row["subject_id"], row["predicate"], row["object_id"]) for row in rows]
             yield self._image(number, objects, file, relations)
 
 

@@ -142,11 +142,12 @@ def _scene(row: Mapping[str, str | None]) -> _Scene:
 
     captions = [" ".join(cell(column).split()) for column in ("caption", "alt_caption")]
     attributed = any([cell(column) for column in _ATTRIBUTES])
+    part = "attributes" if attributed else "relations"
     return _Scene(
         (row["filepath"] or "").strip().lstrip("/"),
         cell("filename_neg"),
         tuple(dict.fromkeys(filter(None, captions))),
-        "attributes" if attributed else "relations",
+        part,
     )
 
 

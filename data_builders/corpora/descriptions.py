@@ -109,7 +109,8 @@ class DescriptionsBuilder(ShardBuilder):
         # Drawn whether or not it is used, so that other exclusions leave the other nouns alone.
         dense = rng.random() < self.density
         forbidden = any(words <= obj.attributes for words in excluded.get(obj.name, ()))
-        return Query(obj.multi if dense and not forbidden else (), obj.name)
+        attributes = obj.multi if dense and not forbidden else ()
+        return Query(attributes, obj.name)
 
 
 def described(nouns: Sequence[Query]) -> str:

@@ -72,7 +72,9 @@ def words(names: Sequence[str]) -> dict[str, str]:
     """
     short = {name: _plain(re.sub(r"\([^()]*\)", " ", name)) for name in names}
     times = Counter(short.values())
-    return {name: text if times[text] == 1 else _plain(name) for name, text in short.items()}
+    # Names that would read the same keep their brackets, which tell them apart.
+    alike = {name: _plain(name) for name, text in short.items() if times[text] > 1}
+    return short | alike
 
 
 def _plain(name: str) -> str:

@@ -120,5 +120,9 @@ def words(name: str) -> str:
         >>> words("PolarBear"), words("Caribou_01")
         ('polar bear', 'caribou 01')
     """
-    spaced = "".join(f" {x}" if x.isupper() else x for x in name.replace("_", " "))
+    spaced = ""
+    for letter in name.replace("_", " "):
+        if letter.isupper():
+            spaced += " "
+        spaced += letter
     return " ".join(spaced.split()).lower()

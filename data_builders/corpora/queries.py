@@ -100,9 +100,11 @@ def sides(obj: AnnotatedObject) -> tuple[str, ...]:
     x, y = obj.center
     clear = []
     if abs(x - 0.5) >= _MARGIN:
-        clear.append("right" if x > 0.5 else "left")
+        side = "right" if x > 0.5 else "left"
+        clear.append(side)
     if abs(y - 0.5) >= _MARGIN:
-        clear.append("bottom" if y > 0.5 else "top")
+        side = "bottom" if y > 0.5 else "top"
+        clear.append(side)
     return tuple(clear)
 
 

@@ -64,7 +64,8 @@ class TableBuilder(ShardBuilder):
         super().__init__(records_per_shard)
         if not 0.0 <= held_out < 1.0:
             raise UserError(f"expected held_out from 0 to below 1, got {held_out}: correct it")
-        self.table = Table(Path(path), None if images is None else Path(images), columns)
+        folder = None if images is None else Path(images)
+        self.table = Table(Path(path), folder, columns)
         self.splits = None if splits is None else tuple(splits)
         self.held_out, self.measured = held_out, tuple(map(Path, measured))
         # The rows of each image, by its id: number, place and the name of the image.
@@ -87,7 +88,8 @@ class TableBuilder(ShardBuilder):
     @override
     def lines(self, image: str, source: bytes | Path, reason: str, detail: str) -> Iterator[Line]:
         for number, where, name in self._rows_of[image]:
-            yield Line(where, reason, f"{name} ({detail})" if detail else name, number)
+            subject = f"{name} ({detail})" if detail else name
+            yield Line(where, reason, subject, number)
 
     @override
     def records(self) -> Iterator[Record]:

@@ -80,7 +80,9 @@ class QuestionsBuilder(Builder):
         with (folder / f"questions_{split}.json").open("w", encoding="utf-8") as file:
             file.write(f'{{"info":{json.dumps(info)},"questions":[\n')
             for number, row in enumerate(rows()):
-                file.write(f",\n{row}" if number else row)
+                if number:
+                    file.write(",\n")
+                file.write(row)
             file.write("\n]}\n")
         if not self.counts["questions"]:
             raise UserError(

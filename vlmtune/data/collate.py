@@ -64,13 +64,14 @@ def collate(
     if any(group.mined_negatives is not None for group in groups):
         mined_negatives = mined & ~truth
     sizes = torch.tensor([len(group.image_ids) for group in groups], dtype=torch.long)
+    pixels = None if preprocess is None else _pixels(images, preprocess)
     return Batch(
         keys=tuple(group.key for group in groups),
         image_ids=tuple(image_ids),
         texts=tuple(texts.values()),
         targets=Targets(truth, known, same_group, mined_negatives),
         image_group=torch.repeat_interleave(torch.arange(len(groups)), sizes),
-        pixels=None if preprocess is None else _pixels(images, preprocess),
+        pixels=pixels,
         damaged=tuple(damaged),
         text_ids=tuple(texts),
         true_ids=tuple(true_ids),

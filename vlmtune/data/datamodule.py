@@ -84,9 +84,11 @@ class ShardDataModule(LightningDataModule):
         _at_least("batch_size", batch_size, 1)
         _at_least("num_workers", num_workers, 0)
         _at_least("seed", seed or 0, 0)
-        _at_least("epoch_groups", 1 if epoch_groups is None else epoch_groups, 1)
+        if epoch_groups is not None:
+            _at_least("epoch_groups", epoch_groups, 1)
         _at_least("shuffle_buffer", shuffle_buffer, 0)
-        _at_least("captions", 1 if captions is None else captions, 1)
+        if captions is not None:
+            _at_least("captions", captions, 1)
         if not 0 <= max_damaged < 1:
             raise UserError(f"expected max_damaged from 0 to below 1, got {max_damaged}: change it")
         self.sets = {"train": list(train), "val": list(val or [])}

@@ -71,7 +71,8 @@ def open_image(
     """
     try:
         if isinstance(source, Path) and not source.is_file():
-            raise _RefusedError("it is not a file" if source.exists() else "it is missing")
+            reason = "it is not a file" if source.exists() else "it is missing"
+            raise _RefusedError(reason)
         if isinstance(source, Path) and source.suffix == ".npy":
             return _crop(_frame(source, max_pixels), box, max_pixels)
         return _crop(_decode(source, max_pixels, smallest, plain), box, max_pixels)

@@ -239,10 +239,13 @@ class EpochOrder:
         self._parts, self._key = list(parts), key
         self._shuffled = key is not None and window > 1
         self._window = window if self._shuffled else CHUNK
-        self._passes = [
-            None if count is None else ShardPasses(count, key and (*key, _SHARDS, number))
-            for number, count in enumerate(counts)
-        ]
+        self._passes: list[ShardPasses | None] = []
+        for number, count in enumerate(counts):
+            # A rendered set has no shards to pass over.
+            passes = None
+            if count is not None:
+                passes = ShardPasses(count, key and (*key, _SHARDS, number))
+            self._passes.append(passes)
         self._phases = [0] * len(parts)
         if key is not None:
             rng, rests = generator(*key, _SETS), np.cumsum(self._parts[::-1])[::-1].tolist()

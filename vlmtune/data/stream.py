@@ -116,7 +116,8 @@ class GroupStream:
         """Returns what stands at each position of an epoch; evaluation has one order."""
         counts, records, weights = [], [], []
         for data in self.sets:
-            counts.append(None if isinstance(data, RenderedSet) else data.counts)
+            count = None if isinstance(data, RenderedSet) else data.counts
+            counts.append(count)
             records.append(data.manifest.records)
             weights.append(data.weight * records[-1])
         if not self.train:

@@ -113,7 +113,10 @@ def column_names(path: Path) -> list[str]:
     complete = Path(path).suffix.lower() in (".csv", ".tsv", ".parquet", ".arrow")
     rows = (cells for _, cells in numbered_rows(path) if not isinstance(cells, str))
     names: dict[str, None] = {}
-    for cells in islice(rows, 1 if complete else None):
+    # The first row of a table has all columns.
+    if complete:
+        rows = islice(rows, 1)
+    for cells in rows:
         names |= dict.fromkeys(cells)
     return list(names)
 

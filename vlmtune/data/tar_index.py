@@ -263,8 +263,10 @@ class OpenTars:
                 self._make_room(shard)
             with ExitStack() as stack:
                 file = stack.enter_context(shard.open("rb", buffering=0)).fileno()
-                local = isinstance(shard, Path)
-                index = open_index(shard if local else shard.local, info, verify and local)
+                if isinstance(shard, Path):
+                    index = open_index(shard, info, verify)
+                else:
+                    index = open_index(shard.local, info)
                 self._open[shard] = stack.pop_all(), file, index
         self._open.move_to_end(shard)
         _, file, index = self._open[shard]

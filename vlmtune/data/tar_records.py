@@ -89,7 +89,9 @@ def locate_records(shard: Shard, first: int, last: int | None) -> Iterator[RawRe
                 done += 1
     except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
         reason, rest = f"the tar is unreadable from somewhere on: {error}", 1
-    for _ in range(rest if last is None else last - done):
+    if last is not None:
+        rest = last - done
+    for _ in range(rest):
         yield Damage(shard, "-", reason)
 
 

@@ -167,6 +167,7 @@ class _Gather(torch.autograd.Function):
 def _all_reduce(value: Tensor) -> Tensor:
     # Half precision is added in single precision: W terms would round W times.
     half = value.dtype in (torch.float16, torch.bfloat16)
-    total = value.detach().to(torch.float32 if half else value.dtype, copy=True).contiguous()
+    dtype = torch.float32 if half else value.dtype
+    total = value.detach().to(dtype, copy=True).contiguous()
     dist.all_reduce(total)
     return total.to(value.dtype)

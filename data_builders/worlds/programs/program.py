@@ -95,14 +95,13 @@ def answer_word(value: Any) -> str:
 
 def encode(program: Sequence[Step]) -> list[dict[str, Any]]:
     """Returns the program as CLEVR's questions JSON holds it."""
-    return [
-        {
-            "function": step.function,
-            "inputs": list(step.inputs),
-            "value_inputs": [step.value] if step.value else [],
-        }
-        for step in program
-    ]
+    steps = []
+    for step in program:
+        values = [step.value] if step.value else []
+        steps.append(
+            {"function": step.function, "inputs": list(step.inputs), "value_inputs": values}
+        )
+    return steps
 
 
 def decode(steps: Sequence[Any]) -> Program:

@@ -118,7 +118,10 @@ def prompt_caption(scene: Scene, rng: random.Random) -> str:
     """
     objects = scene.objects
     sampled = rng.sample(objects, min(len(objects), rng.randint(1, 2)))
-    shapes = ["blank" if rng.random() < 0.05 else o.shape for o in sampled]
+    shapes = []
+    for obj in sampled:
+        shape = "blank" if rng.random() < 0.05 else obj.shape
+        shapes.append(shape)
     colors = [o.color for o in rng.sample(objects, len(shapes))]
     if rng.random() < 0.4:
         size = "big" if rng.choice(objects).size == "large" else "small"

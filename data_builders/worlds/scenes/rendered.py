@@ -110,7 +110,8 @@ class RenderedScenes(RenderedSet):
         if self.kind == "captions":
             return SceneSeries(spec, seed)
         if self.kind in ("ar4t", "ar4t_paper"):
-            series = pairs_of_form("paper" if self.kind == "ar4t_paper" else "world")
+            form = "paper" if self.kind == "ar4t_paper" else "world"
+            series = pairs_of_form(form)
             return series(replace(spec, min_objects=2, max_objects=2), seed)
         two = replace(
             spec, min_objects=max(2, spec.min_objects), max_objects=max(2, spec.max_objects)

@@ -324,7 +324,9 @@ def relations(scene: Scene) -> dict[str, list[list[int]]]:
     """
     axes, objects = directions(scene.jitter), scene.objects
     names = (*GROUND_RELATIONS, "on", "above", "under", "below")
-    table: dict[str, list[list[int]]] = {name: [[] for _ in objects] for name in names}
+    table: dict[str, list[list[int]]] = {}
+    for name in names:
+        table[name] = [[] for _ in objects]
     for i, a in enumerate(objects):
         for j, b in enumerate(objects):
             offset = subtract(b.center, a.center)

@@ -52,14 +52,14 @@ class Videos(Series):
         changed = replace(obj, color=rng.choice(colors))
         if (changed.color, changed.shape) in self.spec.forbidden:
             return None
-        return tuple(
-            replace(
-                scene,
-                objects=(obj if k < self.boundary(index) else changed, *scene.objects[1:]),
-                light_azimuth=scene.light_azimuth + LIGHT_STEP * k,
-            )
-            for k in range(FRAMES)
-        )
+        boundary = self.boundary(index)
+        scenes = []
+        for k in range(FRAMES):
+            shown = obj if k < boundary else changed
+            azimuth = scene.light_azimuth + LIGHT_STEP * k
+            objects = (shown, *scene.objects[1:])
+            scenes.append(replace(scene, objects=objects, light_azimuth=azimuth))
+        return tuple(scenes)
 
 
 def frames(

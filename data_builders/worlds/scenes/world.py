@@ -148,7 +148,9 @@ class ScenesBuilder(Builder):
                       benchmarks=benchmarks, placements=placements, foils=foils,
                       eqben_train=eqben_train, classes=classes, long_foils=long_foils,
                       held_out=held_out)  # fmt: skip
-        _check_counts(1, spar_repeats=spar_repeats, processes=1 if processes is None else processes)
+        _check_counts(1, spar_repeats=spar_repeats)
+        if processes is not None:
+            _check_counts(1, processes=processes)
         if not train + val + test:
             raise UserError("expected scenes in train, val or test, got none: raise one of them")
         if "color" not in single_attributes or not set(single_attributes) <= set(ATTRIBUTE_ORDER):
@@ -265,7 +267,8 @@ class ScenesBuilder(Builder):
                 f"expected two colours and two shapes whose four compositions are all {name}, got "
                 f"none: change `unseen`, add colors or shapes, or set `multi` to 0"
             )
-        spec = _at_least_two(self.training if name == "seen" else self.world)
+        compared = self.training if name == "seen" else self.world
+        spec = _at_least_two(compared)
         return ColaPairs(spec, self._seed(f"cola_{name}"), tuple(chosen), self.relational)
 
     def _write_scenes(self, folder: Path, images: Images) -> None:

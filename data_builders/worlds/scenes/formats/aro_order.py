@@ -102,7 +102,11 @@ def _caption(context: SceneContext) -> _Caption | None:
                 kinds.append(kind)
         return describe(obj, kinds)
 
-    return _Caption(noun(i), None if rng.random() < 0.4 else name, noun(j))
+    # Each draw follows the draws of the words before it, so the order of the lines counts.
+    first = noun(i)
+    relation = None if rng.random() < 0.4 else name
+    second = noun(j)
+    return _Caption(first, relation, second)
 
 
 def _shuffles(caption: _Caption, context: SceneContext) -> list[str] | None:
@@ -146,5 +150,6 @@ def _skeleton(words: Sequence[str]) -> list[str]:
     for word in words:
         while word in SHAPES and skeleton and skeleton[-1] in _KIND:
             skeleton.pop()
-        skeleton.append("noun" if word in SHAPES else word)
+        part = "noun" if word in SHAPES else word
+        skeleton.append(part)
     return skeleton

@@ -81,7 +81,11 @@ def _productivity_row(
 def _components(caption: Caption) -> int:
     labels = list(range(len(caption.nouns)))
     for i, _, j in caption.edges:
-        labels = [labels[i] if label == labels[j] else label for label in labels]
+        # An edge joins two components: all nouns of the second take the label of the first.
+        kept, absorbed = labels[i], labels[j]
+        for k, label in enumerate(labels):
+            if label == absorbed:
+                labels[k] = kept
     return len(set(labels))
 
 

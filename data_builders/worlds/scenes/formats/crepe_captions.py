@@ -116,7 +116,8 @@ def sample_caption(context: SceneContext, atoms: int) -> Caption | None:
             for i, name, j in edges:
                 a, b = chosen.index(i), chosen.index(j)
                 forward = rng.random() < 0.5
-                turned.append((a, name, b) if forward else (b, INVERSE[name], a))
+                edge = (a, name, b) if forward else (b, INVERSE[name], a)
+                turned.append(edge)
             return Caption(tuple(nouns), tuple(turned))
     return None
 

@@ -34,9 +34,11 @@ def examples(images: Sequence[SceneImage], series: ExchangedPairs) -> str:
 
 def _captions(pair: Sequence[SceneImage], attribute: str | None) -> list[str]:
     kinds = [attribute or "color"]
-    (a, b), (c, d) = ([describe(o, kinds) for o in image.scene.objects] for image in pair)
+    first, second = pair
+    a, b = [describe(obj, kinds) for obj in first.scene.objects]
+    c, d = [describe(obj, kinds) for obj in second.scene.objects]
     if attribute:
         return [both(a, b), both(c, d)]
     # The same relation in both captions, so that only the objects change positions.
-    name = clear_relation(pair[0].scene, 0, 1) or ""
+    name = clear_relation(first.scene, 0, 1) or ""
     return [related(a, name, b), related(d, name, c)]

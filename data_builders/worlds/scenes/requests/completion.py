@@ -101,7 +101,11 @@ def _with_attributes(
 ) -> ObjectRequest:
     name = f"objects[{k}]"
     carries = any(o.relation == ("on", k) for o in given)
-    shapes = SUPPORTS if carries else ("torus",) if obj.standing else SHAPES
+    shapes = SHAPES
+    if carries:
+        shapes = SUPPORTS
+    elif obj.standing:
+        shapes = ("torus",)
     shape = sampler.choice(f"{name}.shape", obj.shape, shapes)
     if carries and shape not in SUPPORTS:
         top = next(j for j, o in enumerate(given) if o.relation == ("on", k))

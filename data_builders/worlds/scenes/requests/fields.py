@@ -178,8 +178,10 @@ def field_path(names: Sequence[str | int]) -> str:
         >>> field_path(["objects", 1, "color"])
         'objects[1].color'
     """
-    parts = (f"[{name}]" if isinstance(name, int) else f".{name}" for name in names)
-    return "".join(parts).removeprefix(".")
+    path = ""
+    for name in names:
+        path += f"[{name}]" if isinstance(name, int) else f".{name}"
+    return path.removeprefix(".")
 
 
 def parse(content: Any, path: str, renamed: Callable[[str], str] = str) -> SceneRequest:

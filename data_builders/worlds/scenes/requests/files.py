@@ -156,7 +156,12 @@ def _set(content: Any, name: str, value: Any, path: str) -> None:
     steps: list[str | int] = []
     for part in name.split("."):
         match = _STEP.fullmatch(part)
-        steps += [name] if match is None else [match[1], *([int(match[2])] if match[2] else [])]
+        if match is None:
+            steps.append(name)
+            continue
+        steps.append(match[1])
+        if match[2]:
+            steps.append(int(match[2]))
     *parents, last = steps
     for step in parents:
         if isinstance(step, str) and isinstance(content, dict):

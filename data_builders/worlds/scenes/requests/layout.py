@@ -199,10 +199,11 @@ def _check(
     if not in_view(obj, view):
         raise ImpossibleError(name, "a position in view of the camera", got,
                                "move it towards [0, 0], or the camera away")  # fmt: skip
+    clearance = 0.0 if fixed else CLEARANCE
     for j, other in placed.items():
         if j == obj.on:
             continue
-        if overlap(obj, other, 0.0 if fixed else CLEARANCE):
+        if overlap(obj, other, clearance):
             raise ImpossibleError(
                 name, f"a position free of objects[{j}] ({other.color} {other.shape})", got,
                 "move one of the two, or use small or fewer objects",
