@@ -1,4 +1,7 @@
-"""The word lists of `lexicon.json`, and the forms of words: names and words in, words out."""
+"""The word lists of `lexicon.json`, and the forms of words.
+
+In: names of lists, and words. Out: words.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

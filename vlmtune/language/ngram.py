@@ -8,6 +8,8 @@ after $h$, and $p_0 = 1 / |V|$. Counts $c$ are occurrences for the longest n-gra
 that begin a caption, else the number of distinct words before the n-gram. The discount is
 $D_k = n_1 / (n_1 + 2 n_2)$, where $n_r$ n-grams of length k have count r.
 Source: Kneser and Ney 1995; Chen and Goodman 1999, section 2.7 and equation 2.9 (interpolated).
+
+In: captions of a corpus. Out: the log-probability of a caption.
 """
 
 import math

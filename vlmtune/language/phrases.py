@@ -1,4 +1,7 @@
-"""Noun phrases of a tagged caption."""
+"""Noun phrases of a tagged caption.
+
+In: words and their tags. Out: where each noun phrase begins and ends.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

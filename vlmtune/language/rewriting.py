@@ -1,4 +1,7 @@
-"""Hard-negative captions: a true caption rewritten by rules so that it becomes false."""
+"""Hard-negative captions: a true caption rewritten by rules so that it becomes false.
+
+In: true captions and rules. Out: false captions. Never: a caption that is known to be true.
+"""
 
 import random
 from collections.abc import Collection, Iterable, Iterator

@@ -2,6 +2,8 @@
 
 Tags are the coarse universal ones (universaldependencies.org/u/pos): NOUN, PROPN, PRON, VERB, AUX,
 ADJ, ADV, ADP, DET, NUM, CCONJ, SCONJ, PART, PUNCT.
+
+In: the words of a caption. Out: a tag for each word.
 """
 
 import importlib

@@ -1,4 +1,7 @@
-"""The words of a corpus by kind, with their frequencies: the replacements for a word."""
+"""The words of a corpus by kind, with their frequencies: the replacements for a word.
+
+In: tagged captions. Out: words of the same kind, drawn as often as the corpus has them.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

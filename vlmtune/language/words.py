@@ -1,4 +1,7 @@
-"""A caption as words and back, with the gaps between the words preserved."""
+"""A caption as words and back, with the gaps between the words preserved.
+
+In: a caption, or its words and gaps. Out: its words and gaps, or the caption.
+"""
 
 import re
 from collections.abc import Mapping, Sequence

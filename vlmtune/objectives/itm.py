@@ -1,4 +1,4 @@
-"""Image-text matching: is a pair true, and does the true caption rank first among those scored?
+"""Image-text matching: whether a pair is true, and whether the true caption ranks first.
 
 In: scores of chosen pairs, and targets. Out: a loss. Never: a choice of pairs.
 """

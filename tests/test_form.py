@@ -1,0 +1,88 @@
+"""The form of the sources: one idea a statement, one class name a file, one opening a module."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted(
+    path for room in ("vlmtune", "data_builders") for path in (ROOT / room).rglob("*.py")
+)
+TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in FILES}
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def inside(node: ast.AST) -> list[ast.AST]:
+    """Every node within another."""
+    return [inner for inner in ast.walk(node) if inner is not node]
+
+
+def dense(source: str) -> list[str]:
+    """The expressions of a source that hold two ideas, with their lines."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, COMPREHENSIONS):
+            for inner in inside(node):
+                if isinstance(inner, COMPREHENSIONS):
+                    found.append(f"{node.lineno}: a comprehension in a comprehension")
+                elif isinstance(inner, ast.IfExp):
+                    found.append(f"{node.lineno}: a ternary in a comprehension")
+        elif isinstance(node, ast.IfExp):
+            if any(isinstance(inner, ast.IfExp) for inner in inside(node)):
+                found.append(f"{node.lineno}: a ternary in a ternary")
+        elif isinstance(node, ast.Call):
+            arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+            if any(isinstance(argument, ast.IfExp) for argument in arguments):
+                found.append(f"{node.lineno}: a ternary as an argument")
+    return found
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_a_statement_holds_one_idea(name):
+    assert not dense((ROOT / name).read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = [[b for b in a] for a in c]",
+        "x = [a if a else 0 for a in c]",
+        "x = a if b else c if d else e",
+        "f(a if b else c)",
+        "f(key=a if b else c)",
+    ],
+)
+def test_what_is_read_twice_is_found(source):
+    assert dense(source)
+
+
+SHARED = {"Flava"}  # a backbone, and the style that fuses as it does
+
+
+@pytest.mark.parametrize("package", ["vlmtune", "data_builders"])
+def test_a_public_class_name_lives_in_one_file(package):
+    places = defaultdict(set)
+    for name, tree in TREES.items():
+        if not name.startswith(f"{package}/"):
+            continue
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].add(name)
+    several = {name: sorted(files) for name, files in places.items() if len(files) > 1}
+    assert several.keys() == (SHARED if package == "vlmtune" else set()), several
+
+
+OPENING = re.compile(r"\bIn: .*\bOut: ", re.DOTALL)
+
+
+MODULES = [name for name in TREES if not name.endswith(("__init__.py", "__main__.py"))]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_says_what_comes_in_and_what_goes_out(name):
+    text = ast.get_docstring(TREES[name]) or ""
+    assert re.match(r"[^\n]+\.\n", f"{text}\n"), "the first line is one sentence"
+    assert OPENING.search(text)
