@@ -56,7 +56,7 @@ class Builder(Configured, ABC):
         names = Counter(file.name for file in files)
         sources = {}
         for file in files:
-            # Files of one name in several folders are told apart by their paths.
+            # Files of one name in several folders are distinguished by their paths.
             name = file.name if names[file.name] == 1 else str(file)
             sources[name] = file
         return sources

@@ -207,7 +207,7 @@ def test_a_documented_command_is_one(line, place, monkeypatch):
         "vlmtune build coco --splits [train] --out x",
         "vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml --model.optimiser lr",
         "vlmtune evaluat --model x",
-        "make qick",
+        "make everything",
         "python train.py",
     ],
 )
