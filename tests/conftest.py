@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,13 @@ def one_thread():
     forked from one with several threads waits for them without end.
     """
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def no_rank():
+    """Lightning leaves its rank in the environment, and a command would wait for other ranks."""
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="session")
