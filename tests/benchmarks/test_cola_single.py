@@ -269,3 +269,21 @@ def test_no_class_that_counts_raises(tmp_path, fixture):
     benchmark = ColaSingle(str(write(tmp_path, raw)), str(tmp_path))
     with refused("got none"):
         benchmark.run(fixed(torch.rand(6, 3)))
+
+
+def test_constant_scorer_gets_the_prevalence(fixture):
+    metrics = fixture.run(fixed(torch.ones(6, 3))).metrics
+    labels, hard = (torch.tensor([e[i] for e in raw_of(fixture)["data"]]) for i in (2, 3))
+    prevalence = (labels * hard).sum(0) / hard.sum(0)
+    assert metrics["map"].value == pytest.approx(float(prevalence.mean()))
+    assert metrics["standard_map"].value == pytest.approx(float(labels.float().mean()))
+    assert metrics["f1"].value == 0.0
+    assert metrics["f1"].chance == pytest.approx(float(prevalence.mean()))
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+def test_large_logits_do_not_collapse_into_ties(fixture, convention):
+    # torchmetrics from 0.11 on would squash these by a sigmoid: all 1.0 in single precision.
+    one = ColaSingle(fixture.path, fixture.images, convention=convention)
+    values = values_for(fixture)
+    assert one.run(fixed(values)).metrics == one.run(fixed((20 + values).float())).metrics

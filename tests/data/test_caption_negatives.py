@@ -17,6 +17,7 @@ from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
+from vlmtune.errors import UserError
 from vlmtune.language.caption_edits import (
     ExchangeAttributes,
     ReplaceWord,
@@ -305,3 +306,8 @@ def test_a_fit_resumed_in_an_epoch_ends_with_the_same_weights(
     last = fit("cut", 5, "--ckpt_path", str(tmp_path / "cut" / "last.ckpt"))
     assert all(whole[name].equal(last[name]) for name in whole)
     assert not all(whole[name].equal(first[name]) for name in whole)
+
+
+def test_a_count_of_none_is_refused() -> None:
+    with pytest.raises(UserError, match="at least 1, got 0"):
+        CaptionNegatives(Rewriter([SwapNouns()]), 0)

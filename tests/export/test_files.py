@@ -354,7 +354,7 @@ def test_a_pickle_in_place_of_the_weights_is_never_read(exported, capsys):
     assert "unpickled" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("model", ["../../../etc", "local-dir:../.."])
+@pytest.mark.parametrize("model", ["../../../etc", "/etc", "local-dir:../..", "~/x"])
 def test_a_base_model_outside_is_no_model(exported, model):
     rewrite(exported, lambda config: config["backbone"]["init_args"].update(model=model))
     with refused("expected"):
@@ -537,3 +537,19 @@ def test_resolve_finds_every_kind(exported, tmp_path, model_folder, pictures, pa
         plain.write_text(text)
         with refused(message):
             resolve(str(plain))
+
+
+def test_a_pipe_is_no_checkpoint(tmp_path):
+    os.mkfifo(tmp_path / "last.ckpt")
+    with refused("got a pipe or a device"):
+        check_checkpoint(tmp_path / "last.ckpt")
+
+
+def test_a_header_that_claims_too_much_is_one_line(exported):
+    claim = {"adapter.x": {"dtype": "F32", "shape": [2**50], "data_offsets": [0, 2**52]}}
+    header = json.dumps(claim).encode()
+    for length in (len(header), 2**62):
+        weights = length.to_bytes(8, "little") + header
+        (exported / "adapter.safetensors").write_bytes(weights)
+        with refused("expected the weights"):
+            load(exported)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from vlmtune.config import Configured
+from vlmtune.errors import UserError
 from vlmtune.language.words import canonical
 from vlmtune.types import Group
 
@@ -36,6 +37,11 @@ class CaptionNegatives(Configured):
     """
 
     def __init__(self, rewriter: "Rewriter", count: int = 1) -> None:
+        # With 0 a training would have no hard negatives, and nobody would notice.
+        if count < 1:
+            raise UserError(
+                f"expected a count of negatives of at least 1, got {count}: pass 1 or more"
+            )
         self.rewriter, self.count = rewriter, count
 
     def prepare(self, captions: Callable[[], Iterable[str]]) -> None:
