@@ -52,3 +52,9 @@ def test_metrics_carry_their_interval():
     assert (single.value, single.low, single.high) == (0.5, None, None)
     with refused("got none"):
         intervals.bootstrap_mean(torch.zeros(0))
+
+
+@pytest.mark.parametrize(("p", "n"), [(0.0, 0), (-0.2, 5), (1.2, 5)])
+def test_wilson_refuses(p, n):
+    with refused("a proportion"):
+        intervals.wilson_interval(p, n)

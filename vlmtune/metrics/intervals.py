@@ -33,6 +33,8 @@ def wilson_interval(p: float, n: float | int) -> tuple[float, float]:
         >>> round(low, 4), round(high, 4)
         (0.1642, 0.2747)
     """
+    if n <= 0 or not 0 <= p <= 1:
+        raise UserError(f"expected a proportion in [0, 1] of n > 0 items, got {p} of {n}")
     z2 = Z95**2
     centre, scale = p + z2 / (2 * n), 1 + z2 / n
     spread = p * (1 - p) / n + z2 / (4 * n**2)

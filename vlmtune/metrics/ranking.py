@@ -79,6 +79,8 @@ def mean_ranks(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> tupl
         >>> mean_ranks(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([True, False, False]))
         (1.0, 2.5)
     """
+    if not positives.any() or positives.all():
+        raise UserError("expected true images and distractors, got one kind: leave the class out")
     ranks = pessimistic_ranks(scores).double()
     return float(ranks[positives].mean()), float(ranks[~positives].mean())
 
@@ -96,6 +98,8 @@ def f1_at_positives(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) ->
         >>> f1_at_positives(torch.tensor([0.9, 0.8, 0.7, 0.1]), torch.tensor([1, 0, 1, 0]) > 0)
         0.5
     """
+    if not positives.any():
+        raise UserError("expected at least one true image, got none: leave the class out")
     count = int(positives.sum())
     predicted = pessimistic_ranks(scores) <= count
     hits = int((predicted & positives).sum())
