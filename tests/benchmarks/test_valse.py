@@ -240,3 +240,11 @@ def test_arguments_are_checked():
         Valse("x", "y", [])
     with refused("got none for relations"):
         Valse("x", {"plurals": "y"}, ["plurals", "relations"])
+
+
+def test_limit_counts_within_each_piece(tmp_path):
+    rows = [(f"c{i}", f"f{i}", 3) for i in range(9)]
+    pieces = write(tmp_path, {"plurals": rows, "relations": rows})
+    made = Valse(str(tmp_path), str(tmp_path), pieces, limit=2, seed=0)
+    result = made.run(scorer(lambda *_: 0.0))
+    assert {result.metrics[f"acc_r/{piece}"].n for piece in pieces} == {2}

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.refusals import refused
+from vlmtune.errors import UserError
 from vlmtune.features.store import FeatureStore, copy_or_encode, open_or_build_store
 from vlmtune.features.store_key import StoreKey
 from vlmtune.storage import folder as folders
@@ -376,3 +377,12 @@ def test_two_processes_build_once(tmp_path):
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert record.read_text().split() == ["built", "opened", "opened"]
     assert contents(root) == [key().folder]
+
+
+def test_live_representations_and_unknown_types_are_refused():
+    with refused("got live pooled of texts"):
+        key(FeatureSpec("pooled", frozen=False))
+    with refused("got words of texts"):
+        key(FeatureSpec("words"))
+    with pytest.raises((UserError, TypeError), match="int8"):
+        key(dtype="int8")

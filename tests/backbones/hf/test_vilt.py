@@ -124,3 +124,14 @@ def test_a_processor_of_another_model_is_refused(tmp_path):
     path = edit(write_vilt(tmp_path / "vilt"), "preprocessor_config.json", size=size)
     with refused("weights, tokenizer and image processor of one Vilt"):
         Vilt(str(path))
+
+
+@pytest.mark.parametrize("name", ["do_resize", "do_pad"])
+def test_processors_of_another_kind_are_refused(tmp_path, name):
+    path = edit(write_vilt(tmp_path / "vilt"), "preprocessor_config.json", **{name: False})
+    with refused(f"{name} False"):
+        Vilt(str(path))
+    size = {"height": 32, "width": 32}
+    edit(path, "preprocessor_config.json", **{name: True, "size": size})
+    with refused("image processor of one Vilt"):
+        Vilt(str(path))

@@ -28,6 +28,7 @@ from vlmtune.backbones.staging import (
     parameters_of,
     side_by_side,
 )
+from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 OUTSIDE = -100.0
@@ -56,7 +57,15 @@ class Vilt(HFBackbone):
 
     @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
-        self._square = SquarePreprocess(loaded.processor)
+        processor = loaded.processor
+        # Without these the network would read another part of the image, and nobody would notice.
+        if not (processor.do_resize and processor.do_pad):
+            raise UserError(
+                f"expected an image processor that resizes and pads, got do_resize "
+                f"{processor.do_resize} and do_pad {processor.do_pad} in {model}: set both in "
+                "preprocessor_config.json"
+            )
+        self._square = SquarePreprocess(processor)
         return self._square
 
     @override
