@@ -61,6 +61,14 @@ BUILDERS_MAY_IMPORT |= {"data.table_rows", "data.distinct_images", "data.rendere
 LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
 LIGHTNING_IN = {"training", "cli", "data.datamodule"}
 NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}
+# The core: what a fit of Cola's recipe, an evaluation, an export and a report load.
+CORE = (
+    *("vlmtune.cli.fit", "vlmtune.cli.evaluate", "vlmtune.cli.export", "vlmtune.cli.report"),
+    *("vlmtune.backbones.open_clip.open_clip", "vlmtune.adapters.mm_adapter"),
+    *("vlmtune.objectives.pair_bce", "vlmtune.pairs.mixed_pairs", "vlmtune.benchmarks.cola_multi"),
+)
+SIDE_ROOMS = {"mining", "probing", "search"}
+CORE_LINES = 24_000
 
 
 SOURCES = sources("vlmtune", "data_builders")
@@ -136,6 +144,15 @@ def cycle(sources: dict[str, str]) -> list[str]:
     except CycleError as error:
         return error.args[1]
     return []
+
+
+def test_the_core_is_small():
+    """`pytest -s -k core_is_small` prints its size."""
+    modules = set().union(*(reached(entry, SOURCES) for entry in CORE)) & SOURCES.keys()
+    lines = sum(len(SOURCES[module].splitlines()) for module in modules)
+    print(f"core: {len(modules)} modules, {lines:,} lines")
+    assert not {package_of(module) for module in modules} & SIDE_ROOMS
+    assert lines <= CORE_LINES
 
 
 @pytest.mark.parametrize("module", SOURCES)

@@ -17,12 +17,18 @@ RUN_CODE = re.compile(
 
 
 class UserError(ValueError):
-    """Input that vlmtune cannot use. The command line prints its one line and exits with status 2.
+    r"""Input that vlmtune cannot use. The command line prints its one line and exits with status 2.
 
     Example:
         >>> str(UserError("expected a folder of shards, got a file: pass what `build` wrote"))
         'expected a folder of shards, got a file: pass what `build` wrote'
+        >>> str(UserError("expected a class, got two\nlines: name a class"))
+        'expected a class, got two lines: name a class'
     """
+
+    def __init__(self, message: str) -> None:
+        # What came may be a person's text of several lines.
+        super().__init__(" ".join(message.splitlines()))
 
 
 class ImageFileError(UserError):
