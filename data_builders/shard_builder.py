@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 from typing_extensions import override
 
 from data_builders.left_out import LIMIT, LeftOut, Line
@@ -29,6 +30,8 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, write_atomically
 from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class Builder(Configured, ABC):

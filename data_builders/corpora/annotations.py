@@ -8,8 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.relations import Relation
@@ -22,6 +23,7 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, reading
 
 T = TypeVar("T")
+Attribute = Literal["size", "texture", "color", "material"]
 Center = tuple[float, float] | None  # (x, y) in the picture, from 0 to 1, down from the top left
 
 
@@ -133,19 +135,12 @@ class ClevrScenes(SceneReader):
     content = "CLEVR scenes"
     corpus = CLEVR
 
-    def __init__(self, path: Path, images: Path, single: Sequence[str] = ("color", "material"),
-                 multi: Sequence[str] = ("color",), clear: bool = False,
-                 size: Sequence[int] = (480, 320)) -> None:  # fmt: skip
-        for kinds in (single, multi):
-            if not kinds or not set(kinds) <= set(ATTRIBUTE_ORDER):
-                raise UserError(
-                    f"expected attributes out of {list(ATTRIBUTE_ORDER)}, got {list(kinds)}: "
-                    "name at least one of them"
-                )
-        if len(size) != 2 or min(size) < 1:
-            raise UserError(f"expected size as [width, height], got {list(size)}: correct it")
+    def __init__(self, path: Path, images: Path,
+                 single: Sequence[Attribute] = ("color", "material"),
+                 multi: Sequence[Attribute] = ("color",), clear: bool = False,
+                 size: tuple[PositiveInt, PositiveInt] = (480, 320)) -> None:  # fmt: skip
         self.path, self.folder = Path(path), Path(images)
-        self.clear, self.size = clear, tuple(size)
+        self.clear, self.size = clear, size
         self._kinds: dict[str, str] = {}  # of each word
         self.single = tuple(kind for kind in ATTRIBUTE_ORDER if kind in single)
         self.multi = tuple(kind for kind in ATTRIBUTE_ORDER if kind in multi)
@@ -217,11 +212,8 @@ class GraphReader(SceneReader):
 
     exhaustive = False
 
-    def __init__(self, path: Path, images: Path, single: int | None = 2, multi: int = 1) -> None:
-        if multi < 1 or (single is not None and single < 1):
-            raise UserError(
-                f"expected single >= 1 or null and multi >= 1, got {single} and {multi}: raise them"
-            )
+    def __init__(self, path: Path, images: Path, single: PositiveInt | None = 2,
+                 multi: PositiveInt = 1) -> None:  # fmt: skip
         self.path, self.folder = Path(path), Path(images)
         self.single, self.multi = single, multi
 
@@ -300,14 +292,14 @@ class VisualGenomeGraphs(GraphReader):
     corpus = VISUAL_GENOME
 
     def __init__(self, path: Path, images: Path, image_data: Path | None = None,
-                 single: int | None = 2, multi: int = 1) -> None:  # fmt: skip
+                 single: PositiveInt | None = 2, multi: PositiveInt = 1) -> None:  # fmt: skip
         super().__init__(path, images, single, multi)
         self.image_data = None if image_data is None else Path(image_data)
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        data = {} if self.image_data is None else {self.image_data.name: self.image_data}
-        return {**super().sources(), **data}
+        files = [self.path] if self.image_data is None else [self.path, self.image_data]
+        return {file.name: file for file in files}
 
     @override
     def parse(self, content: Any) -> Iterable[AnnotatedImage]:

@@ -284,14 +284,3 @@ def test_wrong_scenes(tmp_path, content, message):
     with refused(message) as caught:
         groups(ColaBuilder(ClevrScenes(path, tmp_path)))
     assert str(path) in str(caught.value)
-
-
-def test_wrong_arguments(world):
-    with refused("expected numbers of queries"):
-        ColaBuilder(reader(world), single=0, multi=0)
-    with refused("expected attributes out of"):
-        reader(world, single=["colour"])
-    with refused("expected single >= 1"):
-        visual_genome(world, single=0)
-    with refused("expected a SceneReader"):
-        ColaBuilder({"class_path": "data_builders.corpora.cola.ColaBuilder"})

@@ -14,7 +14,6 @@ from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.gqa import GQAGraphs
 from tests.data_builders.conftest import dump, groups, load, released, truths
 from tests.data_builders.corpora.graphs import gqa
-from tests.refusals import refused
 
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
            "behind": "behind"}  # fmt: skip
@@ -238,10 +237,6 @@ def test_idle_options_are_not_recorded(world):
     )
     given = ColaBuilder(reader, form="relation", reversals=True, subsets=True).spec()["init_args"]
     assert (given["form"], given["reversals"], given["subsets"]) == ("relation", True, True)
-    mistakes: tuple[dict[str, Any], ...] = ({"form": "with"}, {"reversals": True})
-    for wrong in mistakes:
-        with refused("and reversals only with relations"):
-            ColaBuilder(reader, **wrong)
 
 
 def test_released_queries_have_this_form():
@@ -341,9 +336,3 @@ def test_sides_of_boxes(tmp_path):
         "white cat on the top": True,
         "white cat on the bottom": False,
     }
-
-
-@pytest.mark.parametrize("size", [[64], [0, 64]])
-def test_the_size_of_images(world, size):
-    with refused("expected size as"):
-        clevr_reader(world, size=size)

@@ -146,10 +146,8 @@ def test_wrong_descriptions(tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
-def test_wrong_arguments(tmp_path):
+def test_no_phrase_at_all_is_an_error(tmp_path):
     path, reader = corpus(tmp_path)
-    with refused("expected phrases >= 1, got 0"):
-        RegionsBuilder(path, reader, phrases=0)
     path.write_text("[]")
     with refused("expected records from RegionsBuilder, got none"):
         RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)
