@@ -55,7 +55,7 @@ def in_processes(
     except BrokenProcessPool as error:
         raise UserError(
             f"expected {workers} workers to finish, one was killed, perhaps for want of memory: "
-            "start the build again, with fewer --workers"
+            "start the build again with fewer of them"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

@@ -38,12 +38,9 @@ from data_builders.worlds.scenes.held_out import HeldOut
 from data_builders.worlds.scenes.image_files import (
     SceneImage,
     Split,
-    check_device,
-    chunks,
     numbered,
-    render_chunks,
+    render_files,
     sub_seed,
-    useful_processes,
 )
 from data_builders.worlds.scenes.pairs import (
     ChangedPairs,
@@ -193,10 +190,7 @@ class ScenesBuilder(Builder):
         splits = self._splits()
         for suite in suites:
             splits |= suite.splits
-        check_device(self.canvas.device)
-        processes = self.processes or useful_processes(splits, self.canvas)
-        work = chunks(splits, self.canvas, folder / "images")
-        images = render_chunks(work, processes, tick)
+        images = render_files(splits, self.canvas, folder / "images", self.processes, tick)
         self._write_scenes(folder, images)
         self._write_pairs(folder, images, splits)
         if self.eqben_train:
