@@ -6,7 +6,13 @@ In: noun phrases, names of relations, offsets on the ground. Out: phrases, and t
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-ATTRIBUTE_ORDER = ("size", "texture", "color", "material")  # the order of English adjectives
+Attribute = Literal["size", "texture", "color", "material"]
+ATTRIBUTE_ORDER: tuple[Attribute, ...] = (
+    "size",
+    "texture",
+    "color",
+    "material",
+)  # the order of English adjectives
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
            "behind": "behind", "on": "on top of", "under": "under", "above": "above",
            "below": "below"}  # fmt: skip

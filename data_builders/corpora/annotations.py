@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import PositiveInt
 from typing_extensions import override
@@ -16,14 +16,13 @@ from typing_extensions import override
 from data_builders.corpora.relations import Relation
 from data_builders.measured import CLEVR, VISUAL_GENOME
 from data_builders.missing_files import obtain
-from data_builders.phrases import ATTRIBUTE_ORDER, PHRASES, clear_direction
+from data_builders.phrases import ATTRIBUTE_ORDER, PHRASES, Attribute, clear_direction
 from data_builders.worlds.scenes.scene import subtract
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, reading
 
 T = TypeVar("T")
-Attribute = Literal["size", "texture", "color", "material"]
 Center = tuple[float, float] | None  # (x, y) in the picture, from 0 to 1, down from the top left
 
 

@@ -29,6 +29,7 @@ from data_builders.worlds.scenes.requests.rendering import (
     described,
     settled,
 )
+from data_builders.worlds.scenes.scene import Rays, Side
 from data_builders.worlds.scenes.series import Canvas
 from vlmtune.data.schema import ShardInfo
 from vlmtune.storage.files import write_text
@@ -55,8 +56,8 @@ class RequestsBuilder(Builder):
     idle: ClassVar[Mapping[str, Any]] = {"processes": ...}
 
     def __init__(
-        self, path: Path, image_size: int = 64, samples: int = 2, seed: int = 0, limit: int = LIMIT,
-        min_exposed: Fraction = MIN_EXPOSED, processes: PositiveInt | None = None,
+        self, path: Path, image_size: Side = 64, samples: Rays = 2, seed: int = 0,
+        limit: int = LIMIT, min_exposed: Fraction = MIN_EXPOSED, processes: PositiveInt | None = None,
         device: str = "cpu",
     ) -> None:  # fmt: skip
         self.path, self.canvas = Path(path), Canvas(image_size, samples, device)

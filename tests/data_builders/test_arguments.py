@@ -22,6 +22,12 @@ WRONG = [
     ("pug_animals_split", "factor", "colour"),
     ("pug_animals_split", "val", "1"),
     ("regions", "annotations.multi", "0"),
+    ("questions", "per_image", "0"),
+    ("requests", "image_size", "4"),
+    ("requests", "min_exposed", "1.5"),
+    ("scenes", "train", "-1"),
+    ("scenes", "colors", "[mauve]"),
+    ("scenes", "processes", "0"),
     ("table", "held_out", "1"),
 ]
 

@@ -123,10 +123,7 @@ def test_counts_by_family_and_answer_are_printed(scenes, tmp_path, capsys):
     assert sum(n for name, n in counts.items() if name.startswith("answers ")) == 100
 
 
-def test_what_cannot_be_asked_is_refused(tmp_path, scenes):
-    for number in (0, 91):
-        with refused("per_image from 1 to 90"):
-            QuestionsBuilder(scenes, per_image=number)
+def test_what_cannot_be_asked_is_refused(tmp_path):
     raw = content(1, low=1, high=1)["scenes"]
     raw[0]["objects"][0].pop("shape")
     path = dump(tmp_path / "broken.json", {"scenes": raw})

@@ -6,30 +6,23 @@ A wrong request is an error of one line that begins with the path of the field.
 """
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from data_builders.worlds.scenes.scene import (
-    BACKGROUNDS,
     CAMERA_AZIMUTH,
     CAMERA_DISTANCE,
     CAMERA_PITCH,
-    COLORS,
-    FLOORS,
-    MATERIALS,
     MAX_OBJECTS,
-    SHAPES,
-    SIZES,
-    TEXTURES,
+    Background,
+    Color,
+    Floor,
+    Material,
+    Shape,
+    Size,
+    Texture,
     Vector,
     camera_position,
     subtract,
@@ -51,15 +44,6 @@ def refusal(path: str, expected: str, got: str, advice: str) -> UserError:
         scenes[0].floor: expected one of wood, sand, got 'mud'; choose one
     """
     return UserError(f"{path}: expected {expected}, got {got}; {advice}")
-
-
-def _one_of(names: Collection[str]) -> AfterValidator:
-    def check(value: str) -> str:
-        if value not in names:
-            raise ValueError(f"one of {', '.join(names)}")
-        return value
-
-    return AfterValidator(check)
 
 
 def _relation(value: Any) -> tuple[str, int]:
@@ -112,11 +96,11 @@ class ObjectRequest(_Part):
     lowest point above the floor, for an object in the air. `standing`: a torus on its rim.
     """
 
-    shape: Annotated[str, _one_of(SHAPES)] | None = None
-    color: Annotated[str, _one_of(COLORS)] | None = None
-    material: Annotated[str, _one_of(MATERIALS)] | None = None
-    texture: Annotated[str, _one_of(TEXTURES)] | None = None
-    size: Annotated[str, _one_of(SIZES)] | None = None
+    shape: Shape | None = None
+    color: Color | None = None
+    material: Material | None = None
+    texture: Texture | None = None
+    size: Size | None = None
     rotation: Angle | None = None
     standing: bool | None = None
     position: Annotated[tuple[Coordinate, Coordinate], LISTED] | None = None
@@ -127,8 +111,8 @@ class ObjectRequest(_Part):
 class SceneRequest(_Part):
     """A scene; `None` is sampled. `light`: degrees, 0 from the usual camera, 90 from the right."""
 
-    floor: Annotated[str, _one_of(FLOORS)] | None = None
-    background: Annotated[str, _one_of(BACKGROUNDS)] | None = None
+    floor: Floor | None = None
+    background: Background | None = None
     light: Angle | None = None
     camera: CameraRequest = CameraRequest()
     objects: Annotated[list[ObjectRequest], Field(max_length=MAX_OBJECTS, strict=False)] | None = (
