@@ -29,10 +29,6 @@ def in_processes(
 
     Raises:
         UserError: A process was killed.
-
-    Example:
-        >>> list(in_processes(max, [(1, 2), (4, 3)], workers=1))
-        [2, 4]
     """
     if workers == 1:
         for one in arguments:

@@ -19,7 +19,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from data_builders.left_out import LIMIT, LeftOut, Line
-from data_builders.parts import PART, Part, finish, finish_part
+from data_builders.parts import PART, Part, finish
 from data_builders.processes import in_processes
 from data_builders.shard_chunks import Record, ShardChunks
 from data_builders.shard_files import sha256, write_shard
@@ -226,10 +226,7 @@ class ShardBuilder(Builder):
                 self.write(build.shards, lambda: advance(1))
             contents = chunks.contents(self.left_out)
             states = [state for n, state in sorted(build.states.items()) if n < contents.shards]
-            if part is None:
-                finish(build.shards, identity, contents, states, max_left_out, out)
-            else:
-                finish_part(build.shards, identity, part, contents, states, max_left_out, out)
+            finish(build.shards, identity, part, contents, states, max_left_out, out)
             build.finish(out, contents.shards)
 
     @override

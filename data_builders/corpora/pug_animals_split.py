@@ -110,12 +110,7 @@ class PugAnimalsSplitBuilder(Builder):
 
 
 def words(name: str) -> str:
-    """The name of an asset as words.
-
-    Example:
-        >>> words("PolarBear"), words("Caribou_01")
-        ('polar bear', 'caribou 01')
-    """
+    """The name of an asset as words."""
     spaced = ""
     for letter in name.replace("_", " "):
         if letter.isupper():

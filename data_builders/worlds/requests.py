@@ -57,8 +57,8 @@ class RequestsBuilder(Builder):
 
     def __init__(
         self, path: Path, image_size: Side = 64, samples: Rays = 2, seed: int = 0,
-        limit: int = LIMIT, min_exposed: Fraction = MIN_EXPOSED, processes: PositiveInt | None = None,
-        device: str = "cpu",
+        limit: int = LIMIT, min_exposed: Fraction = MIN_EXPOSED,
+        processes: PositiveInt | None = None, device: str = "cpu",
     ) -> None:  # fmt: skip
         self.path, self.canvas = Path(path), Canvas(image_size, samples, device)
         self.seed, self.limit, self.min_exposed = seed, limit, min_exposed

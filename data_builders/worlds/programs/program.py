@@ -16,13 +16,7 @@ from vlmtune.storage.files import reading
 
 @dataclass(frozen=True)
 class Step:
-    """One function of a program.
-
-    Args:
-        function: A name in the catalogue.
-        inputs: Numbers of the steps whose outputs it takes.
-        value: The side input of `filter_*` and `relate`, "" for the others.
-    """
+    """One function of a program; `value` is the side input of `filter_*` and `relate`, else ""."""
 
     function: str
     inputs: tuple[int, ...] = ()
@@ -68,12 +62,6 @@ def execute(program: Sequence[Step], scene: SceneGraph) -> Any:
 
     Raises:
         IllPosedError: A `unique` gets a set that has not exactly one object.
-
-    Example:
-        >>> cube = {"size": "small", "color": "red", "material": "metal", "shape": "cube"}
-        >>> scene = SceneGraph("a.png", 0, "val", (cube,), {})
-        >>> execute((Step("scene"), Step("unique", (0,)), Step("query_color", (1,))), scene)
-        'red'
     """
     values: list[Any] = []
     for step in program:
@@ -84,12 +72,7 @@ def execute(program: Sequence[Step], scene: SceneGraph) -> Any:
 
 
 def answer_word(value: Any) -> str:
-    """Returns an answer as CLEVR's files state it.
-
-    Example:
-        >>> answer_word(True), answer_word(3), answer_word("red")
-        ('yes', '3', 'red')
-    """
+    """Returns an answer as CLEVR's files state it."""
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 

@@ -16,8 +16,8 @@ from PIL import Image
 from typing_extensions import override
 
 from data_builders.shard_builder import Fraction
+from data_builders.worlds.scenes.ar4t_paper import pairs_of_form
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
-from data_builders.worlds.scenes.ar4t_splits import pairs_of_form
 from data_builders.worlds.scenes.captions import clear_relation, sentences
 from data_builders.worlds.scenes.compositions import (
     RECTANGLES,

@@ -15,8 +15,8 @@ from typing_extensions import override
 from data_builders.phrases import Attribute
 from data_builders.shard_builder import Builder, Fraction
 from data_builders.text_files import write_json
+from data_builders.worlds.scenes.ar4t_paper import SINGLES, AR4TForm, ar4t_splits
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs, AR4TSingles
-from data_builders.worlds.scenes.ar4t_splits import SINGLES, AR4TForm, ar4t_splits
 from data_builders.worlds.scenes.benchmark_files import Suite
 from data_builders.worlds.scenes.compositions import (
     RECTANGLES,

@@ -37,12 +37,7 @@ _FARTHEST = 10.0  # positions beyond this are out of view of every camera
 
 
 def refusal(path: str, expected: str, got: str, advice: str) -> UserError:
-    """Returns the error of a field.
-
-    Example:
-        >>> print(refusal("scenes[0].floor", "one of wood, sand", "'mud'", "choose one"))
-        scenes[0].floor: expected one of wood, sand, got 'mud'; choose one
-    """
+    """Returns the error of a field."""
     return UserError(f"{path}: expected {expected}, got {got}; {advice}")
 
 
@@ -129,12 +124,7 @@ class SceneRequest(_Part):
 
 
 def field_path(names: Sequence[str | int]) -> str:
-    """Returns the path of a field.
-
-    Example:
-        >>> field_path(["objects", 1, "color"])
-        'objects[1].color'
-    """
+    """Returns the path of a field."""
     path = ""
     for name in names:
         path += f"[{name}]" if isinstance(name, int) else f".{name}"
@@ -164,20 +154,7 @@ def validated(model: type[M], content: Any, path: str, renamed: Callable[[str], 
 
 
 def parse(content: Any, path: str, renamed: Callable[[str], str] = str) -> SceneRequest:
-    """Returns a request, checked; `path` names it in errors.
-
-    Args:
-        content: The request, as JSON has it.
-        path: For example "scenes[3]".
-        renamed: Gives the name under which errors state a field of the request.
-
-    Raises:
-        UserError: A key is unknown, a value is wrong, or relations name no object or form a circle.
-
-    Example:
-        >>> parse({"objects": [{"color": "red"}]}, "scenes[0]").objects[0].color
-        'red'
-    """
+    """Returns a request, checked; errors name `path`, and fields as `renamed` spells them."""
     request = validated(SceneRequest, content, path, renamed)
     _check_objects(request, lambda name: f"{path}.{renamed(name)}")
     return request
