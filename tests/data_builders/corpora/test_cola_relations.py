@@ -229,16 +229,6 @@ def test_negatives_of_subsets(world, clevr):
             assert true == naively_true(text, scene), text
 
 
-def test_idle_options_are_not_recorded(world):
-    reader = clevr_reader(world)
-    assert (
-        not {"form", "reversals", "subsets", "sides"}
-        & ColaBuilder(reader).spec()["init_args"].keys()
-    )
-    given = ColaBuilder(reader, form="relation", reversals=True, subsets=True).spec()["init_args"]
-    assert (given["form"], given["reversals"], given["subsets"]) == ("relation", True, True)
-
-
 def test_released_queries_have_this_form():
     """The most frequent relations of Cola's own 420 queries are the ones that are read here."""
     rows = load(released("cola/COLA_multiobjects_matching_benchmark.json"))

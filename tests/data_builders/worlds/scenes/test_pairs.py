@@ -194,11 +194,3 @@ def test_a_forbidden_composition_does_not_occur(cls):
     ):
         for _, pair in items(cls(spec, 5)):
             assert forbidden.isdisjoint(composition(o) for s in pair for o in s.objects)
-
-
-@pytest.mark.parametrize(
-    "cls", [MovedPairs, CountedPairs, ChangedPairs, ActedPairs, StepPairs, EditedPairs]
-)
-def test_the_same_item_again(cls):
-    first, second = (list(items(cls(SPEC, 5), 4)) for _ in range(2))
-    assert first == second
