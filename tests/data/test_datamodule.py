@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from jsonargparse import ArgumentError, ArgumentParser
 from PIL import Image
 from pytorch_lightning import LightningModule
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -256,20 +257,16 @@ def test_the_length_of_an_epoch_can_be_set(make_set: MakeSet) -> None:
     assert len(loader) == len(keys(loader)) == 5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": 0}, "batch_size of at least 1"),
-        ({"num_workers": -1}, "num_workers of at least 0"),
-        ({"seed": -1}, "seed of at least 0"),
-        ({"epoch_groups": 0}, "epoch_groups of at least 1"),
-        ({"shuffle_buffer": -1}, "shuffle_buffer of at least 0"),
-        ({"max_damaged": 1.5}, "max_damaged from 0"),
-    ],
-)
-def test_numbers_out_of_range(arguments: dict[str, Any], message: str) -> None:
-    with refused(message):
-        ShardDataModule([], **{"batch_size": 1, **arguments})
+OUT_OF_RANGE = [("batch_size", 0), ("num_workers", -1), ("seed", -1), ("epoch_groups", 0)]
+OUT_OF_RANGE += [("shuffle_buffer", -1), ("max_damaged", 1.0), ("captions", 0)]
+
+
+@pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
+def test_the_types_of_a_config_hold_its_bounds(name: str, value: float) -> None:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(ShardDataModule, "data")
+    with pytest.raises(ArgumentError, match=name):
+        parser.parse_object({"data": {"train": [], "batch_size": 1, name: value}})
 
 
 def test_missing_sets_are_said_at_setup(tmp_path: Path, make_set: MakeSet) -> None:

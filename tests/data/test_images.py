@@ -178,14 +178,14 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         read(ImageRef(tmp_path / "none.png"))
     with refused("it is not a file"):
         read(ImageRef(tmp_path))
-    with refused("correct the path"):
+    with refused("name a file that exists"):
         digest(ImageRef(tmp_path / "none.png"))
 
 
 def test_a_box_outside_a_file_is_no_fault_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(encoded(two_pixels()))
-    with refused("does not touch the 2 x 1 image.*: correct the box, or use convention: reference"):
+    with refused("does not touch the 2 x 1 image.*: change the box, or use convention: reference"):
         read(ImageRef(path, (2, 0, 1, 1)))
     path.write_text("no image")
     with refused(": replace the file"):
