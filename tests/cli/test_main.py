@@ -682,10 +682,10 @@ def test_missing_and_truncated_shards(write_config, tmp_path, shards, capsys):
     copy.mkdir()
     for file in shards.iterdir():
         (copy / file.name).write_bytes(file.read_bytes()[: None if file.suffix == ".json" else 99])
-    refused(capsys, ["fit", "--config", with_shards(copy)], "truncated or foreign")
+    refused(capsys, ["fit", "--config", with_shards(copy)], ": build the shards again")
     (copy / "shard-000000.tar").unlink()
     lost = ["fit", "--config", with_shards(copy)]
-    silent.append(refused(capsys, lost, "expected shard", "no such file"))
+    silent.append(refused(capsys, lost, "in shard", "no such file"))
     # What is trained is said where training begins, and not before an error.
     assert [len(lines) for lines in silent] == [1, 1, 1, 1], silent
 
