@@ -11,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import find_device, make_list, model_of
 from vlmtune.errors import UserError
@@ -27,7 +29,6 @@ from vlmtune.model.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
-from vlmtune.report.table import file_size
 
 
 def run(options: argparse.Namespace) -> None:
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
         alpha=alpha,
         licence=options.licence,
     )
-    written = file_size(sum((options.out / name).stat().st_size for name in FILES))
+    written = decimal(sum((options.out / name).stat().st_size for name in FILES))
     print(f"{options.out}: {written}; load it with vlmtune.load({str(options.out)!r})")
     if options.push_to_hub is not None:
         commit = push(options.out, options.push_to_hub, options.public)

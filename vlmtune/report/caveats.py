@@ -3,7 +3,7 @@
 In: the runs of a report. Out: one sentence a caveat. Never: a change of a number.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -18,8 +18,6 @@ REPEATED = {
     "caption": "items whose right caption is also a wrong one",
     "image": "items with the same image twice",
 }
-
-
 TEXT_ONLY = (
     "Text-only runs never see the image and do not compete. Between two images they tie, and a tie "
     "counts as wrong."
@@ -153,7 +151,7 @@ def _counts(row: Row, runs: Sequence[RunReport]) -> list[str]:
     for run, cell in zip(runs, row.cells, strict=True):
         if cell is not None and cell.value:
             counts[run.name] = f"{name}: {cell.value:.0f} of {cell.n}"
-    return _by_text(counts.items(), len(set(counts.values())) == 1)
+    return _by_text(counts)
 
 
 def _repeats(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
@@ -206,14 +204,14 @@ def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
         if seed is None:
             how = "the first items only"
         texts[run.name] = f"limit {options['limit']}: {how}"
-    return _by_text(texts.items(), len(set(texts.values())) == 1)
+    return _by_text(texts)
 
 
-def _by_text(texts: Iterable[tuple[str, str]], agree: bool) -> list[str]:
+def _by_text(texts: dict[str, str]) -> list[str]:
     """Each text once, followed by its runs unless all runs agree."""
     names: dict[str, list[str]] = {}
-    for name, text in texts:
+    for name, text in texts.items():
         names.setdefault(text, []).append(name)
-    if agree:
+    if len(names) == 1:
         return list(names)
     return [f"{text} ({', '.join(having)})" for text, having in names.items()]

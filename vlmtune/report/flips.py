@@ -1,11 +1,10 @@
 """Items to look at: those that a run wins or loses against another, or gets right or wrong alone.
 
-In: runs and their items. Out: dictionaries for `page.html`, lines for `report.md`.
+In: runs and their items. Out: dictionaries for `page.html`.
 Never: a comparison of items that are not the same.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from vlmtune.report.differences import Comparison
@@ -19,7 +18,6 @@ from vlmtune.results.item_row import ItemRow
 
 SHOWN = 24  # most items of a group on the page
 PICTURES = 480  # on the page; about 3 MB
-LINES = 6  # items of a group in report.md
 EQUAL = 1e-12  # outcomes that differ by less are equal
 Numbers = list[int]
 
@@ -168,37 +166,6 @@ def _first_is_true(row: ItemRow) -> bool | None:
 
 def _head(title: str, runs: Sequence[RunReport], i: int, against: str) -> dict[str, Any]:
     return {"title": title, "run": runs[i].name, "colour": colours(runs)[i], "against": against}
-
-
-def flip_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
-    """The first of the same as lines of text: captions, the true ones marked, with the scores."""
-    lines = []
-    for group in groups:
-        against = f" against {group['against']}" if group["against"] else ""
-        head = f"{group['title']}, {group['run']}{against}"
-        lines += [f"### {head}: {group['verdict']} {group['total']}", ""]
-        for item in group["items"][:LINES]:
-            note = f" ({item['note']})" if item["note"] else ""
-            lines.append(f"- {item['id']}{note}: {_compared_pairs(item['images'])}")
-        lines.append("")
-    return lines
-
-
-def _compared_pairs(images: Sequence[dict[str, Any]]) -> str:
-    """The captions of each image, or a single caption and the names of its images."""
-    pairs = chain.from_iterable(image["pairs"] for image in images)
-    captions = {pair["caption"] for pair in pairs}
-    # Of a query over images the caption would be the same in each pair.
-    single = len(captions) == 1 and len(images) > 1
-    cells = []
-    for image in images:
-        for pair in image["pairs"]:
-            mark = "✓" if pair["true"] else "✗"
-            shown = image["name"] if single else pair["caption"]
-            scores = f" ({pair['scores']})" if pair["scores"] else ""
-            cells.append(f"{mark} {shown}{scores}")
-    listed = "; ".join(cells)
-    return f"{captions.pop()}: {listed}" if single else listed
 
 
 def _rows(items: Mapping[str, Items], run: str, benchmark: str) -> tuple[ItemRow, ...]:

@@ -43,7 +43,7 @@ def write_report(
     """
     groups = flips(compare_with_first(runs), runs, items or {})
     # Both texts before the first file: an error leaves the earlier report as it is.
-    markdown, html = to_markdown(runs, groups), to_html(runs, groups)
+    markdown, html = to_markdown(runs), to_html(runs, groups)
     with all_or_none():
         write_text(folder / "report.md", markdown)
         write_text(folder / "report.html", html)

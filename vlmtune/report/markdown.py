@@ -1,17 +1,15 @@
 """The report as Markdown tables.
 
-In: run reports and groups of items. Out: the text of `report.md`. Never: a tag of HTML.
+In: run reports. Out: the text of `report.md`. Never: a tag of HTML.
 """
 
 import re
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
 from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
-from vlmtune.report.flips import flip_lines
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import Row, Section
@@ -39,11 +37,11 @@ ALONE = (
 )
 
 
-def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) -> str:
+def to_markdown(runs: Sequence[RunReport]) -> str:
     """Writes the runs side by side.
 
-    Primary metrics, changes from the first run, retained abilities, sensitivities, items to look at
-    (`groups` of `flips`), caveats, one table for each benchmark, provenance, sources.
+    Primary metrics, changes from the first run, retained abilities, sensitivities, caveats, one
+    table for each benchmark, provenance, sources.
     """
     table.check_runs(runs)
     parts = table.sections(runs)
@@ -63,9 +61,6 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
         }
         for kind, head in heads.items():
             lines += _changes(head, comparisons, runs, kind)
-    if groups:
-        kind = "Won and lost" if groups[0]["against"] else "Right and wrong"
-        lines += [f"## {kind} items", "", *map(_line_of_text, flip_lines(groups))]
     lines += _caveats(runs)
     for part in parts:
         lines += [f"## {_title(part)}", "", *_section(runs, part), ""]

@@ -16,18 +16,16 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from numpy import ndarray
 from scipy.stats import gaussian_kde
 
 from vlmtune.report.run_report import Curve
-from vlmtune.report.table import COLOURS, Row
-from vlmtune.results.metric_value import MetricValue
+from vlmtune.report.table import COLOURS
 
 WIDTH = 3.7  # inches; about the width of a card, so that text is as large as on the page
 FEW = 8  # with fewer numbers, a distribution is drawn as strokes
 POINTS = 160  # of a density curve
-QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 # Placeholders that become CSS variables of the page after drawing.
 INK, MUTED, FAINT, CARD = "#010101", "#020202", "#030303", "#040404"
@@ -70,39 +68,6 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel("step", loc="right", labelpad=2)
-        return _svg(figure, key)
-
-
-def line_plot(
-    positions: Sequence[float], rows: Sequence[Row], colours: Sequence[int], axis: str, key: str
-) -> str:
-    """Draws one line over numbered groups for each run, with intervals and chance.
-
-    `rows[i]` is the metric of group `positions[i]`; `axis` says what the numbers count.
-    """
-    ordered = sorted(zip(positions, rows, strict=True), key=lambda pair: pair[0])
-    with mpl.rc_context(STYLE):
-        figure, axes = _axes()
-        for run, colour in enumerate(colours):
-            points = [(x, row.cells[run]) for x, row in ordered]
-            known = [(x, cell) for x, cell in points if cell is not None]
-            if known:
-                _line(axes, known, colour)
-        levels = [(x, row.first.chance) for x, row in ordered if row.first.chance is not None]
-        x, y = [x for x, _ in levels], [level for _, level in levels]
-        axes.plot(x, y, color=MUTED, linewidth=1.1, linestyle=(0, (3, 3)), zorder=1)
-        if rows[0].first.unit == "cosine":
-            axes.set_ylim(-1.03, 1.03)
-            axes.yaxis.set_major_locator(FixedLocator((-1, 0, 1)))
-        else:
-            axes.set_ylim(-0.02, 1.02)
-            axes.yaxis.set_major_locator(FixedLocator(QUARTERS))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
-        ticks = sorted(set(positions))
-        locator = FixedLocator(ticks) if len(ticks) < 13 else MaxNLocator(8)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        axes.set_xlabel(axis, loc="right", labelpad=2)
         return _svg(figure, key)
 
 
@@ -174,16 +139,6 @@ def _axes() -> tuple[Figure, Axes]:
     axes.spines[["left", "right", "top"]].set_visible(False)
     axes.tick_params(length=0)
     return figure, axes
-
-
-def _line(axes: Axes, points: Sequence[tuple[float, MetricValue]], colour: int) -> None:
-    """Draws the numbers of one run, joined, each with its interval."""
-    ink = RUN_COLOURS[colour]
-    x, y = [x for x, _ in points], [metric.value for _, metric in points]
-    axes.plot(x, y, color=ink, linewidth=1.8, marker="o", markersize=5)
-    for at, metric in points:
-        if metric.low is not None and metric.high is not None:
-            axes.plot([at, at], [metric.low, metric.high], color=ink, linewidth=5, alpha=0.28)
 
 
 def _svg(figure: Figure, key: str) -> str:
