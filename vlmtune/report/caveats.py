@@ -54,7 +54,10 @@ def caveats(runs: Sequence[RunReport]) -> tuple[Caveat, ...]:
         lines: list[str] = []
         for row in section.primary:
             text_only += _text_only(row, runs)
-            lines += _missing(row)
+            if row.first.chance is None:
+                lines.append(f"{row.metric} has no chance level")
+            if all(cell is None or cell.low is None for cell in row.cells):
+                lines.append(f"{row.metric} has no interval")
         for row in section.rows:
             lines += _counts(row, runs)
         lines += _few_clusters(section.rows)
@@ -101,15 +104,6 @@ def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
                 continue
             score = number(cell.value, cell.unit)
             lines.append(f"{runs[j].name} is no better than {name} ({score} against {reached})")
-    return lines
-
-
-def _missing(row: Row) -> list[str]:
-    lines = []
-    if row.first.chance is None:
-        lines.append(f"{row.metric} has no chance level")
-    if all(cell is None or cell.low is None for cell in row.cells):
-        lines.append(f"{row.metric} has no interval")
     return lines
 
 

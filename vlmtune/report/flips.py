@@ -5,13 +5,14 @@ Never: a comparison of items that are not the same.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from vlmtune.report.differences import Comparison
 from vlmtune.report.gallery import quota
 from vlmtune.report.item_view import item_view
 from vlmtune.report.items_file import Items, part_names
-from vlmtune.report.media import Thumbnails
+from vlmtune.report.media import data_uri
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import baseline, colours, titled
 from vlmtune.results.item_row import ItemRow
@@ -20,6 +21,7 @@ SHOWN = 24  # most items of a group on the page
 PICTURES = 480  # on the page; about 3 MB
 EQUAL = 1e-12  # outcomes that differ by less are equal
 Numbers = list[int]
+_Rows = Sequence[ItemRow]
 
 
 def flips(
@@ -40,7 +42,7 @@ def flips(
         sizes.append(sum(_pictures(group.rows[i]) for i in most_shown))
     # All groups read their pictures through one cache: most occur in several.
     most = quota(sizes, PICTURES)
-    thumbnails = Thumbnails()
+    thumbnails = cache(data_uri)
     out = []
     for group in chosen:
         shown = _fitting(group.rows, group.numbers, most)
@@ -49,14 +51,10 @@ def flips(
     return out
 
 
-_Rows = Sequence[ItemRow]
-
-
 class _Group(NamedTuple):
-    """The items of one verdict.
+    """The items of one verdict: those of the `numbers` among all `rows` of the benchmark.
 
-    `rows` has all items of the benchmark, `numbers` says which of them are meant, and `sides` has
-    the rows of the run alone, or those of the baseline and of the run.
+    `sides` has the rows of the run alone, or those of the baseline and of the run.
     """
 
     head: dict[str, Any]
@@ -148,13 +146,11 @@ def _alone(runs: Sequence[RunReport], items: Mapping[str, Items]) -> list[_Group
                 parts[f"{title}, {_spoken(name)}"] = known[name]
             for name, rows in parts.items():
                 right = [_first_is_true(row) for row in rows]
-                verdicts = {"right": _where(right, True), "wrong": _where(right, False)}
+                verdicts = {}
+                for verdict, mark in (("right", True), ("wrong", False)):
+                    verdicts[verdict] = [k for k, one in enumerate(right) if one is mark]
                 out += _groups(_head(name, runs, i, ""), rows, (rows,), verdicts)
     return out
-
-
-def _where(marks: Sequence[bool | None], mark: bool) -> Numbers:
-    return [i for i, one in enumerate(marks) if one is mark]
 
 
 def _first_is_true(row: ItemRow) -> bool | None:

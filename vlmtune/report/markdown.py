@@ -9,7 +9,7 @@ from itertools import chain
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
-from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
+from vlmtune.report.differences import ALONE, TEST, Comparison, compare_with_first, items_alone
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import Row, Section
@@ -22,19 +22,7 @@ NOTE = (
     "↑ and ↓ give the direction; the best run is bold. Numbers share a row only if benchmark, "
     "version of the metric, convention and number of items agree."
 )
-TEST = (
-    "p: McNemar's exact test if every item is right or wrong and no two items share an image or "
-    "captions; else Student's t over clusters of such items, with their weights if the metric is a "
-    "mean over groups. Where a run has several seeds, these count, too, and one seed of another "
-    "training is taken to vary as much; so do the runs of probes. "
-    f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
-    "multiple tests."
-)
 KNOWS = "What the embedding still knows"
-ALONE = (
-    "Other seeds of the training were not tested: p does not tell how much another one would "
-    "change. One seed each:"
-)
 
 
 def to_markdown(runs: Sequence[RunReport]) -> str:
@@ -115,18 +103,13 @@ def _changes(
 
 
 def _change(comparison: Comparison, name: str) -> list[str]:
-    unit, paired = comparison.metric.unit, comparison.paired
-    change = p = "–"
-    if comparison.change is not None:
-        change = table.change(comparison.change, unit)
-    left = [comparison.title, name, change]
-    if paired is None:
+    texts = comparison.texts
+    left = [comparison.title, name, texts["change"] or "–"]
+    if comparison.paired is None:
         return [*left, "", "", "", "", "", f"not tested: {comparison.reason}"]
-    if paired.p is not None:
-        p = f"{table.p_value(paired.p)} ({paired.test})"
-    interval = table.signed_interval(paired.low, paired.high, unit) or "–"
-    counts = map(str, (paired.won, paired.lost, paired.n))
-    return [*left, interval, *counts, p, comparison.verdict]
+    p = f"{texts['p']} ({texts['test']})" if texts["p"] else "–"
+    counts = [texts[name] for name in ("won", "lost", "n")]
+    return [*left, texts["interval"] or "–", *counts, p, comparison.verdict]
 
 
 def _caveats(runs: Sequence[RunReport]) -> list[str]:
