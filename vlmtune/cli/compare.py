@@ -88,6 +88,7 @@ class Job:
     def recipe(self) -> str:
         """The command of the run, with a digest of each config it names."""
         digests = {}
+        # The same words may name other settings tomorrow.
         for word in self.words:
             if word.endswith(".yaml"):
                 content = regular(find_path(word) or Path(word)).read_bytes()
@@ -146,11 +147,7 @@ def tasks(
 
 
 def perform(task: Job, run: Run) -> Literal["done", "ran", "taken"]:
-    """Runs what is left of a task; "taken" if another call is running it.
-
-    Raises:
-        UserError: The run failed, or the folder has a run of another recipe.
-    """
+    """Runs what is left of a task; "taken" if another call is running it."""
     if task.begun not in (None, task.recipe):
         raise UserError(
             f"expected in {task.folder} a run of the same command and configs, got another "
@@ -305,11 +302,7 @@ def _cell(values: Sequence[float], unit: str) -> str:
 
 
 def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
-    """Trains what is left and writes the tables; a failed run does not stop the others.
-
-    Raises:
-        UserError: A run failed.
-    """
+    """Trains what is left and writes the tables; a failed run does not stop the others."""
     experiment, steps = read_experiment(options.experiment), options.steps
     suffix = "" if steps is None else f"-{steps}-steps"
     out = options.out or Path(f"{experiment.out}{suffix}")

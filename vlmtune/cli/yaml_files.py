@@ -20,11 +20,7 @@ MOST_VALUES = 100_000
 
 
 def read_yaml(path: Path) -> Any:
-    """Reads a YAML file.
-
-    Raises:
-        UserError: It cannot be read, is not YAML, or `check_yaml` refuses it.
-    """
+    """Reads a YAML file; raises `UserError` if it cannot be read or is not YAML."""
     check_yaml(path)
     with reading(path, "YAML"):
         return yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -46,11 +42,9 @@ def read_value(text: str) -> Any:
 
 
 def check_yaml(path: str | Path) -> None:
-    """Refuses what would be read for ever or fill the memory; a malformed file passes.
+    """Raises `UserError` for what would be read for ever or fill the memory; other faults pass.
 
-    Raises:
-        UserError: It is a named pipe or a device, is not UTF-8, or its aliases repeat too many
-            values.
+    That is a named pipe or a device, and a file whose aliases repeat too many values.
     """
     try:
         path = regular(path)

@@ -29,14 +29,10 @@ RANDOM = "the frozen model has random weights: these numbers say nothing about a
 
 @dataclass(frozen=True)
 class Caveat:
-    """A sentence on a benchmark.
+    """A sentence on a benchmark, or on a run where all its numbers are meant.
 
-    Attributes:
-        benchmark: The benchmark, with its convention unless that is the strict one; the run, where
-            all its numbers are meant.
-        text: The sentence.
-        text_only: Whether captions alone reach the number.
-        examples: The first of the items in question.
+    `text_only` says that captions alone reach the number, `examples` are the first items in
+    question.
     """
 
     benchmark: str
