@@ -539,12 +539,6 @@ def test_resolve_finds_every_kind(exported, tmp_path, model_folder, pictures, pa
             resolve(str(plain))
 
 
-def test_a_pipe_is_no_checkpoint(tmp_path):
-    os.mkfifo(tmp_path / "last.ckpt")
-    with refused("got a pipe or a device"):
-        check_checkpoint(tmp_path / "last.ckpt")
-
-
 def test_a_header_that_claims_too_much_is_one_line(exported):
     claim = {"adapter.x": {"dtype": "F32", "shape": [2**50], "data_offsets": [0, 2**52]}}
     header = json.dumps(claim).encode()
