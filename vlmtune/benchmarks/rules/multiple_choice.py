@@ -60,6 +60,7 @@ class ChoiceItems(Items):
     groups: tuple[str, ...]  # the distinct groups
     members: Int[Tensor, "n"]  # number of the group of each item
     identical: int  # how many items have a false candidate that repeats a true one
+    kept: tuple[ChoiceItem, ...]  # the items as the convention counts them
 
     @property
     @override
@@ -70,14 +71,7 @@ class ChoiceItems(Items):
     @property
     @override
     def evaluated(self) -> tuple[ComparedItem, ...]:
-        assert self.pairs is not None
-        images, texts = self.pairs.T.tolist()
-        comparisons = []
-        for row, true in zip(self.positions.tolist(), self.true_counts.tolist(), strict=True):
-            image = self.images[images[row[0]]]
-            captions = tuple(self.texts[texts[position]] for position in row if position >= 0)
-            comparisons.append(ComparedItem((image,), captions[:true], captions[true:]))
-        return tuple(comparisons)
+        return tuple(item.comparison for item in self.kept)
 
     @property
     def sizes(self) -> Int[Tensor, "n"]:
@@ -198,6 +192,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             groups=groups,
             members=members,
             identical=identical,
+            kept=tuple(checked),
         )
         if self.primary == self.keys[1] and not self._macro_groups(arrays):
             raise UserError(
