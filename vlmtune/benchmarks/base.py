@@ -91,7 +91,7 @@ class Benchmark(Configured, ABC, Generic[I]):
         for option in fields(self):
             value = getattr(self, option.name)
             # A misspelt convention would count by the other one, and nobody would see it.
-            if isinstance(value, str | int | float):
+            if isinstance(value, str | int | float | list | tuple):
                 _check_option(option.name, value, hints[option.name])
         for name, known in self.subsets_of.items():
             values = getattr(self, name)

@@ -120,9 +120,21 @@ def write_image(path: Path, *colour: int) -> None:
     Image.new("RGB", (8, 8), colour).save(path)
 
 
-def find_images(folder: Path) -> list[Path]:
-    """Lists the image files of a folder and the folders below it, sorted."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+def class_folders(folder: str | Path, source: str) -> dict[str, list[Path]]:
+    """Lists the images of each folder in a folder, at any depth, all in alphabetical order."""
+    images: dict[str, list[Path]] = {}
+    layout = "at least two folders of images, one for each class,"
+    with reading(folder, layout, f"get them from {source}, or check `images`"):
+        for path in sorted(Path(folder).iterdir()):
+            if path.is_dir() and not path.name.startswith("."):
+                files = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+                images[path.name] = sorted(files)
+        empty = [name for name, files in images.items() if not files]
+        if empty:
+            raise ValueError(f"no image in {empty[0]!r}")
+        if len(images) < 2:
+            raise ValueError(f"{len(images)} folders")
+    return images
 
 
 def first_file(paths: Sequence[Path]) -> Path:
