@@ -154,7 +154,10 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
     for wrong, message in (
         (["tabby"], r"2 names.*got \['tabby'\]"),
         (3, "2 names.*got 3 at the top"),
-        ({"fire_truck": "lorry", "x": "y", "cat": "tabby", "z": "y"}, "one of both for 2, first 'x'"),
+        (
+            {"fire_truck": "lorry", "x": "y", "cat": "tabby", "z": "y"},
+            "one of both for 2, first 'x'",
+        ),
         ({"cat": "tabby"}, "one of both for 1, first 'fire_truck'"),
         (["tabby", " "], "got ' ' at 1"),
         (["crane", "crane"], "'crane' for 'fire_truck' and 'cat'"),
@@ -182,17 +185,6 @@ def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
     benchmark = ZeroShotClassification(str(tmp_path / "data"), classes=str(path))
     with refused(r"4 images for zero_shot_classification, 1 are empty files.*c2/0\.png"):
         benchmark.load()
-
-
-def test_limit_is_of_each_class(tmp_path):
-    write(tmp_path, (5, 1, 3))
-
-    def limited(limit, seed=None):
-        return ZeroShotClassification(str(tmp_path / "data"), limit=limit, seed=seed)
-
-    labels = [image.path.parent.name for image in limited(2).items.images]
-    assert labels == ["c0", "c0", "c1", "c2", "c2"]
-    assert len({limited(2, seed).items.images for seed in range(5)}) > 1
 
 
 @pytest.mark.parametrize("templates", [(), ("a photo",), ("{} {}",)])

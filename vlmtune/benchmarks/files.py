@@ -78,7 +78,9 @@ def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict
         lacking = set(columns).difference(reader.fieldnames or ())
         faults = [f"no {name}" for name in columns if name in lacking]
         # A row with fewer values than columns has None in the others.
-        faults += [f"row {i} with fewer values" for i, row in enumerate(rows) if None in row.values()]
+        faults += [
+            f"row {i} with fewer values" for i, row in enumerate(rows) if None in row.values()
+        ]
         if faults:
             raise ValueError(faults[0])
     return rows

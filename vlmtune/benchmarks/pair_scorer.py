@@ -83,9 +83,7 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
             )
         return scores
 
-    def score(
-        images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None
-    ) -> PairScores:
+    def score(images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None) -> PairScores:
         if pairs is None:
             return matrix(images, texts)
         scores = torch.zeros(len(pairs), dtype=torch.float64)
