@@ -21,7 +21,7 @@ from vlmtune.adapters.base import JointAdapter
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.features.pictures import WORKERS
-from vlmtune.features.store import copy_or_encode, open_or_build_store
+from vlmtune.features.store import copy_from, open_or_build_store, similar_stores
 from vlmtune.features.store_key import StoreKey, source_digest
 from vlmtune.model.model import Model
 from vlmtune.probing.sheet import square
@@ -247,7 +247,7 @@ def _stored(
             yield names, Pooled(embedder.embed(pixels))
 
     def produce() -> Iterator[tuple[Sequence[str], Pooled]]:
-        return copy_or_encode(root, key, wanted, encode)  # type: ignore[return-value, arg-type]
+        return copy_from(similar_stores(root, key), wanted, encode)  # type: ignore[return-value, arg-type]
 
     store = open_or_build_store(root, key, produce, len(wanted))
 
