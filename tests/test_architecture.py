@@ -46,7 +46,8 @@ UPSTREAM = {
     "training": BASICS
     | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
     | {"adapters.trained_state"}
-    | {"benchmarks.base", "report", "results", "model", "evaluation", "storage.secrets"},
+    | {"benchmarks.base", "report", "results", "model", "evaluation", "storage.secrets"}
+    | {"metrics.torchmetrics"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},
     "cli": BASICS
