@@ -3,7 +3,6 @@
 In: the path of a file. Out: its checked content. Never: a file written.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -42,12 +41,6 @@ class ExportConfig(TypedDict):
     alpha: NotRequired[float]
     provenance: NotRequired[Any]  # a file may hold anything here
     weights_sha256: NotRequired[str]
-
-
-def sha256(path: Path) -> str:
-    """Returns the checksum of a file, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_config(path: Path) -> dict[str, Any]:

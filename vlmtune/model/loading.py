@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.weight_checks import check_finite
+from vlmtune.backbones.weight_checks import check_finite, sha256
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.hub_id import is_hub_id
@@ -30,7 +30,6 @@ from vlmtune.model.layout import (
     PluginSpec,
     one_line,
     read_config,
-    sha256,
 )
 from vlmtune.model.model import Model
 from vlmtune.storage.files import check_shape, reading, regular

@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import shutil
 from contextlib import suppress
 
 import pytest
@@ -67,7 +66,7 @@ def test_damaged_folders_are_told_in_one_line(path):
     (path / "elsewhere").rename(path / "preprocessor_config.json")
     HFCLIP(str(path))
     (path / "config.json").unlink()
-    fails(path, "has no config.json")
+    fails(path, "a folder with config.json and weights")
 
 
 @pytest.fixture
@@ -206,12 +205,4 @@ def test_weights_that_the_config_leaves_out_are_an_error_unless_of_another_task(
     if name == "mlm_head.bias":
         HFCLIP(str(path))
     else:
-        fails(path, f"got 1 more, first {name}: correct the number of layers")
-
-
-def test_weights_outside_the_folder_are_an_error(path):
-    names = load_file(path / "model.safetensors")
-    shutil.move(path / "model.safetensors", path.parent / "outside.safetensors")
-    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../outside.safetensors")}
-    (path / "model.safetensors.index.json").write_text(json.dumps(index))
-    fails(path, r"names of files beside .*, got '\.\./outside\.safetensors'")
+        fails(path, f"got 1 more, first {name}: write the number of layers")

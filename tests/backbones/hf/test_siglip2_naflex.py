@@ -8,6 +8,7 @@ from tests.refusals import refused
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.backbones.hf.siglip import SigLIP
 from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex
+from vlmtune.config import instantiate
 from vlmtune.features.encode import FeatureSource
 from vlmtune.types import FeatureSpec
 
@@ -114,9 +115,11 @@ def test_patches_in_the_shared_space_leave_padding_out(backbone):
 
 
 @pytest.mark.parametrize("most", [0, 5000])
-def test_an_impossible_number_of_patches(path, most):
-    with refused(f"max_num_patches from 1 to 4096, got {most}"):
-        SigLIP2NaFlex(str(path), max_num_patches=most)
+def test_an_impossible_number_of_patches(backbone, most):
+    spec = backbone.spec()
+    spec["init_args"]["max_num_patches"] = most
+    with refused(f"as max_num_patches of .*, got '{most}'"):
+        instantiate(spec, SigLIP2NaFlex)
 
 
 def test_a_processor_that_does_not_resize(tmp_path):

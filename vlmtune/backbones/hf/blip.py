@@ -21,7 +21,6 @@ from vlmtune.backbones.hf.towers import (
     HFImageTower,
     HFTextTower,
     bert_tower,
-    first_token,
     hide_padding,
     log_odds,
 )
@@ -52,9 +51,7 @@ class Blip(HFDualEncoder):
             embed=partial(embed_pixels, vision),
             block_list=vision.encoder.layers,
             final_norm=vision.post_layernorm,
-            head=partial(first_token, model.vision_proj),
-            owners=(vision.post_layernorm, model.vision_proj),
-            special=1,
+            head=model.vision_proj,
             dtype=self._dtype,
         )
         text_tower = bert_tower(

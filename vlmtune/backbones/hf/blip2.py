@@ -1,6 +1,6 @@
 """BLIP-2 with its matching head, and with its contrastive heads.
 
-In: images and captions. Out: log-odds or cosines of pairs. Never: one embedding of an image.
+In: images and captions. Out: log-odds or cosines of pairs.
 """
 
 from functools import partial
@@ -21,7 +21,6 @@ from vlmtune.backbones.hf.towers import (
     HFImageTower,
     HFTextTower,
     HFTokenizer,
-    first_token,
     hide_padding,
     log_odds,
 )
@@ -44,15 +43,12 @@ class Blip2(HFDualEncoder):
     $\frac{1}{0.07} \max_q \cos(v_q, t)$ over the queries q. An image has no single embedding, so
     adapters that need one refuse it.
 
-    Tokens of texts are those of the Q-Former on the caption alone.
+    Tokens of texts are those of the Q-Former on the caption alone; it stays in float32 whatever the
+    precision. Other arguments are those of `HFBackbone`.
 
     Args:
         score: Which of the two is the `fusion`: "itm", which the adapter `Matching` also trains,
             or "itc", which has nothing to train there.
-        model: As in `HFBackbone`.
-        revision: As in `HFBackbone`.
-        precision: As in `HFBackbone`; the Q-Former stays in float32.
-        image_size: As in `HFBackbone`.
     """
 
     kind = Blip2ForImageTextRetrieval
@@ -78,9 +74,7 @@ class Blip2(HFDualEncoder):
             embed=partial(embed_pixels, vision),
             block_list=vision.encoder.layers,
             final_norm=vision.post_layernorm,
-            head=partial(first_token, nn.Identity()),  # never called: an image has no embedding
-            owners=(vision.post_layernorm,),
-            special=1,
+            head=nn.Identity(),  # never called: an image has no embedding
             dtype=self._dtype,
         )
         table = model.embeddings.position_embeddings

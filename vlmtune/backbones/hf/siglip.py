@@ -40,9 +40,8 @@ class SigLIP(HFDualEncoder):
             block_list=vision.encoder.layers,
             final_norm=vision.post_layernorm,
             head=vision.head,
-            owners=(vision.post_layernorm, vision.head),
-            special=0,
             dtype=self._dtype,
+            special=0,
         )
         return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
 

@@ -3,11 +3,12 @@
 In: images of any shape, and captions. Out: embeddings, tokens and states, padded to one length.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
+from pydantic import Field
 from torch import Tensor
 from transformers import Siglip2Model
 from typing_extensions import override
@@ -20,7 +21,7 @@ from vlmtune.backbones.staging import masked
 from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
 
-MOST = 4096  # patches of an image, as many as 64 x 64
+Patches = Annotated[int, Field(ge=1, le=4096)]  # up to 64 x 64
 
 
 class SigLIP2NaFlex(HFDualEncoder):
@@ -37,13 +38,6 @@ class SigLIP2NaFlex(HFDualEncoder):
     Args:
         max_num_patches: Most patches of an image; None for the number in the model's image
             processor (256). More patches show more detail and cost more.
-        model: As in `HFBackbone`.
-        revision: As in `HFBackbone`.
-        precision: As in `HFBackbone`.
-
-    Raises:
-        UserError: `max_num_patches` is below 1 or above 4096, or the image processor does not
-            resize.
     """
 
     kind = Siglip2Model
@@ -54,12 +48,8 @@ class SigLIP2NaFlex(HFDualEncoder):
         model: str,
         revision: str | None = None,
         precision: Literal["fp32", "bf16"] = "fp32",
-        max_num_patches: int | None = None,
+        max_num_patches: Patches | None = None,
     ) -> None:
-        if max_num_patches is not None and not 1 <= max_num_patches <= MOST:
-            raise UserError(
-                f"expected max_num_patches from 1 to {MOST}, got {max_num_patches}: choose one"
-            )
         self.max_num_patches = max_num_patches
         super().__init__(model, revision, precision)
 
@@ -83,9 +73,8 @@ class SigLIP2NaFlex(HFDualEncoder):
             block_list=vision.encoder.layers,
             final_norm=vision.post_layernorm,
             head=vision.head,
-            owners=(vision.post_layernorm, vision.head),
-            special=0,
             dtype=self._dtype,
+            special=0,
         )
         return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
 
@@ -154,9 +143,7 @@ def to_strip(
     # Values of a patch are row by row, each pixel with its three channels.
     strip = patches.view(-1, side, 3).permute(2, 0, 1)
     head = strip.new_zeros(3, side, side)
-    rows, columns = shape.to(head)
-    head[0] = rows
-    head[1] = columns
+    head[0], head[1] = shape.to(head)
     return torch.cat([head, strip], dim=1)
 
 

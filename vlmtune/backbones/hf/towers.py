@@ -1,7 +1,6 @@
 """Towers of Hugging Face dual encoders, and their tokenizer.
 
 In: modules of a loaded model. Out: towers that run block by block.
-Never: loading, nor a choice of features.
 """
 
 from abc import ABC, abstractmethod
@@ -57,7 +56,7 @@ class HFTokenizer:
         return output["input_ids"], mask
 
     def too_long(self, texts: Sequence[str]) -> list[str]:
-        """Returns the captions of more tokens than the model reads."""
+        """Returns the captions of more tokens than the model reads; their ends are cut off."""
 
         def mask(some: list[str], length: int) -> Bool[Tensor, "n t"]:
             return self._encode(some, max_length=length)["attention_mask"].bool()
@@ -87,22 +86,20 @@ class HFImageTower(ImageTower):
         embed: From pixels to the input of the first block.
         block_list: The blocks.
         final_norm: The final norm.
-        head: From tokens after the norm to embeddings.
-        owners: The modules that `final_norm` and `head` use.
-        special: Leading positions that are not patches.
+        head: From the class token after the norm to an embedding; from all tokens if there is none.
         dtype: Type of the weights, in which it computes.
+        special: Leading positions that are not patches: 1 for a class token.
     """
 
     embed: Callable[[Tensor], Tensor]
     block_list: nn.ModuleList
     final_norm: Any
-    head: Callable[[Tensor], Tensor]
-    owners: Sequence[nn.Module]
-    special: int
+    head: nn.Module
     dtype: torch.dtype
+    special: int = 1
 
     def __post_init__(self) -> None:
-        self.blocks, self.tail = list(self.block_list), parameters_of(*self.owners)
+        self.blocks, self.tail = list(self.block_list), parameters_of(self.final_norm, self.head)
         self.layers, self.width = len(self.blocks), int(self.final_norm.weight.shape[0])
 
     @override
@@ -119,12 +116,12 @@ class HFImageTower(ImageTower):
 
     @override
     def unprojected(self, state: Tokens) -> Float[Tensor, "n w"] | None:
-        projects = getattr(self.head, "func", None) is first_token
-        return self.norm(state).values[:, 0] if projects else None
+        return self.norm(state).values[:, 0] if self.special else None
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        return self.head(self.norm(state).values.to(self.dtype)).float()
+        tokens = self.norm(state).values.to(self.dtype)
+        return self.head(tokens[:, 0] if self.special else tokens).float()
 
 
 @dataclass(eq=False)
@@ -253,14 +250,6 @@ def through(
         output = block(tokens, attention_mask, **options)
         tokens = output[0] if isinstance(output, tuple) else output
     return tokens
-
-
-def first_token(projection: nn.Module, tokens: States) -> Float[Tensor, "n d"]:
-    """Projects the first token: a tower's head, as `partial(first_token, projection)`.
-
-    A partial, unlike a lambda, belongs to the copy when a model is copied.
-    """
-    return projection(tokens[:, 0])
 
 
 def hide_padding(mask: Mask, dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:

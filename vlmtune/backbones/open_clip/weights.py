@@ -1,6 +1,6 @@
 """Puts weights of a file into an open_clip model, all of them and nothing else.
 
-In: a model of a named architecture, and a file. Out: the model with these weights, or an error.
+In: a model of a named architecture, and a file. Out: the model with these weights.
 Never: a tensor that is resized, filled with zeros or left out without a warning.
 """
 
@@ -101,22 +101,23 @@ def _check(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) 
         )
     others = [key for key in state if key not in wanted]
     wrong = [key for key in wanted if key not in state or state[key].shape != wanted[key].shape]
-    hint = next((text for part, text in HINTS.items() if part in "\n".join(others)), None)
+    if not (wrong or others):
+        return
+    # One wrong weight tells enough; a hint tells what the file is instead.
+    found = f"{len(others)} more, first {others[0]}" if others else ""
+    advice = "name the architecture of these weights, or save the file without other weights"
     if wrong:
-        # One wrong weight tells enough; a hint tells what the file is instead.
         first = wrong[0]
         there = f"size {_size(state[first])}" if first in state else "none"
-        raise UserError(
-            f"expected the weights of {name} in {file}, got {there} for {first}, whose size is "
-            f"{_size(wanted[first])} ({len(wrong)} of {len(wanted)} differ): "
-            f"{hint or 'name the architecture of these weights'}"
+        found = (
+            f"{there} for {first}, whose size is {_size(wanted[first])} "
+            f"({len(wrong)} of {len(wanted)} differ)"
         )
-    if others:
-        raise UserError(
-            f"expected only the weights of {name} in {file}, got {len(others)} more, first "
-            f"{others[0]} of size {_size(state[others[0]])}: "
-            f"{hint or 'name the architecture that has them, or save the file without them'}"
-        )
+    for part, hint in HINTS.items():
+        if part in "\n".join(others):
+            advice = hint
+            break
+    raise UserError(f"expected only the weights of {name} in {file}, got {found}: {advice}")
 
 
 def _size(tensor: Tensor) -> str:
