@@ -27,6 +27,7 @@ from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
 from vlmtune.backbones.hf.loading import HUB_ID
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.towers import EvaImageTower, TimmImageTower, plain_eva
+from vlmtune.backbones.open_clip.weights import check_weights
 from vlmtune.backbones.staging import gradients, no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
@@ -255,16 +256,5 @@ def _fill(network: Any, file: Path, name: str) -> None:
         classifiers = (classifiers,)
     dropped = tuple(f"{part}." for part in classifiers)
     state = {name: value for name, value in state.items() if not name.startswith(dropped)}
-    wanted = network.state_dict()
-    # First names, then shapes: a missing weight has no shape to compare.
-    wrong = sorted(wanted.keys() ^ state.keys()) or sorted(
-        key for key in wanted if wanted[key].shape != state[key].shape
-    )
-    if wrong:
-        raise UserError(
-            f"expected the weights of {name} in {file}, got other names or sizes at {len(wrong)} "
-            f"places, first {wrong[0]}: name the architecture of these weights, or save only the "
-            "image encoder"
-        )
-    # All names and sizes were compared above.
+    check_weights(network, state, file, name)
     network.load_state_dict(state)

@@ -25,7 +25,7 @@ from vlmtune.cli.yaml_files import check_yaml, read_yaml
 from vlmtune.config import Configured, find_path, stems
 from vlmtune.data.tables import is_dataset
 from vlmtune.errors import UserError
-from vlmtune.model import resolve
+from vlmtune.model import load
 from vlmtune.model.model import Model
 from vlmtune.model.resolving import device_of_this_machine
 
@@ -139,7 +139,14 @@ def find_model(
     texts: bool = True,
 ) -> Model:
     """Loads the model called `name`, and says so if its weights are random."""
-    model = resolve(name, pretrained, architecture, packages, texts)
+    model = load(
+        name,
+        pretrained,
+        architecture=architecture,
+        device="cpu",
+        packages=packages,
+        texts=texts,
+    )
     if model.backbone.random_weights:
         line = f"{model.backbone.title}: numbers from random weights are meaningless"
         print(f"vlmtune: warning: {line}", file=sys.stderr)

@@ -10,8 +10,6 @@ from safetensors.torch import load_file, save_file
 from tests.backbones.hf_models import edit, write_clip, write_timm
 from tests.conftest import REVISION
 from tests.refusals import refused
-from vlmtune import config
-from vlmtune.backbones.hf import loading as hf_loading
 from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.backbones.timm_image import TimmImage
 from vlmtune.errors import UserError
@@ -36,18 +34,9 @@ def test_a_revision_of_a_hub_id(hub, path):
     fails("someone/nothing", "weights, tokenizer and image processor of someone/nothing.* network")
 
 
-@pytest.mark.parametrize("name", ["nowhere", "a/b/c", "/no/such/folder", "", "org/", "x y/z"])
+@pytest.mark.parametrize("name", ["a/b/c", "", "org/", "x y/z"])
 def test_what_is_no_model_is_told_in_one_line(name):
     fails(name, r"hub id \(org/repo\) or a folder")
-
-
-def test_a_relative_folder_is_found_from_anywhere(path, monkeypatch, tmp_path):
-    monkeypatch.chdir(path.parent)
-    assert HFCLIP("clip").embed_dim == 16
-    monkeypatch.chdir("/")
-    monkeypatch.setattr(config, "ROOT", tmp_path)
-    (tmp_path / "checkpoints").symlink_to(path.parent)
-    assert hf_loading.locate("checkpoints/clip") == str(path)
 
 
 def test_damaged_folders_are_told_in_one_line(path):
@@ -122,7 +111,10 @@ def test_loading_is_quiet(path, capfd):
 
 
 def test_tokenizers_without_padding_are_refused(path):
-    fails(edit(path, "tokenizer_config.json", pad_token=None), "tokenizer with a padding token")
+    fails(
+        edit(path, "tokenizer_config.json", pad_token=None),
+        "does not have a padding token",
+    )
 
 
 def test_the_fingerprint_knows_the_tokenizer(path):

@@ -3,16 +3,14 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, Siglip2Model
 
-from tests.backbones.hf_models import edit, write_siglip, write_siglip2_naflex
+from tests.backbones.hf_models import TEXTS, edit, write_siglip2_naflex
 from tests.refusals import refused
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.backbones.hf.siglip import SigLIP
 from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex
 from vlmtune.config import instantiate
 from vlmtune.features.encode import FeatureSource
 from vlmtune.types import FeatureSpec
 
-TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 SIZES = [(50, 36), (9, 70), (70, 9), (1, 1), (200, 200)]
 POOLED = FeatureSpec("pooled")
 
@@ -134,15 +132,3 @@ def test_patches_of_another_size(tmp_path):
     path = edit(write_siglip2_naflex(tmp_path / "big"), "preprocessor_config.json", patch_size=16)
     with refused("weights, tokenizer and image processor of one SigLIP2NaFlex"):
         SigLIP2NaFlex(str(path))
-
-
-def test_each_form_of_siglip_names_the_class_of_the_other(path, tmp_path):
-    with refused("of type siglip2 .*: use vlmtune.backbones.hf.siglip2_naflex.SigLIP2NaFlex"):
-        SigLIP(str(path))
-    with refused("of type siglip .*: use vlmtune.backbones.hf.siglip.SigLIP$"):
-        SigLIP2NaFlex(str(write_siglip(tmp_path / "siglip")))
-
-
-def test_towers_without_a_pooling_head_are_refused(tmp_path):
-    with refused("weights, tokenizer and image processor of one SigLIP2NaFlex"):
-        SigLIP2NaFlex(str(write_siglip2_naflex(tmp_path / "headless", vision_use_head=False)))

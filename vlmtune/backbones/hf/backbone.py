@@ -23,7 +23,7 @@ from vlmtune.backbones.hf.image_size import resized
 from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
 from vlmtune.backbones.staging import (
-    encode_with_tower,
+    encode_words,
     gradients,
     masked,
     no_such_layer,
@@ -128,7 +128,7 @@ class HFBackbone(Backbone):
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         self.check_fits(spec, "text")
         with gradients(spec):
-            return encode_with_tower(self._text, texts, spec)
+            return encode_words(self._text, self._text.words(texts), spec)
 
     @override
     def too_long(self, texts: Sequence[str]) -> list[str]:

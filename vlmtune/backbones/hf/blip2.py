@@ -23,8 +23,9 @@ from vlmtune.backbones.hf.towers import (
     HFTokenizer,
     hide_padding,
     log_odds,
+    vision_tower,
 )
-from vlmtune.backbones.staging import masked, parameters_of, side_by_side, unmasked
+from vlmtune.backbones.staging import parameters_of, side_by_side, unmasked
 from vlmtune.types import FeatureSpec, Tokens
 
 TEMPERATURE = 0.07  # at the start of pre-training; the library's checkpoints lack what it became
@@ -70,13 +71,8 @@ class Blip2(HFDualEncoder):
         vision, model = self.model.vision_model, self.model
         queries = model.config.num_query_tokens
         self.no_pooled = f"it embeds each of {queries} queries of an image, not the image"
-        image_tower = BlipImageTower(
-            embed=partial(embed_pixels, vision),
-            block_list=vision.encoder.layers,
-            final_norm=vision.post_layernorm,
-            head=nn.Identity(),  # never called: an image has no embedding
-            dtype=self._dtype,
-        )
+        embed, head = partial(embed_pixels, vision), nn.Identity()  # an image has no embedding
+        image_tower = vision_tower(vision, head, self._dtype, embed, kind=BlipImageTower)
         table = model.embeddings.position_embeddings
         text_tower = QFormerTextTower(
             tokenizer=HFTokenizer(loaded.tokenizer, table.num_embeddings),
@@ -109,13 +105,6 @@ class QFormerTextTower(BertTextTower):
     @override
     def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
         return read_in(self.embeddings, tokens + self.table.weight[: tokens.shape[1]])
-
-    @override
-    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        tokens, mask = state.values.to(self.dtype), hide_padding(state.mask, self.dtype)
-        for layer in self.blocks[first:stop]:
-            tokens = layer(tokens, mask)
-        return masked(tokens, state.mask)
 
 
 class QFormerFusion(Fusion):

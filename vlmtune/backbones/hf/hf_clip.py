@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from vlmtune.backbones.hf.backbone import HFDualEncoder
 from vlmtune.backbones.hf.loading import Loaded
-from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, HFTokenizer
+from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, HFTokenizer, vision_tower
 from vlmtune.backbones.staging import last_real
 from vlmtune.backbones.weight_checks import named_openai
 from vlmtune.errors import UserError
@@ -45,13 +45,8 @@ class HFCLIP(HFDualEncoder):
                 f"expected hidden_act quick_gelu for OpenAI's weights, got {', '.join(acts)} in "
                 f"the config of {source}: write quick_gelu there"
             )
-        image_tower = HFImageTower(
-            embed=partial(_embed, vision),
-            block_list=vision.encoder.layers,
-            final_norm=vision.post_layernorm,
-            head=model.visual_projection,
-            dtype=self._dtype,
-        )
+        embed = partial(_embed, vision)
+        image_tower = vision_tower(vision, model.visual_projection, self._dtype, embed)
         table = text.embeddings.position_embedding
         tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings)
         end = int(text.eos_token_id)

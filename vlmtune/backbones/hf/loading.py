@@ -23,8 +23,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from vlmtune.backbones.advice import supported_types
 from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
-from vlmtune.backbones.hf.types import supported_types
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.weight_checks import check_finite, not_loaded
 from vlmtune.config import find_path

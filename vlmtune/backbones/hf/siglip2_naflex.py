@@ -13,80 +13,15 @@ from torch import Tensor
 from transformers import Siglip2Model
 from typing_extensions import override
 
-from vlmtune.backbones.hf.backbone import HFDualEncoder, Preprocess
+from vlmtune.backbones.hf.backbone import Preprocess
 from vlmtune.backbones.hf.loading import Loaded
-from vlmtune.backbones.hf.siglip import siglip_text_tower, siglip_tokenizer
-from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, hide_padding, through
+from vlmtune.backbones.hf.siglip import SigLIPFamily
+from vlmtune.backbones.hf.towers import HFImageTower, hide_padding, through
 from vlmtune.backbones.staging import masked
 from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
 
 Patches = Annotated[int, Field(ge=1, le=4096)]  # up to 64 x 64
-
-
-class SigLIP2NaFlex(HFDualEncoder):
-    """SigLIP 2 with NaFlex (Tschannen et al. 2025, arXiv 2502.14786, section 2.4.2).
-
-    Computed as in `transformers.Siglip2Model`. An image is resized to at most `max_num_patches`
-    patches, its sides are rounded up to whole patches, and so it nearly keeps its shape. Positions
-    are resampled to its rows and columns. Tokens and states of an image with fewer patches end in
-    padding, to which nothing attends. Texts are those of `SigLIP`.
-
-    Pixels of an image are a strip: its patches one below the other, after a first square that
-    holds its rows and columns of patches.
-
-    Args:
-        max_num_patches: Most patches of an image; None for the number in the model's image
-            processor (256). More patches show more detail and cost more.
-    """
-
-    kind = Siglip2Model
-    images_differ = True
-
-    def __init__(
-        self,
-        model: str,
-        revision: str | None = None,
-        precision: Literal["fp32", "bf16"] = "fp32",
-        max_num_patches: Patches | None = None,
-    ) -> None:
-        self.max_num_patches = max_num_patches
-        super().__init__(model, revision, precision)
-
-    @override
-    def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
-        processor = loaded.processor
-        if not processor.do_resize:
-            raise UserError(
-                f"expected an image processor that resizes, got do_resize false in {model}: use "
-                "the model's own"
-            )
-        if self.max_num_patches is not None:
-            processor.max_num_patches = self.max_num_patches
-        return StripPreprocess(processor)
-
-    @override
-    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
-        vision = self.model.vision_model
-        image_tower = NaFlexImageTower(
-            embed=vision.embeddings,
-            block_list=vision.encoder.layers,
-            final_norm=vision.post_layernorm,
-            head=vision.head,
-            dtype=self._dtype,
-            special=0,
-        )
-        return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
-
-    @override
-    def portable_tokenizer(self) -> Any:
-        return siglip_tokenizer(super().portable_tokenizer())
-
-    @override
-    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
-        super().measure(pixels)
-        # The first square of a strip holds the shape.
-        self.image_tokens = pixels.shape[2] // pixels.shape[3] - 1
 
 
 class NaFlexImageTower(HFImageTower):
@@ -118,6 +53,55 @@ class NaFlexImageTower(HFImageTower):
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         head: Any = self.head
         return head(self.norm(state).values.to(self.dtype), state.mask).float()
+
+
+class SigLIP2NaFlex(SigLIPFamily):
+    """SigLIP 2 with NaFlex (Tschannen et al. 2025, arXiv 2502.14786, section 2.4.2).
+
+    Computed as in `transformers.Siglip2Model`. An image is resized to at most `max_num_patches`
+    patches, its sides are rounded up to whole patches, and so it nearly keeps its shape. Positions
+    are resampled to its rows and columns. Tokens and states of an image with fewer patches end in
+    padding, to which nothing attends. Texts are those of `SigLIP`.
+
+    Pixels of an image are a strip: its patches one below the other, after a first square that
+    holds its rows and columns of patches.
+
+    Args:
+        max_num_patches: Most patches of an image; None for the number in the model's image
+            processor (256). More patches show more detail and cost more.
+    """
+
+    kind = Siglip2Model
+    image_tower_kind = NaFlexImageTower
+    images_differ = True
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        max_num_patches: Patches | None = None,
+    ) -> None:
+        self.max_num_patches = max_num_patches
+        super().__init__(model, revision, precision)
+
+    @override
+    def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
+        processor = loaded.processor
+        if not processor.do_resize:
+            raise UserError(
+                f"expected an image processor that resizes, got do_resize false in {model}: use "
+                "the model's own"
+            )
+        if self.max_num_patches is not None:
+            processor.max_num_patches = self.max_num_patches
+        return StripPreprocess(processor)
+
+    @override
+    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        super().measure(pixels)
+        # The first square of a strip holds the shape.
+        self.image_tokens = pixels.shape[2] // pixels.shape[3] - 1
 
 
 class StripPreprocess(Preprocess):

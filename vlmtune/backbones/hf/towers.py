@@ -23,7 +23,6 @@ from vlmtune.backbones.staging import (
     too_long,
     unmasked,
 )
-from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
 
 States = Float[Tensor, "n t w"]
@@ -40,13 +39,11 @@ class HFTokenizer:
 
     def __init__(self, tokenizer: Any, positions: int, lower: bool = False) -> None:
         self._tokenizer, self._positions, self._lower = tokenizer, positions, lower
-        if tokenizer.pad_token_id is None:
-            raise UserError("expected a tokenizer with a padding token, got none: set pad_token")
-        self.pad = int(tokenizer.pad_token_id)
         # 1 where the tokenizer adds a token of its own, 0 where the word is.
         added = self._encode(["a"], return_special_tokens_mask=True)["special_tokens_mask"][0]
         words = added.logical_not().nonzero().flatten().tolist()
         self.special = (words[0], len(added) - words[-1] - 1)
+        self.pad = int(tokenizer.pad_token_id)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
         """Returns ids up to the longest caption, and their mask."""
@@ -122,6 +119,20 @@ class HFImageTower(ImageTower):
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         tokens = self.norm(state).values.to(self.dtype)
         return self.head(tokens[:, 0] if self.special else tokens).float()
+
+
+def vision_tower(
+    vision: Any,
+    head: nn.Module,
+    dtype: torch.dtype,
+    embed: Callable[[Tensor], Tensor] | None = None,
+    special: int = 1,
+    kind: type[HFImageTower] = HFImageTower,
+) -> HFImageTower:
+    """Makes the image tower of a vision model with the names of CLIP's."""
+    embed = embed or vision.embeddings
+    blocks, norm = vision.encoder.layers, vision.post_layernorm
+    return kind(embed, blocks, norm, head, dtype, special)
 
 
 @dataclass(eq=False)
@@ -245,9 +256,8 @@ def through(
     blocks: Sequence[nn.Module], tokens: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Tensor:
     """Runs blocks of the library, some of which return a tuple."""
-    # Towers of one library differ in what a block returns.
     for block in blocks:
-        output = block(tokens, attention_mask, **options)
+        output = block(tokens, attention_mask=attention_mask, **options)
         tokens = output[0] if isinstance(output, tuple) else output
     return tokens
 

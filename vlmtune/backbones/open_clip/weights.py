@@ -42,7 +42,15 @@ def load_weights(network: nn.Module, file: Path, name: str, resized: bool = Fals
     if resized:
         # This is open_clip's own interpolation, which it applies to its tags.
         resize_pos_embed(state, network)  # type: ignore[arg-type]
-    _check(network, state, file, name)
+    if "logit_bias" in state and "logit_bias" not in network.state_dict():
+        # SigLIP weights under a CLIP name: a constant on all scores changes no ranking.
+        bias = float(state.pop("logit_bias"))
+        warnings.warn(
+            f"{file.name} has logit_bias {bias:.4g}, which {name} does not use: scores lack this "
+            "constant, their order stays",
+            stacklevel=2,
+        )
+    check_weights(network, state, file, name)
     network.load_state_dict(state)
 
 
@@ -89,16 +97,9 @@ def _named_as(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]
     return {k: v for k, v in state.items() if k in wanted or k not in NO_WEIGHTS}
 
 
-def _check(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) -> None:
+def check_weights(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) -> None:
+    """Raises a `UserError` unless a state dict has exactly the names and sizes of a network."""
     wanted = network.state_dict()
-    if "logit_bias" in state and "logit_bias" not in wanted:
-        # SigLIP weights under a CLIP name: a constant on all scores changes no ranking.
-        bias = float(state.pop("logit_bias"))
-        warnings.warn(
-            f"{file.name} has logit_bias {bias:.4g}, which {name} does not use: scores lack this "
-            "constant, their order stays",
-            stacklevel=2,
-        )
     others = [key for key in state if key not in wanted]
     wrong = [key for key in wanted if key not in state or state[key].shape != wanted[key].shape]
     if not (wrong or others):
