@@ -179,7 +179,7 @@ def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, mo
     save_file(tiny_vl, file)
     with refused("got none: write ARCHITECTURE:.*, for example ViT-B-32-quickgelu"):
         vlmtune.load(file)
-    with refused("no pretrained with an architecture, got 'openai'"):
+    with refused("no pretrained for .*, got 'openai'"):
         vlmtune.load(file, "openai", architecture="Tiny-VL")
     for other in (model_folder, "ViT-B-32", tmp_path / "none.pt"):
         with refused("a weights file or, for Tiny-VL, one of"):

@@ -3,6 +3,7 @@
 In: a file. Out: its weights by name, or a `UserError`. Never: code of a pickle.
 """
 
+import pickle
 import re
 import warnings
 import zipfile
@@ -95,9 +96,7 @@ def _read_pickle(file: Path) -> Any:
         )
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=archive)
-    except OSError:
-        raise
-    except Exception as error:  # zip, pickle and torch raise errors of their own
+    except (pickle.UnpicklingError, RuntimeError) as error:
         # torch names the class that it refused to load.
         name = GLOBAL.search(str(error))
         if name is None:

@@ -31,7 +31,7 @@ from vlmtune.backbones.open_clip.weights import check_weights
 from vlmtune.backbones.staging import gradients, no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
-from vlmtune.backbones.weight_checks import DTYPES, digest, file_facts, not_loaded
+from vlmtune.backbones.weight_checks import DTYPES, digest, file_facts, loaded_whole
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
@@ -190,17 +190,13 @@ def _load(
             f"expected no pretrained for {model}, which has its own weights, got {pretrained!r}: "
             "leave it out"
         )
-    try:
+    with loaded_whole(f"weights of {model}"):
         if name.startswith(f"{LOCAL}:"):
             _check_sizes(Path(name.removeprefix(f"{LOCAL}:")), name)
         asks_hub = pretrained is None and not name.startswith(LOCAL)
         with hub_or_cache(model) if asks_hub else nullcontext():
             network: Any = timm.create_model(name, pretrained=pretrained is None)
         classifier = take_classifier(network)
-    except UserError:
-        raise
-    except Exception as error:  # timm raises anything from RuntimeError to HTTP errors
-        raise not_loaded(f"weights of {model}", error) from error
     if file is None:
         return network, classifier, None
     _fill(network, file, name)

@@ -6,7 +6,8 @@ In: a model, a file or an error. Out: a digest, or a `UserError`.
 import hashlib
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +80,19 @@ def check_finite(state: Mapping[str, Tensor], fix: str) -> None:
             raise UserError(f"expected finite weights, got NaN or infinity in {name!r}: {fix}")
 
 
-def not_loaded(parts: str, error: Exception) -> UserError:
-    """The error for parts of a model that a library failed to load, whatever it raised."""
-    if "trust_remote_code" in str(error):
-        return UserError(
-            f"expected {parts}, got a folder whose files name Python code of its author, which "
-            "vlmtune never runs: read that code, then remove auto_map and trust_remote_code from a "
-            "local copy"
-        )
-    text = without_advice(error)
-    reason = textwrap.shorten(text, 300, placeholder=" …") or type(error).__name__
-    return UserError(
-        f"expected {parts}, got {type(error).__name__}: {reason}: "
-        "check the name, the files and, for hub models, the network"
-    )
+@contextmanager
+def loaded_whole(parts: str) -> Iterator[None]:
+    """Turns whatever a library raises while it loads `parts` into one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # libraries raise anything from AssertionError to HTTP errors
+        text = without_advice(error)
+        reason = textwrap.shorten(text, 300, placeholder=" …") or type(error).__name__
+        got = f"{type(error).__name__}: {reason}"
+        advice = "check the name, the files and, for hub models, the network"
+        if "trust_remote_code" in text:
+            got = "Python code of its author, which vlmtune never runs"
+            advice = "read that code, then remove auto_map and trust_remote_code from a local copy"
+        raise UserError(f"expected {parts}, got {got}: {advice}") from error

@@ -9,10 +9,11 @@ from typing import Any
 from vlmtune.backbones.advice import supported_types
 from vlmtune.config import Spec, find_path
 from vlmtune.errors import UserError
-from vlmtune.model.layout import CONFIG, one_line
-from vlmtune.storage.files import read_json
+from vlmtune.model.layout import CONFIG
+from vlmtune.storage.files import read_json, reading
 
 HF, OPEN_CLIP = "config.json", "open_clip_config.json"
+NETWORK = "check the name, the revision and the network"
 
 
 def is_hub_id(name: str, pretrained: str | None) -> bool:
@@ -53,8 +54,7 @@ def hub_kind(name: str, revision: str | None = None) -> str:
         return OPEN_CLIP
     raise UserError(
         "expected an export, a model of transformers or one of open_clip on the Hugging Face hub, "
-        f"got {name!r} without {CONFIG}, {HF} with a model_type, or {OPEN_CLIP}: check the name, "
-        "the revision and the network"
+        f"got {name!r} without {CONFIG}, {HF} with a model_type, or {OPEN_CLIP}: {NETWORK}"
     )
 
 
@@ -92,12 +92,8 @@ def _hub_file(name: str, file: str, revision: str | None) -> str | None:
     from huggingface_hub import hf_hub_download  # a local folder does not need it
     from huggingface_hub.errors import EntryNotFoundError
 
-    try:
-        return hf_hub_download(name, file, revision=revision)
-    except EntryNotFoundError:  # offline: not in the cache
-        return None
-    except Exception as error:  # network, permission, name
-        raise UserError(
-            f"expected an export or a model in a folder or on the Hugging Face hub, got {name!r} "
-            f"({one_line(error)}): check the name, the revision and the network"
-        ) from error
+    with reading(name, "an export or a model on the Hugging Face hub", NETWORK):
+        try:
+            return hf_hub_download(name, file, revision=revision)
+        except EntryNotFoundError:  # offline: not in the cache
+            return None

@@ -21,7 +21,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import check_finite, sha256
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.model.hub import is_hub_id
+from vlmtune.model.hub import NETWORK, is_hub_id
 from vlmtune.model.layout import (
     CONFIG,
     FILES,
@@ -166,17 +166,8 @@ def _export_folder(source: str, revision: str | None) -> Path:
 
     from vlmtune.backbones.hub_connection import hub_or_cache
 
-    try:
-        with hub_or_cache(source):
-            folder = Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
-    except UserError:
-        raise
-    except Exception as error:  # network, permission, name
-        raise UserError(
-            f"expected an export in a folder or on the Hugging Face hub, got {source!r} "
-            f"({one_line(error)}): check the name, the revision and the network"
-        ) from error
-    return folder
+    with reading(source, "an export on the Hugging Face hub", NETWORK), hub_or_cache(source):
+        return Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
 
 
 def check_packages(*specs: Any, packages: Sequence[str], source: str) -> None:
@@ -209,17 +200,13 @@ def _rebuild(
             f"(fingerprint {specs['fingerprint'][:12]}), got other weights or preprocessing "
             f"({backbone.fingerprint[:12]}): use the weights it was trained on"
         )
-    try:
+    # Random initial weights are replaced at once.
+    with (
+        reading(source, f"arguments of {specs['adapter']['class_path']}", "export again"),
+        torch.random.fork_rng(devices=[]),
+    ):
         adapter = instantiate(specs["adapter"], Adapter)
-        with torch.random.fork_rng(devices=[]):  # random initial weights are replaced at once
-            adapter.attach(backbone)
-    except (RuntimeError, MemoryError, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(
-            f"expected arguments of {specs['adapter']['class_path']} in {source}, got "
-            f"{specs['adapter']['init_args']} ({one_line(error)}): export again"
-        ) from error
+        adapter.attach(backbone)
     # Strict both ways: neither a missing nor a surplus weight passes.
     load_trained_state(backbone, adapter, state, source)
     return backbone.eval(), adapter.eval()

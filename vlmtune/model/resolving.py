@@ -129,10 +129,7 @@ def _in_architecture(
             f"ARCHITECTURE:{name}, for example ViT-B-32-quickgelu:{name} for a ViT-B/32 that was "
             "fine-tuned from OpenAI's weights"
         )
-    if pretrained is not None:
-        raise UserError(
-            f"expected no pretrained with an architecture, got {pretrained!r}: leave it out"
-        )
+    _check_none(name, pretrained)
     return architecture, name
 
 

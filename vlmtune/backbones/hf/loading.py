@@ -26,7 +26,7 @@ from transformers.utils import logging
 from vlmtune.backbones.advice import supported_types
 from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
 from vlmtune.backbones.hub_connection import hub_or_cache
-from vlmtune.backbones.weight_checks import check_finite, not_loaded
+from vlmtune.backbones.weight_checks import check_finite, loaded_whole
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
@@ -67,37 +67,32 @@ def load(
         options["revision"] = revision
     # Else the library asks the hub, in a thread, to convert repositories without safetensors.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
-    try:
-        connection = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
-        with connection, quiet():
-            # A damaged config may ask for more memory than there is, before any weight is read.
-            check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], model)
-            config = AutoConfig.from_pretrained(name, **options)
-            _check_type(model, config.model_type, kind)
-            files = [file for pattern in WEIGHTS for file in Path(name).glob(pattern)]
-            check_weights_fill(lambda: kind(config), files, model)
-            loaded: Any = kind.from_pretrained(
-                name,
-                dtype=dtype,
-                attn_implementation=attention,
-                weights_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are an error below, with a name
-                **options,
-            )
-            network, report = loaded
-            # A part without any weights is left out; a part with some of them is an error.
-            absent = _dropped(network, report, optional)
-            _check_weights(model, network, report)
-            tokenizer = AutoTokenizer.from_pretrained(name, **options)
-            # By PIL, as the checkpoints were trained; torchvision resizes a little differently.
-            processor = AutoImageProcessor.from_pretrained(name, backend="pil", **options)
-            check_sizes(processor.to_dict(), model)
-    except UserError:
-        raise
-    except Exception as error:  # the library raises anything from OSError to KeyError
-        parts = f"weights, tokenizer and image processor of {model}"
-        raise not_loaded(parts, error) from error
+    connection = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
+    parts = f"weights, tokenizer and image processor of {model}"
+    with loaded_whole(parts), connection, quiet():
+        # A damaged config may ask for more memory than there is, before any weight is read.
+        check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], model)
+        config = AutoConfig.from_pretrained(name, **options)
+        _check_type(model, config.model_type, kind)
+        files = [file for pattern in WEIGHTS for file in Path(name).glob(pattern)]
+        check_weights_fill(lambda: kind(config), files, model)
+        loaded: Any = kind.from_pretrained(
+            name,
+            dtype=dtype,
+            attn_implementation=attention,
+            weights_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are an error below, with a name
+            **options,
+        )
+        network, report = loaded
+        # A part without any weights is left out; a part with some of them is an error.
+        absent = _dropped(network, report, optional)
+        _check_weights(model, network, report)
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        # By PIL, as the checkpoints were trained; torchvision resizes a little differently.
+        processor = AutoImageProcessor.from_pretrained(name, backend="pil", **options)
+        check_sizes(processor.to_dict(), model)
     return Loaded(network.eval().requires_grad_(False), tokenizer, processor, absent)
 
 

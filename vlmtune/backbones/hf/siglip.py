@@ -72,7 +72,7 @@ class SigLIPFamily(HFDualEncoder):
         return tokenizer
 
 
-class SigLIP(HFDualEncoder):
+class SigLIP(SigLIPFamily):
     """SigLIP (Zhai et al. 2023, arXiv 2303.15343) as `transformers.SiglipModel` computes it.
 
     SigLIP 2 (Tschannen et al. 2025, arXiv 2502.14786) too, except its NaFlex models, which are

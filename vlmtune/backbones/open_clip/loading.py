@@ -24,7 +24,7 @@ from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.context import extend_context
 from vlmtune.backbones.open_clip.weights import load_weights, preprocessing, warn_of_activation
 from vlmtune.backbones.state_dicts import is_torchscript
-from vlmtune.backbones.weight_checks import check_finite, file_facts, named_openai, not_loaded
+from vlmtune.backbones.weight_checks import check_finite, file_facts, loaded_whole, named_openai
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
@@ -58,32 +58,29 @@ def load(
     tag, file = _weights(name, pretrained)
     # open_clip reads the files of SigLIP's authors itself; other files are read and checked here.
     ours = file is not None and file.suffix not in BIG_VISION
-    try:
-        with _connection(name, tag), _quiet():
-            config = _checked_config(name, model)
-            _check_activation(name, tag, file, config)
-            source = tag if ours or file is None else str(file)
-            network = open_clip.create_model(
-                name,
-                pretrained=source,
-                precision=precision,
-                pretrained_text=file is None,
-                # Else a hub repository or a folder without weights would give random ones.
-                require_pretrained=not ours and pretrained != RANDOM,
-                force_image_size=image_size,
-                force_preprocess_cfg=None if file is None else preprocessing(name),
-            )
-            if image_size is not None:
-                _check_image_size(network, name, image_size)
-                config["vision_cfg"] = config.get("vision_cfg", {}) | {"image_size": image_size}
-            if context_length is not None:
-                config["text_cfg"] = config.get("text_cfg", {}) | {"context_length": context_length}
-            tokenizer = _tokenizer(name, config)
-    except UserError:
-        raise
-    except Exception as error:  # open_clip raises anything from AssertionError to HTTP errors
-        source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
-        raise not_loaded(f"weights and tokenizer of {source}", error) from error
+    given = tag if ours or file is None else str(file)
+    source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
+    parts = f"weights and tokenizer of {source}"
+    with loaded_whole(parts), _connection(name, tag), _quiet():
+        config = _checked_config(name, model)
+        _check_activation(name, tag, file, config)
+        preparation = None if file is None else preprocessing(name)
+        network = open_clip.create_model(
+            name,
+            pretrained=given,
+            precision=precision,
+            pretrained_text=file is None,
+            # Else a hub repository or a folder without weights would give random ones.
+            require_pretrained=not ours and pretrained != RANDOM,
+            force_image_size=image_size,
+            force_preprocess_cfg=preparation,
+        )
+        if image_size is not None:
+            _check_image_size(network, name, image_size)
+            config["vision_cfg"] = config.get("vision_cfg", {}) | {"image_size": image_size}
+        if context_length is not None:
+            config["text_cfg"] = config.get("text_cfg", {}) | {"context_length": context_length}
+        tokenizer = _tokenizer(name, config)
     if file is not None and ours:
         load_weights(network, file, name, resized=image_size is not None)
         if not config.get("quick_gelu", False):
@@ -173,7 +170,7 @@ def _checked_config(name: str, model: str) -> dict[str, Any]:
     # open_clip would run the code of either.
     options = text.get("tokenizer_kwargs") or {}
     if "auto_map" in tower or options.get("trust_remote_code"):
-        raise not_loaded(f"the text tower and tokenizer of {name}", ValueError("trust_remote_code"))
+        raise ValueError("its text tower or tokenizer needs trust_remote_code")
     files: list[Path] = []
     if name.startswith(LOCAL):
         for pattern in WEIGHTS:
@@ -213,16 +210,12 @@ def _check_activation(
 def _check_image_size(network: nn.Module, name: str, size: int) -> None:
     visual: Any = network.visual
     patch = getattr(visual, "patch_size", None)
-    if patch is None or not hasattr(visual, "positional_embedding"):
-        raise UserError(
-            f"expected open_clip's own vision transformer for image_size {size}, got {name}: leave "
-            "image_size out"
-        )
+    native = patch is not None and hasattr(visual, "positional_embedding")
     # The last rows of an image that do not fill a patch would be cut.
-    if size % patch[0] or size % patch[1]:
+    if patch is None or not native or size % patch[0] or size % patch[1]:
         raise UserError(
-            f"expected image_size in patches of {patch[0]} x {patch[1]}, got {size}: choose a "
-            "multiple"
+            f"expected image_size in whole patches of open_clip's own vision transformer, got "
+            f"{size} for {name} with patches of {patch}: choose a multiple, or leave it out"
         )
 
 

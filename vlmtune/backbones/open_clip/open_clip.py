@@ -24,7 +24,7 @@ from vlmtune.backbones.open_clip.loading import CONFIG, RANDOM, VOCABULARY, load
 from vlmtune.backbones.open_clip.text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip.towers import ImageSide
 from vlmtune.backbones.staging import gradients
-from vlmtune.backbones.weight_checks import DTYPES, digest, not_loaded
+from vlmtune.backbones.weight_checks import DTYPES, digest, loaded_whole
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.storage.files import write_text
 from vlmtune.types import Features, FeatureSpec, Pixels
@@ -110,12 +110,10 @@ class OpenClip(Backbone):
         # What a user replaces counts before what the weights came with.
         self.preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self.tokenizer = Tokenizer(tokenizer)
-        try:
+        with loaded_whole(f"preprocess_cfg of {model}"):
             config = PreprocessCfg(**self.preprocessing)
             self.transform: Any = image_transform_v2(config, is_train=False)
             blank = self.transform(Image.new("RGB", (8, 8)))[None].to(self._dtype)
-        except Exception as error:  # of values that open_clip does not check, an AssertionError
-            raise not_loaded(f"preprocess_cfg of {model}", error) from error
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         # Sizes that no config states are measured on a blank image.
