@@ -24,9 +24,8 @@ from vlmtune.cli.yaml_files import check_yaml, read_yaml
 from vlmtune.config import Configured, find_path, stems
 from vlmtune.data.tables import is_dataset
 from vlmtune.errors import UserError
-from vlmtune.model import resolve
+from vlmtune.model import load
 from vlmtune.model.model import Model
-from vlmtune.model.resolving import device_of_this_machine
 
 T = TypeVar("T", bound=Configured)
 NAME = "plugin"
@@ -137,10 +136,16 @@ def model_of(options: argparse.Namespace, *, texts: bool = True, **changed: str 
     Random weights are named.
     """
     chosen = argparse.Namespace(**{**vars(options), **changed})
-    device = device_of_this_machine(chosen.device)  # fails before the model is loaded
-    source = (chosen.model, chosen.pretrained, chosen.architecture, chosen.packages)
-    model = resolve(*source, texts)
+    model = load(
+        chosen.model,
+        chosen.pretrained,
+        architecture=chosen.architecture,
+        device=chosen.device,
+        batch_size=chosen.batch_size,
+        packages=chosen.packages,
+        texts=texts,
+    )
     if model.backbone.random_weights:
         line = f"{model.backbone.title}: numbers from random weights are meaningless"
         print(f"vlmtune: warning: {line}", file=sys.stderr)
-    return model.to(device).batched(chosen.batch_size)
+    return model
