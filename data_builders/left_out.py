@@ -32,23 +32,12 @@ class Line(NamedTuple):
     unusable: bool = True
 
     def text(self) -> str:
-        """Returns the line.
-
-        Example:
-            >>> Line("line 3 of mine.csv", "no caption", "a.jpg").text()
-            'line 3 of mine.csv: no caption: a.jpg'
-        """
+        """Returns the line."""
         return ": ".join(filter(None, self[:3]))
 
 
 class LeftOut:
-    """Collects what is left out while the annotations are read.
-
-    Attributes:
-        total: Images or rows so far.
-        unit: What `total` counts.
-        lines: What is left out.
-    """
+    """Collects what is left out while the annotations are read, of `total` images or rows."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self._counts = counts
@@ -67,12 +56,7 @@ class LeftOut:
 
 
 def ordered(lines: Iterable[Line]) -> list[Line]:
-    """Returns the lines in the order of the list, each once.
-
-    Example:
-        >>> [line.where for line in ordered([Line("b", "", order=2), Line("a", ""), Line("a", "")])]
-        ['a', 'b']
-    """
+    """Returns the lines in the order of the list, each once."""
     return sorted(dict.fromkeys(lines), key=lambda line: line.order)
 
 

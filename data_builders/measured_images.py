@@ -68,9 +68,6 @@ def difference_hash(content: bytes) -> int | None:
     The image is reduced to 9 x 8 grey pixels; bit i tells whether pixel i is brighter than the one
     to its right. Scaled, compressed and recoloured copies differ in few bits. Source: Neal Krawetz,
     "Kind of Like That", 2013.
-
-    Example:
-        >>> difference_hash(b"no image")
     """
     try:
         image = open_image(content).convert("L").resize((9, 8), Image.Resampling.BOX)
@@ -86,9 +83,7 @@ def difference_hash(content: bytes) -> int | None:
 class ContentReader:
     """Reads each image once: its sha256, and whether it looks like a measured one.
 
-    Args:
-        measured: The images of benchmarks.
-        exists: Tells whether an image file exists, and counts it if not.
+    `exists` tells whether an image file exists, and counts it if not.
     """
 
     def __init__(self, measured: MeasuredImages, exists: Callable[[Path], bool]) -> None:

@@ -28,12 +28,7 @@ PART = "part.json"  # in the folder of a part, which has no manifest
 
 @dataclass(frozen=True)
 class Part:
-    """Part `number` of `count` of a build: it writes every `count`-th shard.
-
-    Example:
-        >>> Part.parse("2/3").writes(4)
-        True
-    """
+    """Part `number` of `count` of a build: it writes every `count`-th shard."""
 
     number: int = 1
     count: int = 1
@@ -55,13 +50,8 @@ class Part:
 class Contents:
     """What all parts of a build find in the annotations.
 
-    Attributes:
-        shards: Number of shards, with those that would be empty.
-        records: sha256 of the keys of all records, in their order.
-        counts: What the builder counted.
-        lines: What it left out before any image was opened.
-        total: Images or rows, for the share that may be left out.
-        unit: What `total` counts.
+    `records` is the sha256 of the keys of all records, `lines` what was left out before any image
+    was opened, and `total` the images or rows (`unit`) for the share that may be left out.
     """
 
     shards: int
@@ -84,52 +74,29 @@ class PartFile(TypedDict):
 
 
 def finish(
-    folder: Path,
-    identity: Mapping[str, Any],
-    contents: Contents,
-    states: Sequence[ShardState],
-    limit: float,
-    out: Path,
-) -> None:
-    """Writes the manifest and the list of what was left out beside all shards of a build of `out`.
+    folder: Path, identity: Mapping[str, Any], part: Part | None, contents: Contents,
+    states: Sequence[ShardState], limit: float, out: Path,
+) -> None:  # fmt: skip
+    """Writes beside the shards of a build of `out` its manifest, or of one part its `part.json`.
 
     Raises:
-        UserError: More than the share `limit` is unusable, or no record is left.
+        UserError: More than the share `limit` of the whole corpus is unusable, or no record is
+            left.
     """
     lines, shards, counts = _summary(contents, states)
     check_fraction(lines, contents.total, contents.unit, limit, out)
+    if part is not None:
+        report(ordered(line for state in states for line in state.lines))
+        numbers = part.number, part.count
+        content = {**identity, "part": numbers, "contents": contents, "states": states}
+        write_text(folder / PART, to_json(content, fallback=str).decode())
+        return
     report(lines)
     if states and not shards:
         raise UserError(f"expected records from {identity['builder']}, got none: check the images")
     write_lines(lines, folder)
     manifest = Manifest(**identity, shards=shards, counts=counts)
     (folder / MANIFEST).write_text(manifest.to_json())
-
-
-def finish_part(
-    folder: Path,
-    identity: Mapping[str, Any],
-    part: Part,
-    contents: Contents,
-    states: Sequence[ShardState],
-    limit: float,
-    out: Path,
-) -> None:
-    """Writes `part.json` beside the shards of one part.
-
-    Raises:
-        UserError: More than the share `limit` of the whole corpus is already unusable.
-    """
-    lines, _, _ = _summary(contents, states)
-    check_fraction(lines, contents.total, contents.unit, limit, out)
-    report(ordered(line for state in states for line in state.lines))
-    content = {
-        **identity,
-        "part": (part.number, part.count),
-        "contents": contents,
-        "states": states,
-    }
-    write_text(folder / PART, to_json(content, fallback=str).decode())
 
 
 def merge(folders: Sequence[Path], out: Path, limit: float = LIMIT) -> None:
@@ -171,7 +138,7 @@ def merge(folders: Sequence[Path], out: Path, limit: float = LIMIT) -> None:
                     _take(file, temporary / file.name, shards[file.name])
                 elif folder == first and file.name != PART:
                     shutil.copy2(file, temporary / file.name)  # what a builder writes beside them
-        finish(temporary, identity, content["contents"], states, limit, out)
+        finish(temporary, identity, None, content["contents"], states, limit, out)
 
 
 def _summary(

@@ -29,10 +29,6 @@ def in_processes(
 
     Raises:
         UserError: A process was killed.
-
-    Example:
-        >>> list(in_processes(max, [(1, 2), (4, 3)], workers=1))
-        [2, 4]
     """
     if workers == 1:
         for one in arguments:
@@ -55,7 +51,7 @@ def in_processes(
     except BrokenProcessPool as error:
         raise UserError(
             f"expected {workers} workers to finish, one was killed, perhaps for want of memory: "
-            "start the build again, with fewer --workers"
+            "start the build again with fewer of them"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

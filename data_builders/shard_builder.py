@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 from typing_extensions import override
 
 from data_builders.left_out import LIMIT, LeftOut, Line
-from data_builders.parts import PART, Part, finish, finish_part
+from data_builders.parts import PART, Part, finish
 from data_builders.processes import in_processes
 from data_builders.shard_chunks import Record, ShardChunks
 from data_builders.shard_files import sha256, write_shard
@@ -29,6 +30,8 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, write_atomically
 from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class Builder(Configured, ABC):
@@ -223,10 +226,7 @@ class ShardBuilder(Builder):
                 self.write(build.shards, lambda: advance(1))
             contents = chunks.contents(self.left_out)
             states = [state for n, state in sorted(build.states.items()) if n < contents.shards]
-            if part is None:
-                finish(build.shards, identity, contents, states, max_left_out, out)
-            else:
-                finish_part(build.shards, identity, part, contents, states, max_left_out, out)
+            finish(build.shards, identity, part, contents, states, max_left_out, out)
             build.finish(out, contents.shards)
 
     @override

@@ -24,14 +24,7 @@ ListLines = Callable[[str, bytes | Path, str, str], Iterator[Line]]
 class ShardChunks:
     """Cuts records into chunks, and holds those that are not written yet.
 
-    Args:
-        size: Number of records in a chunk.
-        part: The part whose chunks are wanted.
-        counts: What the builder counts.
-        list_lines: Gives the lines of an image that cannot be used, as `ShardBuilder.lines`.
-
-    Attributes:
-        images: Number of images so far.
+    `list_lines` gives the lines of an image that cannot be used, as `ShardBuilder.lines`.
     """
 
     def __init__(self, size: int, part: Part, counts: Counter[str], list_lines: ListLines) -> None:

@@ -46,13 +46,9 @@ class Fault(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What came of a chunk.
+    """What came of a chunk; `info` is None if every record was left out.
 
-    Attributes:
-        number: The number of the chunk.
-        digest: Of its records and the state of its image files.
-        info: The shard; None if every record was left out.
-        faults: Its images that cannot be used.
+    `digest` is of the records and the state of their image files.
     """
 
     number: int
@@ -98,12 +94,7 @@ def chunk_digest(chunk: Chunk) -> str:
 
 
 def image_extension(content: bytes) -> str | None:
-    """Returns "jpg", "png" or "webp" from the first bytes of an encoded image, or None.
-
-    Example:
-        >>> image_extension(bytes.fromhex("ffd8ffe0"))
-        'jpg'
-    """
+    """Returns "jpg", "png" or "webp" from the first bytes of an encoded image, or None."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "webp"
     matches = (name for start, name in _SIGNATURES.items() if content.startswith(start))

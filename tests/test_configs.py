@@ -4,7 +4,6 @@ import importlib
 import inspect
 import re
 import shlex
-from argparse import ArgumentError
 from pathlib import Path
 
 import pytest
@@ -108,15 +107,6 @@ def parsed(path: Path):
     return parser.parse_args([f"--plugin={path}"]).as_dict()["plugin"]
 
 
-@pytest.mark.parametrize("line", ["init_args: {wight: 2}", "init_args: {weight: heavy}"])
-def test_a_wrong_plugin_config_does_not_parse(tmp_path, line):
-    path = tmp_path / "objectives" / "pair_bce.yaml"
-    path.parent.mkdir()
-    path.write_text(f"class_path: vlmtune.objectives.pair_bce.PairBCE\n{line}\n")
-    with pytest.raises(ArgumentError):
-        parsed(path)
-
-
 # -- experiments ------------------------------------------------------------------------------
 
 
@@ -191,15 +181,9 @@ COLA_TYPES = {  # table 2b: mAP on GQA as all/unseen/seen, accuracy on Cola mult
     "combined": "0.4788/0.4983/0.4612 0.3893 0.8798",
 }
 COLA_ROWS = {  # strategy -> the backbones that tables 1, 2a and 5 have it for
-    "linear_probe": ("CLIP", "FLAVA"),
-    "word_prompts": ("CLIP",),
-    "full_finetuning": ("CLIP",),
-    "ft_late": ("CLIP",),
-    "matching": ("FLAVA",),
-    "mm_pred": ("CLIP", "FLAVA"),
-    "mm_adapter": ("CLIP", "FLAVA"),
-    "joined/mm_adapter": ("FLAVA",),
-    "joined/mm_pred": ("FLAVA",),
+    **dict.fromkeys(("linear_probe", "mm_pred", "mm_adapter"), ("CLIP", "FLAVA")),
+    **dict.fromkeys(("word_prompts", "full_finetuning", "ft_late"), ("CLIP",)),
+    **dict.fromkeys(("matching", "joined/mm_adapter", "joined/mm_pred"), ("FLAVA",)),
     **{f"fusion/{style}": ("CLIP",) for style in ("flava", "albef", "mdetr", "fiber", "fiber_mm")},
 }
 EQSIM_ROWS = (
@@ -332,10 +316,7 @@ def test_the_index_is_what_the_headers_say():
 @pytest.mark.parametrize(
     ("header", "sentence"),
     [
-        (
-            "# vlmtune fit --config a.yaml\n# As Ray et al. 2023\n# have it. More.\na: 1\n",
-            "As Ray et al. 2023 have it",
-        ),
+        ("# vlmtune fit --config a\n# As Ray et al.\n# have it. More.\n", "As Ray et al. have it"),
         (f"# PUG: AR4T, pairs: {'many ' * 20}.\n", "PUG: AR4T, pairs"),
         ("a: 1\n# Not a header.\n", ""),
     ],
@@ -344,76 +325,16 @@ def test_the_index_has_the_first_sentence_of_a_header(header, sentence):
     assert summary(header) == sentence
 
 
-RUN = """\
-# vlmtune fit --config configs/experiments/toy.yaml
-# A second on a CPU.
-model:
-  backbone: ../plugins/backbones/open_clip.yaml
-  adapter: ../plugins/adapters/mm_adapter.yaml
-  objectives: [../plugins/objectives/pair_bce.yaml]
-  pairs: {class_path: vlmtune.pairs.mixed_pairs.MixedPairs, init_args: {hard_negatives: 3}}
-  optimizer: {class_path: torch.optim.AdamW, init_args: {lr: 0.002}}
-data:
-  train: [{class_path: vlmtune.data.shards.ShardSet, init_args: {path: data/scenes}}]
-  batch_size: 4
-trainer:
-  max_epochs: 1
-  callbacks:
-    - class_path: vlmtune.training.benchmark_callback.BenchmarkCallback
-      init_args:
-        benchmarks: [../plugins/benchmarks/cola_multi.yaml]
-"""
-
-
-@pytest.fixture
-def toy(tmp_path):
-    """Returns a function that writes an experiment beside the plug-ins' configs."""
-    for kind in KINDS:
-        folder = tmp_path / "configs/plugins" / kind
-        folder.mkdir(parents=True)
-        for path in (CONFIGS / "plugins" / kind).glob("*.yaml"):
-            (folder / path.name).write_text(path.read_text())
-
-    def write(text: str) -> Path:
-        path = tmp_path / "configs/experiments/toy.yaml"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        return path
-
-    return write
-
-
-def test_an_experiment_is_a_list_of_small_yamls(toy, tmp_path, monkeypatch):
-    path = toy(RUN)
-    monkeypatch.chdir(tmp_path)
-    config = parsed_run(path, tmp_path).as_dict()
-    model = config["model"]
-    assert model["adapter"]["class_path"] == "vlmtune.adapters.mm_adapter.MMAdapter"
-    assert model["backbone"]["init_args"]["precision"] == "fp32"
-    assert [o["class_path"] for o in model["objectives"]] == ["vlmtune.objectives.pair_bce.PairBCE"]
-    given = {"positives": 1, "hard_negatives": 3, "random_negatives": 1, "mirrored": False}
-    assert model["pairs"]["init_args"] == given
-    (evaluation,) = config["trainer"]["callbacks"]
-    (benchmark,) = evaluation["init_args"]["benchmarks"]
-    assert benchmark["init_args"]["name"] == "cola_multi"
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("text", "said"),
     [
-        ("# vlmtune fit.*\n# A.*\n", "", "must start with a comment"),
-        ("vlmtune fit", "python train.py", "not `vlmtune fit`"),
-        ("toy.yaml", "other.yaml", "names"),
-        ("max_epochs", "max_epoch", "max_epoch"),
-        ("hard_negatives: 3", "herd: 3", "herd"),
-        ("hard_negatives: 3", "hard_negatives: many", "hard_negatives"),
-        ("mm_adapter.yaml", "my_adapter.yaml", "my_adapter"),
+        ("a: 1\n", "must start with a comment"),
+        ("# python train.py --config a.yaml\n", "not `vlmtune fit`"),
+        ("# vlmtune fit --config other.yaml\n", "names"),
     ],
 )
-def test_a_wrong_experiment_is_found(toy, tmp_path, monkeypatch, old, new, said):
-    text = re.sub(old, new, RUN)
-    assert text != RUN
-    path = toy(text)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((AssertionError, ValueError), match=said):
-        parsed_run(path, tmp_path)
+def test_a_wrong_command_of_a_header_is_found(text, said, tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(AssertionError, match=said):
+        command(path, tmp_path)

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from tests.tiny import halves
+from tests.tiny import fit_config, halves
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.evaluation.scorer import Scorer
@@ -46,29 +46,10 @@ class Bottleneck(DualAdapter):
     def embed_text(self, text):
         return text.values
 '''
+OTHER = "vlmtune.pairs.all_pairs.AllPairs"
 PLUGIN = """\
 class_path: my_adapter.Bottleneck
 init_args: {ratio: 0.5}
-"""
-RUN = """\
-model:
-  backbone:
-    class_path: vlmtune.backbones.open_clip.open_clip.OpenClip
-    init_args: {model: MODEL}
-  adapter: my_adapter.yaml
-  objectives:
-    - class_path: vlmtune.objectives.info_nce.InfoNCE
-data:
-  train:
-    - class_path: vlmtune.data.shards.ShardSet
-      init_args: {path: SHARDS}
-  batch_size: 4
-trainer:
-  max_steps: 2
-  accelerator: cpu
-  logger: false
-  enable_progress_bar: false
-  default_root_dir: OUT
 """
 
 
@@ -82,17 +63,16 @@ def plugin(tmp_path, monkeypatch):
     sys.modules.pop("my_adapter", None)
 
 
-def run(folder, model, shards, old="", new=""):
-    text = RUN.replace("MODEL", str(model)).replace("SHARDS", str(shards))
-    path = folder / "run.yaml"
-    path.write_text(text.replace("OUT", str(folder / "out")).replace(old, new))
+def run(folder, model, shards, config="my_adapter.yaml"):
+    trainer = {"max_steps": 2}
+    path = fit_config(folder, model, shards, model={"adapter": config}, trainer=trainer)
     return main(["fit", "--config", str(path)])
 
 
 def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
     assert run(plugin, model_folder, shards) == 0
     assert "Bottleneck on OpenClip" in capsys.readouterr().err
-    (checkpoint,) = (plugin / "out").rglob("*.ckpt")
+    (checkpoint,) = (plugin / "run").rglob("*.ckpt")
     model = read_checkpoint(checkpoint, ["my_adapter"])
     backbone, adapter = model.backbone, model.adapter
     assert adapter.spec() == {"class_path": "my_adapter.Bottleneck", "init_args": {"ratio": 0.5}}
@@ -110,33 +90,26 @@ def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
+    ("old", "new", "said"),
     [
-        ("my_adapter.yaml", "ratio", "ration", ("'ration'", "did you mean 'ratio'?")),
-        ("my_adapter.yaml", "Bottleneck", "Botleneck", ("Botleneck'", "mean 'Bottleneck'?")),
-        ("my_adapter.yaml", "my_adapter.B", "your_adapter.B", ("No module named 'your_adapter'",)),
-        (
-            "my_adapter.yaml",
-            "my_adapter.Bottleneck",
-            "vlmtune.pairs.all_pairs.AllPairs",
-            ("vlmtune.pairs.all_pairs.AllPairs", "subclass of Adapter"),
-        ),
-        ("my_adapter.yaml", "0.5", "much", ("ratio: ", "'float'", "much")),
-        ("my_adapter.yaml", "init_args", "init_arg", ("vlmtune.adapters.Adapter",)),
-        ("my_adapter.yaml", "0.5}", "0.5", ("Invalid content in sub-config file",)),
-        ("run.yaml", "my_adapter.yaml", "your.yaml", ("'your.yaml'", "No module named 'your'")),
+        ("ratio", "ration", ("'ration'", "did you mean 'ratio'?")),
+        ("Bottleneck", "Botleneck", ("Botleneck'", "mean 'Bottleneck'?")),
+        ("my_adapter.B", "your_adapter.B", ("No module named 'your_adapter'",)),
+        ("my_adapter.Bottleneck", OTHER, (OTHER, "subclass of Adapter")),
+        ("0.5", "much", ("ratio: ", "'float'", "much")),
+        ("init_args", "init_arg", ("vlmtune.adapters.Adapter",)),
+        ("0.5}", "0.5", ("Invalid content in sub-config file",)),
+        (PLUGIN, "", ("'your.yaml'", "No module named 'your'")),
     ],
 )
-def test_a_typing_error_is_one_line(plugin, model_folder, shards, capsys, file, old, new, said):
-    if file == "run.yaml":
-        status = run(plugin, model_folder, shards, old, new)
-    else:
-        (plugin / file).write_text((plugin / file).read_text().replace(old, new))
-        status = run(plugin, model_folder, shards)
+def test_a_typing_error_is_one_line(plugin, model_folder, shards, capsys, old, new, said):
+    config = "my_adapter.yaml" if new else "your.yaml"
+    (plugin / "my_adapter.yaml").write_text(PLUGIN.replace(old, new))
+    status = run(plugin, model_folder, shards, config)
     assert status == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("vlmtune: error: expected a valid config, got: model.adapter: ")
-    assert file == "run.yaml" or file in line
+    assert config in line
     assert all(part in line for part in said), line
     assert "loop" not in line
-    assert not (plugin / "out").exists()
+    assert not (plugin / "run").exists()

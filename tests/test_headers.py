@@ -26,7 +26,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.plugins import make
 from vlmtune.config import instantiate
-from vlmtune.model import resolve
+from vlmtune.model import load
 from vlmtune.objectives.base import Objective
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.module import AdaptationModule
@@ -79,7 +79,7 @@ def test_a_model_that_a_header_evaluates_resolves(model, tiny, tmp_path):
     }
     made = {**parts, "backbone": tiny(parts["backbone"])}
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(made))
-    resolved = resolve(str(tmp_path / "model.yaml"))
+    resolved = load(str(tmp_path / "model.yaml"))
     wanted = made.get("adapter", {"class_path": "vlmtune.adapters.zero_shot.ZeroShot"})
     assert resolved.adapter.spec()["class_path"] == wanted["class_path"]
     # BLIP-2 and LLaVA have no embedding of an image: all their scores are of pairs.

@@ -82,9 +82,6 @@ class Configured:
         if "__init__" in cls.__dict__:
             cls.__init__ = _recording(cls.__init__, super(cls, cls).__init__)  # type: ignore[method-assign]
 
-    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        """Raises a `TypeError` for what no argument may be; a kind of plug-in overrides it."""
-
     def spec(self) -> Spec:
         """Returns `{"class_path": ..., "init_args": ...}`, the form that configs and exports use.
 
@@ -131,7 +128,6 @@ def _recording(init: Any, parent: Any) -> Any:
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                     arguments |= arguments.pop(name)
             arguments.pop("self", None)
-            self.check_arguments(arguments)
             # By way of __dict__, as an nn.Module has no attributes yet.
             self.__dict__["init_args"] = arguments
         init(self, *args, **kwargs)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, TypeVar
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.relations import Relation
 from data_builders.measured import CLEVR, VISUAL_GENOME
 from data_builders.missing_files import obtain
-from data_builders.phrases import ATTRIBUTE_ORDER, PHRASES, clear_direction
+from data_builders.phrases import ATTRIBUTE_ORDER, PHRASES, Attribute, clear_direction
 from data_builders.worlds.scenes.scene import subtract
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
@@ -100,10 +101,6 @@ def inside(folder: Path, name: str | PurePath, source: Path, entry: str) -> Path
     """Returns the path of an image that an annotation file names, which must lie in `folder`.
 
     Shards copy the bytes of all named files; a downloaded list must not name other files.
-
-    Example:
-        >>> inside(Path("images"), "train/1.jpg", Path("rows.json"), "row 3").as_posix()
-        'images/train/1.jpg'
     """
     path = PurePath(name)
     if path.anchor or ".." in path.parts:
@@ -133,19 +130,12 @@ class ClevrScenes(SceneReader):
     content = "CLEVR scenes"
     corpus = CLEVR
 
-    def __init__(self, path: Path, images: Path, single: Sequence[str] = ("color", "material"),
-                 multi: Sequence[str] = ("color",), clear: bool = False,
-                 size: Sequence[int] = (480, 320)) -> None:  # fmt: skip
-        for kinds in (single, multi):
-            if not kinds or not set(kinds) <= set(ATTRIBUTE_ORDER):
-                raise UserError(
-                    f"expected attributes out of {list(ATTRIBUTE_ORDER)}, got {list(kinds)}: "
-                    "name at least one of them"
-                )
-        if len(size) != 2 or min(size) < 1:
-            raise UserError(f"expected size as [width, height], got {list(size)}: correct it")
+    def __init__(self, path: Path, images: Path,
+                 single: Sequence[Attribute] = ("color", "material"),
+                 multi: Sequence[Attribute] = ("color",), clear: bool = False,
+                 size: tuple[PositiveInt, PositiveInt] = (480, 320)) -> None:  # fmt: skip
         self.path, self.folder = Path(path), Path(images)
-        self.clear, self.size = clear, tuple(size)
+        self.clear, self.size = clear, size
         self._kinds: dict[str, str] = {}  # of each word
         self.single = tuple(kind for kind in ATTRIBUTE_ORDER if kind in single)
         self.multi = tuple(kind for kind in ATTRIBUTE_ORDER if kind in multi)
@@ -217,11 +207,8 @@ class GraphReader(SceneReader):
 
     exhaustive = False
 
-    def __init__(self, path: Path, images: Path, single: int | None = 2, multi: int = 1) -> None:
-        if multi < 1 or (single is not None and single < 1):
-            raise UserError(
-                f"expected single >= 1 or null and multi >= 1, got {single} and {multi}: raise them"
-            )
+    def __init__(self, path: Path, images: Path, single: PositiveInt | None = 2,
+                 multi: PositiveInt = 1) -> None:  # fmt: skip
         self.path, self.folder = Path(path), Path(images)
         self.single, self.multi = single, multi
 
@@ -272,10 +259,6 @@ def box_center(box: Sequence[Any], size: Sequence[Any]) -> Center:
     """Returns the centre of a box (x, y, width, height) in an image of size (width, height).
 
     None if the annotations lack a number: files of one's own may have no boxes.
-
-    Example:
-        >>> box_center((10, 0, 20, 50), (40, 100))
-        (0.5, 0.25)
     """
     x, y, width, height = box
     if None in box or not all(size):
@@ -300,14 +283,14 @@ class VisualGenomeGraphs(GraphReader):
     corpus = VISUAL_GENOME
 
     def __init__(self, path: Path, images: Path, image_data: Path | None = None,
-                 single: int | None = 2, multi: int = 1) -> None:  # fmt: skip
+                 single: PositiveInt | None = 2, multi: PositiveInt = 1) -> None:  # fmt: skip
         super().__init__(path, images, single, multi)
         self.image_data = None if image_data is None else Path(image_data)
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        data = {} if self.image_data is None else {self.image_data.name: self.image_data}
-        return {**super().sources(), **data}
+        files = [self.path] if self.image_data is None else [self.path, self.image_data]
+        return {file.name: file for file in files}
 
     @override
     def parse(self, content: Any) -> Iterable[AnnotatedImage]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from typing_extensions import override
@@ -17,7 +17,6 @@ from typing_extensions import override
 from data_builders.corpora.annotations import inside
 from data_builders.measured import Measured, measured_sources
 from data_builders.shard_builder import Record, ShardBuilder
-from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, regular
 from vlmtune.types import Group
 
@@ -74,10 +73,6 @@ class AR4TBuilder(ShardBuilder):
     ) -> None:
         super().__init__(records_per_shard)
         self.path, self.images = Path(path), Path(images)
-        if subset not in (None, *get_args(Subset)):
-            raise UserError(
-                f"expected a subset of {list(get_args(Subset))} or null, got {subset!r}: correct it"
-            )
         self.subset: Subset | None = subset
         self.measured = tuple(map(Path, measured))
 

@@ -8,11 +8,13 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field, NonNegativeInt
 from typing_extensions import override
 
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
-from data_builders.shard_builder import Record, ShardBuilder, image_group
+from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group
 from data_builders.shard_files import summed
 from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError
@@ -46,7 +48,8 @@ class ClassFoldersBuilder(ShardBuilder):
     """
 
     def __init__(self, path: Path, templates: Sequence[str] = ("a photo of a {}.",),
-                 classes: Path | None = None, fraction: float = 1.0, negatives: int = 4,
+                 classes: Path | None = None, fraction: Annotated[Fraction, Field(gt=0)] = 1.0,
+                 negatives: NonNegativeInt = 4,
                  measured: Sequence[Path] = (), seed: int = 0,
                  records_per_shard: int = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard)
@@ -55,11 +58,6 @@ class ClassFoldersBuilder(ShardBuilder):
             raise UserError(
                 "expected different templates, each with {} once, got "
                 f"{wrong[0] if wrong else list(templates)!r}: correct them"
-            )
-        if not 0 < fraction <= 1 or negatives < 0:
-            raise UserError(
-                "expected a fraction above 0 and at most 1 and negatives >= 0, got "
-                f"{fraction} and {negatives}: correct them"
             )
         self.path, self.templates = Path(path), tuple(templates)
         self.classes = None if classes is None else Path(classes)

@@ -8,15 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pydantic import NonNegativeInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import SceneReader
-from data_builders.corpora.cola_images import kept_images, kept_sources
+from data_builders.corpora.cola_images import AnnotatedBuilder
 from data_builders.corpora.cola_queries import ImageQueries
 from data_builders.corpora.queries import Words
 from data_builders.shard_builder import Record, ShardBuilder, image_group
-from vlmtune.config import instantiate
-from vlmtune.errors import UserError
 
 # The training data of Cola's paper, by reader and kind of query (sections 5, 9 and 10).
 PAPER = {
@@ -27,7 +26,7 @@ PAPER = {
 }
 
 
-class ColaBuilder(ShardBuilder):
+class ColaBuilder(AnnotatedBuilder, ShardBuilder):
     """One image with true queries and their hard negatives a record (Cola, sections 3 and 5.3).
 
     Hard negatives bind the image's words wrongly: an attribute of one object stated of another
@@ -35,7 +34,7 @@ class ColaBuilder(ShardBuilder):
     have one word that is not in the image. The text of a query is its id.
 
     Args:
-        annotations: The reader of the scene annotations, or its spec.
+        annotations: The reader of the scene annotations.
         exclude: JSON file of compositions that no query states, and of images to leave out, see
             `data_builders.corpora.cola_images`. `build cola_split` writes such a file.
         measured: Files of benchmarks, or folders of them; the images they name are left out. See
@@ -48,7 +47,7 @@ class ColaBuilder(ShardBuilder):
             a relation of the annotations; "and" joins two objects, "a red cube and a blue sphere".
         twins: Whether two-object queries have swapped negatives, under the same relation.
         reversals: Whether two-object queries come with their objects swapped where that is false,
-            "brown wooden table on top of square white plate".
+            "brown wooden table on top of square white plate"; only with the form "relation".
         subsets: Whether single-object queries state any of an object's attributes, not only those
             that the reader's `single` names (CLEVR in Cola: 168 queries, section 9).
         sides: Maximum number of true queries of an object's side of the picture, "red cube on the
@@ -66,32 +65,16 @@ class ColaBuilder(ShardBuilder):
         "sides": 0, "sentences": False,
     }  # fmt: skip
 
-    def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
-                 measured: Sequence[Path] = (), single: int = 2, misbound: int = 1,
-                 half_wrong: int = 1, multi: int = 2, twins: bool = True, multi_misbound: int = 1,
-                 multi_half_wrong: int = 0, seed: int = 0, records_per_shard: int = 1000,
+    def __init__(self, annotations: SceneReader, exclude: Path | None = None,
+                 measured: Sequence[Path] = (), single: NonNegativeInt = 2,
+                 misbound: NonNegativeInt = 1, half_wrong: NonNegativeInt = 1,
+                 multi: NonNegativeInt = 2, twins: bool = True, multi_misbound: NonNegativeInt = 1,
+                 multi_half_wrong: NonNegativeInt = 0, seed: int = 0, records_per_shard: int = 1000,
                  form: Literal["relation", "and"] = "and",
                  reversals: bool = False, subsets: bool = False,
-                 sides: int = 0, sentences: bool = False) -> None:  # fmt: skip
+                 sides: NonNegativeInt = 0, sentences: bool = False) -> None:  # fmt: skip
         super().__init__(records_per_shard)
-        numbers = (single, misbound, half_wrong, multi, multi_misbound, multi_half_wrong, sides)
-        if min(numbers) < 0 or single + multi + sides == 0:
-            raise UserError(
-                "expected numbers of queries >= 0 and single, multi or sides above 0, got "
-                f"{single=}, {misbound=}, {half_wrong=}, {multi=}, {multi_misbound=}, "
-                f"{multi_half_wrong=}, {sides=}: raise them"
-            )
-        if form not in ("relation", "and") or (reversals and form == "and"):
-            raise UserError(
-                'expected form "relation" or "and", and reversals only with relations, got '
-                f"{form=}, {reversals=}: correct them"
-            )
-        if isinstance(annotations, dict):
-            annotations = instantiate(annotations, SceneReader)
-        # The spec records all arguments of the reader, defaults included.
-        self.annotations = self.init_args["annotations"] = annotations
-        self.exclude = None if exclude is None else Path(exclude)
-        self.measured = tuple(map(Path, measured))
+        self.choose(annotations, measured, exclude)
         self.single, self.misbound, self.half_wrong = single, misbound, half_wrong
         self.multi, self.twins, self.seed = multi, twins, seed
         self.multi_misbound, self.multi_half_wrong = multi_misbound, multi_half_wrong
@@ -104,12 +87,8 @@ class ColaBuilder(ShardBuilder):
         return PAPER.get((type(self.annotations).__name__, kind))
 
     @override
-    def sources(self) -> Mapping[str, Path]:
-        return kept_sources(self.annotations, self.exclude, self.measured)
-
-    @override
     def records(self) -> Iterator[Record]:
-        images, excluded = kept_images(self.annotations, self.exclude, self.measured, self.counts)
+        images, excluded = self.kept()
         words = Words(images, self.subsets)
         distinct: set[str] = set()
         for image in images:

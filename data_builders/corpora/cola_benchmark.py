@@ -6,16 +6,15 @@ In: scene annotations. Out: one JSON file in the layout of Cola's. Never: an ima
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import AnnotatedImage, AnnotatedObject, SceneReader
-from data_builders.corpora.cola_images import kept_images, kept_sources
-from data_builders.shard_builder import Builder
-from vlmtune.config import instantiate
+from data_builders.corpora.cola_images import AnnotatedBuilder
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 
@@ -23,7 +22,7 @@ BENCHMARK = "COLA_singleobjects_benchmark.json"
 Label = tuple[tuple[str, ...], str]  # attributes, object
 
 
-class ColaBenchmarkBuilder(Builder):
+class ColaBenchmarkBuilder(AnnotatedBuilder):
     r"""Single-object queries of annotations, by number of attributes (Cola, section 3, figure 5).
 
     For each number $n$ of `attributes`, the queries are the attribute sets of size $n$ on an object
@@ -38,35 +37,22 @@ class ColaBenchmarkBuilder(Builder):
     three attributes) and 400 for PACO.
 
     Args:
-        annotations: The reader of the scene annotations, or its spec. Of scenes the reader's
+        annotations: The reader of the scene annotations. Of scenes the reader's
             `single` says which attributes are stated.
         attributes: Numbers of attributes of a query.
         queries: Maximum number of queries for each number of attributes; None for all.
         measured: Files of benchmarks, or folders of them; the images they name are left out.
     """
 
-    def __init__(self, annotations: SceneReader | dict[str, Any],
-                 attributes: Sequence[int] = (1, 2, 3), queries: int | None = 100,
+    def __init__(self, annotations: SceneReader,
+                 attributes: Sequence[PositiveInt] = (1, 2, 3), queries: PositiveInt | None = 100,
                  measured: Sequence[Path] = ()) -> None:  # fmt: skip
-        if not attributes or min(attributes) < 1 or (queries is not None and queries < 1):
-            raise UserError(
-                "expected numbers of attributes >= 1, and queries >= 1 or null, got "
-                f"{list(attributes)} and {queries}: correct them"
-            )
-        if isinstance(annotations, dict):
-            annotations = instantiate(annotations, SceneReader)
-        # The spec records all arguments of the reader, defaults included.
-        self.annotations = self.init_args["annotations"] = annotations
+        self.choose(annotations, measured)
         self.attributes, self.queries = tuple(sorted(set(attributes))), queries
-        self.measured = tuple(map(Path, measured))
-
-    @override
-    def sources(self) -> Mapping[str, Path]:
-        return kept_sources(self.annotations, None, self.measured)
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        images, _ = kept_images(self.annotations, None, self.measured, self.counts)
+        images, _ = self.kept()
         labels = [label for n in self.attributes for label in self._labels(images, n)]
         if not labels:
             raise UserError(

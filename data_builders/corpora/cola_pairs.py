@@ -8,20 +8,20 @@ import itertools
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import AnnotatedImage, AnnotatedObject, SceneReader
-from data_builders.corpora.cola_images import kept_images, kept_sources
+from data_builders.corpora.cola_images import AnnotatedBuilder
 from data_builders.corpora.cola_queries import Excluded, ImageQueries
 from data_builders.corpora.queries import Pair, Query, Words
-from data_builders.shard_builder import Record, ShardBuilder
-from vlmtune.config import instantiate
+from data_builders.shard_builder import Fraction, Record, ShardBuilder
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.types import Group
@@ -42,7 +42,7 @@ class _Compound:
     words: tuple[str, str]
 
 
-class ColaPairsBuilder(ShardBuilder):
+class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
     r"""Two images whose compounds are exchanged a record, $I$ and $I'$ (Cola, section 3).
 
     $I$ has "red cube" and "blue sphere", $I'$ has "blue cube" and "red sphere": the objects differ,
@@ -56,7 +56,7 @@ class ColaPairsBuilder(ShardBuilder):
     no shards are written.
 
     Args:
-        annotations: The reader of the scene annotations, or its spec; its `multi` says which
+        annotations: The reader of the scene annotations; its `multi` says which
             attributes a caption states.
         exclude: JSON file of compositions that no caption states, and of images to leave out, see
             `data_builders.corpora.cola_images`.
@@ -69,29 +69,15 @@ class ColaPairsBuilder(ShardBuilder):
         seed: Seed of the division and of the partners.
     """
 
-    def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
+    def __init__(self, annotations: SceneReader, exclude: Path | None = None,
                  measured: Sequence[Path] = (), form: Literal["relation", "and"] = "relation",
-                 same_noun: bool = False, per_image: int = 2, benchmark: float = 0.0,
+                 same_noun: bool = False, per_image: PositiveInt = 2, benchmark: Fraction = 0.0,
                  seed: int = 0, records_per_shard: int = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard)
-        if form not in ("relation", "and") or per_image < 1 or not 0 <= benchmark <= 1:
-            raise UserError(
-                'expected form "relation" or "and", per_image >= 1 and a fraction benchmark from 0 '
-                f"to 1, got {form=}, {per_image=}, {benchmark=}: correct them"
-            )
-        if isinstance(annotations, dict):
-            annotations = instantiate(annotations, SceneReader)
-        # The spec records all arguments of the reader, defaults included.
-        self.annotations = self.init_args["annotations"] = annotations
-        self.exclude = None if exclude is None else Path(exclude)
-        self.measured = tuple(map(Path, measured))
+        self.choose(annotations, measured, exclude)
         self.form, self.same_noun, self.per_image = form, same_noun, per_image
         self.benchmark, self.seed = benchmark, seed
         self._kept: tuple[list[AnnotatedImage], Excluded] | None = None
-
-    @override
-    def sources(self) -> Mapping[str, Path]:
-        return kept_sources(self.annotations, self.exclude, self.measured)
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
@@ -118,8 +104,7 @@ class ColaPairsBuilder(ShardBuilder):
 
     def _pairs(self, benchmark: bool) -> Iterator[tuple[Group, list[Path]]]:
         if self._kept is None:  # both parts share what was read
-            arguments = (self.annotations, self.exclude, self.measured, self.counts)
-            self._kept = kept_images(*arguments)
+            self._kept = self.kept()
         kept, excluded = self._kept
         part = [image for image in kept if self._measures(image) == benchmark]
         images = [image for image in part if self.exists(image.file)]

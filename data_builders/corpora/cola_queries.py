@@ -21,15 +21,9 @@ Excluded = Mapping[str, Collection[frozenset[str]]]  # object -> attributes it m
 class ImageQueries:
     """The queries of one image, true and false; all random choices use `rng`.
 
-    Args:
-        image: The image.
-        excluded: No query states one of these compositions, all of its attributes on its object.
-        words: Words of the corpus, for half-wrong queries.
-        reader: Spells the attributes of a query.
-        rng: The random generator.
-        related: Whether two-object queries state an annotated relation.
-        subsets: Whether single-object queries state any attributes of an object.
-        sentences: Whether half of the queries with a relation or a side are sentences.
+    With `related`, two-object queries state an annotated relation; with `subsets`, single-object
+    queries state any attributes of an object; with `sentences`, half of the queries with a relation
+    or a side are sentences.
     """
 
     def __init__(self, image: AnnotatedImage, excluded: Excluded, words: Words,

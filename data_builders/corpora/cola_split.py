@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from typing_extensions import TypedDict, override
 
 from data_builders.corpora.annotations import AnnotatedImage, SceneReader
-from data_builders.corpora.cola_images import kept_images, kept_sources
-from data_builders.shard_builder import Builder
-from vlmtune.config import instantiate
+from data_builders.corpora.cola_images import AnnotatedBuilder
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json
@@ -44,7 +42,7 @@ class _Label:
     name: str
 
 
-class ColaSplitBuilder(Builder):
+class ColaSplitBuilder(AnnotatedBuilder):
     r"""Cola's seen and unseen queries (Ray et al. 2023, section 9).
 
     A query occurs in a training image if one object has its name and all of its attributes. With
@@ -58,7 +56,7 @@ class ColaSplitBuilder(Builder):
 
     Args:
         benchmark: `COLA_singleobjects_benchmark_<corpus>.json`.
-        annotations: The reader of the training annotations, or its spec.
+        annotations: The reader of the training annotations.
         unseen: Number of unseen queries; None for all that training never shows.
         apart: Objects whose queries are neither seen nor unseen (CLEVR: spheres).
         measured: Files of benchmarks, or folders of them; training leaves out the images they name,
@@ -67,26 +65,19 @@ class ColaSplitBuilder(Builder):
 
     idle: ClassVar[Mapping[str, Any]] = {"measured": []}
 
-    def __init__(self, benchmark: Path, annotations: SceneReader | dict[str, Any],
-                 unseen: int | None = None, apart: Sequence[str] = (),
+    def __init__(self, benchmark: Path, annotations: SceneReader,
+                 unseen: PositiveInt | None = None, apart: Sequence[str] = (),
                  measured: Sequence[Path] = ()) -> None:  # fmt: skip
-        if unseen is not None and unseen < 1:
-            raise UserError(f"expected unseen >= 1 or null, got {unseen}: correct it")
-        if isinstance(annotations, dict):
-            annotations = instantiate(annotations, SceneReader)
-        # The spec records all arguments of the reader, defaults included.
-        self.annotations = self.init_args["annotations"] = annotations
+        self.choose(annotations, measured)
         self.benchmark, self.unseen, self.apart = Path(benchmark), unseen, tuple(apart)
-        self.measured = tuple(map(Path, measured))
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        kept = kept_sources(self.annotations, None, self.measured)
-        return {**kept, self.benchmark.name: self.benchmark}
+        return {**super().sources(), self.benchmark.name: self.benchmark}
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        images, _ = kept_images(self.annotations, None, self.measured, self.counts)
+        images, _ = self.kept()
         names = {obj.name for image in images for obj in image.objects}
         labels = [_label(label, names) for label in _read_labels(self.benchmark)]
         shown = _images_of(labels, images)

@@ -8,30 +8,30 @@ each of these apart, to see which of them keeps a model from binding attributes 
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import AnnotatedObject, SceneReader
-from data_builders.corpora.cola_images import kept_images, kept_sources
+from data_builders.corpora.cola_images import AnnotatedBuilder
 from data_builders.corpora.cola_queries import Excluded
 from data_builders.corpora.queries import Query, holds
 from data_builders.phrases import with_article
-from data_builders.shard_builder import Record, ShardBuilder, image_group
-from vlmtune.config import instantiate
+from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group
 from vlmtune.errors import UserError
 
 
-class DescriptionsBuilder(ShardBuilder):
+class DescriptionsBuilder(AnnotatedBuilder, ShardBuilder):
     """One image with descriptions such as "a red cube, a sphere and a blue cone" a record.
 
     Source: the three properties of data that "CLIP Won't Learn Object-Attribute Binding from
     Natural Data and Here is Why" (arXiv 2507.07985) finds to decide.
 
     Args:
-        annotations: The reader of the scene annotations, or its spec; it says which attributes a
+        annotations: The reader of the scene annotations; it says which attributes a
             two-object query states (`multi`), and these are the ones described.
         exclude: JSON file of compositions that no description states, see
             `data_builders.corpora.cola_images`. Such an object is named without its attributes.
@@ -46,32 +46,19 @@ class DescriptionsBuilder(ShardBuilder):
         seed: Seed of the descriptions.
     """
 
-    def __init__(self, annotations: SceneReader | dict[str, Any], exclude: Path | None = None,
-                 measured: Sequence[Path] = (), captions: int = 5, density: float = 1.0,
-                 completeness: float = 1.0, salient: bool = False, twins: bool = False,
-                 seed: int = 0,
+    def __init__(self, annotations: SceneReader, exclude: Path | None = None,
+                 measured: Sequence[Path] = (), captions: PositiveInt = 5, density: Fraction = 1.0,
+                 completeness: Annotated[Fraction, Field(gt=0)] = 1.0, salient: bool = False,
+                 twins: bool = False, seed: int = 0,
                  records_per_shard: int = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard)
-        if captions < 1 or not 0 <= density <= 1 or not 0 < completeness <= 1:
-            raise UserError(
-                "expected at least 1 caption, a density from 0 to 1 and a completeness above 0 and "
-                f"at most 1, got {captions=}, {density=}, {completeness=}: correct them"
-            )
-        if isinstance(annotations, dict):
-            annotations = instantiate(annotations, SceneReader)
-        self.annotations = self.init_args["annotations"] = annotations
-        self.exclude = None if exclude is None else Path(exclude)
-        self.measured = tuple(map(Path, measured))
+        self.choose(annotations, measured, exclude)
         self.captions, self.density, self.completeness = captions, density, completeness
         self.salient, self.twins, self.seed = salient, twins, seed
 
     @override
-    def sources(self) -> Mapping[str, Path]:
-        return kept_sources(self.annotations, self.exclude, self.measured)
-
-    @override
     def records(self) -> Iterator[Record]:
-        images, excluded = kept_images(self.annotations, self.exclude, self.measured, self.counts)
+        images, excluded = self.kept()
         for image in images:
             if not self.exists(image.file):
                 continue
@@ -114,12 +101,7 @@ class DescriptionsBuilder(ShardBuilder):
 
 
 def described(nouns: Sequence[Query]) -> str:
-    """Returns a description that names each noun.
-
-    Example:
-        >>> described([Query(("red",), "cube"), Query((), "sphere"), Query(("blue",), "cone")])
-        'a red cube, a sphere and a blue cone'
-    """
+    """Returns a description that names each noun."""
     *rest, last = [with_article(noun.text) for noun in nouns]
     return f"{', '.join(rest)} and {last}" if rest else last
 

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from typing_extensions import TypedDict, override
 
 from data_builders.corpora.videos.frame_pairs import Clip, FramePair, FramePairs
@@ -56,7 +56,7 @@ class YouCook2Pairs(FramePairs):
     part = "eqbenyoucook2"
 
     def __init__(
-        self, annotations: Path, videos: Path, limit: int | None = None, faces: bool = False
+        self, annotations: Path, videos: Path, limit: PositiveInt | None = None, faces: bool = False
     ) -> None:
         super().__init__(annotations, videos, limit, faces)
 

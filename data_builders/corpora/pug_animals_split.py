@@ -6,8 +6,9 @@ In: the csv of labels. Out: `animals.csv`, with a split for each image. Never: a
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+from pydantic import Field, NonNegativeInt
 from typing_extensions import override
 
 from data_builders.shard_builder import Builder
@@ -54,15 +55,10 @@ class PugAnimalsSplitBuilder(Builder):
         path: Path,
         factor: Factor = "background",
         kept: int | Sequence[str] = 50,
-        complete: int = 0,
-        val: float = 0.05,
+        complete: NonNegativeInt = 0,
+        val: Annotated[float, Field(ge=0, lt=1)] = 0.05,
         seed: int = 0,
     ) -> None:
-        if factor not in get_args(Factor) or complete < 0 or not 0 <= val < 1:
-            raise UserError(
-                f"expected a factor out of {list(COLUMN)}, complete >= 0 and val from 0 to below "
-                f"1, got {factor!r}, {complete} and {val}: correct them"
-            )
         self.path, self.factor, self.complete = Path(path), factor, complete
         self.kept = kept if isinstance(kept, int) else tuple(map(str, kept))
         self.val, self.seed = val, seed
@@ -114,12 +110,7 @@ class PugAnimalsSplitBuilder(Builder):
 
 
 def words(name: str) -> str:
-    """The name of an asset as words.
-
-    Example:
-        >>> words("PolarBear"), words("Caribou_01")
-        ('polar bear', 'caribou 01')
-    """
+    """The name of an asset as words."""
     spaced = ""
     for letter in name.replace("_", " "):
         if letter.isupper():

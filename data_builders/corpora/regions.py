@@ -8,23 +8,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import SceneReader, parse_json
-from data_builders.corpora.cola_images import kept_images, kept_sources
+from data_builders.corpora.cola_images import AnnotatedBuilder
 from data_builders.shard_builder import Record, ShardBuilder, image_group
-from vlmtune.config import instantiate
-from vlmtune.errors import UserError
 
 
-class RegionsBuilder(ShardBuilder):
+class RegionsBuilder(AnnotatedBuilder, ShardBuilder):
     """An image with phrases that people wrote about its regions (Cola, section 5.3, table 2b).
 
     The scene annotations choose and locate the images. A phrase, lower-cased, is its own id.
 
     Args:
         path: `region_descriptions.json`, `[{"regions": [{"image_id", "phrase", ...}]}]`.
-        annotations: The reader of the scene annotations, or its spec.
+        annotations: The reader of the scene annotations.
         measured: Files of benchmarks, or folders of them; the images they name are left out. See
             `data_builders.measured`.
         exclude: JSON file whose `images` are left out, see `data_builders.corpora.cola_images`;
@@ -35,30 +34,22 @@ class RegionsBuilder(ShardBuilder):
 
     idle: ClassVar[Mapping[str, Any]] = {"exclude": None}
 
-    def __init__(self, path: Path, annotations: SceneReader | dict[str, Any],
-                 measured: Sequence[Path] = (), phrases: int = 4, seed: int = 0,
+    def __init__(self, path: Path, annotations: SceneReader,
+                 measured: Sequence[Path] = (), phrases: PositiveInt = 4, seed: int = 0,
                  records_per_shard: int = 1000,
                  exclude: Path | None = None) -> None:  # fmt: skip
         super().__init__(records_per_shard)
-        if phrases < 1:
-            raise UserError(f"expected phrases >= 1, got {phrases}: raise it")
-        if isinstance(annotations, dict):
-            annotations = instantiate(annotations, SceneReader)
+        self.choose(annotations, measured, exclude)
         self.path = Path(path)
-        # The spec records all arguments of the reader, defaults included.
-        self.annotations = self.init_args["annotations"] = annotations
-        self.measured = tuple(map(Path, measured))
-        self.exclude = None if exclude is None else Path(exclude)
         self.phrases, self.seed = phrases, seed
 
     @override
     def sources(self) -> Mapping[str, Path]:
-        kept = kept_sources(self.annotations, self.exclude, self.measured)
-        return {**kept, self.path.name: self.path}
+        return {**super().sources(), self.path.name: self.path}
 
     @override
     def records(self) -> Iterator[Record]:
-        images, _ = kept_images(self.annotations, self.exclude, self.measured, self.counts)
+        images, _ = self.kept()
         phrases = parse_json(self.path, "Visual Genome's region descriptions", _phrases)
         for image in images:
             if image.id not in phrases:

@@ -23,12 +23,7 @@ MUTUAL = frozenset(_MUTUAL.split())
 
 
 def mutual(phrase: str) -> bool:
-    """Tells whether a relation may hold in both directions.
-
-    Example:
-        >>> mutual("standing next to"), mutual("to the left of"), mutual("wearing")
-        (True, False, False)
-    """
+    """Tells whether a relation may hold in both directions."""
     return not MUTUAL.isdisjoint(phrase.split())
 
 

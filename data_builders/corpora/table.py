@@ -9,8 +9,10 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from typing_extensions import override
 
 from data_builders.left_out import Line
@@ -57,13 +59,11 @@ class TableBuilder(ShardBuilder):
         images: Path | None = None,
         columns: dict[str, list[str] | str | None] | None = None,
         splits: Sequence[str] | None = None,
-        held_out: float = 0.0,
+        held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0,
         measured: Sequence[Path] = (),
         records_per_shard: int = 1000,
     ) -> None:
         super().__init__(records_per_shard)
-        if not 0.0 <= held_out < 1.0:
-            raise UserError(f"expected held_out from 0 to below 1, got {held_out}: correct it")
         folder = None if images is None else Path(images)
         self.table = Table(Path(path), folder, columns)
         self.splits = None if splits is None else tuple(splits)

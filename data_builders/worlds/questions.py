@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.shard_builder import Builder
@@ -47,10 +48,9 @@ class QuestionsBuilder(Builder):
     """
 
     def __init__(
-        self, path: Path, per_image: int = 10, seed: int = 0, synonyms: bool = True,
+        self, path: Path, per_image: PositiveInt = 10, seed: int = 0, synonyms: bool = True,
         vocabulary: Path | None = None, max_words: int | None = None,
     ) -> None:  # fmt: skip
-        check_per_image(per_image)
         self.path, self.per_image = Path(path), per_image
         self.seed, self.vocabulary = seed, vocabulary
         self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)
@@ -94,12 +94,7 @@ class QuestionsBuilder(Builder):
 
 
 def answer_table(answers: Mapping[str, Counter[Any]]) -> str:
-    """A line for each family: its number of questions and of each answer.
-
-    Example:
-        >>> print(answer_table({"zero_hop-exist": Counter({True: 2, False: 1})}))
-        zero_hop-exist  3: no 1, yes 2
-    """
+    """A line for each family: its number of questions and of each answer."""
     width = max(map(len, answers))
     lines = []
     for name, counts in answers.items():
@@ -112,12 +107,3 @@ def source_files(path: Path, vocabulary: Path | None) -> dict[str, Path]:
     """The files that questions depend on, by name."""
     words = vocabulary and (find_path(vocabulary) or Path(vocabulary))
     return {file.name: file for file in (path, words) if file}
-
-
-def check_per_image(per_image: int) -> None:
-    """Raises `UserError` unless there is one question for each image or more."""
-    if not 1 <= per_image <= len(FAMILIES):
-        raise UserError(
-            f"expected per_image from 1 to {len(FAMILIES)}, a question of a family each, got "
-            f"{per_image}: correct it"
-        )

@@ -9,17 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
-from data_builders.shard_builder import Builder
+from data_builders.shard_builder import Builder, Fraction
 from data_builders.text_files import write_json
 from data_builders.worlds.scenes.formats import clevr
 from data_builders.worlds.scenes.image_files import (
     Split,
-    check_device,
-    chunks,
-    render_chunks,
-    useful_processes,
+    render_files,
 )
 from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED
 from data_builders.worlds.scenes.requests.files import LIMIT, families, read_requests
@@ -31,9 +29,9 @@ from data_builders.worlds.scenes.requests.rendering import (
     described,
     settled,
 )
+from data_builders.worlds.scenes.scene import Rays, Side
 from data_builders.worlds.scenes.series import Canvas
 from vlmtune.data.schema import ShardInfo
-from vlmtune.errors import UserError
 from vlmtune.storage.files import write_text
 
 
@@ -58,13 +56,10 @@ class RequestsBuilder(Builder):
     idle: ClassVar[Mapping[str, Any]] = {"processes": ...}
 
     def __init__(
-        self, path: Path, image_size: int = 64, samples: int = 2, seed: int = 0, limit: int = LIMIT,
-        min_exposed: float = MIN_EXPOSED, processes: int | None = None, device: str = "cpu",
+        self, path: Path, image_size: Side = 64, samples: Rays = 2, seed: int = 0,
+        limit: int = LIMIT, min_exposed: Fraction = MIN_EXPOSED,
+        processes: PositiveInt | None = None, device: str = "cpu",
     ) -> None:  # fmt: skip
-        if not 0.0 <= min_exposed <= 1.0:
-            raise UserError(f"expected min_exposed from 0 to 1, got {min_exposed}: correct it")
-        if processes is not None and processes < 1:
-            raise UserError(f"expected processes >= 1, got {processes}: raise it or leave it out")
         self.path, self.canvas = Path(path), Canvas(image_size, samples, device)
         self.seed, self.limit, self.min_exposed = seed, limit, min_exposed
         self.processes = processes
@@ -77,13 +72,10 @@ class RequestsBuilder(Builder):
         planned = f"{total:,} images of {len(expanded):,} requests, {side} x {side} pixels"
         print(f"{self.path}: {planned}", file=sys.stderr)
         scenes = list(settled(expanded, self.seed, self.min_exposed))
-        check_device(self.canvas.device)
         known = tuple(scene_of(scene.request) for scene in scenes)
         names = tuple(f"{k:06d}.png" for k in range(total))
         splits = {SPLIT: Split(FixedScenes(ANY, 0, known), names)}
-        processes = self.processes or useful_processes(splits, self.canvas)
-        work = chunks(splits, self.canvas, folder / "images")
-        images = render_chunks(work, processes, tick)[SPLIT]
+        images = render_files(splits, self.canvas, folder / "images", self.processes, tick)[SPLIT]
         graphs, lines = [], []
         for image, scene in zip(images, scenes, strict=True):
             graphs.append(described(image, scene))

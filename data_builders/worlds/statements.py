@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import inside
@@ -15,7 +16,7 @@ from data_builders.worlds.programs.generate import Generator
 from data_builders.worlds.programs.question import Question
 from data_builders.worlds.programs.scene_graph import read_scenes, vocabulary
 from data_builders.worlds.programs.wording import Wording, read_vocabulary
-from data_builders.worlds.questions import check_per_image, source_files
+from data_builders.worlds.questions import source_files
 
 
 class StatementsBuilder(ShardBuilder):
@@ -37,12 +38,11 @@ class StatementsBuilder(ShardBuilder):
     """
 
     def __init__(
-        self, path: Path, images: Path, per_image: int = 4, seed: int = 0, synonyms: bool = True,
-        vocabulary: Path | None = None, max_words: int | None = None,
+        self, path: Path, images: Path, per_image: PositiveInt = 4, seed: int = 0,
+        synonyms: bool = True, vocabulary: Path | None = None, max_words: int | None = None,
         records_per_shard: int = 1000,
     ) -> None:  # fmt: skip
         super().__init__(records_per_shard)
-        check_per_image(per_image)
         self.path, self.images, self.per_image = Path(path), Path(images), per_image
         self.seed, self.vocabulary = seed, vocabulary
         self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)

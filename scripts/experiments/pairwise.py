@@ -24,10 +24,11 @@ from torch import Tensor
 from vlmtune.backbones.hf.llava import Llava
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem, PairedItems
-from vlmtune.cli.plugins import find_device, make_list
+from vlmtune.cli.plugins import make_list
 from vlmtune.data.images import read
 from vlmtune.errors import UserError
 from vlmtune.metrics.intervals import wilson_proportion
+from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.storage.files import write_text
 
@@ -114,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     items = benchmark.items
     assert isinstance(items, PairedItems)
-    model = Llava(options.model, precision=options.precision).to(find_device(options.device))
+    device = device_of_this_machine(options.device)
+    model = Llava(options.model, precision=options.precision).to(device)
     text = table(items.listed, log_odds(model, items.listed))
     options.out.mkdir(parents=True, exist_ok=True)
     write_text(options.out / "pairwise.md", text)

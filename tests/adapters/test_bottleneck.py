@@ -1,10 +1,8 @@
-import pytest
 import torch
 
 from tests.adapters.families import attached, embedded, fit, near, plain
 from tests.tiny import Widths
 from vlmtune.adapters.bottleneck import Bottleneck
-from vlmtune.errors import UserError
 
 
 def test_the_formula():
@@ -45,15 +43,6 @@ def test_parameters_on_vit_b_32():
     assert sum(p.numel() for p in adapter.parameters() if p.requires_grad) == 2 * 512 * 128
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"image": 0.0}, "image=0.0 and text=0.0"),
-        ({"image": 1.0}, "image=1.0"),
-        ({"reduction": 17}, "at most 16, the width"),
-    ],
-)
-def test_what_is_refused(options, said):
-    with pytest.raises(UserError) as error:
-        attached(Bottleneck(**options))
-    assert said in str(error.value)
+def test_one_unit_is_left_of_the_largest_reduction():
+    adapter, _ = attached(Bottleneck(reduction=99))
+    assert adapter.image[0].weight.shape == (1, 16)

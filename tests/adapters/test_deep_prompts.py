@@ -69,8 +69,8 @@ def test_shallow_prompts_that_are_words_are_words(family):
     [
         ({}, {"text", *(f"coupling.{i}.{n}" for i in range(3) for n in ("weight", "bias"))}),
         ({"coupled": False, "depth": 2}, {"text", "image"}),
-        ({"coupled": False, "text": False}, {"image"}),
-        ({"coupled": False, "image": False}, {"text"}),
+        ({"text": False}, {"image"}),
+        ({"image": False}, {"text"}),
     ],
 )
 def test_prompts_move_and_nothing_else(options, names):
@@ -97,9 +97,7 @@ def test_coupled_images_follow_the_texts():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"image": False, "text": False}, "got none"),
-        ({"image": False}, "set coupled to false"),
-        ({"text": False, "coupled": False, "init": "a"}, "leave `init` out"),
+        ({"text": False, "init": "a"}, "leave `init` out"),
         ({"depth": 4}, "at most 3 blocks, which is all, got 4"),
         ({"length": 10}, "at most 9 prompt tokens"),
         ({"init": "red", "length": 2}, "'red' with 1"),

@@ -6,7 +6,6 @@ import torch
 from tests.adapters.fused import LENGTHS, features
 from tests.tiny import Widths
 from vlmtune.adapters.ft_late import FTLate
-from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 
@@ -64,22 +63,3 @@ def test_parameters_are_as_many_as_in_table_5():
     assert f"{count / 1e6:.0f}" == "13"
     assert all(p.requires_grad for p in adapter.parameters())
     assert adapter.log_scale.exp().item() == pytest.approx(10)
-
-
-def test_it_reads_the_layer_before_the_last():
-    adapter = FTLate()
-    assert (adapter.image_input.layer, adapter.text_input.layer) == (-2, -2)
-    adapter = FTLate(image_layer=-3, text_layer=-1)
-    assert (adapter.image_input.layer, adapter.text_input.layer) == (-3, -1)
-
-
-def test_dropout_only_in_training():
-    adapter, (image, text) = made(dropout=0.5), features()
-    assert not adapter(image, text).values.equal(adapter(image, text).values)
-    adapter.eval()
-    assert adapter(image, text).values.equal(adapter(image, text).values)
-
-
-def test_impossible_options_are_refused():
-    with pytest.raises(UserError, match="divide the token width 512, got 7"):
-        FTLate(heads=7).attach(Widths())

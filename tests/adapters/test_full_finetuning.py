@@ -125,8 +125,3 @@ def test_without_tokens_a_loss_on_them_is_refused(model_folder):
     assert not FullFineTuning().gives_tokens
     with pytest.raises(UserError, match="adapter that gives tokens"):
         module(model_folder, FullFineTuning(), [FSCClip()])
-
-
-def test_a_tower_must_be_trained():
-    with pytest.raises(UserError, match="a tower to train"):
-        FullFineTuning(image=False, text=False)

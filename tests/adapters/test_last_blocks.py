@@ -81,16 +81,9 @@ def test_rates_of_layers_reach_the_optimizer(model_folder, shards, tmp_path):
     assert rates == pytest.approx([rates[0]] * 6)
 
 
-def test_without_decay_there_is_one_rate():
-    adapter, _ = attached(LastBlocks())
-    assert adapter.lr_scales() == []
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"image": 0, "text": 0}, "image=0 and text=0"),
-        ({"image": -1}, "image=-1"),
         ({"image": 4}, "at most 3 image blocks to train, which is all, got 4"),
         ({"text": 9}, "at most 3 text blocks"),
     ],

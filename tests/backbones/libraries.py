@@ -17,12 +17,17 @@ def open_clip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> to
     return model.get_logits(pixels, ids)[0]
 
 
+def _words(folder: Path, texts: list[str], **options: Any) -> dict[str, torch.Tensor]:
+    """Ids and mask of captions by the library's own tokenizer."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(texts, **{"padding": True, "return_tensors": "pt"} | options)
+    inputs.pop("token_type_ids", None)
+    return inputs
+
+
 def _all_pairs(folder: Path, pixels: torch.Tensor, texts: list[str]) -> dict[str, torch.Tensor]:
     """Inputs for each image with each caption, row by row."""
-    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
-        texts, padding=True, return_tensors="pt"
-    )
-    inputs.pop("token_type_ids", None)
+    inputs = _words(folder, texts)
     every = {name: x.repeat(len(pixels), 1) for name, x in inputs.items()}
     return {"pixel_values": pixels.repeat_interleave(len(texts), dim=0), **every}
 
@@ -31,10 +36,7 @@ def clip_scores(
     folder: Path, pixels: torch.Tensor, texts: list[str], kind: Any = transformers.CLIPModel
 ) -> torch.Tensor:
     model = kind.from_pretrained(folder).eval()
-    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
-        texts, padding=True, return_tensors="pt"
-    )
-    inputs.pop("token_type_ids", None)
+    inputs = _words(folder, texts)
     return model(pixel_values=pixels, **inputs).logits_per_image
 
 
@@ -44,17 +46,14 @@ def metaclip2_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> to
 
 def siglip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
     model = transformers.SiglipModel.from_pretrained(folder).eval()
-    ids = transformers.AutoTokenizer.from_pretrained(folder)(
-        texts, padding="max_length", max_length=12, return_tensors="pt"
-    )["input_ids"]
+    ids = _words(folder, texts, padding="max_length", max_length=12)["input_ids"]
     return model(pixel_values=pixels, input_ids=ids).logits_per_image
 
 
 def naflex_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
     model = transformers.Siglip2Model.from_pretrained(folder).eval()
-    ids = transformers.AutoTokenizer.from_pretrained(folder)(
-        texts, padding="max_length", max_length=12, padding_side="right", return_tensors="pt"
-    )["input_ids"]
+    full = {"padding": "max_length", "max_length": 12, "padding_side": "right"}
+    ids = _words(folder, texts, **full)["input_ids"]
     side = pixels.shape[3]
     first, *patches = pixels.movedim(1, 3).split(side, dim=1)
     shapes = first[:, 0, 0, :2].long()
@@ -70,17 +69,13 @@ def naflex_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch
 
 def align_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
     model = transformers.AlignModel.from_pretrained(folder).eval()
-    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
-        texts, padding=True, return_tensors="pt"
-    )
+    inputs = _words(folder, texts)
     return model(pixel_values=pixels, **inputs).logits_per_image
 
 
 def flava_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
     model = transformers.FlavaModel.from_pretrained(folder).eval()
-    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
-        texts, padding=True, return_tensors="pt"
-    )
+    inputs = _words(folder, texts)
     image = model.get_image_features(pixels).pooler_output[:, 0]
     words = {"attention_mask": inputs["attention_mask"]}
     text = model.get_text_features(inputs["input_ids"], **words).pooler_output[:, 0]
@@ -112,10 +107,7 @@ def blip_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.
 def blip2_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
     """The largest cosines, at the temperature that pre-training starts with."""
     model = transformers.Blip2ForImageTextRetrieval.from_pretrained(folder).eval()
-    inputs = transformers.AutoTokenizer.from_pretrained(folder)(
-        texts, padding=True, return_tensors="pt"
-    )
-    inputs.pop("token_type_ids", None)
+    inputs = _words(folder, texts)
     rows = [model(pixel_values=one[None], **inputs).logits_per_image for one in pixels]
     return torch.cat([row.view(1, -1) for row in rows]) / 0.07
 

@@ -79,7 +79,7 @@ def test_torchscript_is_code(tmp_path):
 def test_what_holds_no_weights(tmp_path):
     file = tmp_path / "a.pt"
     for content, message in (
-        ([1], "expected a state dict in .*, got list"),
+        ([1], "expected weights in .*, got another layout"),
         ({}, "got nothing"),
         ({"epoch": 1, "weights": STATE}, "got epoch, weights: save only the weights"),
         ({"state_dict": {"a": 1}}, "got a: save"),
@@ -88,7 +88,7 @@ def test_what_holds_no_weights(tmp_path):
         with refused(message):
             read_state_dict(file)
     file.write_bytes(file.read_bytes()[:-100])
-    with refused("got a damaged file or another format"):
+    with refused("expected weights in .*: check the path, or get the file again"):
         read_state_dict(file)
     (tmp_path / "a.safetensors").write_bytes(b"damaged!")
     with refused("expected weights in .*: check the path, or get the file again"):

@@ -103,19 +103,19 @@ def test_a_file_fills_all_but_the_classifier(folder, tmp_path):
     assert backbone.labels == ()
     with refused("a model with a classifier"):
         backbone.classify(torch.zeros(1, 64))
-    with refused("other names or sizes"):
+    with refused("expected only the weights of test_vit2 in .*: name the architecture"):
         TimmImage("test_vit2", str(file))
 
 
 def test_random_weights_come_by_name_alone():
     assert TimmImage("test_vit", "random").random_weights
-    with refused(r"the tag of weights of test_vit, .* or set pretrained to a file or to random"):
+    with refused("the tag of weights of test_vit .* or set pretrained to a file or to random"):
         TimmImage("test_vit")
     with refused("the tag of weights of vit_base_patch16_224.*mae"):
         TimmImage("vit_base_patch16_224.nothing")
     with refused("its own weights"):
         TimmImage("hf-hub:someone/model", "random")
-    with refused("a weights file"):
+    with refused("expected weights in nowhere.pt, got no such file"):
         TimmImage("test_vit", "nowhere.pt")
 
 

@@ -120,7 +120,7 @@ def test_symmetric_names():
     [
         ({"bbox_w": 0}, "no area"),
         ({"bbox_x": None}, "bbox_x, bbox_y.*TypeError"),
-        ({"bbox_h": float("nan")}, "not finite"),
+        ({"bbox_h": float("nan")}, "NaN"),
         ({"true_caption": ""}, "row 1"),
         ({"image_path": 3}, "row 1"),
         ({"relation_name": None}, "as relation"),

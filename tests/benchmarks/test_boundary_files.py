@@ -5,8 +5,6 @@ from tests.benchmarks.json_files import write
 from tests.refusals import refused
 from vlmtune.benchmarks.boundary_files import CaptionedBoundary, read_boundaries, read_frames
 
-BEFORE, AFTER = "{subject} {status_before}", "{subject} {status_after}"
-
 
 def row_of(**more):
     row = {"timestamp": 2, "subject": "a man", "status_before": "sits", "status_after": "stands"}
@@ -21,13 +19,9 @@ def extract(folder, names):
 
 def test_reads_times_and_words_captions(tmp_path):
     path = write(tmp_path, {"v": [row_of(), row_of(subject=" ", action_of_cause="x")], "w": []})
-    assert read_boundaries(path, BEFORE, AFTER) == [
+    assert read_boundaries(path) == [
         CaptionedBoundary("v", 2.0, "a man sits", "a man stands"),
         CaptionedBoundary("v", 2.0, "sits", "stands"),
-    ]
-    path = write(tmp_path, {"v": [row_of(label="moves")]})
-    assert read_boundaries(path, "before: {label}", "then {status_after}") == [
-        CaptionedBoundary("v", 2.0, "before: moves", "then stands")
     ]
 
 
@@ -46,13 +40,7 @@ def test_reads_times_and_words_captions(tmp_path):
 )
 def test_malformed_annotations(tmp_path, content):
     with refused(r"expected JSON `\{video"):
-        read_boundaries(write(tmp_path, content), BEFORE, AFTER)
-
-
-@pytest.mark.parametrize("template", ["{colour}", "{subject.__class__}"])
-def test_a_template_may_name_fields_only(tmp_path, template):
-    with refused("no caption of boundary 0"):
-        read_boundaries(write(tmp_path, {"v": [row_of()]}), template, AFTER)
+        read_boundaries(write(tmp_path, content))
 
 
 def test_frames_are_in_the_order_of_their_numbers(tmp_path):

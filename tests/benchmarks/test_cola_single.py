@@ -128,35 +128,6 @@ def test_every_metric_against_loops(fixture, seed):
     assert metrics["map"].low <= metrics["map"].value <= metrics["map"].high
 
 
-def test_random_scores_reach_the_declared_chance(fixture):
-    generator = torch.Generator().manual_seed(0)
-    runs = [
-        fixture.run(fixed(torch.rand(6, 3, generator=generator, dtype=torch.float64))).metrics
-        for _ in range(25)
-    ]
-    for name in ("map", "standard_map", "query_all_map", "f1"):
-        mean = sum(metrics[name].value for metrics in runs) / len(runs)
-        assert mean == pytest.approx(runs[0][name].chance, abs=0.1)
-
-
-def test_order_of_images_and_labels_is_irrelevant(tmp_path, fixture):
-    raw, values = raw_of(fixture), values_for(fixture, 3)
-    rows, columns = [4, 2, 0, 5, 1, 3], [2, 0, 1]
-    mixed = {
-        "labels": [raw["labels"][c] for c in columns],
-        "data": [
-            [raw["data"][i][0], raw["data"][i][1]]
-            + [[flags[c] for c in columns] for flags in raw["data"][i][2:]]
-            for i in rows
-        ],
-    }
-    other = ColaSingle(str(write(tmp_path, mixed)), str(tmp_path), seen=str(fixture.seen))
-    one = fixture.run(fixed(values)).metrics
-    two = other.run(fixed(values[rows][:, columns])).metrics
-    ones, twos = ({k: m.value for k, m in metrics.items()} for metrics in (one, two))
-    assert ones == pytest.approx(twos)
-
-
 def test_classes_left_out_are_counted(tmp_path, fixture):
     raw = raw_of(fixture)
     raw["labels"] += [[["no"], "positive"], [["empty"], "pool"], [["none"], "inside"]]
@@ -214,19 +185,6 @@ def test_paco_names_are_read_as_words_unless_they_would_read_alike(tmp_path, fix
     seen = write(tmp_path, {"seen": raw["labels"][:1], "unseen": raw["labels"][1:]}, "side.json")
     named = ColaSingle(str(path), str(tmp_path), seen=str(seen)).run(fixed(values_for(fixture)))
     assert named.metrics["map_unseen"].n == 2
-
-
-def test_limit_draws_images(tmp_path, fixture):
-    def limited(limit, seed=None):
-        return ColaSingle(fixture.path, str(tmp_path), limit=limit, seed=seed)
-
-    assert limited(2).items.images == fixture.items.images[:2]
-    assert limited(99, seed=0).items.images == fixture.items.images
-    drawn = limited(4, seed=1)
-    rows = [fixture.items.images.index(image) for image in drawn.items.images]
-    assert rows == sorted(rows)
-    assert len(rows) == 4
-    assert drawn.items.truth.equal(fixture.items.truth[rows])
 
 
 def test_without_standard_fewer_images_and_pairs_and_the_same_numbers(tmp_path, fixture):

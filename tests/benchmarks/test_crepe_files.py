@@ -15,12 +15,6 @@ def read(folder, text):
     return read_regions(path, str(folder), "negs")
 
 
-def test_lists_and_sets():
-    assert read_texts("['c', \"it's\", 'a']") == ("c", "it's", "a")
-    assert read_texts("{'c', 'a', 'b'}") == ("a", "b", "c")
-    assert read_texts("[]") == ()
-
-
 @pytest.mark.parametrize(
     "value",
     ["", "a b", "('a', 'b')", "{'a': 1}", "[1, 2]", "[__import__('os')]", "[" * 2000, "['a'"],
@@ -52,7 +46,7 @@ def test_a_row(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("image_id,caption\n1,2\n", "no x, y"),
+        ("image_id,caption\n1,2\n", "no x"),
         (f"{HEADER}\n{ROW}\n{ROW.replace('13', 'x')}\n", "in row 1 in"),
         (f"{HEADER}\n{ROW.replace('402.0', '0')}\n", "no area"),
         (f"{HEADER}\n{ROW.replace('[', '(')}\n", "list of captions"),

@@ -134,24 +134,6 @@ def test_a_negative_that_repeats_the_caption_is_not_the_one_that_is_drawn(tmp_pa
     assert made.items.texts == ("snow on rock.", "rock on snow.")
 
 
-def test_the_row_of_the_release(tmp_path):
-    CrepeProductivity.fixture(tmp_path)
-    path = tmp_path / "atom" / "prod_vg_hard_negs_atom_complexity_4.csv"
-    path.write_text(
-        "image_id,caption,n,n_objects,n_relations,n_attributes,n_connected_components,hard_negs,"
-        "x,y,width,height\n"
-        "2,computer on floor. floor under computer.,4,2,2,0,1,\"['computer inside floor. floor "
-        "under computer.', 'computer on face. floor under computer.', 'computer on floor. floor "
-        "by computer.', 'step on floor. floor under computer.', 'computer on platform. floor "
-        "under computer.']\",237.0,391.0,402.0,208.0\n"
-    )
-    one = CrepeProductivity(str(tmp_path), str(tmp_path), types=["atom"], complexities=[4])
-    assert one.items.images[0].box == (237, 391, 402, 208)
-    assert one.items.images[0].path == tmp_path / "VG_100K_2" / "2.jpg"
-    assert len(one.items.texts) == 6
-    assert int(one.items.truth.sum()) == 1
-
-
 def test_errors(tmp_path):
     CrepeProductivity.fixture(tmp_path)
     for wrong in ({"types": ["atoms"]}, {"complexities": [3]}, {"complexities": []}):

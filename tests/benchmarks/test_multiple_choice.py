@@ -123,17 +123,6 @@ def test_against_a_loop(tmp_path, convention, seed):
     assert captions.total == metrics["identical_candidates"].value
 
 
-def test_pairs_are_those_of_the_items(tmp_path):
-    items = random_items(tmp_path, 60, 7)
-    benchmark = made(tmp_path, items)
-    images, texts = benchmark.items.images, benchmark.items.texts
-    asked = {(images[i], texts[j]) for i, j in benchmark.items.pairs.tolist()}
-    assert asked == {(item.image, text) for item in items for text in item.candidates}
-    stated = {(item.image, item.candidates[0]) for item in items}
-    found = zip(benchmark.items.pairs.tolist(), benchmark.items.truth.tolist(), strict=True)
-    assert {(images[i], texts[j]) for (i, j), true in found if true} == stated
-
-
 def test_unions(tmp_path):
     image = ImageRef(tmp_path / "0.png")
     items = [ChoiceItem(image, ("yes", "no"), group) for group in "aabc"]

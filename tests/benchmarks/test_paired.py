@@ -98,15 +98,6 @@ def test_against_a_loop_whatever_is_shared(images):
         assert result.outcomes == tuple(float(group) for *_, group in wins)
 
 
-def test_pairs_are_those_of_the_items_and_no_more(images):
-    toy = Toy(items_of(images, (0, 1, "a", "b"), (0, 2, "a", "c"), (4, 3, "d", "e")))
-    assert [ref.path.name for ref in toy.items.images] == [f"{i}.png" for i in (0, 1, 2, 4, 3)]
-    assert toy.items.texts == ("a", "b", "c", "d", "e")
-    rows = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0), (2, 2), (3, 3), (3, 4), (4, 3), (4, 4)]
-    assert [tuple(pair) for pair in toy.items.pairs.tolist()] == rows
-    assert toy.items.truth.tolist() == [i == j for i, j in rows]
-
-
 def test_items_that_share_images_form_clusters_and_widen_the_interval(images):
     shared = [(0, 1, f"a{i}", f"b{i}") for i in range(4)]
     shared += [(2, 3, f"c{i}", f"d{i}") for i in range(4)]

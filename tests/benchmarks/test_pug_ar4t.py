@@ -132,7 +132,7 @@ def test_a_negative_may_be_named_by_its_path(tmp_path):
 def test_files_without_pairs_or_captions_are_refused(tmp_path):
     with refused("expected items"):
         make(tmp_path, PAIRS[6:]).load()
-    with refused("1 lack one"):
+    with refused("a blank one"):
         make(tmp_path, [*PAIRS, ("On", "nan", "", "", "7.png")]).load()
     path = write(tmp_path, PAIRS)
     (tmp_path / "a/3.png").unlink()

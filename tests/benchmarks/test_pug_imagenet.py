@@ -5,6 +5,7 @@ import pytest
 
 from tests.benchmarks.models import drawn, scorer
 from tests.refusals import refused
+from vlmtune.benchmarks.files import write_image
 from vlmtune.benchmarks.pug_imagenet import FACTORS, PugImageNet
 
 LABELS = ("BirdHouse", "Jack_O_Lantern", "Wolf")
@@ -111,7 +112,7 @@ def test_words_and_prompt_are_the_user_s(tmp_path):
     texts = PugImageNet(str(tmp_path), prompt="art of the {}.", words=str(words)).items.texts
     assert texts == tuple(f"art of the {x}." for x in ("bird house", "pumpkin lantern", "wolf"))
     for wrong, message in (
-        ({"Cat": "cat"}, "got 'Cat'"),
+        ({"Cat": "cat"}, "'Cat'"),
         ({"Wolf": "bird house"}, "two are 'bird house'"),
         ([], r"\{folder: words\}.*got \[\] at the top"),
     ):
@@ -146,7 +147,7 @@ def test_options_that_are_none_are_refused(tmp_path, options, came):
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
-    with refused(r"expected folders of classes in .*Worlds, got .*no such file"):
+    with refused(r"folders of images.* in .*Worlds, got .*no such file"):
         PugImageNet(str(tmp_path)).load()
     ids = {"Wolf": [1], "BirdHouse": [2], "Cat": [3]}
     benchmark = reference(tmp_path, ids)
@@ -155,7 +156,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "names.json").write_text("[]")
     with refused("list of 1000 names"):
         benchmark.load()
-    (tmp_path / "Camera_Roll/Cat").mkdir()
+    write_image(tmp_path / "Camera_Roll/Cat/0.png", 1, 2, 3)
     with refused("1 not in all, first 'Cat'"):
         PugImageNet(str(tmp_path)).load()
 
@@ -164,5 +165,5 @@ def test_a_class_without_images_is_named(tmp_path):
     benchmark = PugImageNet.fixture(tmp_path)
     for path in (tmp_path / "Camera_Yaw/Wolf").iterdir():
         path.unlink()
-    with refused(r"Camera_Yaw, 1 of 3 have none, first 'Wolf'.*get PUG"):
+    with refused(r"Camera_Yaw, got ValueError \(no image in 'Wolf'\): get them from PUG"):
         benchmark.load()

@@ -184,9 +184,3 @@ def test_a_saved_dataset_on_the_command_line_is_a_benchmark(tmp_path):
     (made,) = make_list(Benchmark, "benchmarks", [str(saved)])
     assert isinstance(made, TableMultipleChoice)
     assert made.name == "mine"
-
-
-def test_splits_of_other_names_are_asked_for(tmp_path):
-    rows = [{"image": f"{n}.png", "caption": "x", "split": name} for n, name in enumerate("AB")]
-    with refused(r"called test, val, .*got \['A', 'B'\]: name some by `splits`"):
-        TableRetrieval(table(tmp_path, *rows)).measured_rows()

@@ -196,23 +196,6 @@ def test_folders_by_piece_are_searched_in_turn(tmp_path):
         Valse(str(tmp_path), {"plurals": [str(one), str(two)]}, ["plurals"]).load()
 
 
-def test_rows_of_one_image_widen_every_interval(tmp_path):
-    rows = [(f"c{i}", f"f{i}", 3) for i in range(40)]
-    found = []
-    for images in (40, 4):  # rows of an image err alike: image 0 is always misread
-        folder = tmp_path / str(images)
-        folder.mkdir()
-        write(folder, {"plurals": rows}, images)
-        made = Valse(str(folder), str(folder), ["plurals"])
-        # Which rows are right is the same in both.
-        result = made.run(by_text(lambda text: (int(text[1:]) % 4 > 0) == (text[0] == "c")))
-        found.append(result.metrics)
-    for key in ("acc_r", "auroc"):
-        apart, together = (metrics[key] for metrics in found)
-        assert apart.value == together.value
-        assert together.high - together.low > 1.5 * (apart.high - apart.low)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -152,13 +152,16 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
     assert texts(["tabby", "lorry"]) == ("a photo of a tabby.", "a photo of a lorry.")
     assert texts({"fire_truck": "lorry", "cat": "tabby"})[1] == "a photo of a lorry."
     for wrong, message in (
-        (["tabby"], "2 names.*got 1 names"),
+        (["tabby"], r"2 names.*got \['tabby'\]"),
         (3, "2 names.*got 3 at the top"),
-        ({"fire_truck": "lorry", "x": "y", "cat": "tabby", "z": "y"}, "2 .* none, first 'x'"),
-        ({"cat": "tabby"}, "None for 'fire_truck'"),
-        (["tabby", " "], "' ' for 'fire_truck'"),
+        (
+            {"fire_truck": "lorry", "x": "y", "cat": "tabby", "z": "y"},
+            "one of both for 2, first 'x'",
+        ),
+        ({"cat": "tabby"}, "one of both for 1, first 'fire_truck'"),
+        (["tabby", " "], "got ' ' at 1"),
         (["crane", "crane"], "'crane' for 'fire_truck' and 'cat'"),
-        ([["crane"], "crane"], "for 'cat'"),
+        ([["crane"], "crane"], "at 0"),
     ):
         with refused(message):
             texts(wrong)
@@ -171,12 +174,12 @@ def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
     shutil.move(tmp_path / "data" / "c2", tmp_path / "elsewhere")
     for names in ({f"c{i}": f"thing {i}" for i in range(4)}, [f"thing {i}" for i in range(4)]):
         path.write_text(json.dumps(names))
-        with refused(r"first 'c2'|got 4 names") as error:
+        with refused(r"first 'c2'|a JSON list of 3 names") as error:
             ZeroShotClassification(str(tmp_path / "data"), classes=str(path)).load()
         assert ZeroShotClassification.source in str(error.value)
     (tmp_path / "data" / "c2").mkdir()
     benchmark = ZeroShotClassification(str(tmp_path / "data"), classes=str(path))
-    with refused("no image in 'c2': get them from"):
+    with refused(r"no image in 'c2'\): get them from"):
         benchmark.load()
     (tmp_path / "data" / "c2" / "0.png").write_bytes(b"")
     benchmark = ZeroShotClassification(str(tmp_path / "data"), classes=str(path))
@@ -184,20 +187,9 @@ def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
         benchmark.load()
 
 
-def test_limit_is_of_each_class(tmp_path):
-    write(tmp_path, (5, 1, 3))
-
-    def limited(limit, seed=None):
-        return ZeroShotClassification(str(tmp_path / "data"), limit=limit, seed=seed)
-
-    labels = [image.path.parent.name for image in limited(2).items.images]
-    assert labels == ["c0", "c0", "c1", "c2", "c2"]
-    assert len({limited(2, seed).items.images for seed in range(5)}) > 1
-
-
-@pytest.mark.parametrize("templates", [(), ("a photo",), ("{} {}",), ("a {}", "a {}")])
+@pytest.mark.parametrize("templates", [(), ("a photo",), ("{} {}",)])
 def test_wrong_templates(templates):
-    with refused(r"different templates, each with \{\} once"):
+    with refused("expected a valid templates"):
         ZeroShotClassification("x", templates=templates)
 
 

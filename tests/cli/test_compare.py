@@ -44,9 +44,9 @@ def test_a_suite_trains_what_its_configs_say(path, monkeypatch, tmp_path):
         assert named == {3}
         assert config.trainer.default_root_dir == str(task.folder)
         (evaluation,) = [c for c in config.trainer.callbacks if "BenchmarkCallback" in c.class_path]
-        assert evaluation.init_args.name == task.name == f"{suite.names[task.row]}, seed 3"
+        assert evaluation.init_args.name == task.name == f"{suite.rows[task.row]['name']}, seed 3"
         measured = {b.init_args.name for b in evaluation.init_args.benchmarks}
-        assert {benchmark for benchmark, _ in suite.columns.values()} <= measured
+        assert {column.split()[0] for column in suite.columns.values()} <= measured
         seen.append(repr((config.model, config.data, config.trainer.max_steps)))
     assert len(set(seen)) == len(seen) > 5  # no strategy twice
     assert len({task.name for task in others}) == len(others)
@@ -255,11 +255,11 @@ def test_short_runs_have_a_folder_of_their_own(suite):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("title: Toys\n", "", "title missing"),
-        ("rows:", "rows: {}\nrow:", "row missing or unknown"),
-        ("toy accuracy", "toy", "benchmark metric"),
-        ("name: First, ", "", "name"),
-        ("[one.yaml]", "[3]", "the config 3, neither a path nor settings"),
+        ("title: Toys\n", "", "nothing at title"),
+        ("rows:", "rows: {}\nrow:", "at row"),
+        ("toy accuracy", "toy", "toy. at columns/accuracy"),
+        ("name: First, ", "", "nothing at rows/one/name"),
+        ("[one.yaml]", "[3]", "3 at rows/one/configs/0"),
         ("title", "{", "YAML|Parser|mapping"),
     ],
 )

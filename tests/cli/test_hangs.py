@@ -19,6 +19,7 @@ from vlmtune.data.images import digest
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.features.stored_pixels import differs
+from vlmtune.model import check_checkpoint
 from vlmtune.report.media import thumbnail
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
@@ -65,6 +66,7 @@ def test_a_pipe_is_one_line(tmp_path, model_folder, capsys, monkeypatch, words):
         lambda path: digest(ImageRef(path)),
         lambda path: read_state_dict(path),
         lambda path: sha256(path),
+        lambda path: check_checkpoint(path),
         lambda path: ShardSet(str(path.parent)).manifest,
     ],
 )
@@ -138,7 +140,7 @@ def test_optimizers(path):
     check_optimizer(mine)
 
 
-@pytest.mark.parametrize("path", ["os.system", "builtins.print", "subprocess.Popen", "os.path"])
+@pytest.mark.parametrize("path", ["os.system", "builtins.print", "pathlib.Path.touch", "os.path"])
 def test_a_function_that_makes_no_optimizer_is_refused(path):
     with refused(f"expected an optimizer, or a function whose return type is one, got {path}"):
         check_optimizer(SimpleNamespace(class_path=path))

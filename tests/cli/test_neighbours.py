@@ -19,7 +19,7 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.mining import mine as mining
 from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.mining.neighbours import MinedNeighbours
-from vlmtune.model import resolve
+from vlmtune.model import load
 
 
 def mine(model_folder, shards, out, *more):
@@ -105,7 +105,7 @@ def test_matching_heads_score_captions(kind, model_folder, shards, tmp_path, cap
         assert "--features" in capsys.readouterr().err.splitlines()[-1]
     assert mine(file, shards, tmp_path, "--neighbours", 3, *other) == 0
     cache = SimilarityCache(Path(capsys.readouterr().out.splitlines()[-1]))
-    model, known = resolve(str(file)), corpus([ShardSet(str(shards))])
+    model, known = load(str(file)), corpus([ShardSet(str(shards))])
     for image in list(known.images)[:3]:
         false = cache.false_captions(image)
         assert not set(false) & set(known.captions[image])

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,17 @@ def run(capsys, *words):
     status = main([str(word) for word in words])
     output = capsys.readouterr()
     return status, output.out, output.err
+
+
+def save_tuned(folder, model_folder, step):
+    """Writes an export whose image tower was moved."""
+    model, adapter = load(str(model_folder), device="cpu"), FullFineTuning()
+    adapter.attach(model.backbone)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.backbone.model.visual.parameters():
+            parameter.add_(step * torch.randn(parameter.shape, generator=generator))
+    save_export(folder, model.backbone, adapter, provenance={})
 
 
 def test_a_folder_is_probed(photos, model_folder, tmp_path, capsys):
@@ -116,13 +128,7 @@ def test_a_model_without_texts_is_probed_and_refused_where_texts_are_read(photos
 
 @pytest.mark.slow
 def test_an_adapted_model_is_probed_beside_its_original(photos, model_folder, tmp_path, capsys):
-    model = load(str(model_folder), device="cpu")
-    adapter = FullFineTuning()
-    adapter.attach(model.backbone)
-    with torch.no_grad():
-        for parameter in model.backbone.model.visual.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    save_export(tmp_path / "tuned", model.backbone, adapter, provenance={})
+    save_tuned(tmp_path / "tuned", model_folder, 0.05)
     out = tmp_path / "out"
     words = ["probe", "--images", photos, "--out", out, "--side", 32, "--steps", 2, "--runs", 2]
     words += ["--widths", 0, "--transformations", "fine", "--device", "cpu", "--frozen"]
@@ -161,7 +167,7 @@ def test_packages_are_those_an_export_may_import(photos, tmp_path, monkeypatch, 
         seen.append(given)
         raise UserError("expected nothing more: stop")
 
-    monkeypatch.setattr(plugins, "find_model", stop)
+    monkeypatch.setattr(plugins, "resolve", stop)
     words = ["probe", "--model", "x", "--images", photos, "--out", tmp_path / "out"]
     assert run(capsys, *words, "--packages", "friend")[0] == 2
     assert seen == [("x", None, None, ["friend"], False)]
@@ -181,14 +187,7 @@ def row(text, *names):
 @pytest.mark.slow
 def test_tables_and_report_show_one_difference(photos, model_folder, tmp_path, capsys):
     """Its interval counts runs as well as images, in both files."""
-    model = load(str(model_folder), device="cpu")
-    adapter = FullFineTuning()
-    adapter.attach(model.backbone)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.backbone.model.visual.parameters():
-            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
-    save_export(tmp_path / "tuned", model.backbone, adapter, provenance={})
+    save_tuned(tmp_path / "tuned", model_folder, 0.2)
     out = tmp_path / "out"
     words = ["--images", photos, "--out", out, "--side", 32, "--steps", 40, "--runs", 3]
     words += ["--widths", 0, 1024, "--device", "cpu", "--frozen", "--model", tmp_path / "tuned"]
@@ -256,26 +255,18 @@ def test_the_help_has_no_lists_of_python(capsys):
 
 
 def test_pictures_need_no_model(photos, tmp_path, capsys):
-    status, printed, _ = run(
-        capsys, "probe", "--images", photos, "--pictures", tmp_path / "sheets", "--side", 48
-    )
-    assert status == 0
-    assert sorted(path.name for path in (tmp_path / "sheets").iterdir()) == [
-        "categories.jpg",
-        "fine.jpg",
-    ]
-    assert str(tmp_path / "sheets/fine.jpg") in printed
-
-
-def test_pictures_of_a_folder_of_classes(tmp_path, capsys):
-    """Five images of five classes are too few for probes and enough for a sheet."""
-    for i, kind in enumerate("abcde"):
-        path = tmp_path / "photos" / kind / f"{i}.png"
-        path.parent.mkdir(parents=True)
-        halves("red", "blue", i).save(path)
-    words = ["--images", tmp_path / "photos", "--pictures", tmp_path / "sheets", "--side", 48]
-    status, _, err = run(capsys, "probe", *words)
-    assert status == 0, err
+    """Images of five classes, each of one, are too few for probes and enough for a sheet."""
+    (file,) = photos.glob("train/red/0.png")
+    for kind in "abcde":
+        (tmp_path / "few" / kind).mkdir(parents=True)
+        shutil.copy(file, tmp_path / "few" / kind)
+    for images in (photos, tmp_path / "few"):
+        sheets = tmp_path / f"sheets of {images.name}"
+        words = ["--images", images, "--pictures", sheets, "--side", 48]
+        status, printed, err = run(capsys, "probe", *words)
+        assert status == 0, err
+        assert sorted(path.name for path in sheets.iterdir()) == ["categories.jpg", "fine.jpg"]
+        assert str(sheets / "fine.jpg") in printed
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_a_weights_file_is_measured_and_named(tiny_vl, tmp_path, capsys):
     assert origin["config"]["weights"] == weights
     assert origin["model"]["backbone"]["init_args"]["model"] == QUICK
 
-    lines = refused(capsys, arguments, "expected the open_clip architecture", "--architecture ViT-")
+    lines = refused(capsys, arguments, "expected the open_clip architecture", "ViT-B-32-quickgelu:")
     assert len(lines) == 1
 
 

@@ -25,6 +25,7 @@ from vlmtune.errors import UserError
 from vlmtune.types import Features, Pooled, Scores, Tokens
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs/plugins/adapters").glob("*.yaml"))
+assert CONFIGS
 TEXTS = ["red cube", "a blue sphere left of the red cube", "dog", "a green metal cube"]
 # Most adapters refuse these, and what they share with other families is tested there.
 RARE = ("align", "llava", "timm_image")
@@ -163,6 +164,11 @@ OUT_OF_RANGE = [
     ("grounded_words.GroundedWords", {"frozen_weight": -1.0}),
     ("fusion_tuning.FusionTuning", {"blocks": 0}),
     ("fusion_tuning.FusionTuning", {"top": 0.0}),
+    ("linear_probe.LinearProbe", {"initial_scale": 0.0}),
+    ("ft_late.FTLate", {"initial_scale": float("inf")}),
+    ("mm_adapter.MMAdapter", {"initial_scale": float("nan")}),
+    ("bottleneck.Bottleneck", {"image": 1.0}),
+    ("last_blocks.LastBlocks", {"text": -1}),
 ]
 
 
@@ -170,10 +176,6 @@ OUT_OF_RANGE = [
 def test_the_types_of_a_spec_hold_its_bounds(name, options):
     with pytest.raises(UserError, match=f"as {next(iter(options))} of vlmtune.adapters.{name}"):
         instantiate({"class_path": f"vlmtune.adapters.{name}", "init_args": options}, Configured)
-
-
-def test_there_are_adapters():
-    assert CONFIGS
 
 
 @pytest.mark.slow  # builds every family

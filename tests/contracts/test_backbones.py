@@ -18,7 +18,6 @@ from tests.backbones.kinds import KINDS, PLUGINS, Kind
 from tests.refusals import refused
 from vlmtune.backbones.base import Backbone
 from vlmtune.config import instantiate
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
 CONFIGS = sorted(PLUGINS.glob("*.yaml"))
@@ -358,11 +357,6 @@ def test_longer_prompts_take_the_place_of_padding(backbone):
     assert not torch.allclose(got, tower.finish(tower.run(tower.start(words), 0, 3))[:1])
     with refused(f"at most {tower.positions} text tokens"):
         tower.start(prompted(room + 1))
-
-
-def test_an_unknown_precision_is_refused(make, folder):
-    with pytest.raises((UserError, TypeError), match="fp16"):
-        make(folder, precision="fp16")
 
 
 def test_a_hub_id_loads_from_the_cache_without_a_network(config, make, folder, backbone, hub):

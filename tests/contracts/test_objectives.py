@@ -35,6 +35,7 @@ def variants(config):
 
 
 VARIANTS = [variant for config in CONFIGS for variant in variants(config)]
+assert VARIANTS
 
 
 @pytest.fixture(params=VARIANTS)
@@ -71,6 +72,12 @@ def noise(seed: int = 0) -> torch.Tensor:
         ("fsc_clip.FSCClip", {"focus": -1.0}),
         ("fsc_clip.FSCClip", {"smoothing": 1.0}),
         ("ce_clip.CEClip", {"upper": -1.0}),
+        ("ce_clip.CEClip", {"rank": float("inf")}),
+        ("cyclip.CyClip", {"in_modal": float("nan")}),
+        ("itm.ITM", {"matching": -1.0}),
+        ("eqsim.EqSim", {"k": 0}),
+        ("eqsim.EqSim", {"alpha1": -0.1}),
+        ("eqsim.EqSim", {"alpha2": float("nan")}),
     ],
     ids=str,
 )
@@ -78,24 +85,6 @@ def test_the_types_of_a_spec_hold_its_bounds(name, options):
     path = f"vlmtune.objectives.{name}"
     with pytest.raises(UserError, match=f"as {next(iter(options))} of {path}"):
         instantiate({"class_path": path, "init_args": options}, Objective)
-
-
-@pytest.mark.parametrize(
-    ("name", "factors"),
-    [
-        ("itm.ITM", ("matching", "ranking")),
-        ("ce_clip.CEClip", ("intra_modal", "rank")),
-        ("cyclip.CyClip", ("in_modal", "cross_modal")),
-        ("fsc_clip.FSCClip", ("global_factor", "local_factor")),
-    ],
-)
-def test_one_factor_is_above_0_and_none_below(name, factors):
-    for values in ((0.0, 0.0), (-1.0, 1.0), (1.0, -1.0), (float("nan"), 1.0)):
-        options = dict(zip(factors, values, strict=True))
-        with refused("expected factors >= 0"):
-            instantiate(
-                {"class_path": f"vlmtune.objectives.{name}", "init_args": options}, Objective
-            )
 
 
 def test_scores_without_what_it_needs_are_an_error(objective):
@@ -106,10 +95,6 @@ def test_scores_without_what_it_needs_are_an_error(objective):
     if "reference" in objective.needs:
         with refused("expected the frozen backbone's scores"):
             objective(bare, batch())
-
-
-def test_there_are_objectives():
-    assert CONFIGS
 
 
 @pytest.mark.parametrize("exhaustive", [True, False])
@@ -241,7 +226,7 @@ def test_the_weight_is_left_to_the_sum(spec):
     losses = (one(scored(noise()), batch()) for one in (heavy, instantiate(spec, Objective)))
     torch.testing.assert_close(*losses)
     for weight in (-1.0, float("nan"), float("inf")):
-        with refused("weight >= 0"):
+        with refused("as weight of"):
             instantiate({**spec, "init_args": {**spec["init_args"], "weight": weight}}, Objective)
 
 

@@ -1,22 +1,14 @@
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-import pytest
 import torch
 
-from data_builders.shard_builder import Record, ShardBuilder
-from tests.data.conftest import png
 from vlmtune.data.caption_draw import draw_captions
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
-from vlmtune.data.datamodule import EpochLoader, ShardDataModule
-from vlmtune.data.shards import ShardSet
-from vlmtune.errors import UserError
 from vlmtune.language.caption_edits import SwapNouns
 from vlmtune.language.rewriting import Rewriter
-from vlmtune.types import Batch, Group
+from vlmtune.types import Group
 
 
 def image(key: str, captions: int = 5, false: int = 0) -> Group:
@@ -114,72 +106,3 @@ def test_a_caption_that_was_not_drawn_is_not_made_a_negative():
     assert len(with_knowledge.texts) == 1
     (without,) = negatives.added(drawn, 0, 0)
     assert len(without.texts) == 2
-
-
-# -- in training ------------------------------------------------------------------------------
-
-
-class Captioned(ShardBuilder):
-    """24 images of five captions and 8 pairs of scenes."""
-
-    def records(self):
-        for number in range(24):
-            yield image(f"i{number}"), [png(number)]
-        for number in range(8):
-            record: Record = pair(f"p{number}"), [png(100 + number), png(200 + number)]
-            yield record
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Callable[..., ShardDataModule]:
-    Captioned(records_per_shard=8).build(tmp_path / "shards", progress=False)
-
-    def make(**changes: object) -> ShardDataModule:
-        settings = {"captions": 1, **changes}
-        module = ShardDataModule([ShardSet(str(tmp_path / "shards"))], 4, **settings)
-        module.use_stored_images()
-        return module
-
-    return make
-
-
-def texts(loader: EpochLoader, epoch: int, done: int = 0) -> list[tuple[str, ...]]:
-    loader.position = lambda: (epoch, done * loader.stream.batch_size)
-    return [batch.texts for batch in loader]
-
-
-def by_image(loader: EpochLoader, epoch: int) -> dict[str, frozenset[str]]:
-    loader.position = lambda: (epoch, 0)
-
-    def shown(batch: Batch, n: int) -> frozenset[str]:
-        row = batch.targets.truth[n].tolist()
-        return frozenset(text for text, yes in zip(batch.texts, row, strict=True) if yes)
-
-    return {name: shown(b, n) for b in loader for n, name in enumerate(b.image_ids)}
-
-
-@pytest.mark.filterwarnings("ignore:.*worker processes in total.*")
-def test_every_image_shows_one_caption_whatever_the_number_of_workers(data):
-    drawn = {n: by_image(data(num_workers=n).train_dataloader(), 3) for n in (0, 2)}
-    assert len(drawn[0]) == 24 + 2 * 8
-    assert {len(captions) for captions in drawn[0].values()} == {1}
-    assert drawn[0] == drawn[2]
-    assert by_image(data().train_dataloader(), 4) != drawn[0]
-    assert {len(c) for c in by_image(data(captions=None).train_dataloader(), 3).values()} == {2, 5}
-
-
-def test_a_resumed_epoch_has_the_same_captions(data):
-    whole = texts(data().train_dataloader(), epoch=1)
-    again = data().train_dataloader()
-    for done in (1, 5):
-        assert texts(again, epoch=1, done=done) == whole[done:]
-
-
-def test_all_captions_are_stored_and_another_number_of_them_is_another_order(data):
-    assert len(data().distinct_texts()) == 24 * 5 + 8 * 4
-    state = data().train_dataloader().order()
-    data().train_dataloader().check_order(state)
-    with pytest.warns(UserWarning, match="another captions"):
-        data(captions=2).train_dataloader().check_order(state)
-    with pytest.raises(UserError, match="captions of at least 1, got 0"):
-        data(captions=0)

@@ -1,6 +1,5 @@
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from PIL import Image
@@ -19,7 +18,7 @@ def shade(image: Image.Image) -> Tensor:
     return torch.full((3, 2, 2), float(image.getpixel((0, 0))[0]))
 
 
-def test_each_image_and_caption_once(make_set: MakeSet) -> None:
+def test_each_image_and_caption_once(make_set):
     data = make_set(7, 3)
     found = catalogue([data, data, make_set(2, prefix="q")])
     names = [f"r{i}-{j}" for i in range(7) for j in range(2 if i % 3 == 0 else 1)]
@@ -28,7 +27,7 @@ def test_each_image_and_caption_once(make_set: MakeSet) -> None:
     assert found.texts == sorted(f"caption {name}" for name in names)
 
 
-def test_images_come_in_order(make_set: MakeSet) -> None:
+def test_images_come_in_order(make_set):
     images = catalogue([make_set(7, 3)]).images
     batches = list(decoded_images(images, shade, 4, 0, 0.0))
     assert [image for ids, _ in batches for image in ids] == list(images)
@@ -69,7 +68,7 @@ def test_how_many_may_be_damaged_is_a_share_of_all(make_set, damage_set):
     assert list(decoded_images(images, shade, 4, 0, 0.01, 200)) == []
 
 
-def test_images_are_told_apart_as_files_are(make_set: MakeSet, tmp_path: Path) -> None:
+def test_images_are_told_apart_as_files_are(make_set, tmp_path):
     images = catalogue([make_set(3)]).images
     found = image_digests(images)
     assert list(found) == list(images)

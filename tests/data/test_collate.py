@@ -22,7 +22,7 @@ def group(key: str, true: dict[str, set[str]], texts: list[str], exhaustive: boo
     )
 
 
-def test_truth_reaches_across_groups() -> None:
+def test_truth_reaches_across_groups():
     a = group("a", {"i": {"t", "u"}, "j": set()}, ["t", "s"], exhaustive=False)
     b = group("b", {"k": {"u"}}, ["u", "s"], exhaustive=True)
     batch = collate([a, b], damaged=["x"])
@@ -39,7 +39,7 @@ def test_truth_reaches_across_groups() -> None:
     assert batch.exhaustive == (False, False, True)
 
 
-def test_against_a_naive_implementation() -> None:
+def test_against_a_naive_implementation():
     dice = random.Random(0)
     for _ in range(50):
         names = [f"t{i}" for i in range(8)]
@@ -68,7 +68,7 @@ def test_against_a_naive_implementation() -> None:
         assert len(set(batch.texts)) == len(batch.texts)
 
 
-def test_pixels_are_stacked_in_order_and_shared_images_stay_separate() -> None:
+def test_pixels_are_stacked_in_order_and_shared_images_stay_separate():
     one = group("a", {"i": {"t"}}, ["t"], exhaustive=False)
     shown = ((shade, Image.new("RGB", (2, 3), (shade, 0, 0))) for shade in (5, 9))
     groups = [replace(one, key=str(shade), images=(image,)) for shade, image in shown]
@@ -80,13 +80,13 @@ def test_pixels_are_stacked_in_order_and_shared_images_stay_separate() -> None:
     assert batch.pixels.shape == (2, 3, 3, 2)
 
 
-def test_one_id_with_two_captions_is_refused() -> None:
+def test_one_id_with_two_captions_is_refused():
     one = group("a", {"i": {"t"}}, ["t"], exhaustive=False)
     with refused("one caption for text id 't'"):
         collate([one, replace(one, key="b", texts=("another",))])
 
 
-def test_a_text_made_for_one_image_is_not_the_others_own() -> None:
+def test_a_text_made_for_one_image_is_not_the_others_own():
     pair = group("a", {"i": {"t"}, "j": {"u"}}, ["t", "u", "v"], exhaustive=False)
     own = torch.tensor([[True, True, True], [True, True, False]])
     targets = collate([replace(pair, same_group=own)]).targets
@@ -95,7 +95,7 @@ def test_a_text_made_for_one_image_is_not_the_others_own() -> None:
     assert targets.truth.int().tolist() == [[1, 0, 0], [0, 1, 0]]
 
 
-def test_mined_texts_are_marked_where_they_are_false() -> None:
+def test_mined_texts_are_marked_where_they_are_false():
     a = group("a", {"i": {"t", "u"}, "j": {"s"}}, ["t", "s"], exhaustive=True)
     b = group("b", {"k": {"u"}}, ["u", "v"], exhaustive=True)
     c = group("c", {"l": {"w"}}, ["w"], exhaustive=True)

@@ -2,12 +2,12 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from jsonargparse import ArgumentError, ArgumentParser
 from PIL import Image
 from pytorch_lightning import LightningModule
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -83,7 +83,7 @@ def loaders(
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-def test_loaders_have_their_length_and_resume_anywhere(make_set: MakeSet, workers: int) -> None:
+def test_loaders_have_their_length_and_resume_anywhere(make_set, workers):
     stream = GroupStream((make_set(15, 4),), 2, window=3, images=False)
     (alone,) = loaders(stream, 0, (1, 0))
     whole = keys(alone)
@@ -94,7 +94,7 @@ def test_loaders_have_their_length_and_resume_anywhere(make_set: MakeSet, worker
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_workers_outlive_a_signal_to_all_processes_of_a_job(make_set: MakeSet, number: int) -> None:
+def test_workers_outlive_a_signal_to_all_processes_of_a_job(make_set, number):
     stream = GroupStream((make_set(60, 4),), 1, images=False)
     (alone,) = loaders(stream, 0, (0, 0))
     (loader,) = loaders(stream, 2, (0, 0))
@@ -105,35 +105,6 @@ def test_workers_outlive_a_signal_to_all_processes_of_a_job(make_set: MakeSet, n
         os.kill(int(worker.pid or 0), number)
     assert len(workers) == 2
     assert seen + [batch.keys for batch in batches] == keys(alone)
-
-
-def test_an_epoch_of_four_ranks_goes_on_with_two_and_other_workers(make_set: MakeSet) -> None:
-    stream = GroupStream((make_set(35, 4),), 2, window=7, images=False)
-    order = [
-        group.key for groups, _ in replace(stream, batch_size=1).batches(3) for group in groups
-    ]
-
-    def read(world: int, workers: int, start: int) -> list[str]:
-        by_rank = [keys(loader) for loader in loaders(stream, workers, (3, start), world)]
-        return [key for batches in zip(*by_rank, strict=True) for b in batches for key in b]
-
-    for one, other in [((4, 2), (2, 3)), ((2, 3), (4, 2))]:
-        first = read(*one, 0)[:16]  # two or four global batches, then the run is killed
-        assert first == order[:16]
-        rest = read(*other, 16)
-        assert rest == order[16 : 16 + len(rest)]
-        assert 35 - 16 - len(rest) < 2 * other[0]
-
-
-@pytest.mark.parametrize(("world", "workers"), [(1, 0), (2, 0), (3, 2)])
-def test_evaluation_loaders_see_each_record_once(make_set: MakeSet, world: int, workers: int):
-    stream = GroupStream((make_set(11, 4),), 2, train=False, images=False)
-    seen = []
-    for loader in loaders(stream, workers, (0, 0), world):
-        batches = keys(loader)
-        assert len(batches) == len(loader)
-        seen += [key for batch in batches for key in batch]
-    assert sorted(seen) == sorted(f"r{i}" for i in range(11))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -156,8 +127,8 @@ def test_user_errors_of_workers_stay_one_line(make_set, damage_set, workers):
     ],
 )
 def test_a_resumed_run_goes_on_where_the_killed_one_was(
-    make_set: MakeSet, tmp_path: Path, workers: int, die_at: int, stopping: str
-) -> None:
+    make_set, tmp_path, workers, die_at, stopping
+):
     limit = {"max_epochs": 3} if stopping == "epochs" else {"max_epochs": -1, "max_steps": 12}
 
     def data() -> ShardDataModule:
@@ -198,7 +169,7 @@ def test_resuming_from_the_end_of_an_epoch(make_set, tmp_path, limit, validate):
     assert resumed.seen == whole.seen[4:]
 
 
-def test_resuming_with_another_order_warns(make_set: MakeSet, tmp_path: Path) -> None:
+def test_resuming_with_another_order_warns(make_set, tmp_path):
     sets = [make_set(9, 4)]
     checkpoint = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=2, save_top_k=-1)
     with pytest.raises(Killed):
@@ -207,7 +178,7 @@ def test_resuming_with_another_order_warns(make_set: MakeSet, tmp_path: Path) ->
         fit(Toy(), ShardDataModule(sets, 2, seed=1), tmp_path, resume=tmp_path / "step=2.ckpt")
 
 
-def test_a_damaged_record_reaches_the_batch(make_set: MakeSet, tmp_path: Path) -> None:
+def test_a_damaged_record_reaches_the_batch(make_set, tmp_path):
     data = ShardDataModule([make_set(9)], 3)
     data.use_stored_images({f"image-r{i}-{j}" for i in range(9) for j in (0, 1)} - {"image-r1-0"})
     lines = [line for batch in data.train_dataloader() for line in batch.damaged]
@@ -215,7 +186,7 @@ def test_a_damaged_record_reaches_the_batch(make_set: MakeSet, tmp_path: Path) -
     assert "image-r1-0 has no stored features" in lines[0]
 
 
-def test_pixels_come_from_the_trainers_module(make_set: MakeSet, tmp_path: Path) -> None:
+def test_pixels_come_from_the_trainers_module(make_set, tmp_path):
     shades: list[float] = []
 
     class Looking(Toy):
@@ -229,7 +200,7 @@ def test_pixels_come_from_the_trainers_module(make_set: MakeSet, tmp_path: Path)
     assert sorted(shades) == [0, 1, 1, 2, 3, 4]
 
 
-def test_what_works_without_a_trainer(make_set: MakeSet) -> None:
+def test_what_works_without_a_trainer(make_set):
     train, val = make_set(4), make_set(2, prefix="v")
     data = ShardDataModule([train], 2, val=[val])
     assert len(data.distinct_texts()) == 9
@@ -249,30 +220,26 @@ def test_what_works_without_a_trainer(make_set: MakeSet) -> None:
     assert {batch.pixels for batch in data.train_dataloader()} == {None}
 
 
-def test_the_length_of_an_epoch_can_be_set(make_set: MakeSet) -> None:
+def test_the_length_of_an_epoch_can_be_set(make_set):
     data = ShardDataModule([make_set(4)], 2, epoch_groups=10)
     data.use_stored_images()
     loader = data.train_dataloader()
     assert len(loader) == len(keys(loader)) == 5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": 0}, "batch_size of at least 1"),
-        ({"num_workers": -1}, "num_workers of at least 0"),
-        ({"seed": -1}, "seed of at least 0"),
-        ({"epoch_groups": 0}, "epoch_groups of at least 1"),
-        ({"shuffle_buffer": -1}, "shuffle_buffer of at least 0"),
-        ({"max_damaged": 1.5}, "max_damaged from 0"),
-    ],
-)
-def test_numbers_out_of_range(arguments: dict[str, Any], message: str) -> None:
-    with refused(message):
-        ShardDataModule([], **{"batch_size": 1, **arguments})
+OUT_OF_RANGE = [("batch_size", 0), ("num_workers", -1), ("seed", -1), ("epoch_groups", 0)]
+OUT_OF_RANGE += [("shuffle_buffer", -1), ("max_damaged", 1.0), ("captions", 0)]
 
 
-def test_missing_sets_are_said_at_setup(tmp_path: Path, make_set: MakeSet) -> None:
+@pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
+def test_the_types_of_a_config_hold_its_bounds(name, value):
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(ShardDataModule, "data")
+    with pytest.raises(ArgumentError, match=name):
+        parser.parse_object({"data": {"train": [], "batch_size": 1, name: value}})
+
+
+def test_missing_sets_are_said_at_setup(tmp_path, make_set):
     with refused("at least one shard set in train"):
         ShardDataModule([], 1).setup("fit")
     with refused("run `vlmtune build` first"):

@@ -225,15 +225,3 @@ def test_a_checkpoint_of_lightning_after_half_a_step_loses_no_gradient(
     assert len(watch.losses) == 6  # two whole epochs of three batches
     want = weights(whole)
     assert all(value.equal(want[name]) for name, value in weights(last).items())
-
-
-def test_the_number_of_workers_changes_no_weight(model_folder, shards, tmp_path):
-    def trained(workers: int) -> dict[str, Tensor]:
-        model = module(model_folder)
-        data = ShardDataModule([ShardSet(str(shards))], batch_size=4, num_workers=workers)
-        trainer = quiet_trainer(max_steps=5, devices=1, default_root_dir=tmp_path)
-        trainer.fit(model, datamodule=data)
-        return weights(model)
-
-    alone = trained(0)
-    assert all(value.equal(alone[name]) for name, value in trained(2).items())

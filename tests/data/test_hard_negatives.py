@@ -1,12 +1,8 @@
 import pytest
 import torch
 
-from data_builders.shard_builder import ShardBuilder
-from tests.data.conftest import png
 from vlmtune.data.collate import collate
-from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.hard_negatives import HardNegatives, with_hard_negatives
-from vlmtune.data.shards import ShardSet
 from vlmtune.types import Group
 
 # Two scenes; a caption of each, one of both, and one of neither.
@@ -66,31 +62,3 @@ def test_a_text_that_was_left_out_is_no_column_and_truth_across_groups_stays():
     batch = collate(with_hard_negatives([SCENES, other], "none", 0, 0))
     assert "Neither" not in batch.texts
     assert batch.targets.truth[0, batch.texts.index("L")] == (batch.image_ids[0] == "left")
-
-
-class Pairs(ShardBuilder):
-    """6 records of two images, with one true text each, and a text that is false of both."""
-
-    def records(self):
-        for n in range(6):
-            ids = (f"a{n}", f"b{n}", f"false{n}")
-            true = tuple(frozenset({name}) for name in ids[:2])
-            images = (f"image a{n}", f"image b{n}")
-            truth = torch.eye(2, 3, dtype=torch.bool)
-            yield Group(f"{n}", images, ids, ids, truth, true), [png(n), png(100 + n)]
-
-
-def test_the_datamodule_passes_it_to_training(tmp_path):
-    Pairs().build(tmp_path / "shards", progress=False)
-
-    def loader(which: HardNegatives) -> EpochLoader:
-        sets = [ShardSet(str(tmp_path / "shards"))]
-        module = ShardDataModule(sets, 3, hard_negatives=which)
-        module.use_stored_images()
-        return module.train_dataloader()
-
-    shapes = {"all": (6, 9), "images": (6, 6), "captions": (3, 9), "none": (3, 3)}
-    for which, shape in shapes.items():
-        assert [batch.targets.truth.shape for batch in loader(which)] == [shape] * 2
-    with pytest.warns(UserWarning, match="another hard_negatives"):
-        loader("none").check_order(loader("all").order())

@@ -2,7 +2,6 @@ import io
 import random
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,14 +54,14 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("kind", "mode"), KINDS)
-def test_every_kind_of_image_becomes_rgb(kind: str, mode: str) -> None:
+def test_every_kind_of_image_becomes_rgb(kind, mode):
     opened = open_image(encoded(Image.new("RGB", (3, 2), "white").convert(mode), kind))
     assert (opened.mode, opened.size) == ("RGB", (3, 2))
     assert min(opened.getpixel((1, 1))) > 250
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "JPEG2000", "PPM"])
-def test_grey_of_16_bits_is_scaled(kind: str) -> None:
+def test_grey_of_16_bits_is_scaled(kind):
     wide = Image.fromarray(np.array([[0, 257 * 30, 40_000, 65_535]], dtype=np.uint16))
     source = encoded(wide, kind, **({"irreversible": False} if kind == "JPEG2000" else {}))
     opened = open_image(source)
@@ -71,7 +70,7 @@ def test_grey_of_16_bits_is_scaled(kind: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["I", "F"])
-def test_pixels_without_a_range_are_refused(mode: str, tmp_path: Path) -> None:
+def test_pixels_without_a_range_are_refused(mode, tmp_path):
     Image.new(mode, (2, 2), 1).save(tmp_path / "a.tif")
     with refused(f"got none .pixels of mode '{mode}', whose range is unknown.: save it with 8 or"):
         open_image(tmp_path / "a.tif")
@@ -80,7 +79,7 @@ def test_pixels_without_a_range_are_refused(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "TIFF"])
-def test_transparent_pixels_are_white(kind: str) -> None:
+def test_transparent_pixels_are_white(kind):
     image = Image.new("RGBA", (2, 1), (255, 0, 0, 0))
     image.putpixel((1, 0), (0, 0, 255, 255))
     opened = open_image(encoded(image, kind))
@@ -97,13 +96,13 @@ def test_transparent_pixels_are_white(kind: str) -> None:
         (b"no image at all", "cannot identify image file"),
     ],
 )
-def test_a_format_that_is_not_read_is_named(source: bytes, message: str, tmp_path: Path) -> None:
+def test_a_format_that_is_not_read_is_named(source, message, tmp_path):
     (tmp_path / "a.png").write_bytes(source)
     with refused(message):
         open_image(tmp_path / "a.png")
 
 
-def test_exif_orientation_is_applied_before_the_box() -> None:
+def test_exif_orientation_is_applied_before_the_box():
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: show rotated by 90 degrees clockwise
     upright = open_image(encoded(two_pixels(), exif=exif))
@@ -113,11 +112,11 @@ def test_exif_orientation_is_applied_before_the_box() -> None:
     assert image.getpixel((0, 0)) == (0, 0, 255)
 
 
-def test_unreadable_exif_leaves_the_pixels() -> None:
+def test_unreadable_exif_leaves_the_pixels():
     assert open_image(encoded(two_pixels(), exif=b"Exif\0\0II*\0garbage")).size == (2, 1)
 
 
-def test_a_box_reaches_outside_into_black() -> None:
+def test_a_box_reaches_outside_into_black():
     cut = open_image(encoded(two_pixels()), box=(-1, 0, 3, 2))
     assert cut.size == (3, 2)
     assert [cut.getpixel((x, 0)) for x in range(3)] == [(0, 0, 0), (255, 0, 0), (0, 0, 255)]
@@ -125,33 +124,33 @@ def test_a_box_reaches_outside_into_black() -> None:
 
 
 @pytest.mark.parametrize("box", [(2, 0, 1, 1), (-1, 0, 1, 1), (0, 0, 0, 1), (0, 0, 10**5, 10**5)])
-def test_a_box_without_image_is_refused(box: tuple[int, int, int, int]) -> None:
+def test_a_box_without_image_is_refused(box):
     with pytest.raises(RecordError, match="image refused"):
         open_image(encoded(two_pixels()), box=box)
 
 
 @pytest.mark.parametrize("side", [9000, 14000, 100_000])
-def test_a_bomb_is_refused_by_its_header(side: int) -> None:
+def test_a_bomb_is_refused_by_its_header(side):
     # 9000² exceeds our limit, 14000² Pillow's warning and 100000² Pillow's error.
     with pytest.raises(RecordError, match="pixels"):
         open_image(bomb(side, side))
 
 
-def test_a_jpeg_is_decoded_no_larger_than_wanted() -> None:
+def test_a_jpeg_is_decoded_no_larger_than_wanted():
     whole = Image.new("RGB", (1024, 512), "red")
     image = open_image(encoded(whole, "JPEG"), smallest=250)
     assert (image.size, image.mode) == ((512, 256), "RGB")
     assert open_image(encoded(whole), smallest=250).size == (1024, 512)
 
 
-def test_the_limit_is_inclusive() -> None:
+def test_the_limit_is_inclusive():
     assert open_image(encoded(two_pixels()), max_pixels=2).size == (2, 1)
     with pytest.raises(RecordError, match="2 x 1 pixels"):
         open_image(encoded(two_pixels()), max_pixels=1)
 
 
 @pytest.mark.parametrize("source", [b"", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n"])
-def test_no_image_is_one_line(source: bytes, tmp_path: Path) -> None:
+def test_no_image_is_one_line(source, tmp_path):
     with pytest.raises(RecordError) as record:
         open_image(source)
     path = tmp_path / "x.png"
@@ -165,7 +164,7 @@ def test_no_image_is_one_line(source: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
-def test_a_truncated_image_is_refused(kind: str) -> None:
+def test_a_truncated_image_is_refused(kind):
     image = Image.frombytes("RGB", (64, 64), random.Random(0).randbytes(64 * 64 * 3))
     source = encoded(image, kind)
     for length in range(0, len(source) - 64, 331):
@@ -173,26 +172,26 @@ def test_a_truncated_image_is_refused(kind: str) -> None:
             open_image(source[:length])
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
+def test_missing_file_and_folder(tmp_path):
     with refused("it is missing"):
         read(ImageRef(tmp_path / "none.png"))
     with refused("it is not a file"):
         read(ImageRef(tmp_path))
-    with refused("correct the path"):
+    with refused("name a file that exists"):
         digest(ImageRef(tmp_path / "none.png"))
 
 
-def test_a_box_outside_a_file_is_no_fault_of_the_file(tmp_path: Path) -> None:
+def test_a_box_outside_a_file_is_no_fault_of_the_file(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(encoded(two_pixels()))
-    with refused("does not touch the 2 x 1 image.*: correct the box, or use convention: reference"):
+    with refused("does not touch the 2 x 1 image.*: change the box, or use convention: reference"):
         read(ImageRef(path, (2, 0, 1, 1)))
     path.write_text("no image")
     with refused(": replace the file"):
         read(ImageRef(path))
 
 
-def test_digest_depends_on_content_and_box_only(tmp_path: Path) -> None:
+def test_digest_depends_on_content_and_box_only(tmp_path):
     a, b, c = tmp_path / "a.png", tmp_path / "b.png", tmp_path / "c.png"
     a.write_bytes(encoded(two_pixels()))
     b.write_bytes(a.read_bytes())
@@ -203,7 +202,7 @@ def test_digest_depends_on_content_and_box_only(tmp_path: Path) -> None:
     assert read(ImageRef(a, (1, 0, 1, 1))).getpixel((0, 0)) == (0, 0, 255)
 
 
-def test_a_frame_of_bytes_is_read_blue_first(tmp_path: Path) -> None:
+def test_a_frame_of_bytes_is_read_blue_first(tmp_path):
     path = tmp_path / "frame.npy"
     np.save(path, np.array([[[0, 0, 255], [255, 0, 0]]], dtype=np.uint8))
     opened = read(ImageRef(path))
@@ -224,14 +223,14 @@ def test_a_frame_of_bytes_is_read_blue_first(tmp_path: Path) -> None:
         (np.array([[[{}] * 3]], dtype=object), "objects"),
     ],
 )
-def test_an_array_that_is_no_frame_is_refused(tmp_path: Path, array, message: str) -> None:
+def test_an_array_that_is_no_frame_is_refused(tmp_path, array, message):
     path = tmp_path / "frame.npy"
     np.save(path, array, allow_pickle=True)
     with refused(message):
         open_image(path)
 
 
-def test_a_damaged_array_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_array_is_refused(tmp_path):
     path = tmp_path / "frame.npy"
     np.save(path, np.zeros((8, 8, 3), dtype=np.uint8))
     whole = path.read_bytes()

@@ -284,8 +284,6 @@ def test_a_cache_of_other_shards_is_refused(shards, cache, tmp_path, encoded_png
         MinedNeighbours(cache).prepare([ShardSet(str(tmp_path / "other"))])
     with refused("expected a similarity cache"):
         MinedNeighbours(str(tmp_path / "nowhere")).prepare([shards])
-    with refused("at most among"):
-        MinedNeighbours(cache, count=4, among=3)
 
 
 def test_a_resumed_run_is_told_of_another_choice(shards, cache):

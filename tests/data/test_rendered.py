@@ -1,7 +1,5 @@
 """Rendered sets: batches are a function of seed and position, whatever reads them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from PIL import Image
@@ -87,7 +85,7 @@ def test_validation_has_groups_that_training_never_has():
     assert not any(name.startswith("a0-") for name in names)
 
 
-def test_a_killed_run_goes_on_with_another_number_of_workers(tmp_path: Path):
+def test_a_killed_run_goes_on_with_another_number_of_workers(tmp_path):
     def data(workers: int) -> ShardDataModule:
         return ShardDataModule([Shades(9)], 2, num_workers=workers, seed=5)
 

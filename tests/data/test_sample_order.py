@@ -36,7 +36,7 @@ def in_order(parts: list[list[range]], world: int, workers: int) -> list[int]:
 @pytest.mark.parametrize("world", [1, 2, 4])
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 @pytest.mark.parametrize("start", [0, 5, 24, 50])
-def test_global_batches_take_consecutive_positions(world: int, workers: int, start: int) -> None:
+def test_global_batches_take_consecutive_positions(world, workers, start):
     parts = [list(train_ranges(53, 4, c, start)) for c in consumers(world, workers)]
     count = (53 - start) // (4 * world)
     assert in_order(parts, world, workers) == list(range(start, start + count * 4 * world))
@@ -47,7 +47,7 @@ def test_global_batches_take_consecutive_positions(world: int, workers: int, sta
 
 
 @pytest.mark.parametrize("shapes", [[(4, 2, 3), (2, 3, 3)], [(1, 1, 5), (3, 2, 2), (4, 1, 1)]])
-def test_a_run_that_changes_its_shape_sees_each_position_once(shapes) -> None:
+def test_a_run_that_changes_its_shape_sees_each_position_once(shapes):
     """(ranks, workers, batch size): each shape goes on after three global batches of the last."""
     position, seen = 0, []
     for world, workers, size in shapes:
@@ -64,7 +64,7 @@ def test_a_run_that_changes_its_shape_sees_each_position_once(shapes) -> None:
 @pytest.mark.parametrize("total", [3, 4, 10, 53])
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("workers", [1, 3, 7])
-def test_evaluation_covers_the_epoch_in_order(total: int, world: int, workers: int) -> None:
+def test_evaluation_covers_the_epoch_in_order(total, world, workers):
     seen = []
     for rank in range(world):
         readers = [Consumer(rank, world, worker, workers) for worker in range(workers)]
@@ -75,7 +75,7 @@ def test_evaluation_covers_the_epoch_in_order(total: int, world: int, workers: i
     assert len({len(validation_batches(total, 4, world, rank)) for rank in range(world)}) == 1
 
 
-def test_too_few_groups_are_an_error() -> None:
+def test_too_few_groups_are_an_error():
     with refused("at least 8 groups"):
         train_batches(7, 4, 2)
     with refused("at least 3 groups"):
@@ -84,7 +84,7 @@ def test_too_few_groups_are_an_error() -> None:
 
 @pytest.mark.parametrize("counts", [[5], [3, 0, 4], [1, 2, 3, 4, 5]])
 @pytest.mark.parametrize("key", [None, (0, 0), (0, 1)])
-def test_each_pass_has_every_record_once(counts: list[int], key: tuple[int, ...] | None) -> None:
+def test_each_pass_has_every_record_once(counts, key):
     total = sum(counts)
     everything = {(shard, i) for shard, count in enumerate(counts) for i in range(count)}
     sequence = located(ShardPasses(counts, key), range(3 * total))
@@ -100,14 +100,14 @@ def located(passes: ShardPasses, numbers) -> list[tuple[int, int]]:
     return list(zip(shards.tolist(), records.tolist(), strict=True))
 
 
-def test_a_pass_goes_through_shards_from_start_to_end() -> None:
+def test_a_pass_goes_through_shards_from_start_to_end():
     on_disk = [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]
     assert located(ShardPasses([2, 1, 2], None), range(5)) == on_disk
     shuffled = located(ShardPasses([50] * 20, (3, 1)), range(1000))
     assert sum(b == (a[0], a[1] + 1) for a, b in pairwise(shuffled)) >= 1000 - 21
 
 
-def test_passes_and_epochs_differ_and_repeat() -> None:
+def test_passes_and_epochs_differ_and_repeat():
     counts, numbers = [4, 4, 4, 4], range(32)
     seeds = [(0, 0), (0, 1), (1, 0), (1, 1)]
     sequences = [located(ShardPasses(counts, seed), numbers) for seed in seeds]
@@ -116,13 +116,13 @@ def test_passes_and_epochs_differ_and_repeat() -> None:
     assert sequences[0] == located(ShardPasses(counts, (0, 0)), numbers)
 
 
-def test_one_shard_does_not_always_lose_its_tail() -> None:
+def test_one_shard_does_not_always_lose_its_tail():
     lost = {located(ShardPasses([10], (0, epoch)), [9])[0] for epoch in range(200)}
     assert len(lost) == 10
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0, 1.0], [0.1, 5.0, 3.3], [1e-9, 1.0]])
-def test_apportioned_parts_are_exact_and_fair(weights: list[float]) -> None:
+def test_apportioned_parts_are_exact_and_fair(weights):
     for total in (0, 1, 7, 100):
         parts = apportion(total, weights)
         assert sum(parts) == total
@@ -132,7 +132,7 @@ def test_apportioned_parts_are_exact_and_fair(weights: list[float]) -> None:
 
 @pytest.mark.parametrize("parts", [[7], [4, 2], [0, 3, 0, 5], [30, 1, 9], [1, 1, 1, 1]])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_sets_are_spread_evenly_from_any_position(parts: list[int], seed: int) -> None:
+def test_sets_are_spread_evenly_from_any_position(parts, seed):
     total, rng = sum(parts), np.random.default_rng(seed)
     phases = [int(rng.integers(max(1, sum(parts[i:])))) for i in range(len(parts))]
     sets, numbers = interleave(parts, 0, total, phases)
@@ -149,7 +149,7 @@ def test_sets_are_spread_evenly_from_any_position(parts: list[int], seed: int) -
             assert abs((sets[:stop] == 0).sum() - stop * 30 / 40) <= 1
 
 
-def test_an_epoch_of_thousands_of_millions_is_read_from_any_position() -> None:
+def test_an_epoch_of_thousands_of_millions_is_read_from_any_position():
     parts = [6_000_000_000, 3_000_000_000]
     start = 8_999_999_000
     sets, numbers = interleave(parts, start, start + 1000, [0, 0])
@@ -163,7 +163,7 @@ def whole(order: EpochOrder) -> list[Entry]:
 
 
 @pytest.mark.parametrize("window", [0, 1, 4, 7, 1000])
-def test_an_epoch_has_each_record_once_from_any_position(window: int) -> None:
+def test_an_epoch_has_each_record_once_from_any_position(window):
     counts = [[5, 0, 6], [3], [4, 4]]
     order = EpochOrder(counts, [11, 3, 8], (1, 2), window)
     entries = whole(order)
@@ -177,7 +177,7 @@ def test_an_epoch_has_each_record_once_from_any_position(window: int) -> None:
     assert whole(EpochOrder(counts, [11, 3, 8], (2, 2), window)) != entries
 
 
-def test_a_window_is_shuffled_within_itself() -> None:
+def test_a_window_is_shuffled_within_itself():
     plain = whole(EpochOrder([[10] * 10], [100], (0, 0), 0))
     shuffled = whole(EpochOrder([[10] * 10], [100], (0, 0), 30))
     for first in range(0, 100, 30):
@@ -187,7 +187,7 @@ def test_a_window_is_shuffled_within_itself() -> None:
     assert shuffled[:30] != [plain[shuffled.index(entry) - 30] for entry in shuffled[30:60]]
 
 
-def test_a_long_epoch_without_shuffling_is_in_order() -> None:
+def test_a_long_epoch_without_shuffling_is_in_order():
     """It is computed by chunks."""
     order = EpochOrder([[CHUNK], [CHUNK + 5]], [CHUNK, CHUNK + 5], None)
     entries = whole(order)
@@ -195,13 +195,13 @@ def test_a_long_epoch_without_shuffling_is_in_order() -> None:
     assert entries[CHUNK:] == [(1, 0, i) for i in range(CHUNK + 5)]
 
 
-def test_groups_of_a_rendered_set_are_numbered_by_position() -> None:
+def test_groups_of_a_rendered_set_are_numbered_by_position():
     entries = whole(EpochOrder([[20], None], [20, 13], (0, 0), 8))
     assert [entry.record for entry in entries if entry.set == 1] == list(range(13))
     assert sorted(entry.record for entry in entries if entry.set == 0) == list(range(20))
 
 
-def test_small_sets_start_over() -> None:
+def test_small_sets_start_over():
     entries = whole(EpochOrder([[3], [40]], [20, 20], (0, 0), 16))
     seen = Counter(entry.record for entry in entries if entry.set == 0)
     assert sorted(seen.values()) == [6, 7, 7]

@@ -2,7 +2,6 @@ import contextlib
 import copy
 import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ def pair() -> Group:
     )
 
 
-def test_a_group_survives_json() -> None:
+def test_a_group_survives_json():
     record = json.loads(json.dumps(schema.encode(pair(), ["jpg", "png"])))
     group, files = schema.decode("scene_1-a", record)
     assert files == ("0.jpg", "1.png")
@@ -52,7 +51,7 @@ def test_a_group_survives_json() -> None:
         (("texts",), None, "malformed"),
     ],
 )
-def test_records_that_break_the_schema(path: tuple[Any, ...], value: Any, message: str) -> None:
+def test_records_that_break_the_schema(path, value, message):
     record = schema.encode(pair(), ["jpg", "png"])
     place: Any = record
     for step in path[:-1]:
@@ -63,12 +62,12 @@ def test_records_that_break_the_schema(path: tuple[Any, ...], value: Any, messag
 
 
 @pytest.mark.parametrize("key", ["", "a b", "../a", "a/b", "a.b"])
-def test_keys_are_plain(key: str) -> None:
+def test_keys_are_plain(key):
     with pytest.raises(schema.RecordError, match="has characters other than"):
         schema.decode(key, schema.encode(pair(), ["jpg", "png"]))
 
 
-def test_whatever_is_in_a_record_only_a_record_error_comes_out() -> None:
+def test_whatever_is_in_a_record_only_a_record_error_comes_out():
     dice = random.Random(0)
     junk: list[Any] = [None, 1, -1.5, 2**80, "x", [], {}, [[]], {"id": 1}, True]
     for _ in range(400):
@@ -91,7 +90,7 @@ def shard(**changes: Any) -> dict[str, Any]:
     return {**sound, **changes}
 
 
-def test_manifests(tmp_path: Path) -> None:
+def test_manifests(tmp_path):
     (tmp_path / "s.tar").write_bytes(b"1" * 1024)
     manifest = schema.Manifest(
         "b", {"x": 1}, {"f": "00"}, (schema.ShardInfo("s.tar", 2, 3, 1024, "ab"),), {"n": 1}

@@ -2,7 +2,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -53,7 +52,7 @@ def data(request: pytest.FixtureRequest, make_set: MakeSet) -> ShardSet:
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_evaluation_sees_each_record_exactly_once(data: ShardSet, world: int, workers: int) -> None:
+def test_evaluation_sees_each_record_exactly_once(data, world, workers):
     stream = GroupStream((data,), 2, train=False, images=False)
     seen = []
     for rank in range(world):
@@ -66,9 +65,7 @@ def test_evaluation_sees_each_record_exactly_once(data: ShardSet, world: int, wo
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_order_is_the_same_for_any_ranks_and_workers(
-    data: ShardSet, world: int, workers: int
-) -> None:
+def test_the_order_is_the_same_for_any_ranks_and_workers(data, world, workers):
     whole = flat(read(GroupStream((data,), 1, window=5, images=False), 1))
     assert sorted(whole) == sorted(f"r{i}" for i in range(data.manifest.records))
     stream = GroupStream((data,), 2, window=5, images=False)
@@ -78,7 +75,7 @@ def test_the_order_is_the_same_for_any_ranks_and_workers(
 
 @pytest.mark.parametrize("one", [(4, 2, 1), (2, 3, 1), (1, 2, 3)])
 @pytest.mark.parametrize("other", [(2, 3, 1), (4, 2, 1), (2, 1, 2)])
-def test_an_epoch_goes_on_in_another_shape(data: ShardSet, one, other) -> None:
+def test_an_epoch_goes_on_in_another_shape(data, one, other):
     """Ranks, workers and groups in a batch."""
     (world, workers, size), (then_world, then_workers, then_size) = one, other
     whole = flat(read(GroupStream((data,), 1, window=6, images=False)))
@@ -92,7 +89,7 @@ def test_an_epoch_goes_on_in_another_shape(data: ShardSet, one, other) -> None:
         assert len(whole) - start - len(rest) < then_world * then_size
 
 
-def test_epochs_and_seeds_differ_and_repeat(data: ShardSet) -> None:
+def test_epochs_and_seeds_differ_and_repeat(data):
     stream = GroupStream((data,), 1, window=4, images=False)
     orders = {
         tuple(flat(read(replace(stream, seed=seed), epoch)))
@@ -104,14 +101,14 @@ def test_epochs_and_seeds_differ_and_repeat(data: ShardSet) -> None:
     assert all(sorted(order) == sorted(flat(read(stream, 0))) for order in orders)
 
 
-def test_what_an_epoch_leaves_out_changes(make_set: MakeSet) -> None:
+def test_what_an_epoch_leaves_out_changes(make_set):
     stream = GroupStream((make_set(7),), 4, images=False)
     assert set(flat([flat(read(stream, epoch)) for epoch in range(20)])) == {
         f"r{i}" for i in range(7)
     }
 
 
-def test_weights_are_respected_exactly(make_set: MakeSet) -> None:
+def test_weights_are_respected_exactly(make_set):
     a, b = make_set(10, prefix="a"), make_set(20, 7, prefix="b")
     stream = GroupStream((a, b), 1, total=50, images=False)
     seen = Counter(key[0] for key in flat(read(stream)))
@@ -130,7 +127,7 @@ def test_weights_are_respected_exactly(make_set: MakeSet) -> None:
     assert "b" in kinds[25:]
 
 
-def test_without_weights_each_record_comes_once(make_set: MakeSet) -> None:
+def test_without_weights_each_record_comes_once(make_set):
     stream = GroupStream((make_set(3, prefix="a"), make_set(9, prefix="b")), 1, images=False)
     assert sorted(flat(read(stream))) == sorted(
         [f"a{i}" for i in range(3)] + [f"b{i}" for i in range(9)]
@@ -148,9 +145,7 @@ def corrupt(data: ShardSet, number: int, encoded_png: Callable[..., bytes]) -> N
     data.files[0].write_bytes(bytes(content))
 
 
-def test_a_damaged_image_is_replaced_and_reported(
-    make_set: MakeSet, encoded_png: Callable[..., bytes]
-) -> None:
+def test_a_damaged_image_is_replaced_and_reported(make_set, encoded_png):
     data = make_set(20)
     sound = GroupStream((data,), 2, window=5)
     before = flat(read(sound))
@@ -171,9 +166,7 @@ def test_a_damaged_image_is_replaced_and_reported(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_damage_at_the_start_goes_round(
-    seed: int, make_set: MakeSet, encoded_png: Callable[..., bytes]
-) -> None:
+def test_damage_at_the_start_goes_round(seed, make_set, encoded_png):
     data = make_set(3)
     before = flat(read(GroupStream((data,), 1, seed=seed, window=0)))
     corrupt(data, 1, encoded_png)
@@ -182,9 +175,7 @@ def test_damage_at_the_start_goes_round(
     assert flat(read(GroupStream((data,), 1, seed=seed, window=0))) == before
 
 
-def test_evaluation_leaves_damage_out_and_reports_it(
-    make_set: MakeSet, encoded_png: Callable[..., bytes]
-) -> None:
+def test_evaluation_leaves_damage_out_and_reports_it(make_set, encoded_png):
     for number, name in ((1, "x"), (8, "y")):
         data = make_set(9, prefix=name)
         corrupt(data, number, encoded_png)
@@ -195,7 +186,7 @@ def test_evaluation_leaves_damage_out_and_reports_it(
         assert all(groups for groups, _ in batches)
 
 
-def test_too_much_damage_fails_in_one_line(make_set: MakeSet, damage_set: DamageSet) -> None:
+def test_too_much_damage_fails_in_one_line(make_set, damage_set):
     data = make_set(20)
     damage_set(data, b"\x89PNG\r\n", b"notpng")
     for train in (True, False):
@@ -208,7 +199,7 @@ def test_too_much_damage_fails_in_one_line(make_set: MakeSet, damage_set: Damage
         read(GroupStream((data,), 2, max_damaged=0.0))
 
 
-def test_a_shard_that_breaks_off_is_one_line(make_set: MakeSet, tmp_path: Path) -> None:
+def test_a_shard_that_breaks_off_is_one_line(make_set, tmp_path):
     data = make_set(20)
     content = data.files[0].read_bytes()
     half = len(content) // 2 // 512 * 512
@@ -221,7 +212,7 @@ def test_a_shard_that_breaks_off_is_one_line(make_set: MakeSet, tmp_path: Path) 
     assert len(lines) <= 2  # the record that was cut through may be another
 
 
-def test_records_without_stored_features_are_damage(make_set: MakeSet) -> None:
+def test_records_without_stored_features_are_damage(make_set):
     data = make_set(9)
     stored = {f"image-r{i}-{j}" for i in range(9) for j in range(2)} - {"image-r4-0"}
     stream = GroupStream((data,), 3, images=False, stored=stored)
@@ -232,7 +223,7 @@ def test_records_without_stored_features_are_damage(make_set: MakeSet) -> None:
     )
 
 
-def test_no_sets_are_an_error(tmp_path: Path) -> None:
+def test_no_sets_are_an_error(tmp_path):
     with pytest.raises(UserError, match="at least one shard set in train"):
         check_sets([], "train")
     with pytest.raises(UserError, match="run `vlmtune build` first"):

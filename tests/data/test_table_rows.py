@@ -89,13 +89,10 @@ def test_names_start_from_the_table_or_the_images(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (
-            {"image": "../a.jpg"},
-            r"inside .* in line 2 of .*jsonl, column 'image', got '../a.jpg'",
-        ),
-        ({"image": "/etc/a.jpg"}, "name the folder of the images by `images`"),
-        ({"image": "C:\\photos\\a.jpg"}, "'C:.*a.jpg', a path of another computer"),
-        ({"image": "https://x.org/a.jpg"}, "line 2 .* the address .*download the images first"),
+        ({"image": "../a.jpg"}, r"inside .* line 2 of .*jsonl, column 'image', got '../a.jpg'"),
+        ({"image": "/etc/a.jpg"}, "set `images` to the folder of images"),
+        ({"image": "C:\\photos\\a.jpg"}, "an image file inside .*, got 'C:.*a.jpg': set `images`"),
+        ({"image": "https://x.org/a.jpg"}, "line 2 .*'https://x.org/a.jpg': download the images"),
         ({"image": ""}, "expected an image in line 2 of .*, got no image"),
         ({"image": 3}, "line 2 .*'image', got 3"),
         ({"image": "a dog " * 50}, "an image file or encoded image in line 2 .*, got 'a dog a dog"),
@@ -114,7 +111,7 @@ def test_a_wrong_cell_names_its_row_and_column(row, message, tmp_path):
 @pytest.mark.parametrize(
     ("row", "given", "message"),
     [
-        ({"url": "x", "caption": "a"}, {}, "got addresses in 'url': download the images first"),
+        ({"url": "x", "caption": "a"}, {}, "got the columns url, caption: download the images"),
         ({"a": "x", "caption": "a"}, {}, "a column of images .* the columns a, caption: name it"),
         ({"image": "x", "b": "a"}, {}, "a column of captions .*`columns.caption`"),
         ({"image": "x", "caption": "a"}, {"imge": "image"}, "`columns` of image, caption"),
@@ -129,7 +126,7 @@ def test_wrong_columns(row, given, message, tmp_path):
 
 def test_a_folder_of_images_without_captions(tmp_path):
     (tmp_path / "a.png").touch()
-    with refused(r"expected a \.txt or \.json with captions next to the images"):
+    with refused("expected a column of captions .*: write captions beside the images"):
         _ = Table(tmp_path).columns
 
 

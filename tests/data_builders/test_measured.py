@@ -6,17 +6,12 @@ import pytest
 
 from data_builders.corpora.ar4t import AR4TBuilder
 from data_builders.corpora.coco import CocoBuilder
-from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.flickr30k import Flickr30kBuilder
-from data_builders.corpora.gqa import GQAGraphs
-from data_builders.corpora.paco import PacoObjects
-from data_builders.corpora.regions import RegionsBuilder
 from data_builders.measured import COCO, FLICKR30K, VISUAL_GENOME, Measured, measured_sources
 from tests.data_builders.conftest import dump, released, rows_of
 from tests.data_builders.pictures import JPEG
 from tests.refusals import refused
 from vlmtune.config import instantiate
-from vlmtune.data.schema import read_manifest
 
 COCO_NAMES = ["COCO_val2014_000000391895.jpg", "val2014/COCO_val2014_000000391895.jpg",
               "COCO_train2014_000000391895.jpg", "train2017/000000391895.jpg",
@@ -190,37 +185,6 @@ def test_captioned_images_that_a_benchmark_measures(tmp_path, builder, name, lef
     assert set(filtered.sources()) == {"dataset.json", "sugar.json", "crepe.csv"}
     assert "measured" not in builder(path, tmp_path).spec()["init_args"]
     assert instantiate(filtered.spec(), builder).measured == (sugar, crepe)
-
-
-def test_paco_names_its_images_without_zeros(tmp_path):
-    content = {
-        "categories": [{"id": 1, "name": "car", "supercategory": "OBJECT"}],
-        "attributes": [{"id": 1, "name": "red"}],
-        "images": [{"id": k, "file_name": f"train2017/{k:012d}.jpg"} for k in (3, 4)],
-        "annotations": [{"image_id": k, "category_id": 1, "attribute_ids": [1]} for k in (3, 4)],
-    }
-    for k in (3, 4):
-        (tmp_path / f"{k:012d}.jpg").write_bytes(JPEG)
-    reader = PacoObjects(dump(tmp_path / "paco.json", content), tmp_path)
-    benchmark = {"labels": ["red car"], "data": [["val2017/000000000003.jpg", [1], [1]]]}
-    builder = ColaBuilder(reader, measured=[dump(tmp_path / "b.json", benchmark)], multi=0)
-    builder.build(tmp_path / "out", progress=False)
-    manifest = read_manifest(tmp_path / "out")
-    assert manifest.records == 1
-    assert manifest.counts["skipped: measured"] == 1
-
-
-def test_regions_of_measured_images(tmp_path):
-    regions = [{"regions": [{"image_id": k, "phrase": "a dog"} for k in (7, 13)]}]
-    for k in (7, 13):
-        (tmp_path / f"{k}.jpg").write_bytes(JPEG)
-    reader = GQAGraphs(
-        dump(tmp_path / "g.json", {str(k): {"objects": {}} for k in (7, 13)}), tmp_path
-    )
-    crepe = table(tmp_path / "crepe.csv", [{"image_id": 13, "hard_negs": "[]"}])
-    builder = RegionsBuilder(dump(tmp_path / "r.json", regions), reader, measured=[crepe])
-    assert [group.image_ids[0] for group, _ in builder.records()] == ["7"]
-    assert builder.counts["skipped: measured"] == 1
 
 
 def test_ar4t_without_the_scenes_of_a_test(world, tmp_path):

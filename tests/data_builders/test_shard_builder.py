@@ -11,7 +11,6 @@ from data_builders.shard_builder import Builder, Record, ShardBuilder
 from data_builders.shard_files import image_extension
 from tests.data_builders.pictures import encoded
 from tests.refusals import refused
-from vlmtune.config import instantiate
 from vlmtune.data.schema import MANIFEST, read_manifest
 from vlmtune.data.shards import decode_group
 from vlmtune.data.tar_records import RawRecord, read_records
@@ -100,14 +99,6 @@ def test_groups_survive_and_images_stay_as_they_are(annotations: str, tmp_path: 
     for name in ("key", "image_ids", "text_ids", "texts", "true_ids", "exhaustive"):
         assert getattr(read, name) == getattr(written, name)
     assert read.truth.equal(written.truth)
-
-
-def test_the_same_build_twice_is_identical(annotations: str, tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        Corpus(annotations).build(tmp_path / name, progress=False)
-    one, two = (read_manifest(tmp_path / name) for name in ("one", "two"))
-    assert one == two
-    assert len({shard.sha256 for shard in one.shards}) == 3
 
 
 def test_the_same_build_is_reused(annotations, tmp_path, capsys):
@@ -254,13 +245,6 @@ def test_missing_images_are_listed_and_may_be_a_share(tmp_path: Path, capsys) ->
 def test_wrong_options_of_a_build(annotations, tmp_path, wrong):
     with refused("workers >= 1 and a fraction max_left_out from 0 to 1"):
         Corpus(annotations).build(tmp_path / "out", **wrong)
-
-
-def test_builders_are_plug_ins(annotations: str) -> None:
-    class_path = "data_builders.shard_builder.ShardBuilder"
-    with pytest.raises(TypeError, match="abstract"):
-        instantiate({"class_path": class_path}, Builder)
-    assert Corpus(annotations).spec()["init_args"]["annotations"] == annotations
 
 
 def test_progress_is_shown_on_terminals_only(annotations, tmp_path, capsys, monkeypatch):

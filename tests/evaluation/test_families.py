@@ -18,7 +18,7 @@ from vlmtune.benchmarks.valse import Valse
 from vlmtune.benchmarks.winoground import Winoground
 from vlmtune.config import instantiate
 from vlmtune.evaluation.suite import run_suite
-from vlmtune.model import resolve
+from vlmtune.model import load
 from vlmtune.types import FeatureSpec
 
 CONFIG = CONFIGS / "experiments/eqsim/benchmarks_families.yaml"
@@ -54,7 +54,7 @@ def test_both_benchmarks_give_numbers(model, tmp_path):
     found = parts(model)
     made = {**found, "backbone": tiny(found["backbone"], tmp_path / "model")}
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(made))
-    scorer = resolve(str(tmp_path / "model.yaml")).scorer()
+    scorer = load(str(tmp_path / "model.yaml")).scorer()
     benchmarks = [Winoground.fixture(tmp_path / "winoground"), Valse.fixture(tmp_path / "valse")]
     suite = run_suite(benchmarks, scorer)
     assert suite.not_run == ()

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tests.backbones.hf_models import write_blip, write_bridgetower, write_flava, write_siglip
 from tests.export.test_merging import trained
@@ -36,13 +35,6 @@ from vlmtune.export.merging import save_merged
 
 TEXTS = [f"A {WORDS[1]} {WORDS[4]}", "the dog", "a red cube " * 30]
 SCENES = ["a red cube", "a blue sphere", "red " * 40]
-
-
-@pytest.fixture(scope="module")
-def images():
-    pixels = np.random.default_rng(0).integers(0, 255, (3, 48, 64, 3), dtype=np.uint8)
-    opened = [Image.fromarray(array) for array in pixels]
-    return [opened[0].crop((0, 0, 32, 32)), opened[1].crop((0, 0, 48, 48)), opened[2]]
 
 
 def embedded(folder, images, texts, prepare=None):

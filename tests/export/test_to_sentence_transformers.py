@@ -2,10 +2,8 @@
 
 import sys
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tests.backbones.hf_models import write_blip, write_clip, write_siglip
 from tests.export.test_merging import trained
@@ -13,7 +11,6 @@ from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS, write_model
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.backbones.hf.blip import Blip
 from vlmtune.backbones.hf.hf_clip import HFCLIP
@@ -31,14 +28,6 @@ TEXTS = [f"A {WORDS[1]} {WORDS[4]}", "the dog", "a red cube left of the blue sph
 @pytest.fixture
 def library():
     return pytest.importorskip("sentence_transformers")
-
-
-@pytest.fixture(scope="module")
-def images():
-    """Images that no preprocessing resizes, one that is, and one that is cropped too."""
-    pixels = np.random.default_rng(0).integers(0, 255, (3, 48, 64, 3), dtype=np.uint8)
-    made = [Image.fromarray(array) for array in pixels]
-    return [made[0].crop((0, 0, 32, 32)), made[1].crop((0, 0, 48, 48)), made[2]]
 
 
 def clip_of_open_clip(folder, quick_gelu):
@@ -135,8 +124,6 @@ def test_what_cannot_be_encoded_is_refused(tmp_path, model_folder, monkeypatch):
     blip = trained(Blip(str(write_blip(tmp_path / "blip"))), LoRA())
     with refused("HFCLIP, SigLIP or a CLIP of open_clip for sentence-transformers, got Blip"):
         save_merged(tmp_path / "merged", blip, FORM)
-    with refused("LinearProbe, which adds a bias"):
-        save_merged(tmp_path / "merged", trained(OpenClip(str(model_folder)), LinearProbe()), FORM)
     half = trained(OpenClip(str(model_folder), precision="bf16"), LoRA())
     with refused("expected float32 weights"):
         save_merged(tmp_path / "merged", half, FORM)

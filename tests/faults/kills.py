@@ -14,11 +14,11 @@ other must end by itself.
 import argparse
 import contextlib
 import importlib
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,6 +39,7 @@ from tests.faults.work import (
     environment,
     left,
     prepare,
+    processes,
 )
 from vlmtune.cli.main import main as vlmtune
 
@@ -48,13 +49,7 @@ PATIENCE = 90.0
 
 @dataclass
 class Whole:
-    """What a run that was not killed took and left.
-
-    Attributes:
-        seconds: From its beginning to its end.
-        operations: Operations on its files.
-        left: The digest of each file, or of each weight.
-    """
+    """What a run that was not killed took, and the digest of each file or weight that it left."""
 
     seconds: float
     operations: int
@@ -63,14 +58,7 @@ class Whole:
 
 @dataclass
 class Tally:
-    """Counts of one kind of work.
-
-    Attributes:
-        kills: SIGKILLs that hit a living run.
-        survived: Those whose run ended as the whole one at last.
-        runs: Runs that were killed once or more.
-        faults: A line for each that did not.
-    """
+    """SIGKILLs that hit a living run, how many it survived, and a line for each other run."""
 
     kills: int = 0
     survived: int = 0
@@ -79,95 +67,64 @@ class Tally:
 
 
 class Run:
-    """A command in processes of its own.
+    """A command in processes of its own, forked from this one, which has imported all of vlmtune.
 
-    One process is forked from this one, which has imported all of vlmtune. Several ranks start as a
-    person starts them.
-
-    Args:
-        work: What it does.
-        words: The command.
-        out: The folder it writes.
-        die_at: Number of the operation on a file of `out` before which it kills itself.
+    Several ranks start as a person starts them. With `die_at` the process kills itself before the
+    operation of this number on a file of `out`.
     """
 
-    def __init__(self, work: Work, words: list[str], out: Path, die_at: int | None = None) -> None:
+    def __init__(self, work: Work, sources: Path, out: Path, die_at: int | None = None) -> None:
         self.work, self.out, self.log = work, out, out.with_suffix(".log")
         self.counted = out.with_suffix(".operations")
-        self._status: int | None = None
-        if work.ranks == 1:
-            importlib.import_module(f"vlmtune.cli.{words[0]}")  # once, not in each fork
-            self.pid = self._fork(words, die_at)
-            return
-        with self.log.open("wb") as log:
-            command = [sys.executable, "-m", "vlmtune", *words]
-            self._started = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment(), start_new_session=True
-            )
-        self.pid = self._started.pid
+        words = arguments(work, sources, out)
+        importlib.import_module(f"vlmtune.cli.{words[0]}")  # once, not in each fork
+        fork = multiprocessing.get_context("fork")
+        self.process = fork.Process(target=self._begin, args=(words, die_at))
+        self.process.start()
 
-    def _fork(self, words: list[str], die_at: int | None) -> int:
-        sys.stdout.flush()
-        if pid := os.fork():
-            return pid
-        status = 70
-        try:
-            os.setsid()
-            log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            count, name = 0, f"{self.out}{os.sep}"
+    def _begin(self, words: list[str], die_at: int | None) -> None:
+        os.setsid()
+        log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if self.work.ranks > 1:
+            os.execve(sys.executable, [sys.executable, "-m", "vlmtune", *words], environment())
+        count, folder = 0, f"{self.out}{os.sep}"
 
-            def watch(event: str, given: tuple[Any, ...]) -> None:
-                nonlocal count
-                if any(isinstance(x, str | Path) and str(x).startswith(name) for x in given):
-                    count += 1
-                    if count == die_at:
-                        os.kill(os.getpid(), signal.SIGKILL)
+        def watch(event: str, given: tuple[Any, ...]) -> None:
+            nonlocal count
+            if any(isinstance(x, str | Path) and str(x).startswith(folder) for x in given):
+                count += 1
+                if count == die_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
-            sys.addaudithook(watch)
-            status = vlmtune(words)
-            self.counted.write_text(str(count))
-        except SystemExit as stop:
-            status = stop.code if isinstance(stop.code, int) else 71
-        finally:
-            sys.stderr.flush()
-            os._exit(status)
+        sys.addaudithook(watch)
+        status = vlmtune(words)
+        self.counted.write_text(str(count))
+        sys.exit(status)
 
+    @property
     def status(self) -> int | None:
         """The exit status, negative for a signal; None while it runs."""
-        if self.work.ranks > 1:
-            return self._started.poll()
-        if self._status is None:
-            pid, code = os.waitpid(self.pid, os.WNOHANG)
-            self._status = os.waitstatus_to_exitcode(code) if pid else None
-        return self._status
+        return self.process.exitcode
 
     def wait(self, seconds: float) -> bool:
         """Waits for its end; returns whether it came."""
+        # Not by `join`, which waits without end for a process that has replaced its program.
         deadline = time.monotonic() + seconds
-        while self.status() is None and time.monotonic() < deadline:
+        while self.status is None and time.monotonic() < deadline:
             time.sleep(0.001)
-        return self.status() is not None
+        return self.status is not None
 
     def kill(self, rank: int | None = None) -> None:
         """Kills all processes, or one rank if it has started."""
+        pid = self.process.pid
+        assert pid is not None
         with contextlib.suppress(ProcessLookupError):
             if rank is None:
-                os.killpg(self.pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
             else:
-                os.kill([self.pid, *self._children()][rank], signal.SIGKILL)
-
-    def ranks(self) -> int:
-        """How many ranks run."""
-        return 1 + len(self._children())
-
-    def _children(self) -> list[int]:
-        listed = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        try:
-            return [int(pid) for pid in listed.read_text().split()]
-        except OSError:
-            return []
+                os.kill(processes(pid)[rank], signal.SIGKILL)
 
     def ended(self) -> bool:
         """Whether its last file is there."""
@@ -188,30 +145,32 @@ def started(*given: Any) -> Iterator[Run]:
 def whole(work: Work, sources: Path, out: Path) -> Whole:
     """Does the work without a kill."""
     out.mkdir()
-    with started(work, arguments(work, sources, out), out) as run:
+    with started(work, sources, out) as run:
         began, end = time.monotonic(), 0.0
-        while run.status() is None:
+        while run.status is None:
             if work.ranks > 1 and not (out / "run").exists():
                 began = time.monotonic()
             if not end and run.ended():
                 end = time.monotonic()
             time.sleep(0.001)
-        assert run.status() == 0, run.log.read_text()
+        assert run.status == 0, run.log.read_text()
     counted = int(run.counted.read_text()) if run.counted.exists() else 0
     return Whole((end or time.monotonic()) - began, counted, left(work, out))
 
 
 def killed(work: Work, run: Run, draw: random.Random, seconds: float) -> str:
     """Kills a run after a random time; returns how, or "" if it had ended before."""
-    while work.ranks > 1 and not (run.out / "run").exists() and run.status() is None:
+    while work.ranks > 1 and not (run.out / "run").exists() and run.status is None:
         time.sleep(0.001)
     moment = time.monotonic() + draw.random() * seconds
     while time.monotonic() < moment:
-        if run.status() is not None or run.ended():
+        if run.status is not None or run.ended():
             return ""
         time.sleep(0.001)
-    rank = draw.choice((None, 0, 1)) if work.ranks > 1 and run.ranks() > 1 else None
-    if run.status() is not None:
+    rank = None
+    if len(processes(run.process.pid)) > 1 and work.ranks > 1:
+        rank = draw.choice((None, 0, 1))
+    if run.status is not None:
         return ""
     run.kill(rank)
     if run.wait(PATIENCE):
@@ -232,23 +191,23 @@ def one_run(
         die_at = None
         if work.ranks == 1 and draw.random() < 0.5:
             die_at = draw.randint(1, max(2, reference.operations))
-        with started(work, arguments(work, sources, out), out, die_at) as run:
+        with started(work, sources, out, die_at) as run:
             if die_at is None:
                 kill = killed(work, run, draw, reference.seconds)
             else:
                 run.wait(PATIENCE)
-                kill = f"operation {die_at}" if run.status() == -signal.SIGKILL else ""
+                kill = f"operation {die_at}" if run.status == -signal.SIGKILL else ""
         how += [kill] if kill else []
         if kill == "hung":
             return how, f"the other rank hung: {_last_line(run)}"
-        if not how and run.status() == 0:  # it was faster than the whole run
+        if not how and run.status == 0:  # it was faster than the whole run
             shutil.rmtree(out)
             out.mkdir()
-    with started(work, arguments(work, sources, out), out) as run:
+    with started(work, sources, out) as run:
         if not run.wait(10 * PATIENCE):
             return how, f"the repeated run hung: {_last_line(run)}"
-    if run.status() != 0:
-        return how, f"the repeated run ended with {run.status()}: {_last_line(run)}"
+    if run.status != 0:
+        return how, f"the repeated run ended with {run.status}: {_last_line(run)}"
     now, then = left(work, out), reference.left
     other = sorted(name for name in {**now, **then} if now.get(name) != then.get(name))
     return how, f"other than in the whole run: {', '.join(other)}" if other else ""
@@ -280,13 +239,15 @@ def inject(kills: int, seed: int, kinds: tuple[Work, ...] = KINDS) -> dict[str, 
                 out = folder / f"killed-{number}-{tally.runs}"
                 left_over = kills - tally.kills
                 how, fault = one_run(work, sources, out, wholes[work], draw, left_over)
-                tally.runs, tally.kills = tally.runs + 1, tally.kills + len(how)
-                tally.survived += 0 if fault else len(how)
+                tally.runs += 1
+                tally.kills += len(how)
                 if fault:
                     tally.faults.append(f"killed at {', '.join(how)}: {fault}")
+                else:
+                    tally.survived += len(how)
                 shutil.rmtree(out, ignore_errors=True)
-            print(f"{work.name}: {tally.kills} kills in {tally.runs} runs, "
-                  f"{tally.survived} kills survived", flush=True)  # fmt: skip
+            kept = f"{tally.survived} kills survived"
+            print(f"{work.name}: {tally.kills} kills in {tally.runs} runs, {kept}", flush=True)
             print("".join(f"  {fault}\n" for fault in tally.faults), end="", flush=True)
     return tallies
 
@@ -298,7 +259,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the moments (%(default)s)")
     options = parser.parse_args()
     tallies = inject(-(-options.kills // len(KINDS)), options.seed)
-    survived, kills = (sum(getattr(t, n) for t in tallies.values()) for n in ("survived", "kills"))
+    survived = sum(tally.survived for tally in tallies.values())
+    kills = sum(tally.kills for tally in tallies.values())
     print(f"{survived} of {kills} kills end as the whole run does")
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-COMPARISONS = {
+SWAPS = {
     ast.Lt: (" < ", " >= "),
     ast.LtE: (" <= ", " > "),
     ast.Gt: (" > ", " <= "),
@@ -30,22 +30,18 @@ COMPARISONS = {
     ast.In: (" in ", " not in "),
     ast.Is: (" is ", " is not "),
     ast.IsNot: (" is not ", " is "),
+    ast.Add: (" + ", " - "),
+    ast.Sub: (" - ", " + "),
+    ast.Mult: (" * ", " / "),
+    ast.And: (" and ", " or "),
+    ast.Or: (" or ", " and "),
 }
-ARITHMETIC = {ast.Add: (" + ", " - "), ast.Sub: (" - ", " + "), ast.Mult: (" * ", " / ")}
-LOGIC = {ast.And: (" and ", " or "), ast.Or: (" or ", " and ")}
 SECONDS = 900  # of one run of tests
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One change of one line.
-
-    Attributes:
-        file: The file, relative to the checkout.
-        line: The number of the line, from 1.
-        old: The line as it is.
-        new: The line with the fault.
-    """
+    """One change of one line, counted from 1, of a file relative to the checkout."""
 
     file: str
     line: int
@@ -76,12 +72,8 @@ def faults(file: Path) -> list[Fault]:
 def _replacement(node: ast.AST) -> tuple[str, str] | None:
     """What to replace within an expression, and by what."""
     match node:
-        case ast.Compare(ops=[operator]):
-            return COMPARISONS.get(type(operator))
-        case ast.BinOp(op=operator):
-            return ARITHMETIC.get(type(operator))
-        case ast.BoolOp(op=operator):
-            return LOGIC[type(operator)]
+        case ast.Compare(ops=[operator]) | ast.BinOp(op=operator) | ast.BoolOp(op=operator):
+            return SWAPS.get(type(operator))
         case ast.UnaryOp(op=ast.Not()):
             return "not ", ""
     return None
@@ -91,14 +83,10 @@ def rooms() -> dict[str, list[str]]:
     """Returns the rooms, each with the tests that are run for it."""
     found = {}
     for folder in sorted((ROOT / "vlmtune").iterdir()):
-        tests = ROOT / "tests" / folder.name
-        if not (folder / "__init__.py").is_file():
-            continue
-        paths = [f"tests/{folder.name}"] if tests.is_dir() else []
-        contract = ROOT / f"tests/contracts/test_{folder.name}.py"
-        if contract.is_file():
-            paths.append(f"tests/contracts/test_{folder.name}.py")
-        found[f"vlmtune/{folder.name}"] = [*paths, f"vlmtune/{folder.name}"]
+        if (folder / "__init__.py").is_file():
+            name = folder.name
+            paths = [f"tests/{name}", f"tests/contracts/test_{name}.py", f"vlmtune/{name}"]
+            found[f"vlmtune/{name}"] = [path for path in paths if (ROOT / path).exists()]
     for name in ("corpora", "worlds"):
         found[f"data_builders/{name}"] = [f"tests/data_builders/{name}", f"data_builders/{name}"]
     # What a benchmark reports and how everything gets a model is tested by those who use it.
@@ -147,14 +135,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--marker", default="", help="as pytest's -m; all tests without it")
     parser.add_argument("--tests", type=Path, help="another tests folder, such as an older one")
-    parser.add_argument("--only", type=Path, help="an earlier --out: only what survived there")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    picked = chosen(options.per_room, options.seed)
-    if options.only is not None:
-        earlier = json.loads(options.only.read_text(encoding="utf-8"))
-        survived = {(row["file"], row["line"]) for row in earlier if row["outcome"] == "survived"}
-        picked = [pair for pair in picked if (pair[0].file, pair[0].line) in survived]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
@@ -163,7 +145,7 @@ def main() -> None:
         if options.tests is not None:
             shutil.rmtree(copy / "tests")
             shutil.copytree(options.tests, copy / "tests")
-        for fault, tests in picked:
+        for fault, tests in chosen(options.per_room, options.seed):
             result = outcome(fault, tests, copy, options.marker)
             rows.append({**vars(fault), "outcome": result})
             print(f"{result}: {fault.file}:{fault.line}: {fault.new.strip()}", flush=True)

@@ -20,6 +20,7 @@ from PIL import Image
 from webdataset.writer import TarWriter
 
 from tests.faults import work
+from tests.tiny import plugin
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip.open_clip import OpenClip
@@ -58,14 +59,10 @@ class CommandError(Exception):
 
 @dataclass(frozen=True)
 class Reader:
-    """What reads a file.
+    """What reads a file, and `how` for its name.
 
-    Attributes:
-        path: The file.
-        read: Reads it, and returns what it read.
-        sealed: Whether a checksum covers the file, so that a changed one must be an error or be
-            made again: what is read is the same in any case.
-        how: Who reads it, for the name.
+    A checksum covers a sealed file: a changed one must be an error or be made again, so that what
+    is read is the same in any case.
     """
 
     path: Path
@@ -154,8 +151,11 @@ def _shards(folder: Path) -> Iterator[Reader]:
     theirs.mkdir()
     info = read_manifest(shards).shards[0]
     tar, index = shards / info.file, (shards / info.file).with_suffix(SUFFIX)
-    images = [(folder / f"{number}.png").read_bytes() for number in range(4)]
-    _write_tar(theirs / "0.tar", images)
+    with TarWriter(str(theirs / "0.tar"), encoder=False) as writer:
+        for number in range(4):
+            picture = (folder / f"{number}.png").read_bytes()
+            facts = json.dumps({"caption": f"a red cube {number}"}).encode()
+            writer.write({"__key__": f"{number:09}", "png": picture, "json": facts})
 
     def records(data: Path) -> list[Any]:
         stream = GroupStream((ShardSet(str(data)),), 4, train=False, max_damaged=1.0)
@@ -173,13 +173,6 @@ def _shards(folder: Path) -> Iterator[Reader]:
     yield Reader(index, indexed, sealed=True)
     yield Reader(theirs / "0.tar", lambda: records(theirs))
     yield Reader(theirs / "manifest.json", lambda: records(theirs))
-
-
-def _write_tar(path: Path, images: list[bytes]) -> None:
-    with TarWriter(str(path), encoder=False) as writer:
-        for number, image in enumerate(images):
-            facts = json.dumps({"caption": f"a red cube {number}"}).encode()
-            writer.write({"__key__": f"{number:09}", "png": image, "json": facts})
 
 
 def _stored(folder: Path) -> Iterator[Reader]:
@@ -238,10 +231,7 @@ def _tables(folder: Path) -> Iterator[Reader]:
 
         paths += [folder / "rows.parquet", folder / "rows.arrow"]
         parquet.write_table(arrow.Table.from_pylist(rows), paths[4])
-        with arrow.OSFile(str(paths[5]), "wb") as file:
-            table = arrow.Table.from_pylist(rows)
-            with arrow.ipc.new_stream(file, table.schema) as writer:
-                writer.write_table(table)
+        _write_arrow(paths[5], rows)
     for path in paths:
         yield Reader(path, lambda path=path: list(numbered_rows(path)))
         yield command(path, "build", "table", path, "--out", "OUT")
@@ -250,19 +240,23 @@ def _tables(folder: Path) -> Iterator[Reader]:
     yield Reader(cola, lambda: ColaMulti(str(cola), str(folder)).read())
 
 
+def _write_arrow(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow as arrow
+
+    table = arrow.Table.from_pylist(rows)
+    with arrow.OSFile(str(path), "wb") as file, arrow.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+
+
 def _saved_datasets(folder: Path) -> Iterator[Reader]:
     """A dataset of two splits as `save_to_disk` writes it, if pyarrow is installed."""
     if not importlib.util.find_spec("pyarrow"):
         return
-    import pyarrow as arrow
-
     saved = folder / "saved"
     for number, split in enumerate(("train", "test")):
-        table = arrow.Table.from_pylist([{"image": f"{number}.png", "caption": CAPTION}])
         (saved / split).mkdir(parents=True)
         part = saved / split / "data-00000-of-00001.arrow"
-        with arrow.ipc.new_stream(part, table.schema) as writer:
-            writer.write_table(table)
+        _write_arrow(part, [{"image": f"{number}.png", "caption": CAPTION}])
         state = {"_data_files": [{"filename": part.name}], "_split": split}
         (saved / split / "state.json").write_text(json.dumps(state))
     (saved / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
@@ -299,19 +293,20 @@ def _configs(folder: Path) -> Iterator[Reader]:
     limits = ["--trainer.max_steps=1", "--trainer.default_root_dir=OUT", "--trainer.devices=1"]
     yield command(config, "fit", "--config", config, *limits)
 
-    def plugin(name: str, class_path: str, **given: Any) -> Path:
+    def written(name: str, spec: dict[str, Any]) -> Path:
         path = folder / f"{name}.yaml"
-        path.write_text(json.dumps({"class_path": class_path, "init_args": given}))
+        path.write_text(json.dumps(spec))
         return path
 
-    path = plugin("builder", "data_builders.corpora.table.TableBuilder", path="table.csv")
+    table = "data_builders.corpora.table.TableBuilder"
+    path = written("builder", {"class_path": table, "init_args": {"path": "table.csv"}})
     yield command(path, "build", path, "--out", "OUT")
     rows = [["0.png", CAPTION, "1.png", "a blue cube left of a red sphere"]] * 3
     (folder / "pairs.json").write_text(json.dumps(rows))
-    path = plugin("benchmark", "vlmtune.benchmarks.cola_multi.ColaMulti", path="pairs.json",
-                  images=".")  # fmt: skip
+    pairs = {"path": "pairs.json", "images": "."}
+    path = written("benchmark", plugin("benchmarks.cola_multi.ColaMulti", **pairs))
     yield command(path, "evaluate", "--model", MODEL, "--benchmarks", path, "--out", "OUT")
-    path = plugin("backbone", "vlmtune.backbones.open_clip.open_clip.OpenClip", model=MODEL)
+    path = written("backbone", plugin("backbones.open_clip.open_clip.OpenClip", model=MODEL))
     yield command(path, "score", path, PICTURE, "--text", CAPTION)
     requests = folder / "requests.json"
     requests.write_text(json.dumps([{"objects": [{"shape": "cube", "color": "red"}]}]))

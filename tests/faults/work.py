@@ -5,15 +5,15 @@ Never: a process.
 """
 
 import hashlib
-import json
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image
+
+from tests.tiny import fit_config, plugin
 
 MODEL = Path("checkpoints/scenes-clip").resolve()
 COLOURS = ("red", "green", "blue", "yellow")
@@ -24,13 +24,7 @@ TIMES = re.compile(rb'\n  "sha256": "\w+"|"mtime_ns": \d+|\d{4}-\d\d-\d\d[T ]\d\
 
 @dataclass(frozen=True)
 class Work:
-    """One kind of work: its name, how many ranks do it, and the file whose appearance ends it.
-
-    Attributes:
-        name: The name.
-        ranks: Processes.
-        end: Pattern of the last file that is written; kills come before it appears.
-    """
+    """One kind of work, done by so many ranks; kills come before a file of the pattern `end`."""
 
     name: str
     ranks: int = 1
@@ -50,6 +44,15 @@ def environment() -> dict[str, str]:
     ranks = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     kept = {name: value for name, value in os.environ.items() if name not in ranks}
     return {**kept, "OMP_NUM_THREADS": "1"}
+
+
+def processes(pid: int) -> list[int]:
+    """A process and its children, none where it has ended."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        children = ""
+    return [pid, *map(int, children.split())]
 
 
 def prepare(folder: Path) -> None:
@@ -78,41 +81,28 @@ def arguments(work: Work, sources: Path, out: Path) -> list[str]:
 
 def write_config(work: Work, sources: Path, out: Path) -> Path:
     """Writes the config of a training that draws random numbers in every step."""
-
-    def plugin(name: str, **given: Any) -> dict[str, Any]:
-        return {"class_path": f"vlmtune.{name}", "init_args": given}
-
-    kept = {"every_n_train_steps": 4, "save_last": True, "dirpath": str(out / "run/checkpoints")}
+    saved = {"every_n_train_steps": 4, "save_last": True, "dirpath": str(out / "run/checkpoints")}
     checkpoints = {
         "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
-        "init_args": kept,
+        "init_args": saved,
     }
-    config = {
-        "model": {
-            "backbone": plugin("backbones.open_clip.OpenClip", model=str(MODEL)),
-            "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=8, dropout=0.1),
-            "objectives": [plugin("objectives.pair_bce.PairBCE")],
-            "pairs": plugin("pairs.mixed_pairs.MixedPairs", positives=1),
-            "store": str(out / "store"),
-        },
-        "data": {
-            "train": [plugin("data.shards.ShardSet", path=str(sources / "shards"))],
-            "batch_size": 2,
-        },
-        "trainer": {
-            "accelerator": "cpu",
-            "devices": work.ranks,
-            "strategy": "ddp" if work.ranks > 1 else "auto",
-            "max_steps": 1 if work.end else STEPS,
-            "callbacks": [checkpoints],
-            "logger": False,
-            "enable_progress_bar": False,
-            "default_root_dir": str(out / "run"),
-        },
+    model = {
+        "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=8, dropout=0.1),
+        "objectives": [plugin("objectives.pair_bce.PairBCE")],
+        "pairs": plugin("pairs.mixed_pairs.MixedPairs", positives=1),
+        "store": str(out / "store"),
     }
-    path = out.with_suffix(".yaml")
-    path.write_text(json.dumps(config))
-    return path
+    trainer = {
+        "devices": work.ranks,
+        "strategy": "ddp" if work.ranks > 1 else "auto",
+        "max_steps": 1 if work.end else STEPS,
+        "callbacks": [checkpoints],
+        "default_root_dir": str(out / "run"),
+    }
+    folder = Path(f"{out}-config")  # what lies in `out` is counted and compared
+    data = {"batch_size": 2}
+    shards = sources / "shards"
+    return fit_config(folder, MODEL, shards, model=model, data=data, trainer=trainer)
 
 
 def left(work: Work, out: Path) -> dict[str, str]:
@@ -124,12 +114,12 @@ def left(work: Work, out: Path) -> dict[str, str]:
         for name, value in last["state_dict"].items():
             digests[name] = hashlib.sha256(value.numpy().tobytes()).hexdigest()
     for path in sorted(out.rglob("*")):
-        if work.end and "run" in path.relative_to(out).parts:
+        name = path.relative_to(out)
+        if work.end and "run" in name.parts:
             continue
-        hidden = path.name.startswith(".") or path.suffix == ".part"
-        if hidden:
-            digests[str(path.relative_to(out))] = "left over"
+        if path.name.startswith(".") or path.suffix == ".part":
+            digests[str(name)] = "left over"
         elif path.is_file() and work not in (ALONE, RANKS):
             content = TIMES.sub(b"", path.read_bytes()).replace(str(out).encode(), b"")
-            digests[str(path.relative_to(out))] = hashlib.sha256(content).hexdigest()
+            digests[str(name)] = hashlib.sha256(content).hexdigest()
     return digests

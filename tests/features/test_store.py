@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from tests.refusals import refused
-from vlmtune.errors import UserError
-from vlmtune.features.store import FeatureStore, copy_or_encode, open_or_build_store
+from vlmtune.features.store import FeatureStore, copy_from, open_or_build_store, similar_stores
 from vlmtune.features.store_key import StoreKey
 from vlmtune.storage import folder as folders
 from vlmtune.storage.folder import DamagedError
@@ -121,11 +120,10 @@ def test_a_pooled_key_has_no_layer():
     assert key(FeatureSpec("pooled", -1)).folder == key(FeatureSpec("pooled", -2)).folder
 
 
-def test_live_representations_are_refused():
-    with refused("got live pooled of texts"):
-        key(FeatureSpec("pooled", frozen=False))
-    with refused("got words of texts"):
-        key(FeatureSpec("words"))
+@pytest.mark.parametrize("spec", [FeatureSpec("pooled", frozen=False), FeatureSpec("words")])
+def test_live_representations_are_not_stored(spec):
+    with pytest.raises(AssertionError, match="encoded in each step"):
+        key(spec)
 
 
 def flip(folder):
@@ -286,7 +284,7 @@ def built(root, made, ids):
             yield from (([name], rows[where[name]]) for name in left if name in where)
 
     def produced():
-        return copy_or_encode(root, made, ids, encode)
+        return copy_from(similar_stores(root, made), ids, encode)
 
     return open_or_build_store(root, made, produced, len(ids)), encoded
 
@@ -321,7 +319,8 @@ def test_a_damaged_store_is_not_copied_from(tmp_path, damage):
 def test_a_foreign_folder_beside_stores_is_not_copied_from(tmp_path, text):
     (tmp_path / "other").mkdir()
     (tmp_path / "other/meta.json").write_text(text)
-    encoded = list(copy_or_encode(tmp_path, key(), ["a"], lambda ids: [(ids, BLOCKS[0][1])]))
+    stores = similar_stores(tmp_path, key())
+    encoded = list(copy_from(stores, ["a"], lambda ids: [(ids, BLOCKS[0][1])]))
     assert encoded == [(["a"], BLOCKS[0][1])]
 
 
@@ -377,12 +376,3 @@ def test_two_processes_build_once(tmp_path):
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert record.read_text().split() == ["built", "opened", "opened"]
     assert contents(root) == [key().folder]
-
-
-def test_live_representations_and_unknown_types_are_refused():
-    with refused("got live pooled of texts"):
-        key(FeatureSpec("pooled", frozen=False))
-    with refused("got words of texts"):
-        key(FeatureSpec("words"))
-    with pytest.raises((UserError, TypeError), match="int8"):
-        key(dtype="int8")

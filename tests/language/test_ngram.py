@@ -125,8 +125,6 @@ def test_fitting_again_forgets_the_first_captions():
 
 
 def test_wrong_use_is_one_line():
-    with refused("order of at least 1"):
-        NGram(0)
     with refused("got none"):
         NGram().fit([])
     with refused("call `fit`"):

@@ -78,7 +78,7 @@ def test_batches_give_the_value_of_the_function(case):
     for _ in range(2):
         for start in range(0, ITEMS, 5):
             metric.update(*part(inputs, start, min(start + 5, ITEMS), 1))
-        assert float(metric.compute()) == pytest.approx(expected, abs=1e-12)
+        assert float(metric.compute()) == pytest.approx(expected, abs=1e-6)
         metric.reset()
     pickle.loads(pickle.dumps(metric))
 
@@ -93,7 +93,7 @@ def on_a_rank(rank):
 
 
 def test_two_ranks_give_the_value_of_one(tmp_path):
-    expected = {case: pytest.approx(value, abs=1e-12) for case, (_, _, value) in CASES.items()}
+    expected = {case: pytest.approx(value, abs=1e-6) for case, (_, _, value) in CASES.items()}
     assert run_ranks(2, tmp_path, on_a_rank) == [expected, expected]
 
 

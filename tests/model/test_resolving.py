@@ -18,8 +18,10 @@ from tests.refusals import refused
 from tests.tiny import WORDS
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.backbones.hf.types import supported_types
+from vlmtune.backbones.advice import supported_types
+from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.cli.main import main
+from vlmtune.model import check_checkpoint
 from vlmtune.types import ImageRef
 
 TEXTS = [f"a {WORDS[1]} {WORDS[4]}", "dog"]
@@ -47,6 +49,8 @@ def test_the_folder_of_a_run_gets_advice(tmp_path):
     last.touch()
     with refused(f"the folder of a run: name one of its checkpoints, such as {last}"):
         vlmtune.load(tmp_path / "run")
+    with refused(r"name a file such as checkpoints/last\.ckpt in the folder of a run"):
+        check_checkpoint(tmp_path / "run")
 
 
 def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
@@ -62,13 +66,17 @@ def test_a_type_that_is_not_supported(tmp_path, hub, capsys):
     command_refused(capsys, score, "of a supported type (align, blip, blip-2, bridgetower, clip, ")
 
 
-def test_a_class_of_another_type_names_the_right_one(tmp_path):
-    folder = hf_models.write_siglip(tmp_path / "siglip")
-    (tmp_path / "wrong.yaml").write_text(
-        f"class_path: vlmtune.backbones.hf.hf_clip.HFCLIP\ninit_args: {{model: {folder}}}"
-    )
-    with refused(r"of type siglip \(supported are .*\): use vlmtune.backbones.hf.siglip.SigLIP"):
-        vlmtune.load(tmp_path / "wrong.yaml")
+@pytest.mark.parametrize(
+    ("write", "kind", "right"),
+    [
+        (hf_models.write_siglip, "siglip", "siglip.SigLIP"),
+        (hf_models.write_siglip2_naflex, "siglip2", "siglip2_naflex.SigLIP2NaFlex"),
+        (hf_models.write_metaclip2, "metaclip_2", "metaclip2.MetaCLIP2"),
+    ],
+)
+def test_a_class_of_another_type_names_the_right_one(write, kind, right, tmp_path):
+    with refused(rf"type clip, got .* of type {kind} \(.*\): use vlmtune.backbones.hf.{right}$"):
+        HFCLIP(str(write(tmp_path / "model")))
 
 
 def test_a_repository_of_open_clip_goes_to_open_clip(model_folder, hub, pictures):
@@ -169,11 +177,9 @@ def test_a_weights_file_of_a_named_architecture(tiny_vl, tmp_path, pictures, rec
 def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, model_folder):
     file = tmp_path / "epoch_1.safetensors"
     save_file(tiny_vl, file)
-    with refused("got none: add --architecture, for example --architecture ViT-B-32-quickgelu"):
+    with refused("got none: write ARCHITECTURE:.*, for example ViT-B-32-quickgelu"):
         vlmtune.load(file)
-    with refused("got none: add --architecture"):
-        vlmtune.load(file, "openai")
-    with refused("no pretrained with an architecture, got 'openai'"):
+    with refused("no pretrained for .*, got 'openai'"):
         vlmtune.load(file, "openai", architecture="Tiny-VL")
     for other in (model_folder, "ViT-B-32", tmp_path / "none.pt"):
         with refused("a weights file or, for Tiny-VL, one of"):
@@ -181,7 +187,7 @@ def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, mo
     with refused("did you mean .*Tiny-VL"):
         vlmtune.load(file, architecture="Tiny-LV")
     for missing in ("epoch_1.pt", "runs/last.ckpt", tmp_path / "model.yaml"):
-        with refused(f"expected a model in {missing}, got no such file: correct the path"):
+        with refused(f"expected a model in {missing}, got no such file: check the spelling"):
             vlmtune.load(missing)
 
 
@@ -201,7 +207,7 @@ def test_an_export_on_a_weights_file_loads_from_another_directory(
     assert main(["export", str(path), "--out", str(tmp_path / "mine")]) == 0, capsys.readouterr()
     want = vlmtune.load(tmp_path / "mine", device="cpu").score(pictures, TEXTS)
     monkeypatch.chdir(tmp_path / "there")
-    with refused("got 'negclip.pt': correct pretrained"):
+    with refused("got 'negclip.pt': choose a tag"):
         vlmtune.load(tmp_path / "mine")
     moved = str(tmp_path / "here/negclip.pt")
     assert vlmtune.load(tmp_path / "mine", moved, device="cpu").score(pictures, TEXTS).equal(want)
@@ -212,7 +218,7 @@ def test_an_export_on_a_weights_file_loads_from_another_directory(
 
 def test_a_checkpoint_of_another_program_gets_advice(tmp_path):
     torch.save({"state_dict": {}}, tmp_path / "epoch_1.ckpt")
-    with refused("something else: .* --model FILE --architecture NAME"):
+    with refused("got nothing at vlmtune: .* --model FILE --architecture NAME"):
         vlmtune.load(tmp_path / "epoch_1.ckpt")
 
 

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vlmtune.errors import UserError
 from vlmtune.probing.categories import categories
 from vlmtune.probing.colours import invert
 from vlmtune.probing.distractions import draw_distraction
 from vlmtune.probing.fine import fine
 from vlmtune.probing.parameters import SEEDS, transformation
 from vlmtune.probing.sheet import square, write_sheet
-from vlmtune.probing.tasks import IDENTITY, check_tasks
+from vlmtune.probing.tasks import IDENTITY
 
 ANY_SEED, ANGLE = (0, SEEDS), (0, 360)
 # Numbers of the paper. A pair is a range that is sampled whole, a list the values that occur.
@@ -289,9 +288,3 @@ def test_a_sheet_shows_every_transformation(task, count, tmp_path):
         alike = sum(np.abs(tile - other).mean() < 1 for other in others)
         assert alike == 1, name  # itself
     assert all((name < 128).any() for name in names)
-
-
-def test_an_unknown_task_is_an_error():
-    check_tasks(["fine"], ("fine", "categories"))
-    with pytest.raises(UserError, match="out of fine, categories, got 'coarse'"):
-        check_tasks(["fine", "coarse"], ("fine", "categories"))

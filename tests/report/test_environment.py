@@ -1,12 +1,11 @@
 import shutil
 import subprocess
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
 from vlmtune.report import environment
-from vlmtune.report.environment import code_commit, git_commit, library_versions, now
+from vlmtune.report.environment import code_commit, library_versions, now
 
 
 def test_versions():
@@ -34,22 +33,17 @@ def git(tmp_path):
     return run
 
 
-def test_commit_and_changes(git, tmp_path):
-    assert git_commit(tmp_path) == "unknown"
-    (tmp_path / "a").write_text("1")
-    git("add", "a")
+def test_commit_and_changes(git, tmp_path, monkeypatch):
+    """Installed into the folder of another project, the code is no part of that repository."""
+    code = tmp_path / "environment.py"
+    code.write_text("1")
+    monkeypatch.setattr(environment, "__file__", str(code))
+    assert code_commit() == "unknown"
+    git("commit", "-m", "other", "--no-verify", "--allow-empty")
+    assert code_commit() == "unknown"
+    git("add", code.name)
     git("commit", "-m", "a", "--no-verify")
     commit = git("rev-parse", "HEAD")
-    assert git_commit(tmp_path) == commit
-    (tmp_path / "a").write_text("2")
-    assert git_commit(tmp_path) == f"{commit}-dirty"
-
-
-def test_the_commit_is_that_of_the_code_and_not_of_where_it_is_run(git, tmp_path, monkeypatch):
-    here = git_commit(Path(environment.__file__).parent)
-    git("commit", "-m", "a", "--no-verify", "--allow-empty")
-    monkeypatch.chdir(tmp_path)
-    assert code_commit() == here
-    # Installed into the folder of another project, it is no part of that repository.
-    monkeypatch.setattr(environment, "__file__", str(tmp_path / "environment.py"))
-    assert code_commit() == "unknown"
+    assert code_commit() == commit
+    code.write_text("2")
+    assert code_commit() == f"{commit}-dirty"

@@ -32,21 +32,16 @@ def test_won_and_lost_items_are_shown(item_rows, run, tmp_path):
         "new": {"cola": item_rows(new, (4.0, 5.0, 6.0))},
     }
     page = write_report(tmp_path / "out", runs, items)
-    text = (tmp_path / "out/report.md").read_text()
-    won = "### cola, new against old: won 1\n\n- cola/0: ✓ right 0 (1 → 4); ✗ wrong 0\n"
-    lost = "### cola, new against old: lost 1\n\n- cola/1: ✓ right 1 (2 → 5); ✗ wrong 1\n"
-    assert won in text
-    assert lost in text
-    assert "right 2" not in text
     html = page.read_text()
     assert html.count('<figure class="seen">') == 2
     assert '</b> right 0 <span class="scores">1 → 4</span>' in html
     assert "</b> wrong 0</div>" in html
+    assert "right 2" not in html
 
-    write_report(tmp_path / "out", runs, {"old": items["old"]})
-    assert "✓ right 0 (1 → ?)" in (tmp_path / "out/report.md").read_text()
-    write_report(tmp_path / "out", runs, {"old": {"cola": items["old"]["cola"][:2]}})
-    assert "Won and lost" not in (tmp_path / "out/report.md").read_text()  # of other items
+    page = write_report(tmp_path / "out", runs, {"old": items["old"]})
+    assert '<span class="scores">1 → ?</span>' in page.read_text()
+    page = write_report(tmp_path / "out", runs, {"old": {"cola": items["old"]["cola"][:2]}})
+    assert "Won and lost" not in page.read_text()  # of other items
 
 
 def test_of_a_run_alone_right_and_wrong_items_are_shown(item_rows, run, tmp_path):
@@ -59,8 +54,6 @@ def test_of_a_run_alone_right_and_wrong_items_are_shown(item_rows, run, tmp_path
     assert [item["id"] for item in right["items"]] == ["cola/0", "cola/3"]
     html = write_report(tmp_path / "out", [run("one", outcomes)], items).read_text()
     assert "cola: one was right on 2" in html
-    text = (tmp_path / "out/report.md").read_text()
-    assert "## Right and wrong items\n\n### cola, one: right 2\n\n- cola/0: ✓ right 0 (1);" in text
 
 
 def test_groups_share_the_pictures(item_rows, run, monkeypatch):
@@ -108,7 +101,7 @@ def query(tmp_path):
     return made
 
 
-def test_the_images_of_a_query_are_those_of_both_runs(query, run, tmp_path):
+def test_the_images_of_a_query_are_those_of_both_runs(query, run):
     """Image b was first before; image c is the best false one now, its score before is unknown."""
     old = query(0.25, 4, ("b.png", False, 0.5), ("a.png", True, 0.25))
     new = query(1.0, 1, ("a.png", True, 0.75), ("c.png", False, 0.5))
@@ -124,9 +117,6 @@ def test_the_images_of_a_query_are_those_of_both_runs(query, run, tmp_path):
         ("a.png", True, "0.25 → 0.75"),
         ("c.png", False, "? → 0.5"),
     ]
-    write_report(tmp_path / "out", runs, items)
-    line = "- cola/0 (0.250 → 1.000, rank 4 → 1): a cat: ✗ b.png (0.5 → ?); ✓ a.png (0.25 → 0.75);"
-    assert line in (tmp_path / "out/report.md").read_text()
 
 
 def test_queries_that_the_metric_does_not_count_are_shown_too(query, run):

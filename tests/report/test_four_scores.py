@@ -5,7 +5,7 @@ import pytest
 
 from vlmtune.report.four_scores import square
 from vlmtune.report.item_view import item_view
-from vlmtune.report.media import Thumbnails
+from vlmtune.report.media import data_uri
 from vlmtune.results.item_row import ItemRow
 from vlmtune.types import ImageRef
 
@@ -48,8 +48,8 @@ def test_other_items_have_none(row):
 def test_an_item_shows_the_square_of_each_run():
     after = replace(ROW, scores=((2.0, 1.0), (1.0, 2.0)))
     sides = ([ROW], [after])
-    view = item_view(0, ROW, [list(side) for side in sides], Thumbnails())
+    view = item_view(0, ROW, [list(side) for side in sides], data_uri)
     assert [one["name"] for one in view["four_scores"]] == ["before", "after"]
     assert view["four_scores"][1]["changes"] == {"caption": ("1", "1"), "image": ("1", "1")}
-    alone = item_view(0, ROW, [[ROW]], Thumbnails())
+    alone = item_view(0, ROW, [[ROW]], data_uri)
     assert [one["name"] for one in alone["four_scores"]] == ["scores"]

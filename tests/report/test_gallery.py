@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from vlmtune.report import gallery, media
+from vlmtune.report import gallery
 from vlmtune.report.gallery import BEST, Gallery
 from vlmtune.results.result import Example
 from vlmtune.types import ImageRef
@@ -61,7 +61,7 @@ def test_a_retrieval_shows_its_best_images(run_of):
 
 def test_each_file_is_read_once_and_text_only_runs_have_no_gallery(run_of, monkeypatch):
     opened = []
-    monkeypatch.setattr(media, "data_uri", lambda image: opened.append(image) or "data:")
+    monkeypatch.setattr(gallery, "data_uri", lambda image: opened.append(image) or "data:")
     runs = [run_of("a", [True, False]), replace(run_of("b", [True]), text_only=True)]
     assert shown(runs) == [["0", "1"]]
     assert len(opened) == 1

@@ -143,9 +143,9 @@ def test_colours_come_from_the_page(rich):
 
 def test_plots_follow_from_the_content_of_a_result(rich, make_run):
     page = Page(to_html(rich))
-    # For each of two benchmarks a line over numbers and a distribution; one curve.
-    assert sum(tag == "svg" for tag, _ in page.tags) == 2 * 2 + 1
-    assert len(page.classes("bars")) == 2 * 2
+    # For each of two benchmarks bars of three families and a distribution; one curve.
+    assert sum(tag == "svg" for tag, _ in page.tags) == 2 + 1
+    assert len(page.classes("bars")) == 2 * 3
     assert len(page.classes("heat")) == 2 * 2  # the text-only run has none
     assert len(page.classes("true-pair")) == 2 * 2 * 2
     plain = Page(to_html([make_run("plain", curves={})]))

@@ -95,10 +95,10 @@ def line(**cells):
 
 ONE = {"files": ["a"], "captions": ["x"], "true": [[True]]}
 WRONG = [
-    ("[1]\n", "row 1 of .*a.jsonl, got \\[1\\] at the top"),
+    ("[1]\n", "line 1 of .*a.jsonl, got .\\[1\\]. instead of an object"),
     ("{}\n", "got nothing at benchmark"),
     ("no json\n", "JSONDecodeError"),
-    (line() + '{"benchmark": "b"}\n', "row 2 of .*got nothing at id"),
+    (line() + '{"benchmark": "b"}\n', "line 2 of .*got nothing at id"),
     ('{"benchmark": "b", "id": 1}\n', "neither a cell 'outcome' nor 'right'"),
     (line(outcome=2), "got 2 at outcome"),
     (line(**ONE | {"captions": ["x", "y"]}), "true that are not 1 lists of 2 values"),
@@ -109,7 +109,6 @@ WRONG = [
     (line(**ONE | {"true": [["no such"]]}), "got 'no such' at true/0/0"),
     (line(**ONE, scores=[["0.5"]]), "got '0.5' at scores/0/0"),
     (line(files=["a"], boxes=[None, None]), "ValueError"),
-    ("[" * 100_000 + "\n", "RecursionError"),
 ]
 
 
@@ -117,15 +116,12 @@ WRONG = [
     ("name", "text", "reason"),
     [
         *(("a.jsonl", text, reason) for text, reason in WRONG),
-        ("a.csv", "benchmark,id,right\nb,1,true,9\n", "another number of cells"),
+        ("a.csv", "benchmark,id,right\nb,1,true,9\n", "4 cells for 3 columns"),
         ("a.csv", "benchmark,id,right,captions\nb,1,true,a dog\n", "JSONDecodeError"),
         ("a.csv", "benchmark,id,right\nb,1,perhaps\n", "perhaps"),
-        ("a.parquet", "no parquet", "a.parquet"),
     ],
 )
 def test_other_files_are_refused(tmp_path, name, text, reason):
-    if name.endswith("parquet"):
-        pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     (tmp_path / name).write_text(text)
     with refused(f"items as vlmtune evaluate --items writes them.*{reason}"):
         read_items(tmp_path / name)

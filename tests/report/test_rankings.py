@@ -9,7 +9,7 @@ import pytest
 
 from vlmtune.report.html import to_html
 from vlmtune.report.item_view import item_view
-from vlmtune.report.media import Thumbnails
+from vlmtune.report.media import data_uri
 from vlmtune.report.rankings import rankings
 from vlmtune.results.item_row import ItemRow
 from vlmtune.types import ImageRef
@@ -54,7 +54,7 @@ def test_an_image_that_a_run_does_not_show_has_no_rank_there():
         0,
         query((5, 4, 3), IMAGES[:3], TRUE[:3]),
         [[query((5, 4, 3), IMAGES[:3], TRUE[:3])], [query((9, 8, 7), IMAGES[2:], TRUE[2:])]],
-        Thumbnails(),
+        data_uri,
     )
     (made,) = view["ranked"]["queries"]
     listed = {
@@ -101,7 +101,7 @@ def test_the_page_lists_ranks_in_place_of_pairs(make_run):
     run = make_run("adapter")
     head = {"title": "crepe", "run": "adapter", "colour": 1, "against": "zero-shot"}
     group = {**head, "verdict": "won", "good": True, "total": 1}
-    group["items"] = [item_view(0, rows[1], [rows[:1], rows[1:]], Thumbnails())]
+    group["items"] = [item_view(0, rows[1], [rows[:1], rows[1:]], data_uri)]
     page = to_html([run], [group])
     (table,) = re.findall(r'<figure class="seen ranking.*?</figure>', page, re.DOTALL)
     text = " ".join(re.sub(r"<[^>]+>", " ", table).split())

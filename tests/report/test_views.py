@@ -29,16 +29,11 @@ def groups(*names, value=0.5, unit="fraction"):
     return {"metrics": dict.fromkeys(["accuracy", *names], metric)}
 
 
-def test_groups_become_bars_and_numbers_a_line(views_of):
+def test_groups_become_bars(views_of):
     (one,) = views_of(groups("accuracy/a", "accuracy/b", "accuracy/c"))
     (family,) = one["families"]
-    assert family["svg"] is None
     assert [line.label for line in family["chart"].lines] == ["a", "b", "c"]
     assert family["open"]
-    (one,) = views_of(groups("map/attributes=1", "map/attributes=2", "map/attributes=3"))
-    (family,) = one["families"]
-    assert family["chart"] is None
-    assert "attributes" in family["svg"]
     assert [row["metric"] for row in one["rows"]] == ["accuracy"]
 
 
@@ -97,24 +92,7 @@ def test_groups_of_groups_are_families_of_their_own():
     names = [f"acc/{kind}/{size}" for kind in ("swap", "atom") for size in (4, 5, 12)]
     parts, others = families([row(name) for name in names])
     assert [family.name for family in parts] == ["acc/swap", "acc/atom"]
-    assert parts[0].positions == (4.0, 5.0, 12.0)
-    assert parts[0].axis == ""
     assert others == ()
-
-
-@pytest.mark.parametrize(
-    ("groups", "positions", "axis"),
-    [
-        (["attributes=1", "attributes=2", "attributes=3"], (1.0, 2.0, 3.0), "attributes"),
-        (["-0.5", "0.5", "2"], (-0.5, 0.5, 2.0), ""),
-        (["n=1", "m=2", "n=3"], None, "n"),
-        (["1", "2", "many"], None, ""),
-        (["1 object", "2 objects", "3"], None, ""),
-    ],
-)
-def test_groups_that_are_numbers_make_an_axis(groups, positions, axis):
-    (family,), _ = families([row(f"map/{group}") for group in groups])
-    assert (family.positions, family.axis) == (positions, axis)
 
 
 def test_counts_and_ranks_form_no_family():

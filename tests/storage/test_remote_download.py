@@ -14,7 +14,7 @@ import pytest
 from tests.storage.conftest import FaultyServer
 from vlmtune.errors import UserError
 from vlmtune.storage.remote import download as downloads
-from vlmtune.storage.remote.address import Address, is_remote, join
+from vlmtune.storage.remote.address import Address, is_remote
 from vlmtune.storage.remote.download import DownloadError, Patience, check_content, download
 
 CONTENT = bytes(range(256)) * 300
@@ -141,13 +141,6 @@ def test_a_download_without_credentials_is_tried_once(part, monkeypatch, caplog)
     with pytest.raises(DownloadError, match=r"^cannot be read: NoCredentialsError \(Unable"):
         download(Address("locked://a"), "a.tar", part, len(CONTENT), CHECK, QUICK)
     assert "trying again" not in caplog.text
-
-
-def test_the_log_of_a_file_system_is_silent(monkeypatch):
-    library = logging.getLogger("fsspec")
-    monkeypatch.setattr(library, "level", logging.NOTSET)
-    downloads.file_system(Address("memory://shards-of-this-test"), 1.0)
-    assert not library.isEnabledFor(logging.ERROR)
 
 
 @pytest.mark.parametrize(
@@ -277,24 +270,6 @@ def test_a_missing_variable_is_named(monkeypatch):
     monkeypatch.delenv("NOWHERE", raising=False)
     with pytest.raises(UserError, match=r"variable NOWHERE for https://host/set, got none: set it"):
         _ = Address("https://user:$NOWHERE@host/set").url
-
-
-def test_paths_of_folders_are_not_remote():
-    assert not any(map(is_remote, ["", "a/b", "/a/b", "C:/a", "C:\\a", "a:b"]))
-    assert all(map(is_remote, ["s3://a", "gs://a", "hf://datasets/a/b", "https://a", "file:///a"]))
-
-
-@pytest.mark.parametrize(
-    ("folder", "path"),
-    [
-        ("bucket/set/", "bucket/set/x.tar"),
-        ("/mnt/set", "/mnt/set/x.tar"),
-        ("https://h/set/", "https://h/set/x.tar"),
-        ("https://h?key=1", "https://h/x.tar?key=1"),
-    ],
-)
-def test_join(folder, path):
-    assert join(folder, "x.tar") == path
 
 
 @pytest.mark.parametrize(("scheme", "package"), [("s3", "s3fs"), ("gs", "gcsfs")])

@@ -230,8 +230,3 @@ def test_what_a_killed_download_of_a_manifest_left_is_removed(server, tmp_path):
 def test_a_checksum_that_is_none_names_no_file(remote, sha256):
     with pytest.raises(UserError, match=r"^expected the sha256 of a in the manifest of http"):
         remote.file("a", 1, sha256)
-
-
-def test_a_file_is_for_reading_alone(remote, server, digest):
-    with pytest.raises(ValueError, match="not 'wb'"):
-        listed(remote, server, digest)[0].open("wb")

@@ -66,7 +66,7 @@ def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
 def test_validation_logs_the_objectives(model_folder, shards, tmp_path):
     trainer, _ = fit(probe(model_folder), shards, tmp_path, steps=3, val=True)
     logged = trainer.callback_metrics
-    assert {"val/InfoNCE", "val/loss"} <= logged.keys()
+    assert {"val/InfoNCE", "val/loss", "val/accuracy"} <= logged.keys()
     assert logged["val/loss"].isfinite()
 
 

@@ -10,8 +10,7 @@ does not matter; export and load change nothing.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Generic
+from typing import Annotated, Any, ClassVar, Generic, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -36,6 +35,8 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 """The probability with which a number is left out in training."""
 Decay = Annotated[float, Field(gt=0, le=1)]
 """The factor on the learning rate from a block of a tower to the block below."""
+Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""A factor on cosines."""
 TEXT_GROUPS, TEXT_GROUP = 4, 32  # groups of texts of similar length, and texts in each at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
 IMAGE_FEATURES = "backbone.encode_image(pixels, adapter.image_input)"
@@ -58,31 +59,19 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
     identity_at_init: ClassVar[bool] = True
     joint: ClassVar[bool] = False
 
-    @override
-    def check_arguments(self, arguments: Mapping[str, Any]) -> None:
-        if any(isinstance(value, Backbone) for value in arguments.values()):
-            name = type(self).__name__
-            use = f"adapter = {name}(), then adapter.attach(backbone)"
-            raise TypeError(f"expected options of {name}, got a backbone: use {use}")
-
     def attach(self, backbone: Backbone) -> None:
         """Makes the layers, in the backbone's widths. Called once, before training or loading."""
         for modality, spec in (("image", self.image_input), ("text", self.text_input)):
             reason = backbone.fits(spec, modality)
             if not reason:
                 continue
-            wanted = f"{spec.kind} of layer {spec.layer}"
             # A state is read by a tower, which runs the blocks after it.
-            needed: Ability = "image_tower" if modality == "image" else "text_tower"
-            if spec.kind == "pooled":
-                wanted, needed = "embeddings", "embeddings"
-            elif spec.kind == "tokens":
-                needed = "tokens"
-            choice = backbones_with(needed)
+            ability = {"pooled": "embeddings", "tokens": "tokens"}.get(spec.kind)
+            choice = backbones_with(cast(Ability, ability or f"{modality}_tower"))
             if backbone.fusion is not None:
                 choice += "; or the adapter Matching"
             raise UserError(
-                f"expected a backbone with {wanted} for {modality}s, got "
+                f"expected a backbone with {spec.kind} of layer {spec.layer} for {modality}s, got "
                 f"{type(backbone).__name__} ({reason}): choose {choice}"
             )
 
@@ -123,18 +112,15 @@ class DualAdapter(Adapter[ImageT, TextT]):
 
     gives_tokens: ClassVar[bool] = False
 
-    def __init__(self, learn_scale: bool = False, initial_scale: float | None = None) -> None:
+    def __init__(self, learn_scale: bool = False, initial_scale: Scale | None = None) -> None:
         super().__init__()
         self.learn_scale, self.initial_scale = learn_scale, initial_scale
 
     @override
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
-        if self.initial_scale is None:
-            log_scale = math.log(backbone.logit_scale)
-        else:
-            log_scale = log_of_scale(self.initial_scale)
-        self.log_scale = nn.Parameter(torch.tensor(log_scale), self.learn_scale)
+        scale = backbone.logit_scale if self.initial_scale is None else self.initial_scale
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), self.learn_scale)
         self.bias = nn.Parameter(torch.zeros(()), self.learn_scale)
 
     def embed_image(self, image: ImageT) -> Float[Tensor, "n d"]:
@@ -286,7 +272,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         if rows.device.type == "cpu" and not training:
             # A CPU is fastest where a chunk stays in its caches.
             memory = min(memory, CPU_CHUNK)
-        size = self._chunk_size(pair_bytes, memory)
+        size = self.chunk_size(pair_bytes, memory)
         scores = []
         held = 0  # bytes of activations that the backward pass needs
         for chunk_rows, chunk_columns in zip(rows.split(size), columns.split(size), strict=True):
@@ -308,12 +294,13 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         scores = []
         for pairs in order.split(counts.tolist()):
             single = image[rows[pairs[:1]]]
-            size = self._chunk_size(self.pair_bytes(single, text, False), self.memory)
+            size = self.chunk_size(self.pair_bytes(single, text, False), self.memory)
             for chunk in columns[pairs].split(size):
                 scores.append(self.score_pairs(single, text[chunk].trimmed()))
         return [torch.cat(scores)[order.argsort()]]
 
-    def _chunk_size(self, pair_bytes: int, memory: int) -> int:
+    def chunk_size(self, pair_bytes: int, memory: int) -> int:
+        """How many pairs of `pair_bytes` are scored at a time in so many bytes."""
         if self.chunk is not None:
             return self.chunk
         return max(1, memory // pair_bytes) if pair_bytes else 1024
@@ -333,10 +320,3 @@ def _gather(prepared: PreparedT, rows: Int[Tensor, "P"]) -> PreparedT:
 
 def _kind(spec: FeatureSpec) -> type[Features]:
     return Pooled if spec.kind == "pooled" else Tokens
-
-
-def log_of_scale(initial: float) -> float:
-    r"""Returns $\tau$ of an initial scale $e^{\tau}$, which must be above 0."""
-    if not 0 < initial < math.inf:
-        raise UserError(f"expected an initial scale above 0, got {initial}: set initial_scale")
-    return math.log(initial)

@@ -3,17 +3,19 @@
 In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of the towers.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 from jaxtyping import Float
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pooled
+
+Ratio = Annotated[float, Field(ge=0, lt=1)]
+"""How much of an embedding is learned."""
 
 
 class Bottleneck(DualAdapter[Pooled, Pooled]):
@@ -37,7 +39,7 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     Args:
         image: $\alpha$ of the images, in (0, 1); 0 leaves them as they are.
         text: $\alpha$ of the texts, likewise.
-        reduction: r.
+        reduction: r, d at most.
         options: Options of `DualAdapter`.
 
     Example:
@@ -46,13 +48,9 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     """
 
     def __init__(
-        self, image: float = 0.2, text: float = 0.0, reduction: PositiveInt = 4, **options: Any
+        self, image: Ratio = 0.2, text: Ratio = 0.0, reduction: PositiveInt = 4, **options: Any
     ) -> None:
         super().__init__(**options)
-        if not (0 <= image < 1 and 0 <= text < 1 and image + text > 0):
-            raise UserError(
-                f"expected ratios in [0, 1), one of them above 0, got {image=} and {text=}: set one"
-            )
         self.image_ratio = image
         self.text_ratio = text
         self.reduction = reduction
@@ -61,11 +59,6 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
     @override
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
-        if self.reduction > backbone.embed_dim:
-            raise UserError(
-                f"expected a reduction of at most {backbone.embed_dim}, the width of the "
-                f"embeddings, got {self.reduction}: lower it"
-            )
         if self.image_ratio:
             self.image = _layers(backbone.embed_dim, self.reduction)
         if self.text_ratio:
@@ -87,7 +80,7 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
 
 
 def _layers(width: int, reduction: int) -> nn.Sequential:
-    hidden = width // reduction
+    hidden = max(1, width // reduction)
     # Zero at the start, so that the untrained adapter changes nothing but lengths.
     last = nn.Linear(hidden, width, bias=False)
     nn.init.zeros_(last.weight)

@@ -34,7 +34,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
     Choose it where few parameters should reach all blocks of both towers.
 
     - Requirements: towers that run block by block; each step runs the towers that have prompts.
-    - Recommended: `init: a photo of a`; `text: false, coupled: false` is visual prompt tuning.
+    - Recommended: `init: a photo of a`; `text: false` is visual prompt tuning.
     - Relations: `ContextPrompts` has prompts before the first text block alone; `LoRA` changes
       weights.
     - Config: `--model.adapter deep_prompts`.
@@ -50,12 +50,12 @@ class DeepPrompts(DualAdapter[Features, Features]):
         depth: J; None for all blocks of the tower (of the shorter tower if coupled).
         image: Whether images have prompts.
         text: Whether texts have prompts.
-        coupled: Whether image prompts are computed from text prompts; needs both.
+        coupled: Whether image prompts are computed from text prompts, where there are both.
         init: Words whose first m embeddings $P_0$ starts as; None for random ones.
         options: Options of `DualAdapter`.
 
     Example:
-        >>> DeepPrompts(image=True, text=False, coupled=False).text_input.kind
+        >>> DeepPrompts(text=False).text_input.kind
         'pooled'
     """
 
@@ -72,18 +72,11 @@ class DeepPrompts(DualAdapter[Features, Features]):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if not (image or text):
-            raise UserError("expected prompts on a side, got none: set image or text to true")
-        if coupled and not (image and text):
-            raise UserError(
-                f"expected prompts on both sides to couple them, got {image=}, {text=}: "
-                "set coupled to false"
-            )
         if init is not None and not text:
             raise UserError("expected `text` prompts for `init`, got none: leave `init` out")
         self.length = length
         self.depth = depth
-        self.coupled = coupled
+        self.coupled = coupled and image and text
         self.init = init
         self.on_image = image
         self.on_text = text
@@ -107,7 +100,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         super().attach(backbone)
         self.special = backbone.text_special
         # Coupled prompts of a block need the same block in both towers.
-        fewest = min(tower.layers for tower in towers)
+        fewest = min((tower.layers for tower in towers), default=0)
         if self.depth is not None and self.depth > fewest:
             raise UserError(
                 f"expected prompts for at most {fewest} blocks, which is all, got {self.depth}: "
@@ -122,14 +115,12 @@ class DeepPrompts(DualAdapter[Features, Features]):
             if self.init is not None:
                 self._start_as(self.init)
         if self.on_image:
-            self._make_image_prompts(depth or self.image_tower.layers)
-
-    def _make_image_prompts(self, depth: int) -> None:
-        if not self.coupled:
-            self.image = nn.Parameter(self._random(depth, self.image_tower))
-            return
-        widths = (self.text_tower.width, self.image_tower.width)
-        self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(depth))
+            image_depth = depth or self.image_tower.layers
+            if self.coupled:
+                widths = (self.text_tower.width, self.image_tower.width)
+                self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(image_depth))
+            else:
+                self.image = nn.Parameter(self._random(image_depth, self.image_tower))
 
     def _random(self, depth: int, tower: Tower) -> Float[Tensor, "depth m w"]:
         return DEVIATION * torch.randn(depth, self.length, tower.width)
@@ -147,10 +138,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
         """The prompts of the images for each block."""
         if not self.coupled:
             return self.image
-        prompts = []
-        for layer, text_prompts in zip(self.coupling, self.text, strict=True):
-            prompts.append(layer(text_prompts))
-        return torch.stack(prompts)
+        pairs = zip(self.coupling, self.text, strict=True)
+        return torch.stack([layer(prompts) for layer, prompts in pairs])
 
     @override
     def embed_image(self, image: Features) -> Float[Tensor, "n d"]:

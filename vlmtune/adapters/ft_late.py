@@ -8,7 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import Dropout, DualAdapter
+from vlmtune.adapters.base import Dropout, DualAdapter, Scale
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
@@ -49,6 +49,10 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         image_layer: Layer of the image tokens, counted from the end.
         text_layer: Layer of the text tokens, counted from the end.
         initial_scale: $e^{\tau}$ at the start.
+
+    Example:
+        >>> FTLate().image_input
+        FeatureSpec(kind='tokens', layer=-2, frozen=True)
     """
 
     identity_at_init = False
@@ -62,7 +66,7 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         norm_first: bool = False,
         image_layer: int = -2,
         text_layer: int = -2,
-        initial_scale: float = 10.0,
+        initial_scale: Scale = 10.0,
     ) -> None:
         super().__init__(learn_scale=True, initial_scale=initial_scale)
         self.layers = layers

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import Decay, DualAdapter
+from vlmtune.adapters.base import Decay, DualAdapter, Scale
 from vlmtune.adapters.towers import (
     each_token,
     image_tower,
@@ -20,7 +20,6 @@ from vlmtune.adapters.towers import (
     unfreeze,
 )
 from vlmtune.backbones.base import Backbone
-from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 LIVE = FeatureSpec("pooled", frozen=False)
@@ -70,11 +69,9 @@ class FullFineTuning(DualAdapter[Features, Features]):
         decay: Decay | None = None,
         tokens: bool = False,
         learn_scale: bool = True,
-        initial_scale: float | None = None,
+        initial_scale: Scale | None = None,
     ) -> None:
         super().__init__(learn_scale, initial_scale)
-        if not (image or text):
-            raise UserError("expected a tower to train, got none: set image or text to true")
         self.trains_image, self.trains_text = image, text
         self.decay = decay
         self.gives_tokens = tokens  # type: ignore[misc]

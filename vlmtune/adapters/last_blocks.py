@@ -6,6 +6,7 @@ In: states before the trained blocks. Out: scores of all pairs. Never: new weigh
 from typing import Any
 
 from jaxtyping import Float
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -57,14 +58,13 @@ class LastBlocks(DualAdapter[Features, Features]):
     """
 
     def __init__(
-        self, image: int = 2, text: int = 2, decay: Decay | None = None, **options: Any
+        self,
+        image: NonNegativeInt = 2,
+        text: NonNegativeInt = 2,
+        decay: Decay | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
-        if min(image, text) < 0 or image + text == 0:
-            raise UserError(
-                f"expected numbers of blocks to train, got {image=} and {text=}: "
-                "set at least one of them above 0 and none below"
-            )
         self.counts = {"image": image, "text": text}
         self.decay = decay
         self.image_input = _spec(image)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, Scale
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import FeatureSpec, Pooled
 
@@ -35,7 +35,7 @@ class LinearProbe(DualAdapter[Pooled, Pooled]):
         initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
     """
 
-    def __init__(self, learn_scale: bool = True, initial_scale: float | None = None) -> None:
+    def __init__(self, learn_scale: bool = True, initial_scale: Scale | None = None) -> None:
         super().__init__(learn_scale, initial_scale)
         self.image_input = self.text_input = FeatureSpec("pooled")
 

@@ -72,8 +72,6 @@ class LoRA(DualAdapter[Pooled, Pooled]):
     ) -> None:
         super().__init__(**options)
         self.targets = ("query", "value") if targets is None else tuple(targets)
-        if not (image or text):
-            raise UserError("expected a tower to update, got none: set image or text to true")
         self.rank = rank
         self.alpha = alpha
         self.dropout = dropout

@@ -3,6 +3,7 @@
 In: image and text tokens. Out: a score of each chosen pair. Never: a change of the towers.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.adapters.base import log_of_scale
+from vlmtune.adapters.base import Scale
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import ClsOutputs
 from vlmtune.adapters.words import masked_mean, word_mask
@@ -60,7 +61,7 @@ class MMAdapter(FusedAdapter):
         'vlmtune.adapters.fusion_styles.albef.Albef'
     """
 
-    def __init__(self, cosine: bool = True, initial_scale: float = 10.0, **options: Any) -> None:
+    def __init__(self, cosine: bool = True, initial_scale: Scale = 10.0, **options: Any) -> None:
         super().__init__(**options)
         self.cosine = cosine
         self.initial_scale = initial_scale
@@ -69,7 +70,7 @@ class MMAdapter(FusedAdapter):
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
         if self.cosine:
-            self.log_scale = nn.Parameter(torch.tensor(log_of_scale(self.initial_scale)))
+            self.log_scale = nn.Parameter(torch.tensor(math.log(self.initial_scale)))
             self.bias = nn.Parameter(torch.zeros(()))
 
     @property

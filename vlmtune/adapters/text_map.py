@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, Scale
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import FeatureSpec, Pooled
 
@@ -42,7 +42,7 @@ class TextMap(DualAdapter[Pooled, Pooled]):
         'pooled'
     """
 
-    def __init__(self, learn_scale: bool = True, initial_scale: float | None = 1.0) -> None:
+    def __init__(self, learn_scale: bool = True, initial_scale: Scale | None = 1.0) -> None:
         super().__init__(learn_scale, initial_scale)
         self.image_input = self.text_input = FeatureSpec("pooled")
 

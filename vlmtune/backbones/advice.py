@@ -1,7 +1,6 @@
 """Which backbones there are, and which of them have an ability that an adapter needs.
 
 In: the plug-ins in configs/plugins/backbones. Out: their classes, and the advice of an error.
-Never: a list of its own; a backbone with a YAML there is known here.
 """
 
 import importlib
@@ -64,3 +63,19 @@ def backbones_with(ability: Ability, one_shape: bool = False) -> str:
             always.append(kind.__name__)
     *first, last = [*always, *sometimes]
     return f"{', '.join(first)} or {last}" if first else last
+
+
+def supported_types() -> dict[str, str]:
+    """Class path of the backbone for each model type of transformers, in alphabetical order.
+
+    Example:
+        >>> supported_types()["clip"]
+        'vlmtune.backbones.hf.hf_clip.HFCLIP'
+    """
+    paths = {}
+    for backbone in backbone_classes():
+        network = getattr(backbone, "kind", None)
+        config = getattr(network, "config_class", None)
+        if config is not None:
+            paths[config.model_type] = f"{backbone.__module__}.{backbone.__name__}"
+    return dict(sorted(paths.items()))

@@ -1,7 +1,6 @@
 """What a backbone is: a model that turns images and texts into features.
 
 In: pixels or captions, and a `FeatureSpec`. Out: `Pooled` or `Tokens`.
-Never: knowledge of the adapter that uses it.
 """
 
 from abc import ABC, abstractmethod
@@ -157,11 +156,7 @@ class Fusion(ABC):
         raise NotImplementedError
 
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
-        """Returns what the matching head reads of P prepared rows: the joint [CLS].
-
-        Raises:
-            UserError: The head reads no single state.
-        """
+        """Returns what the matching head reads of P prepared rows: the joint [CLS]."""
         raise UserError(
             f"expected a matching head that reads a [CLS] token, got {type(self).__name__}, whose "
             "head does not: probe its image tower, as with --layer patches-1"
@@ -236,16 +231,11 @@ class Backbone(Configured, nn.Module, ABC):
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         """Tokenizes and encodes captions; tokens are trimmed to the longest caption.
 
-        Raises:
-            UserError: A caption has no words.
+        A caption without words is a `UserError`.
         """
 
     def classify(self, embeddings: Float[Tensor, "n d"]) -> Float[Tensor, "n C"]:
-        """Scores the classes `labels` of n images by their pooled features, on the CPU.
-
-        Raises:
-            UserError: The model has no classifier.
-        """
+        """Scores the classes `labels` of n images by their pooled features, on the CPU."""
         raise UserError(f"expected a model with a classifier, got {self.title}: choose another")
 
     def too_long(self, texts: Sequence[str]) -> list[str]:
@@ -268,11 +258,7 @@ class Backbone(Configured, nn.Module, ABC):
             )
 
     def save(self, folder: Path) -> None:
-        """Writes the model with its present weights, as its library loads it.
-
-        Raises:
-            UserError: The backbone has no such form.
-        """
+        """Writes the model with its present weights, as its library loads it."""
         raise UserError(
             f"expected a backbone that open_clip or transformers loads, got {type(self).__name__}: "
             "export only the adapter"

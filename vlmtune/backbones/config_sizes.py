@@ -1,6 +1,6 @@
 """Sizes in the config of a model, checked before a library builds it.
 
-In: a config, and a network without memory. Out: nothing, or a `UserError`. Never: a built model.
+In: a config, and a network without memory. Out: nothing, or a `UserError`.
 """
 
 import re
@@ -14,29 +14,24 @@ from torch import nn
 
 from vlmtune.errors import UserError
 
-MODEL = {
+BOUNDS = {
     r".*(layers|depths?|repeats|blocks\w*|heads)": 1_000,
-    r"(.*_)?(image_size|img_size|input_size)": 4_096,
-    r".*(hidden_size|intermediate_size|width|_dim)": 65_536,
+    r"(.*_)?(image_size|img_size|input_size|crop_size)|size|height|(short|long)est_edge": 4_096,
+    r".*(hidden_size|intermediate_size|width|_dim|max_num_patches)": 65_536,
     r".*(context_length|position_embeddings|num_patches)": 1_048_576,
 }
-"""Names of sizes in the config of a model, and the largest that any model has."""
-PROCESSOR = {
-    r"size|crop_size|height|width|(short|long)est_edge|(input|image)_size": 4_096,
-    r"max_num_patches": 65_536,
-}
-"""Names of sizes in the config of an image processor, and the largest that any has."""
+"""Names of sizes in the config of a model or an image processor, and the largest of any model."""
 SPARE = 100_000_000  # values that fit into any memory, whatever the size of the weights
 
 
-def check_sizes(config: Any, bounds: dict[str, int], model: str) -> None:
+def check_sizes(config: Any, model: str) -> None:
     """Raises a `UserError` if a size is larger than that of any model.
 
     Example:
-        >>> check_sizes({"vision_config": {"num_hidden_layers": 12}}, MODEL, "a model")
+        >>> check_sizes({"vision_config": {"num_hidden_layers": 12}}, "a model")
     """
     for name, value in _numbers(config):
-        for pattern, bound in bounds.items():
+        for pattern, bound in BOUNDS.items():
             if value > bound and re.fullmatch(pattern, name):
                 raise UserError(
                     f"expected {name} of at most {bound:,} in the config of {model}, got "
@@ -45,13 +40,7 @@ def check_sizes(config: Any, bounds: dict[str, int], model: str) -> None:
 
 
 def check_weights_fill(build: Callable[[], nn.Module], files: list[Path], model: str) -> None:
-    """Raises a `UserError` if a model is far larger than the files of its weights.
-
-    Args:
-        build: Makes the network; it is called where tensors take no memory.
-        files: The files; without any, nothing is checked.
-        model: Its name, for the error.
-    """
+    """Raises a `UserError` if the network that `build` makes is far larger than its files."""
     if not files:
         return
     # Here tensors have shapes and no memory.

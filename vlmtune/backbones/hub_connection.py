@@ -1,7 +1,7 @@
 """Asks once whether the Hugging Face hub answers; its libraries would retry for over a minute.
 
 In: the name of a model. Out: a block in which they ask the hub, or only their cache if there is no
-answer. Never: a download.
+answer.
 """
 
 import contextlib

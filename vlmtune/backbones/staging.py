@@ -1,7 +1,6 @@
 """What towers of every library share: building, checking and running states.
 
 In: tokens, masks and towers. Out: states and features.
-Never: a library's own names; those stay in the modules of that library.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,17 +23,13 @@ def no_such_layer(spec: FeatureSpec, layers: int) -> str | None:
         'it has 3 layers: choose one of -3 to -1'
         >>> no_such_layer(FeatureSpec("state", -4), 3) is None
         True
-        >>> no_such_layer(FeatureSpec("tokens", -2), 1)
-        'it has 1 layer: choose -1'
     """
     if spec.kind not in ("tokens", "state"):
         return None
     lowest = -layers - (spec.kind == "state")
     if lowest <= spec.layer <= -1:
         return None
-    count = f"{layers} layers" if layers > 1 else f"{layers} layer"
-    choice = "-1" if lowest == -1 else f"one of {lowest} to -1"
-    return f"it has {count}: choose {choice}"
+    return f"it has {layers} layers: choose one of {lowest} to -1"
 
 
 def fits_fusion_alone(fusion: Fusion, spec: FeatureSpec, modality: str) -> str | None:
@@ -57,13 +52,8 @@ def state_after(tower: Tower, state: Tokens, layer: int) -> Tokens:
     return tower.run(state, 0, tower.layers + 1 + layer)
 
 
-def encode_with_tower(tower: TextTower, texts: Sequence[str], spec: FeatureSpec) -> Features:
-    """Encodes captions with a text tower; only the blocks up to `spec.layer` run."""
-    return encode_words(tower, tower.words(texts), spec)
-
-
 def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features:
-    """Encodes captions whose words are embedded already; see `encode_with_tower`."""
+    """Encodes captions whose words are embedded; only the blocks up to `spec.layer` run."""
     if spec.kind == "words":
         return words
     # Blocks after the wanted layer do not run.
@@ -128,12 +118,9 @@ def check_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) -
 def too_long(
     texts: Sequence[str], positions: int, mask: Callable[[list[str], int], Bool[Tensor, "n t"]]
 ) -> list[str]:
-    """Returns the captions of more than `positions` tokens.
+    """Returns the captions of more than `positions` tokens, special ones included.
 
-    Args:
-        texts: The captions.
-        positions: Tokens that a caption may have, special ones included.
-        mask: Gives the mask of the tokens of captions that are cut to a length.
+    `mask` gives the mask of the tokens of captions that are cut to a length.
     """
     # A token has at least one byte, besides two special ones and a blank before the first word.
     perhaps = [text for text in texts if len(text.encode()) + 3 > positions]

@@ -3,6 +3,7 @@
 In: a file. Out: its weights by name, or a `UserError`. Never: code of a pickle.
 """
 
+import pickle
 import re
 import warnings
 import zipfile
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, without_advice
 from vlmtune.storage.files import reading, regular
 
 SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
@@ -46,11 +47,9 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
         ...     read_state_dict(path)
         {'scale': tensor(1.)}
     """
-    state = content = _read(file)
-    if not isinstance(content, Mapping):
-        raise UserError(
-            f"expected a state dict in {file}, got {type(content).__name__}: save only the weights"
-        )
+    with reading(file, "weights", "check the path, or get the file again"):
+        load = load_file if regular(file).suffix == ".safetensors" else _read_pickle
+        state = content = dict(load(file))
     entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
     if entry is not None:
         state = content[entry]
@@ -72,12 +71,9 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
 
 def _weights(value: Any) -> bool:
     """Whether an entry of a checkpoint is a state dict; an optimizer's state is none."""
-    if not isinstance(value, Mapping) or not value:
+    if not isinstance(value, Mapping) or not all(isinstance(x, Tensor) for x in value.values()):
         return False
-    names_and_tensors = all(
-        isinstance(name, str) and isinstance(item, Tensor) for name, item in value.items()
-    )
-    return names_and_tensors and any("." in name for name in value)
+    return any("." in str(name) for name in value)
 
 
 def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -88,20 +84,8 @@ def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return state
 
 
-def _read(file: Path) -> Any:
-    with reading(file, "weights", "check the path, or get the file again"):
-        if regular(file).suffix == ".safetensors":
-            return load_file(file)
-        return read_pickle(file)
-
-
-def read_pickle(file: Path) -> Any:
-    """Reads what `torch.save` wrote, if it is tensors and plain values; no code runs.
-
-    Raises:
-        UserError: The file is damaged, is TorchScript, or holds objects of other classes.
-        OSError: There is no such file, or it cannot be opened.
-    """
+def _read_pickle(file: Path) -> Any:
+    """Reads what `torch.save` wrote, if it is tensors and plain values; no code runs."""
     # Only zip files, as torch writes them since 2020, can be mapped into memory.
     archive = zipfile.is_zipfile(file)
     if archive and is_torchscript(file):
@@ -112,16 +96,11 @@ def read_pickle(file: Path) -> Any:
         )
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=archive)
-    except OSError:
-        raise
-    except Exception as error:  # zip, pickle and torch raise errors of their own
+    except (pickle.UnpicklingError, RuntimeError) as error:
         # torch names the class that it refused to load.
         name = GLOBAL.search(str(error))
         if name is None:
-            raise UserError(
-                f"expected what torch.save writes in {file}, got a damaged file or another format "
-                f"({type(error).__name__}): get it again"
-            ) from error
+            raise ValueError(without_advice(error)) from error
         raise UserError(
             f"expected tensors and plain values in {file}, got an object of {name[1]}, which needs "
             "code of the file: if you trust the file, load it with torch.load(FILE, "

@@ -1,9 +1,8 @@
 """Image models of timm without texts: supervised, MAE, DINO and others.
 
-In: a model name, then images. Out: image features. Never: texts, or random weights unasked.
+In: a model name, then images. Out: image features. Never: random weights unasked.
 """
 
-import hashlib
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -24,14 +23,15 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.config_sizes import MODEL, PROCESSOR, check_sizes, check_weights_fill
+from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
 from vlmtune.backbones.hf.loading import HUB_ID
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.towers import EvaImageTower, TimmImageTower, plain_eva
+from vlmtune.backbones.open_clip.weights import check_weights
 from vlmtune.backbones.staging import gradients, no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
-from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
+from vlmtune.backbones.weight_checks import DTYPES, digest, file_facts, loaded_whole
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
@@ -57,15 +57,10 @@ class TimmImage(Backbone):
         precision: Type of the weights.
 
     Attributes:
-        model: The module of timm, without its classifier.
         labels: The classes of the classifier: those that the model's config names, ImageNet's
             WordNet ids for as many outputs as it has classes, or else numbers from "0" on. Empty
             without a classifier: for self-supervised weights, for weights from a file, whose
             classifier is left out, and for models that average two classifiers.
-
-    Raises:
-        UserError: There is no such model, tag or file, a name comes without weights, or the weights
-            do not fit.
 
     Example:
         >>> backbone = TimmImage("vit_tiny_patch16_224", "random")
@@ -83,7 +78,7 @@ class TimmImage(Backbone):
         precision: Literal["fp32", "bf16"] = "fp32",
     ) -> None:
         super().__init__()
-        self._dtype = check_precision(precision)
+        self._dtype = DTYPES[precision]
         self.random_weights = pretrained == RANDOM
         network, self._classifier, self.weights_file = _load(model, pretrained)
         if self._classifier is not None:
@@ -188,30 +183,29 @@ def _load(
     # Names from the hub or a folder have a scheme, and bring their weights.
     built_in = parse_model_name(name)[0] is None
     file = None if pretrained in (None, RANDOM) else Path(str(pretrained)).expanduser()
-    _check(model, name, pretrained, file, built_in)
-    try:
+    if built_in and pretrained is None:
+        _check_tag(name)
+    if pretrained is not None and not built_in:
+        raise UserError(
+            f"expected no pretrained for {model}, which has its own weights, got {pretrained!r}: "
+            "leave it out"
+        )
+    with loaded_whole(f"weights of {model}"):
         if name.startswith(f"{LOCAL}:"):
             _check_sizes(Path(name.removeprefix(f"{LOCAL}:")), name)
         asks_hub = pretrained is None and not name.startswith(LOCAL)
         with hub_or_cache(model) if asks_hub else nullcontext():
             network: Any = timm.create_model(name, pretrained=pretrained is None)
         classifier = take_classifier(network)
-    except UserError:
-        raise
-    except Exception as error:  # timm raises anything from RuntimeError to HTTP errors
-        raise not_loaded(f"weights of {model}", error) from error
     if file is None:
         return network, classifier, None
     _fill(network, file, name)
-    with file.open("rb") as opened:
-        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-    return network, None, {"file": file.name, "sha256": sha256, "architecture": name}
+    return network, None, file_facts(file, name)
 
 
 def _check_sizes(folder: Path, name: str) -> None:
     config = read_json(folder / "config.json", "the config of a model of timm", shape=dict)
-    check_sizes(config, MODEL, str(folder))
-    check_sizes(config.get("pretrained_cfg"), PROCESSOR, str(folder))
+    check_sizes(config, str(folder))
 
     def build() -> nn.Module:
         return timm.create_model(name)
@@ -235,28 +229,14 @@ def _located(model: str) -> str:
     return f"{LOCAL}:{folder}"
 
 
-def _check(
-    model: str, name: str, pretrained: str | None, file: Path | None, built_in: bool
-) -> None:
-    if not built_in:
-        if pretrained is not None:
-            raise UserError(
-                f"expected no pretrained for {model}, which has its own weights, got "
-                f"{pretrained!r}: leave it out"
-            )
-        return
+def _check_tag(name: str) -> None:
+    """Raises a `UserError` for a name without the tag of its weights."""
     architecture, _, tag = name.partition(".")
     tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{architecture}.*")]
-    if pretrained is None and tag not in tags:
+    if tag not in tags:
         raise UserError(
-            f"expected the tag of weights of {architecture}, as in {architecture}."
-            f"{tags[0] if tags else 'TAG'}, got {name!r}: add one of {', '.join(tags) or 'none'}, "
-            "or set pretrained to a file or to random"
-        )
-    if file is not None and not (file.suffix in SUFFIXES and file.is_file()):
-        raise UserError(
-            f"expected a weights file ({', '.join(SUFFIXES)}) or random, got {pretrained!r}: "
-            "correct the path"
+            f"expected the tag of weights of {architecture} after a dot, got {name!r}: add one of "
+            f"{', '.join(tags) or 'none'}, or set pretrained to a file or to random"
         )
 
 
@@ -272,16 +252,5 @@ def _fill(network: Any, file: Path, name: str) -> None:
         classifiers = (classifiers,)
     dropped = tuple(f"{part}." for part in classifiers)
     state = {name: value for name, value in state.items() if not name.startswith(dropped)}
-    wanted = network.state_dict()
-    # First names, then shapes: a missing weight has no shape to compare.
-    wrong = sorted(wanted.keys() ^ state.keys()) or sorted(
-        key for key in wanted if wanted[key].shape != state[key].shape
-    )
-    if wrong:
-        raise UserError(
-            f"expected the weights of {name} in {file}, got other names or sizes at {len(wrong)} "
-            f"places, first {wrong[0]}: name the architecture of these weights, or save only the "
-            "image encoder"
-        )
-    # All names and sizes were compared above.
+    check_weights(network, state, file, name)
     network.load_state_dict(state)

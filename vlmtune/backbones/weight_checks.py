@@ -1,18 +1,23 @@
 """Names loaded weights by their digest, and reports weights that do not load.
 
-In: a model, its name, or an error. Out: its digest, whether it is OpenAI's, or a `UserError`.
+In: a model, a file or an error. Out: a digest, or a `UserError`.
 """
 
 import hashlib
 import json
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vlmtune.errors import UserError, without_advice
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+"""The type of weights of each precision."""
 
 
 def digest(described: Any, model: nn.Module) -> str:
@@ -52,18 +57,19 @@ def named_openai(name: str) -> bool:
     return "openai" in parts[-1]
 
 
-def check_precision(precision: str) -> torch.dtype:
-    """Returns the type of weights of a precision, "fp32" or "bf16"."""
-    if precision not in ("fp32", "bf16"):
-        raise UserError(f"expected precision fp32 or bf16, got {precision!r}: choose one")
-    return torch.bfloat16 if precision == "bf16" else torch.float32
+def sha256(path: Path) -> str:
+    """Returns the checksum of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_facts(file: Path, architecture: str) -> dict[str, str]:
+    """Returns what a report says of weights that come from a file."""
+    return {"file": file.name, "sha256": sha256(file), "architecture": architecture}
 
 
 def check_finite(state: Mapping[str, Tensor], fix: str) -> None:
-    """Refuses weights that are NaN or infinite.
-
-    Raises:
-        UserError: A weight is; the error names the first such tensor.
+    """Raises a `UserError` that names the first tensor with NaN or infinity.
 
     Example:
         >>> check_finite({"a": torch.ones(2)}, "train again")
@@ -74,16 +80,19 @@ def check_finite(state: Mapping[str, Tensor], fix: str) -> None:
             raise UserError(f"expected finite weights, got NaN or infinity in {name!r}: {fix}")
 
 
-def not_loaded(parts: str, error: Exception) -> UserError:
-    """The error for parts of a model that a library failed to load, whatever it raised."""
-    if "trust_remote_code" in str(error):
-        return UserError(
-            f"expected {parts}, got a folder whose files name Python code of its author, which "
-            "vlmtune never runs: read that code, then remove auto_map from a local copy"
-        )
-    text = without_advice(error)
-    reason = textwrap.shorten(text, 300, placeholder=" …") or type(error).__name__
-    return UserError(
-        f"expected {parts}, got {type(error).__name__}: {reason}: "
-        "check the name, the files and, for hub models, the network"
-    )
+@contextmanager
+def loaded_whole(parts: str) -> Iterator[None]:
+    """Turns whatever a library raises while it loads `parts` into one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # libraries raise anything from AssertionError to HTTP errors
+        text = without_advice(error)
+        reason = textwrap.shorten(text, 300, placeholder=" …") or type(error).__name__
+        got = f"{type(error).__name__}: {reason}"
+        advice = "check the name, the files and, for hub models, the network"
+        if "trust_remote_code" in text:
+            got = "Python code of its author, which vlmtune never runs"
+            advice = "read that code, then remove auto_map and trust_remote_code from a local copy"
+        raise UserError(f"expected {parts}, got {got}: {advice}") from error

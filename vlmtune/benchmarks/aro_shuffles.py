@@ -66,15 +66,11 @@ def normalised(caption: str) -> str:
 
 
 def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str]:
-    """Shuffles a caption in four ways.
+    """Shuffles a caption in four ways; a shuffle may give the caption back.
 
     In this order: nouns among themselves and adjectives among themselves; all other words among
-    themselves; the words within each of the consecutive trigrams; the trigrams. Words are joined
-    by single spaces. A shuffle may give the caption back. The same caption and seed give the same
-    shuffles, whatever was shuffled before.
-
-    Raises:
-        UserError: The tagger does not return one tag a word.
+    themselves; the words within each of the consecutive trigrams; the trigrams. The same caption
+    and seed give the same shuffles, whatever was shuffled before.
 
     Example:
         >>> class Last:
@@ -92,20 +88,14 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
             f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: return one a word"
         )
     rng = random.Random(f"{seed}\n{caption}")
-    nouns, adjectives, others = [], [], []
-    for position, tag in enumerate(tags):
-        if tag in NOUNS:
-            nouns.append(position)
-        elif tag == "ADJ":
-            adjectives.append(position)
-        else:
-            others.append(position)
+    nouns = [i for i, tag in enumerate(tags) if tag in NOUNS]
+    adjectives = [i for i, tag in enumerate(tags) if tag == "ADJ"]
+    others = [i for i, tag in enumerate(tags) if tag not in (*NOUNS, "ADJ")]
     trigrams = [split[i : i + 3] for i in range(0, len(split), 3)]
     first = _shuffled(_shuffled(split, nouns, rng), adjectives, rng)
     second = _shuffled(split, others, rng)
-    third = chain.from_iterable(rng.sample(trigram, len(trigram)) for trigram in trigrams)
-    # Drawn before the last shuffle is: the order of draws is part of the file's definition.
-    third = list(third)
+    # A list, so that it is drawn before the last shuffle: the order of draws defines the file.
+    third = [word for trigram in trigrams for word in rng.sample(trigram, len(trigram))]
     fourth = chain.from_iterable(rng.sample(trigrams, len(trigrams)))
     return " ".join(first), " ".join(second), " ".join(third), " ".join(fourth)
 
@@ -113,13 +103,9 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
 def write_shuffles(
     annotations: Path, output: Path, tagger: Tagger | str | None = None, seed: int = 0
 ) -> None:
-    """Shuffles all captions of a file and writes the shuffles atomically.
+    """Shuffles all captions of the file `annotations` and writes the shuffles atomically.
 
-    Args:
-        annotations: The file of captions.
-        output: The file to write.
-        tagger: Tags the words; a name is one of spaCy's models, None the tagger of vlmtune.
-        seed: Seeds the shuffles.
+    A tagger's name is one of spaCy's models; None is the tagger of vlmtune.
     """
     if not isinstance(tagger, Tagger):
         tagger = LexiconTagger() if tagger is None else SpacyTagger(tagger)
@@ -141,16 +127,14 @@ def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list
     """Reads the shuffles of the `count` captions of the caption file `annotations`."""
     layout = "shuffles as `vlmtune shuffles` writes them"
     content: Shuffles = read_json(path, layout, "write them again", Shuffles)
-    if content["annotations"] != _digest(Path(annotations).read_bytes()):
-        raise UserError(
-            f"expected shuffles of {annotations} in {path}, got those of other captions: "
-            "write them again"
-        )
     shuffles = content["shuffles"]
-    if len(shuffles) != count or content["sha256"] != _digest(_bytes(shuffles)):
+    of_captions = content["annotations"] == _digest(Path(annotations).read_bytes())
+    whole = len(shuffles) == count and content["sha256"] == _digest(_bytes(shuffles))
+    if not (of_captions and whole):
+        came = "a damaged file" if of_captions else "the shuffles of other captions"
         raise UserError(
-            f"expected four shuffles for each of {count} captions in {path}, got a damaged file: "
-            "write them again"
+            f"expected four shuffles for each of the {count} captions of {annotations} in {path}, "
+            f"got {came}: write them again"
         )
     return shuffles
 

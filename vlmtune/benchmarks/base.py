@@ -10,22 +10,13 @@ import inspect
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    TypeVar,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, ClassVar, Generic, Literal, TypeVar, dataclass_transform, get_type_hints
 
 from jaxtyping import Float, Int
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
 from vlmtune.benchmarks.files import Row, check_chosen, read_rows
@@ -65,7 +56,7 @@ class Benchmark(Configured, ABC, Generic[I]):
     """
 
     name: str = field(default="", kw_only=True)
-    limit: int | None = field(default=None, kw_only=True)
+    limit: PositiveInt | None = field(default=None, kw_only=True)
     # Files are often sorted by subset, so the first items would stand for one subset alone.
     seed: int | None = field(default=0, kw_only=True)
 
@@ -96,29 +87,23 @@ class Benchmark(Configured, ABC, Generic[I]):
         super().__init_subclass__(**kwargs)
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise UserError(f"expected a limit of at least 1, got {self.limit}: leave it out")
-        for option, known in self.subsets_of.items():
-            values = getattr(self, option)
+        hints = get_type_hints(type(self), include_extras=True)
+        for option in fields(self):
+            value = getattr(self, option.name)
+            # A misspelt convention would count by the other one, and nobody would see it.
+            if isinstance(value, str | int | float | list | tuple):
+                _check_option(option.name, value, hints[option.name])
+        for name, known in self.subsets_of.items():
+            values = getattr(self, name)
             if values is not None:
-                check_chosen(option, values, known)
-        # A misspelt convention would count by the other one, and nobody would see it.
-        for name, hint in get_type_hints(type(self)).items():
-            if get_origin(hint) is Literal and getattr(self, name) not in get_args(hint):
-                raise UserError(
-                    f"expected {name} of {self.name} out of {list(get_args(hint))}, got "
-                    f"{getattr(self, name)!r}: name one of them"
-                )
+                check_chosen(name, values, known)
 
     # -- what a benchmark and its rule define --------------------------------------------------
 
     @classmethod
     @abstractmethod
     def fixture(cls, folder: Path) -> "Benchmark[I]":
-        """Writes about three items with tiny images into `folder`; returns the benchmark of them.
-
-        Contract tests run on it, so the files have the real layout.
-        """
+        """Writes about three items in the real layout; contract tests run on the benchmark."""
 
     @abstractmethod
     def read(self) -> Sequence[Any]:
@@ -223,14 +208,9 @@ def gallery(
     shown: int = SHOWN,
     apart: bool = False,
 ) -> tuple[Example, ...]:
-    """The first right and the first wrong items, each of another key.
+    """Shows the first right and the first wrong items, `shown` each, no two of them of one key.
 
-    Args:
-        right: Whether each item is right; None leaves it out.
-        key: Items of one key count as alike.
-        example: Shows an item.
-        shown: How many right and how many wrong ones.
-        apart: Whether no key may be among both the right and the wrong ones.
+    An item whose `right` is None is left out. With `apart` no key is both right and wrong.
 
     Example:
         >>> show = lambda i: Example(str(i), (), (), (), i != 1)
@@ -255,17 +235,20 @@ def gallery(
 def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
     """Raises `UserError` that counts the image files that are missing or empty; names the first.
 
-    An interrupted download leaves empty files. Each file is looked up once and none is opened: that
-    would take minutes for many, and bytes after the end of a JPEG or PNG do no harm. Encoding
-    reports a file that is damaged inside.
+    Files are looked up and not opened, which would take minutes. Encoding reports damaged ones.
     """
     paths = dict.fromkeys(image.path for image in images)
-    sizes = [(path, _size(path)) for path in paths]
+    missing, empty = [], []  # an interrupted download leaves empty files
+    for path in paths:
+        size = _size(path)
+        if size is None:
+            missing.append(path)
+        elif size == 0:
+            empty.append(path)
     faults = []
-    for fault, bad_size in (("missing", None), ("empty files", 0)):
-        wrong = [str(path) for path, size in sizes if size == bad_size]
+    for fault, wrong in (("missing", missing), ("empty files", empty)):
         if wrong:
-            faults.append(f"{len(wrong)} are {fault}, first {wrong[0]!r}")
+            faults.append(f"{len(wrong)} are {fault}, first {str(wrong[0])!r}")
     if faults:
         raise UserError(
             f"expected {len(paths)} images for {benchmark.name}, {' and '.join(faults)}: "
@@ -276,6 +259,14 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
 def files_from(benchmark: Benchmark[Any]) -> str:
     """What to do where files of a benchmark are missing or damaged."""
     return f"get them from {benchmark.source}" if benchmark.source else "download them again"
+
+
+def _check_option(name: str, value: Any, hint: Any) -> None:
+    try:
+        TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].replace("Input should", "it should")
+        raise UserError(f"expected a valid {name}, got {value!r}: {message}") from None
 
 
 def _size(path: Path) -> int | None:

@@ -1,77 +1,70 @@
 """What answers and captions give away without an image: the mode of answers, and an n-gram model.
 
-In: items with the true candidate first, and which image each is about. Out: each item's credit.
-Never: an image.
-
-Both are counted on one half of the images and measured on the other.
+In: items with their answers, and which image each is about. Out: accuracies. Never: an image.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem
 from vlmtune.language.ngram import NGram
+from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.metrics.multiple_choice import choice_credit
-
-Scores = Callable[[int], Sequence[float]]  # of the candidates of an item, by its number
-
-
-def mode_credit(
-    groups: Sequence[str], answers: Sequence[Sequence[str]], clusters: Int[Tensor, "n"]
-) -> Float[Tensor, "n"] | None:
-    """Credit for taking the answer that is true most often within the group of an item.
-
-    Args:
-        groups: The group of each item, such as the question's type.
-        answers: The answers of each item, the true one first.
-        clusters: The image of each item; None is returned where all have one.
-
-    Example:
-        >>> images = torch.tensor([0, 1, 2])
-        >>> mode_credit("aaa", [("yes", "no"), ("yes", "no"), ("no", "yes")], images).tolist()
-        [1.0, 0.5, 0.0]
-    """
-
-    def fitted(seen: Sequence[int]) -> Scores:
-        counts = Counter((groups[i], answers[i][0]) for i in seen)
-        return lambda i: [float(counts[groups[i], answer]) for answer in answers[i]]
-
-    return _credit(fitted, clusters)
+from vlmtune.results.metric_value import MetricValue
 
 
-def n_gram_credit(
-    candidates: Sequence[Sequence[str]], clusters: Int[Tensor, "n"]
-) -> Float[Tensor, "n"] | None:
-    """Credit for taking the candidate that a trigram model of true candidates finds likeliest.
+@dataclass(frozen=True)
+class AnsweredItem(ChoiceItem):
+    """An item; `answers` are those of its candidates, the true one first."""
+
+    answers: tuple[str, ...] = ()
+
+
+def blind_accuracies(
+    items: Sequence[AnsweredItem],
+    groups: Mapping[str, Sequence[str]],
+    clusters: Int[Tensor, "n"],
+    chance: float,
+) -> dict[str, MetricValue]:
+    """Accuracies without an image, counted on one half of the images and measured on the other.
+
+    `<kind>_mode_accuracy` takes the answer that is true most often within the item's group;
+    `n_gram_accuracy` the candidate that a trigram model of true candidates finds likeliest. Answers
+    that tie share the credit.
 
     Args:
-        candidates: The texts of each item, the true one first.
-        clusters: The image of each item; None is returned where all have one.
+        items: The n items.
+        groups: Of each kind of group, such as the question's type, the group of each item.
+        clusters: The image of each item; nothing is returned where all have one.
+        chance: What random answers reach.
     """
-
-    def fitted(seen: Sequence[int]) -> Scores:
-        model = NGram().fit(candidates[i][0] for i in seen)
-        return lambda i: [model.log_probability(text) for text in candidates[i]]
-
-    return _credit(fitted, clusters)
-
-
-def _credit(
-    fitted: Callable[[Sequence[int]], Scores], clusters: Int[Tensor, "n"]
-) -> Float[Tensor, "n"] | None:
-    """The credit of each item by scores that are fitted on the other half of the images."""
     # Halves of the images: answers about one image are not independent.
     is_odd = clusters % 2 == 1
-    even, odd = (~is_odd).nonzero()[:, 0].tolist(), is_odd.nonzero()[:, 0].tolist()
-    if not even or not odd:
-        return None
-    credit = torch.zeros(len(clusters), dtype=torch.float64)
-    for half, other in ((even, odd), (odd, even)):
-        scores = fitted(other)
-        for i in half:
-            values = torch.tensor([scores(i)], dtype=torch.float64)
-            credit[i] = choice_credit(values, "random")[0]
-    return credit
+    if not is_odd.any():
+        return {}
+    names = [*(f"{kind}_mode_accuracy" for kind in groups), "n_gram_accuracy"]
+    credits = {name: torch.zeros(len(items), dtype=torch.float64) for name in names}
+    for half in (is_odd, ~is_odd):
+        seen = half.nonzero()[:, 0].tolist()
+        model = NGram().fit(items[i].candidates[0] for i in seen)
+        counts: Counter[tuple[str, str, str]] = Counter()
+        for kind, group in groups.items():
+            counts.update((kind, group[i], items[i].answers[0]) for i in seen)
+        for i in (~half).nonzero()[:, 0].tolist():
+            item = items[i]
+            for kind, group in groups.items():
+                times = [float(counts[kind, group[i], answer]) for answer in item.answers]
+                credits[f"{kind}_mode_accuracy"][i] = _credit(times)
+            likelihoods = [model.log_probability(text) for text in item.candidates]
+            credits["n_gram_accuracy"][i] = _credit(likelihoods)
+    return {name: cluster_robust_mean(credit, clusters, chance) for name, credit in credits.items()}
+
+
+def _credit(scores: Sequence[float]) -> float:
+    values = torch.tensor([scores], dtype=torch.float64)
+    return float(choice_credit(values, "random")[0])

@@ -8,25 +8,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from string import Formatter
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from vlmtune.benchmarks.files import SUFFIXES, file_error
+from vlmtune.benchmarks.files import SUFFIXES, Text
 from vlmtune.errors import UserError
-from vlmtune.storage.files import check_shape, read_json
+from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 LAYOUT = "JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"
 LATE = 1.0  # seconds that a boundary may lie after the last frame
 
 
-class Timed(TypedDict):
+class _Boundary(TypedDict):
     """A boundary of a video in the file."""
 
     timestamp: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+    subject: str
+    status_before: Text
+    status_after: Text
 
 
 @dataclass(frozen=True)
@@ -39,27 +41,17 @@ class CaptionedBoundary:
     after: str
 
 
-def read_boundaries(path: Path, before: str, after: str) -> list[CaptionedBoundary]:
-    """Reads all boundaries in the order of the file; `before` and `after` are templates."""
-    content = read_json(path, LAYOUT)
-    check_shape(content, dict[str, list[Timed]], path, LAYOUT)
+def read_boundaries(path: Path) -> list[CaptionedBoundary]:
+    """Reads all boundaries in the order of the file."""
     boundaries = []
-    for video, rows in content.items():
-        for i, row in enumerate(rows):
-            captions = [_fill(template, row) for template in (before, after)]
-            if not all(captions):
-                came = f"no caption of boundary {i} of {video!r} (see `before` and `after`)"
-                raise file_error(path, LAYOUT, came)
+    for video, rows in read_json(path, LAYOUT, shape=dict[str, list[_Boundary]]).items():
+        for row in rows:
+            captions = []
+            for status in (row["status_before"], row["status_after"]):
+                words = f"{row['subject']} {status}".split()
+                captions.append(" ".join(words))
             boundaries.append(CaptionedBoundary(video, float(row["timestamp"]), *captions))
     return boundaries
-
-
-def _fill(template: str, row: dict[str, Any]) -> str:
-    """A template with the fields of a boundary; "" where the boundary lacks one."""
-    names = [field for _, field, _, _ in Formatter().parse(template) if field]
-    if not all(isinstance(row.get(name), str) for name in names):
-        return ""
-    return " ".join(template.format_map(row).split())
 
 
 def read_frames(

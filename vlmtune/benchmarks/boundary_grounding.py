@@ -18,15 +18,12 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import PositiveFloat
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, Convention, gallery
-from vlmtune.benchmarks.boundary_files import (
-    CaptionedBoundary,
-    read_boundaries,
-    read_frames,
-)
+from vlmtune.benchmarks.boundary_files import CaptionedBoundary, read_boundaries, read_frames
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number, numbered
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
@@ -81,8 +78,8 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     frames a second `accuracy@0.1` cannot reach 1. Of boundaries of one video with the same
     captions, which a model cannot tell apart, any is right for each. Intervals count videos.
 
-    The paper names neither its split nor its wording, so both are options. Its thresholds come from
-    GEB+, whose script reports the F1 of several predictions, as many as it draws at random for a
+    The paper names neither its split nor its wording; a caption is the subject and its status, "a
+    man is still". Its thresholds come from GEB+, whose script reports the F1 of several predictions, as many as it draws at random for a
     whole run; with one prediction, as here, that is the accuracy.
 
     Conventions differ in ties: of candidates that score best, "strict" takes the farthest from the
@@ -92,9 +89,6 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         path: GEB+'s annotations of one split.
         frames: The folder with a folder of frames for each video.
         fps: Frames a second; frame k (from 0) is at k / fps.
-        before: Template of T1; it may name subject, status_before, status_after, action_of_cause
-            and label.
-        after: Template of T2.
     """
 
     primary_metric: ClassVar[str] = "mean_accuracy"
@@ -104,9 +98,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
 
     path: str
     frames: str
-    fps: float = 5.0
-    before: str = "{subject} {status_before}"
-    after: str = "{subject} {status_after}"
+    fps: PositiveFloat = 5.0
     convention: Convention = "strict"
 
     @override
@@ -129,7 +121,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
 
     @override
     def read(self) -> list[BoundaryQuery]:
-        boundaries = read_boundaries(Path(self.path), self.before, self.after)
+        boundaries = read_boundaries(Path(self.path))
         # A model cannot tell apart boundaries of one video with the same captions.
         times: dict[tuple[str, str, str], list[float]] = {}
         for event in boundaries:

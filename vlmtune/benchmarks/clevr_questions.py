@@ -10,7 +10,6 @@ Files of `vlmtune build questions` have the same keys. Source: Johnson et al. 20
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -19,10 +18,9 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.blind_baselines import mode_credit, n_gram_credit
+from vlmtune.benchmarks.blind_baselines import AnsweredItem, blind_accuracies
 from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
-from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, ChoiceItems, MultipleChoice
-from vlmtune.metrics.cluster_robust import cluster_robust_mean
+from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
 from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
@@ -62,13 +60,6 @@ class _File(TypedDict):
     questions: list[_Row]
 
 
-@dataclass(frozen=True)
-class QuestionItem(ChoiceItem):
-    """An item; `answers` are those of its candidates, the true one first."""
-
-    answers: tuple[str, ...] = ()
-
-
 class ClevrQuestions(MultipleChoice):
     """How often a question with its true answer scores higher than with any other answer.
 
@@ -79,8 +70,7 @@ class ClevrQuestions(MultipleChoice):
     - `accuracy`: over all questions; `accuracy/<type>` and `macro_accuracy` over the types.
     - `type_mode_accuracy`: what the most frequent answer of a type reaches without the image (the
       paper's Q-type mode), and `n_gram_accuracy`, what a trigram model of questions with their true
-      answers reaches. Both are counted on one half of the images and measured on the other; ties
-      share the credit.
+      answers reaches; see `blind_baselines`.
 
     Args:
         path: The questions.
@@ -122,7 +112,7 @@ class ClevrQuestions(MultipleChoice):
         return cls(path, str(folder))
 
     @override
-    def read(self) -> list[QuestionItem]:
+    def read(self) -> list[AnsweredItem]:
         content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
         items = []
         for number, row in enumerate(content["questions"]):
@@ -136,32 +126,20 @@ class ClevrQuestions(MultipleChoice):
                 items.append(self._item(row, str(kind)))
         return items
 
-    def _item(self, row: _Row, kind: str) -> QuestionItem:
+    def _item(self, row: _Row, kind: str) -> AnsweredItem:
         true = row["answer"]
-        false = [answer for answer in ANSWERS[kind] if answer != true]
-        answers = (true, *false)
+        answers = (true, *(answer for answer in ANSWERS[kind] if answer != true))
+        # A question may hold braces, so the prompt is not formatted as a whole.
         before, _, after = self.prompt.replace("{question}", row["question"]).partition("{answer}")
         candidates = tuple(f"{before}{answer}{after}" for answer in answers)
         image = ImageRef(Path(self.images, row["image_filename"]))
-        return QuestionItem(image, candidates, kind, answers=answers)
-
-    @override
-    def arrange(self, items: Sequence[ChoiceItem]) -> ChoiceItems:
-        self._questions = [item for item in items if isinstance(item, QuestionItem)]
-        return super().arrange(items)
+        return AnsweredItem(image, candidates, kind, answers=answers)
 
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         result = super().evaluate(scores)
-        items = self._questions
-        clusters = self.items.clusters
+        kept: Any = self.items.kept
+        types = {"type": [item.group for item in kept]}
         chance = float(self.items.chance().mean())
-        types = [item.group for item in items]
-        answers = [item.answers for item in items]
-        mode = mode_credit(types, answers, clusters)
-        n_gram = n_gram_credit([item.candidates for item in items], clusters)
-        for name, credit in (("type_mode", mode), ("n_gram", n_gram)):
-            if credit is not None:
-                metric = cluster_robust_mean(credit, clusters, chance)
-                result.metrics[f"{name}_accuracy"] = metric
+        result.metrics.update(blind_accuracies(kept, types, self.items.clusters, chance))
         return result

@@ -9,20 +9,18 @@ that a model writes. Source of questions and properties: Johnson et al. 2017, se
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, NotRequired
+from typing import Any, ClassVar, NotRequired
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.blind_baselines import mode_credit, n_gram_credit
+from vlmtune.benchmarks.blind_baselines import AnsweredItem, blind_accuracies
 from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
-from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, ChoiceItems, MultipleChoice
+from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
-from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
@@ -59,10 +57,9 @@ class _File(TypedDict):
 
 
 @dataclass(frozen=True)
-class Statement(ChoiceItem):
-    """An item; `properties` are (name, value) of its program, `answers` the true and the false."""
+class Statement(AnsweredItem):
+    """An item; `properties` are (name, value) of its program."""
 
-    answers: tuple[str, str] = ("", "")
     properties: tuple[tuple[str, str], ...] = ()
 
 
@@ -78,9 +75,8 @@ class ClevrStatements(MultipleChoice):
       `/relative=one_hop` is a structure without the questions that they answer.
     - `type_mode_accuracy`: what the more frequent answer of a type reaches without the image (the
       paper's Q-type mode), `family_mode_accuracy` the same of a family, and `n_gram_accuracy`, what
-      a trigram model of true statements reaches. All are counted on one half of the images and
-      measured on the other; a tie has half a credit. Chance is 1/2: what lies above can be solved
-      without looking.
+      a trigram model of true statements reaches; see `blind_baselines`. What lies above the chance
+      of 1/2 can be solved without looking.
 
     Args:
         path: The file that `vlmtune build questions` writes.
@@ -129,17 +125,13 @@ class ClevrStatements(MultipleChoice):
         ]
 
     @override
-    def arrange(self, items: Sequence[ChoiceItem]) -> ChoiceItems:
-        self._statements = [item for item in items if isinstance(item, Statement)]
-        return super().arrange(items)
-
-    @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         result = super().evaluate(scores)
+        kept: Any = self.items.kept
         clusters = self.items.clusters
         outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
         rows: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for number, item in enumerate(self._statements):
+        for number, item in enumerate(kept):
             for stated in item.properties:
                 rows[stated].append(number)
         # In the order of `PROPERTIES`; shorter values first, so that size 9 comes before size 10.
@@ -148,27 +140,12 @@ class ClevrStatements(MultipleChoice):
             chosen = torch.tensor(rows[name, value])
             metric = cluster_robust_mean(outcomes[chosen], clusters[chosen], 1 / 2)
             result.metrics[f"accuracy/{name}={value}"] = metric
-        result.metrics.update(self._without_images)
-        return result
-
-    @cached_property
-    def _without_images(self) -> dict[str, MetricValue]:
-        """The baselines that see no image; none where all items have one image."""
-        clusters, items = self.items.clusters, self._statements
-        answers = [item.answers for item in items]
-        types = [dict(item.properties)["type"] for item in items]
-        families = [item.group for item in items]
-        candidates = [item.candidates for item in items]
-        credits = {
-            "type_mode": mode_credit(types, answers, clusters),
-            "family_mode": mode_credit(families, answers, clusters),
-            "n_gram": n_gram_credit(candidates, clusters),
+        groups = {
+            "type": [dict(item.properties)["type"] for item in kept],
+            "family": [item.group for item in kept],
         }
-        metrics = {}
-        for name, credit in credits.items():
-            if credit is not None:
-                metrics[f"{name}_accuracy"] = cluster_robust_mean(credit, clusters, 1 / 2)
-        return metrics
+        result.metrics.update(blind_accuracies(kept, groups, clusters, 1 / 2))
+        return result
 
 
 def _properties(row: _Row) -> tuple[tuple[str, str], ...]:

@@ -99,12 +99,11 @@ def read_queries(path: Path, folder: Path) -> Queries:
     names, annotations, flags, hard = zip(*raw["data"], strict=True)
     texts = tuple(" ".join(filter(None, _atoms(label))) for label in labels)
     images = tuple(ImageRef(_locate(folder, name)) for name in names)
-    for i, (true, near) in enumerate(zip(flags, hard, strict=True)):
-        if {len(true), len(near)} != {len(texts)}:
-            raise file_error(path, LAYOUT, f"other than {len(texts)} flags at data/{i}")
-    for kind, values in (("label", texts), ("image", images)):
-        if len(set(values)) < len(values):
-            raise file_error(path, LAYOUT, f"the same {kind} twice")
+    counts = {len(row) for row in chain(flags, hard)}
+    if counts != {len(texts)}:
+        raise file_error(path, LAYOUT, f"rows of {sorted(counts)} flags for {len(texts)} labels")
+    if len({*texts, *images}) < len(texts) + len(images):
+        raise file_error(path, LAYOUT, "the same label or image twice")
     every = None if None in annotations else _every_word(labels, annotations)
     return Queries(
         images=images,
@@ -118,22 +117,19 @@ def read_queries(path: Path, folder: Path) -> Queries:
 
 def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
     """Reads which of the queries `texts` training has seen, `{"seen": [...], "unseen": [...]}`."""
-    raw = read_json(path, SEEN, shape=Subsets)
-    names = [*raw["seen"], *raw["unseen"]]
-    if unknown := sorted(set(names) - set(texts)):
-        raise file_error(path, SEEN, f"{unknown[0]!r}, which is not a label")
     subsets = {}
-    for name, labels in raw.items():
-        members = [text in labels for text in texts]
-        subsets[name] = torch.tensor(members)
+    for name, labels in read_json(path, SEEN, shape=Subsets).items():
+        unknown = sorted(set(labels) - set(texts))
+        if unknown:
+            raise file_error(path, SEEN, f"{unknown[0]!r}, which is not a label")
+        subsets[name] = torch.tensor([text in labels for text in texts])
     return subsets
 
 
 def spelled(texts: Sequence[str]) -> tuple[str, ...]:
-    """Queries in plain words: PACO's names have underscores and qualifiers in parentheses.
+    """Queries in plain words: without PACO's underscores and qualifiers in parentheses.
 
-    An underscore becomes a blank and a qualifier is left out, unless two queries would then be
-    alike; these keep it. Other queries stay as they are.
+    Queries that would then be alike keep their qualifiers.
 
     Example:
         >>> spelled(["light_blue car_(automobile)", "other(color) cup", "other(material) cup"])
@@ -179,14 +175,8 @@ def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tenso
     loose = any(isinstance(label, str) for label in mentioned)
 
     def words(objects: Sequence[Any]) -> set[str]:
-        mentioned_words: set[str] = set()
-        for label in objects:
-            for atom in _atoms(label):
-                if loose:
-                    mentioned_words.update(atom.split())
-                else:
-                    mentioned_words.add(atom)
-        return mentioned_words
+        atoms = set(chain.from_iterable(map(_atoms, objects)))
+        return set(" ".join(atoms).split()) if loose else atoms
 
     queries = [words([label]) for label in labels]
     rows = []
@@ -206,11 +196,7 @@ def _attributes(labels: Sequence[Any], annotations: Sequence[Any]) -> Int[Tensor
             counts.append(sum(map(bool, label[0])))
             continue
         words = label.split()
-        stated = -1
         # The longest object first: "dining table" before "table".
-        for start in range(len(words)):
-            if " ".join(words[start:]) in nouns:
-                stated = start
-                break
-        counts.append(stated)
+        starts = (i for i in range(len(words)) if " ".join(words[i:]) in nouns)
+        counts.append(next(starts, -1))
     return torch.tensor(counts)

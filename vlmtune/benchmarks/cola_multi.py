@@ -14,12 +14,15 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import write_image, write_json
+from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
-from vlmtune.benchmarks.votes import VoteOptions
+from vlmtune.benchmarks.votes import VoteOptions, Votes
+from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
-LAYOUT = "a JSON list of [image_1, caption_1, image_2, caption_2]"
+LAYOUT = "a JSON list of [image_1, caption_1, image_2, caption_2], or with votes at the end"
+# Also without `min_votes`, what stands behind the captions must be votes.
+Row = tuple[Text, Text, Text, Text] | tuple[Text, Text, Text, Text, Votes]
 
 
 class ColaMulti(VoteOptions, Paired):
@@ -60,9 +63,13 @@ class ColaMulti(VoteOptions, Paired):
 
     @override
     def read(self) -> list[PairedItem]:
+        rows: list[Row] = read_json(self.path, LAYOUT, get_file(self.source), list[Row])
+        votes = []
+        for i, row in enumerate(rows):
+            cell = row[4] if len(row) == 5 else None
+            votes.append((cell, f"row {i} of {self.path}"))
         items = []
-        for row in self.agreed_rows(self.path, LAYOUT, self.source, width=4):
-            first, caption, second, other = row
+        for first, caption, second, other, *_ in self.agreed(rows, votes):
             images = (self._image(first), self._image(second))
             items.append(PairedItem(images, (caption, other), self._group(caption)))
         return items

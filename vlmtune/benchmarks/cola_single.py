@@ -236,9 +236,7 @@ class ColaSingle(Benchmark[QueryItems]):
 
 
 def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -> MetricValue:
-    counted = precision.counted
-    if members is not None:
-        counted = counted & members
+    counted = precision.counted if members is None else precision.counted & members
     return bootstrap_mean(precision.values[counted], float(precision.chance[counted].mean()))
 
 

@@ -37,10 +37,6 @@ def read_regions(path: Path, images: str, negatives: str, *columns: str) -> list
 def read_texts(value: str) -> tuple[str, ...]:
     """The captions of a Python list or set literal; those of a set in alphabetical order.
 
-    Raises:
-        SyntaxError: It is not a literal.
-        ValueError: It is neither, or holds anything but texts.
-
     Example:
         >>> read_texts("['b', 'a']"), read_texts("{'b', 'a'}")
         (('b', 'a'), ('a', 'b'))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
@@ -66,7 +67,7 @@ class CrepeProductivity(MultipleChoice):
     types: Sequence[str] = TYPES
     complexities: Sequence[int] | None = COMPLEXITIES
     convention: Convention = "strict"
-    negatives: int | None = None
+    negatives: PositiveInt | None = None
 
     @override
     @classmethod

@@ -14,19 +14,17 @@ In: a released annotation file. Out: two image names and two captions of each it
 The part an item belongs to is the first folder of its image's name.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NotRequired
 
 from pydantic import StrictInt
 from typing_extensions import TypedDict
 
-from vlmtune.benchmarks.files import file_error, is_text
-from vlmtune.errors import UserError
-from vlmtune.storage.files import check_shape, read_json
+from vlmtune.benchmarks.files import is_text
+from vlmtune.storage.files import check_shape, read_json, reading
 
 LAYOUT = "EqBen items with image0, image1, caption0 and caption1"
-SLOTS = ("c0i0", "c0i1", "c1i0", "c1i1")
 INFO, ORDER = "private_info.json", "private_random_idx.json"
 
 
@@ -61,33 +59,31 @@ class EqBenEntry(NamedTuple):
 def read_entries(path: Path) -> list[EqBenEntry]:
     """Reads a released file of any layout, in its order or in that of `sample_cnt`."""
 
-    def fail(where: str, came: str) -> UserError:
-        return file_error(path, LAYOUT, f"{came} at {where}")
-
     content = read_json(path, LAYOUT)
     first = content[0] if isinstance(content, list) and content else None
-    if isinstance(first, dict) and {"image", "caption"} <= first.keys():
-        content = content if "private_info" in first else _with_info(content, path)
-        return _from_scores(check_shape(content, list[_Score], path, LAYOUT), fail)
-    return [_entry(record, where, fail) for record, where in _records(content, "top", fail)]
+    if not (isinstance(first, dict) and {"image", "caption"} <= first.keys()):
+        with reading(path, LAYOUT):
+            return [_entry(record, where) for record, where in _records(content, "top")]
+    if "private_info" not in first:
+        content = _with_info(content, path)
+    scores = check_shape(content, list[_Score], path, LAYOUT)
+    with reading(path, LAYOUT):
+        return _from_scores(scores)
 
 
-Fail = Callable[[str, str], UserError]
-
-
-def _records(node: Any, where: str, fail: Fail) -> Iterator[tuple[dict[str, Any], str]]:
+def _records(node: Any, where: str) -> Iterator[tuple[dict[str, Any], str]]:
     """All items of a tree of lists and mappings, each with where it stands."""
     if isinstance(node, dict) and ("image0" in node or "image_0" in node):
         yield node, where
     elif isinstance(node, dict | list):
         children = node.items() if isinstance(node, dict) else enumerate(node)
         for key, child in children:
-            yield from _records(child, f"{where}/{key}", fail)
+            yield from _records(child, f"{where}/{key}")
     else:
-        raise fail(where, f"{type(node).__name__} {str(node)[:40]!r}")
+        raise ValueError(f"{node!r:.40} at {where}")
 
 
-def _entry(record: dict[str, Any], where: str, fail: Fail) -> EqBenEntry:
+def _entry(record: dict[str, Any], where: str) -> EqBenEntry:
     mark = "_" if "image_0" in record else ""
     cells = []
     for key in (f"image{mark}0", f"image{mark}1", f"caption{mark}0", f"caption{mark}1"):
@@ -95,7 +91,7 @@ def _entry(record: dict[str, Any], where: str, fail: Fail) -> EqBenEntry:
         if key.startswith("caption") and isinstance(cell, list) and cell:
             cell = cell[0]
         if not is_text(cell):
-            raise fail(where, "an item without two image names and two captions")
+            raise ValueError(f"an item without {key} at {where}")
         cells.append(cell)
     first, second, caption, other = cells
     return EqBenEntry((first, second), (caption, other))
@@ -103,25 +99,17 @@ def _entry(record: dict[str, Any], where: str, fail: Fail) -> EqBenEntry:
 
 def _with_info(scores: list[Any], path: Path) -> list[dict[str, Any]]:
     """Adds `private_info` to shuffled scores, from the two files beside them."""
-    files = [path.with_name(name) for name in (INFO, ORDER)]
-    if not all(file.is_file() for file in files):
-        raise UserError(
-            f"expected {LAYOUT} in {path}, got the shuffled scores without private_info: put "
-            f"{INFO} and {ORDER} beside the file, or merge private_info into each entry first"
-        )
-    infos = read_json(files[0], "EqBen's list of private_info", shape=list[_Info])
-    order = read_json(files[1], "EqBen's order of the scores", shape=list[StrictInt])
-    is_permutation = sorted(order) == list(range(len(scores)))
-    if len(infos) != len(scores) or not is_permutation:
-        raise UserError(
-            f"expected {len(scores)} entries in {INFO} and a permutation in {ORDER} for {path}, "
-            f"got {len(infos)} and {len(order)}: get all three files from one release"
-        )
-    scores = check_shape(scores, list[dict[str, Any]], path, LAYOUT)
-    return [{**score, "private_info": infos[i]} for score, i in zip(scores, order, strict=True)]
+    fix = f"put {INFO} and {ORDER} of the same release beside the scores"
+    infos = read_json(path.with_name(INFO), "EqBen's list of private_info", fix, list[_Info])
+    layout = f"a permutation of {len(scores)} scores"
+    order = read_json(path.with_name(ORDER), layout, fix, list[StrictInt])
+    with reading(path.with_name(ORDER), layout, fix):
+        if sorted(order) != list(range(len(scores))):
+            raise ValueError(f"{len(order)} numbers")
+        return [{**score, "private_info": infos[i]} for score, i in zip(scores, order, strict=True)]
 
 
-def _from_scores(records: list[Any], fail: Fail) -> list[EqBenEntry]:
+def _from_scores(records: list[Any]) -> list[EqBenEntry]:
     """Puts the four scores of each item together."""
     items: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
     for record in records:
@@ -132,14 +120,13 @@ def _from_scores(records: list[Any], fail: Fail) -> list[EqBenEntry]:
     entries = []
     for part, number in sorted(items, key=lambda key: key[1]):
         scores = items[part, number]
-        where = f"sample {number} of {part}"
-        if set(scores) != set(SLOTS):
-            raise fail(where, f"only {sorted(scores)} of {list(SLOTS)}")
-        image0, caption0 = scores["c0i0"]
-        image1, caption1 = scores["c1i1"]
+        image0, caption0 = scores.get("c0i0", (None, None))
+        image1, caption1 = scores.get("c1i1", (None, None))
+        # The two other scores show the same images and captions, crossed.
         crossed = (image1, caption0), (image0, caption1)
-        if (scores["c0i1"], scores["c1i0"]) != crossed:
-            raise fail(where, "four scores that are not of two images and two captions")
+        where = f"sample {number} of {part}"
+        if (scores.get("c0i1"), scores.get("c1i0")) != crossed:
+            raise ValueError(f"other than four scores of two images and two captions at {where}")
         record = {"image0": image0, "image1": image1, "caption0": caption0, "caption1": caption1}
-        entries.append(_entry(record, where, fail))
+        entries.append(_entry(record, where))
     return entries

@@ -6,7 +6,6 @@ wrong and where to get the file. Never: the name of a benchmark.
 
 import csv
 import json
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
@@ -15,10 +14,11 @@ from PIL import Image
 from pydantic import Field
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import AGAIN, read_json, reading, regular
+from vlmtune.storage.files import AGAIN, reading, regular
 
 Row = dict[str, Any]
 Text = Annotated[str, Field(pattern=r"\S")]  # not blank
+Prompt = Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]  # with {} for the name of a class
 Box = tuple[int, int, int, int]
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
@@ -36,10 +36,8 @@ def file_error(path: str | Path, layout: str, came: str, source: str = "") -> Us
 def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
     """Reads rows that have a text under each of the keys.
 
-    Args:
-        path: JSON lines (`.jsonl`), or JSON with a list of objects or an object of objects.
-        keys: Keys under which each row must have a text that is not blank.
-        source: Where to get the file.
+    The file is JSON lines (`.jsonl`), or JSON with a list of objects or an object of objects.
+    `source` says where to get it.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -50,19 +48,21 @@ def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
         [{'caption': 'a dog', 'votes': 3}]
     """
     layout = f"rows with {', '.join(keys)}"
-    if str(path).endswith(".jsonl"):
-        content = _json_lines(path, layout, source)
-    else:
-        content = read_json(path, layout, get_file(source))
-    if not isinstance(content, list | dict) or not content:
-        came = "no list or object of rows, or an empty one"
-        raise file_error(path, layout, came, source)
-    named = content if isinstance(content, dict) else dict(enumerate(content))
-    for position, row in named.items():
-        cells = row if isinstance(row, dict) else {}
-        for key in keys:
-            if not is_text(cells.get(key)):
-                raise file_error(path, layout, f"row {position!r} without {key}", source)
+    with reading(path, layout, get_file(source)):
+        text = regular(path).read_text(encoding="utf-8")
+        if str(path).endswith(".jsonl"):
+            # Not splitlines: it would also split at characters that JSON allows within a line.
+            content = [json.loads(line) for line in text.split("\n") if line.strip()]
+        else:
+            content = json.loads(text)
+        named = content if isinstance(content, dict) else dict(enumerate(content))
+        for position, row in named.items():
+            lacking = [key for key in keys if not is_text(row.get(key))]
+            if lacking:
+                raise ValueError(f"row {position!r} without {lacking[0]}")
+        # A subset without items would otherwise be left out without a word.
+        if not named:
+            raise ValueError("no row")
     return list(named.values())
 
 
@@ -74,13 +74,15 @@ def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict
         regular(path).open(newline="", encoding="utf-8-sig") as file,
     ):
         reader = csv.DictReader(file, strict=True)
-        lacking = [name for name in columns if name not in (reader.fieldnames or ())]
-        rows = [] if lacking else list(reader)
-    if lacking:
-        raise file_error(path, layout, f"no {', '.join(lacking)}", source)
-    for i, row in enumerate(rows):
-        if None in row.values():
-            raise file_error(path, layout, f"row {i} with fewer values", source)
+        rows = list(reader)
+        lacking = set(columns).difference(reader.fieldnames or ())
+        faults = [f"no {name}" for name in columns if name in lacking]
+        # A row with fewer values than columns has None in the others.
+        faults += [
+            f"row {i} with fewer values" for i, row in enumerate(rows) if None in row.values()
+        ]
+        if faults:
+            raise ValueError(faults[0])
     return rows
 
 
@@ -100,14 +102,14 @@ def check_chosen(argument: str, values: Sequence[object], known: Sequence[object
 
 
 def write_json(path: Path, content: Any) -> str:
-    """Writes the JSON file of a fixture, with the folders it needs; returns its path."""
+    """Writes the JSON file of a fixture and its folder; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content), encoding="utf-8")
     return str(path)
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Writes the csv of a fixture, with the folders it needs; returns its path."""
+    """Writes the csv of a fixture and its folder; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([columns, *rows])
@@ -115,14 +117,26 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def write_image(path: Path, *colour: int) -> None:
-    """Writes an image of 8 x 8 pixels of one colour for a fixture, with the folders it needs."""
+    """Writes an image of 8 x 8 pixels of one colour for a fixture, and its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (8, 8), colour).save(path)
 
 
-def find_images(folder: Path) -> list[Path]:
-    """Lists the image files of a folder and the folders below it, sorted."""
-    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+def class_folders(folder: str | Path, source: str) -> dict[str, list[Path]]:
+    """Lists the images of each folder in a folder, at any depth, all in alphabetical order."""
+    images: dict[str, list[Path]] = {}
+    layout = "at least two folders of images, one for each class,"
+    with reading(folder, layout, f"get them from {source}, or check `images`"):
+        for path in sorted(Path(folder).iterdir()):
+            if path.is_dir() and not path.name.startswith("."):
+                files = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+                images[path.name] = sorted(files)
+        empty = [name for name, files in images.items() if not files]
+        if empty:
+            raise ValueError(f"no image in {empty[0]!r}")
+        if len(images) < 2:
+            raise ValueError(f"{len(images)} folders")
+    return images
 
 
 def first_file(paths: Sequence[Path]) -> Path:
@@ -133,11 +147,8 @@ def first_file(paths: Sequence[Path]) -> Path:
 def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
     """The box in whole pixels that PIL's `crop((x, y, x + width, y + height))` cuts.
 
-    Corners are rounded, not sizes. Each value is a number or the text of one.
-
-    Raises:
-        TypeError: A value is neither a number nor a text.
-        ValueError: A value is not a finite number, or the box has no area.
+    Corners are rounded, not sizes. Each value is a number or the text of one. Anything else raises
+    an error, as does a box without an area or with a side that is not finite.
 
     Example:
         >>> pixel_box("237.0", 391, 402.0, 208)
@@ -147,17 +158,9 @@ def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
     """
     left, top = float(x), float(y)
     right, bottom = left + float(width), top + float(height)
-    if not math.isfinite(left + top + right + bottom):
-        raise ValueError(f"a number that is not finite in the box {(x, y, width, height)}")
+    # Neither infinity nor NaN can be rounded.
     wide = round(right) - round(left)
     high = round(bottom) - round(top)
     if wide <= 0 or high <= 0:
         raise ValueError(f"the box {(x, y, width, height)}, which has no area")
     return round(left), round(top), wide, high
-
-
-def _json_lines(path: str | Path, layout: str, source: str) -> list[Any]:
-    with reading(path, layout, get_file(source)):
-        # Not splitlines: it would also split at characters that JSON allows within a line.
-        lines = regular(path).read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines if line.strip()]

@@ -83,12 +83,7 @@ class Items(ABC):
 
 
 def number(values: Iterable[T]) -> dict[T, int]:
-    """Numbers the distinct values in the order of first appearance.
-
-    Example:
-        >>> number("abca")
-        {'a': 0, 'b': 1, 'c': 2}
-    """
+    """Numbers the distinct values in the order of first appearance."""
     return {value: i for i, value in enumerate(dict.fromkeys(values))}
 
 
@@ -125,13 +120,7 @@ def distinct_pairs(
 
 
 def as_stored(item: Any) -> Any:
-    """An item whose images are left as they are stored, whatever field holds them.
-
-    Example:
-        >>> from pathlib import Path
-        >>> as_stored((ImageRef(Path("a.png")), "a cat"))[0].upright
-        False
-    """
+    """An item whose images are not turned by EXIF, whatever field holds them."""
     if isinstance(item, ImageRef):
         return replace(item, upright=False)
     if isinstance(item, tuple):
@@ -170,8 +159,7 @@ def sample(groups: Sequence[str], limit: int | None, seed: int | None) -> list[i
 def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:
     """Lists items that occur twice, and captions and images that do so within an item.
 
-    A repeated item counts twice. An item whose true caption is also a false one cannot be won, or
-    is won by chance.
+    An item whose true caption is also a false one cannot be won, or is won by chance.
 
     Example:
         >>> from pathlib import Path
@@ -190,14 +178,13 @@ def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:
             captions.append(_occurrence(item, [i], item.repeated))
         if len(set(item.images)) < len(item.images):
             images.append(_occurrence(item, [i], item.true))
-    same, surplus = [], 0
+    same = []
     for positions in alike.values():
         if len(positions) > 1:
             item = items[positions[0]]
             same.append(_occurrence(item, positions[:LISTED], item.true))
-            surplus += len(positions) - 1
     repeats = (
-        Repeat("item", surplus, len(items), tuple(same[:LISTED])),
+        Repeat("item", len(items) - len(alike), len(items), tuple(same[:LISTED])),
         Repeat("caption", len(captions), len(items), tuple(captions[:LISTED])),
         Repeat("image", len(images), len(items), tuple(images[:LISTED])),
     )

@@ -5,7 +5,7 @@ In: images and texts. Out: their scores or embeddings, all there and finite. Nev
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -61,32 +61,31 @@ def pair_scorer(score: PairScorer | MatrixFunction) -> PairScorer:
         >>> pair_scorer(lengths)(images, ["a cat", "a dog!"], torch.tensor([[1, 0], [0, 1]]))
         tensor([11., 11.], dtype=torch.float64)
     """
-    if _takes_pairs(score):
-        return score
-    return _ByMatrix(score)
-
-
-def _takes_pairs(score: PairScorer | MatrixFunction) -> TypeGuard[PairScorer]:
     try:
         inspect.signature(score).bind("images", "texts", "pairs")
     except TypeError:
-        return False
+        return _by_matrix(score)
     except ValueError:  # it does not tell its arguments
-        return True
-    return True
+        return score
+    return score
 
 
-class _ByMatrix:
-    """Scores of pairs, read from the matrices that a function returns."""
+def _by_matrix(function: MatrixFunction) -> PairScorer:
+    """Scores pairs by the matrices that a function returns."""
 
-    def __init__(self, function: MatrixFunction) -> None:
-        self.function = function
+    def matrix(images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "N M"]:
+        scores = torch.as_tensor(function(images, texts)).detach().cpu().double()
+        if scores.shape != (len(images), len(texts)):
+            raise UserError(
+                f"expected scores of shape {(len(images), len(texts))} from a function of images "
+                f"and texts, got {tuple(scores.shape)}: return a row for each image, with a column "
+                "for each text"
+            )
+        return scores
 
-    def __call__(
-        self, images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None
-    ) -> PairScores:
+    def score(images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None) -> PairScores:
         if pairs is None:
-            return self._matrix(images, texts)
+            return matrix(images, texts)
         scores = torch.zeros(len(pairs), dtype=torch.float64)
         rows, columns = pairs.unbind(dim=1)
         for part in rows.unique().split(IMAGES):
@@ -94,23 +93,13 @@ class _ByMatrix:
             paired = columns[chosen].unique()
             some_images = [images[int(i)] for i in part]
             some_texts = [texts[int(j)] for j in paired]
-            matrix = self._matrix(some_images, some_texts)
+            # The matrix has the images and the texts in ascending order of their numbers.
             i = torch.searchsorted(part, rows[chosen])
             j = torch.searchsorted(paired, columns[chosen])
-            scores[chosen] = matrix[i, j]
+            scores[chosen] = matrix(some_images, some_texts)[i, j]
         return scores
 
-    def _matrix(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "N M"]:
-        """All scores, in double precision."""
-        returned = self.function(images, texts)
-        matrix = torch.as_tensor(returned).detach().cpu().double()
-        if matrix.shape != (len(images), len(texts)):
-            raise UserError(
-                f"expected scores of shape {(len(images), len(texts))} from a function of images "
-                f"and texts, got {tuple(matrix.shape)}: return a row for each image, with a column "
-                "for each text"
-            )
-        return matrix
+    return score
 
 
 def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
@@ -131,11 +120,7 @@ def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
 def embed(
     score: PairScorer | MatrixFunction, items: Items, name: str
 ) -> tuple[Float[Tensor, "N d"], Float[Tensor, "M d"]]:
-    """Embeds all images and texts, in double precision.
-
-    Raises:
-        UserError: The model only scores pairs, or an embedding is missing, NaN or infinite.
-    """
+    """Embeds all images and texts, in double precision."""
     if not isinstance(score, Embedder):
         raise UserError(
             f"expected a model that embeds images and texts for {name}, got one that only scores "
@@ -151,8 +136,7 @@ def embedded(
     rows: Float[Tensor, "n d"], count: int, name: str, width: int | None = None
 ) -> Float[Tensor, "n d"]:
     """Embeddings in double precision; raises `UserError` unless all are there and finite."""
-    if width is None:
-        width = rows.shape[1]
+    width = width or rows.shape[1]
     if rows.shape != (count, width) or not bool(torch.isfinite(rows).all()):
         raise UserError(
             f"expected {count} finite embeddings of width {width} for {name}, got others, of shape "

@@ -20,10 +20,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import read_csv, write_csv, write_image
+from vlmtune.benchmarks.files import file_error, read_csv, write_csv, write_image
 from vlmtune.benchmarks.pug_files import SITE, spoken
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem, PairedWins
-from vlmtune.errors import UserError
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.types import ImageRef
 
@@ -107,19 +106,18 @@ class PugAR4T(Paired):
     def _read(self) -> tuple[list[PairedItem], dict[str, MetricValue]]:
         """The pairs, and how many the csv lacks or the convention leaves out."""
         scenes = [_scene(values) for values in read_csv(self.path, COLUMNS, self.source)]
-        if blank := sum(not (scene.file and scene.caption) for scene in scenes):
-            raise UserError(
-                f"expected a filepath and a caption in each row of {self.path}, {blank} lack one: "
-                "download it again"
-            )
+        if not all(scene.file and scene.caption for scene in scenes):
+            layout = "a filepath and a caption in each row"
+            raise file_error(self.path, layout, "a blank one", self.source)
         index = _Index(scenes)
         pairs: dict[frozenset[str], tuple[_Scene, _Scene]] = {}
         missing = 0
         for scene in scenes:
             negative = index.negative(scene)
-            missing += bool(scene.negative) and negative is None
             if negative is not None:
                 pairs.setdefault(frozenset((scene.file, negative.file)), (scene, negative))
+            elif scene.negative:
+                missing += 1
         listed = list(pairs.values())
         apart = [pair for pair in listed if not _alike(*pair)]
         counts = {
@@ -148,13 +146,9 @@ class PugAR4T(Paired):
 
 
 def _scene(values: dict[str, str]) -> _Scene:
-    cells = []
-    for name in COLUMNS:
-        text = " ".join(values[name].split())
-        # pandas may write an empty cell as "nan".
-        if text.lower() == "nan":
-            text = ""
-        cells.append(text)
+    cells = [" ".join(values[name].split()) for name in COLUMNS]
+    # pandas may write an empty cell as "nan".
+    cells = ["" if cell.lower() == "nan" else cell for cell in cells]
     relation, caption, alternative, negative, file = cells
     return _Scene(file.lstrip("/"), relation, caption, alternative, negative)
 

@@ -7,7 +7,8 @@ in these the images: 88,328 in all, 46,336 of them in `Worlds`. Source: Bordes e
 section 3.3 and appendices B.3 and C.3.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,18 +17,12 @@ from pydantic import Field
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import (
-    Text,
-    check_chosen,
-    file_error,
-    find_images,
-    write_image,
-)
+from vlmtune.benchmarks.files import Prompt, Text, class_folders, file_error, write_image
 from vlmtune.benchmarks.pug_files import SITE, spoken
 from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
 from vlmtune.errors import UserError
 from vlmtune.metrics.class_mapping import class_of_id
-from vlmtune.storage.files import read_json, reading
+from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 FACTORS = (
@@ -84,10 +79,11 @@ class PugImageNet(Classification):
     source: ClassVar[str] = f"PUG_IMAGENET.tar.gz (27 GB), {SITE}"
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"
     shown: ClassVar[int] = 1
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"factors": FACTORS}
 
     images: str
     factors: Sequence[str] = FACTORS
-    prompt: str = "This is a photo of a {}"
+    prompt: Prompt = "This is a photo of a {}"
     words: str | None = None
     convention: Convention = "strict"
     mapping: str | None = None
@@ -95,9 +91,6 @@ class PugImageNet(Classification):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_chosen("factors", self.factors, FACTORS)
-        if self.prompt.count("{}") != 1:
-            raise UserError(f"expected {{}} once in the prompt, got {self.prompt!r}")
         if not self.strict and (self.mapping is None or self.imagenet_names is None):
             raise UserError(
                 "expected `mapping` and `imagenet_names` with the convention 'reference', one is "
@@ -116,39 +109,29 @@ class PugImageNet(Classification):
     @override
     def read(self) -> list[ClassItem]:
         items = []
-        for factor in FACTORS:
-            if factor not in self.factors:
-                continue
-            empty = []
-            for label in self._labels:
-                files = find_images(Path(self.images, factor, label))
+        for factor, files_of in self._files.items():
+            for label, files in files_of.items():
                 items += [ClassItem(ImageRef(path), label, factor, label) for path in files]
-                if not files:
-                    empty.append(label)
-            if empty:
-                raise UserError(
-                    f"expected images of each class in {Path(self.images, factor)}, {len(empty)} "
-                    f"of {len(self._labels)} have none, first {empty[0]!r}: unpack the archive "
-                    f"again, or get {self.source}"
-                )
         return items
 
     @cached_property
+    def _files(self) -> dict[str, dict[str, list[Path]]]:
+        """The images of each class for each factor."""
+        files = {}
+        for factor in FACTORS:
+            if factor in self.factors:
+                files[factor] = class_folders(Path(self.images, factor), self.source)
+                odd = sorted(files[factor].keys() ^ next(iter(files.values())).keys())
+                if odd:
+                    raise UserError(
+                        f"expected the same classes for each factor in {self.images}, got "
+                        f"{len(odd)} not in all, first {odd[0]!r}: unpack the archive again"
+                    )
+        return files
+
+    @property
     def _labels(self) -> list[str]:
-        """The classes: the folders of each factor, which must be the same."""
-        known: list[str] = []
-        for factor in self.factors:
-            folder = Path(self.images, factor)
-            with reading(folder, "folders of classes", f"get {self.source}"):
-                labels = sorted(path.name for path in folder.iterdir() if path.is_dir())
-            if known and labels != known:
-                odd = sorted(set(labels) ^ set(known))
-                raise UserError(
-                    f"expected the same classes for each factor in {self.images}, got "
-                    f"{len(odd)} not in all, first {odd[0]!r}: unpack the archive again"
-                )
-            known = labels
-        return known
+        return list(next(iter(self._files.values())))
 
     @override
     def candidates(self, group: str) -> list[Candidate]:
@@ -167,19 +150,18 @@ class PugImageNet(Classification):
         return range(IDS)
 
     def _folder_names(self) -> list[tuple[str, str | None]]:
-        layout = "a JSON object {folder: words}"
-        path = self.words or ""
-        words = read_json(path, layout, shape=dict[str, Text]) if path else {}
-        if unknown := sorted(set(words) - set(self._labels)):
-            raise file_error(path, layout, f"{unknown[0]!r}, which is not a folder")
-        names = [words.get(label, spoken(label)) for label in self._labels]
-        if len(set(names)) < len(names):
-            double = next(name for name in names if names.count(name) > 1)
+        words: dict[str, str] = {}
+        if self.words is not None:
+            shape = dict[Literal[tuple(self._labels)], Text]  # type: ignore[misc]
+            words = read_json(self.words, "a JSON object {folder: words}", shape=shape)
+        names = {label: words.get(label, spoken(label)) for label in self._labels}
+        double = [name for name, times in Counter(names.values()).items() if times > 1]
+        if double:
             raise UserError(
-                f"expected a different name for each class, two are {double!r}: rename one in "
+                f"expected a different name for each class, two are {double[0]!r}: rename one in "
                 "`words`"
             )
-        return list(zip(names, self._labels, strict=True))
+        return [(name, label) for label, name in names.items()]
 
     def _imagenet_names(self) -> list[tuple[str, str | None]]:
         """ImageNet's names, each with the class that its id stands for."""

@@ -161,13 +161,10 @@ HARD = tuple(name for name, definition in DEFINITIONS.items() if definition.hard
 
 
 def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) -> SetUp:
-    """Makes a set-up of some rows.
+    """Makes a set-up of the rows of all worlds that are compared.
 
-    Args:
-        name: One of `DEFINITIONS`.
-        rows: The rows of all worlds that are compared.
-        background: Whether captions name the background; candidates then name each.
-        published: Whether to take no more images than the published script does.
+    With `background` captions name the background, and candidates each of them. With `published`
+    it has no more images than in the published script.
     """
     definition = DEFINITIONS[name]
     # Of single animals, those in the second position come first.
@@ -176,8 +173,8 @@ def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) 
         used = used[:SCENES]
     if not used:
         raise UserError(
-            f"expected images of the set-up {name!r}, got none among {len(rows)} rows: "
-            "leave it out of `setups`, or pass the whole csv"
+            f"expected images of the set-up {name!r}, got none among {len(rows)} rows: leave it "
+            "out of `setups`, name another `world`, or pass the whole csv"
         )
     named = background and name != "scene"  # the caption of a scene names its world anyway
 
@@ -203,15 +200,8 @@ def read_setups(
     """Reads `labels.csv` and makes set-ups of it, in the published order."""
     rows = []
     for values in read_csv(path, COLUMNS, SOURCE):
-        file, background_name, first, second, side, *textures = (values[name] for name in COLUMNS)
-        rows.append(
-            SparRow(file, background_name, first, second, RENAMED.get(side, side), *textures)
-        )
-    worlds = dict.fromkeys(row.world for row in rows)
-    if world is not None and world not in worlds:
-        raise UserError(
-            f"expected a world of {path} ({', '.join(worlds)}), got {world!r}: choose one, or "
-            "leave it out"
-        )
-    rows = [row for row in rows if world in (None, row.world)]
+        file, own_world, first, second, side, *textures = (values[name] for name in COLUMNS)
+        if world in (None, own_world):
+            row = SparRow(file, own_world, first, second, RENAMED.get(side, side), *textures)
+            rows.append(row)
     return [make(name, rows, background, published) for name in DEFINITIONS if name in setups]

@@ -16,13 +16,7 @@ TRUE = 5  # true candidates in a row
 
 
 class ShownCandidates(NamedTuple):
-    """Some candidates of a query, best first.
-
-    Attributes:
-        positions: Which ones.
-        true: Whether each is true.
-        scores: Score of each.
-    """
+    """Some candidates of a query, best first."""
 
     positions: tuple[int, ...]
     true: tuple[bool, ...]

@@ -15,12 +15,7 @@ from pydantic import Field
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import (
-    Text,
-    file_error,
-    write_image,
-    write_json,
-)
+from vlmtune.benchmarks.files import Text, file_error, write_image, write_json
 from vlmtune.benchmarks.rules.ranking import CaptionedImage, Ranking
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json
@@ -42,6 +37,12 @@ class _Row(TypedDict, total=False):
     filepath: str | None
     filename: Required[Annotated[str, Field(min_length=1)]]
     sentences: Required[Annotated[list[_Sentence], Field(min_length=1)]]
+
+
+class _File(TypedDict):
+    """The whole file."""
+
+    images: list[dict[str, Any]]
 
 
 class Retrieval(Ranking):
@@ -96,15 +97,14 @@ class Retrieval(Ranking):
 
 def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
     """The images of a split in the order of the file: file name and captions, blanks collapsed."""
-    listed = read_json(path, LAYOUT, shape=dict[str, Any])
-    listed = check_shape(listed.get("images"), list[dict[str, Any]], path, LAYOUT)
-    known = sorted({str(row.get("split")) for row in listed})
-    if split not in known:
+    listed = read_json(path, LAYOUT, shape=_File)["images"]
+    # What another split holds is not looked at. An error names the position in the file.
+    rows = {i: row for i, row in enumerate(listed) if row.get("split") == split}
+    if not rows:
+        known = sorted({str(row.get("split")) for row in listed})
         raise UserError(
             f"expected a split out of {known} of {path}, got {split!r}: name one by `split`"
         )
-    # By position in the file, which an error names.
-    rows = {i: row for i, row in enumerate(listed) if row.get("split") == split}
     images: dict[str, tuple[str, ...]] = {}
     for row in check_shape(rows, dict[int, _Row], path, LAYOUT).values():
         file = row["filename"]

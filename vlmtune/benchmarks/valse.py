@@ -13,7 +13,7 @@ may be a slip of two digits. EqSim's evaluation read a merged file that was neve
 it held `foil-it` is not known.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Required
 
@@ -24,7 +24,6 @@ from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import (
-    check_chosen,
     file_error,
     first_file,
     get_file,
@@ -101,6 +100,7 @@ class Valse(MultipleChoice):
     citation: ClassVar[str] = "Parcalabescu et al. 2022, VALSE, section 5 (pairwise accuracy)"
     source: ClassVar[str] = "github.com/Heidelberg-NLP/VALSE and the data sets its rows name"
     limit_per_group: ClassVar[bool] = True
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"pieces": PIECES}
 
     path: str
     images: str | dict[str, str | list[str]]
@@ -110,7 +110,6 @@ class Valse(MultipleChoice):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_chosen("pieces", self.pieces, PIECES)
         if isinstance(self.images, dict):
             left = set(self.pieces) - set(self.images)
             if left:

@@ -7,22 +7,22 @@ Cola showed each of its multi-object items to 10 crowd workers and kept those th
 solved (`min_votes: 6`): Ray et al. 2023, section 3. The released file has no votes.
 """
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from jaxtyping import Float, Int
+from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-from vlmtune.benchmarks.files import Text, file_error, get_file
 from vlmtune.errors import UserError
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.results.result import Result
-from vlmtune.storage.files import check_shape, read_json
 
-VOTES = "how many agree, or a list of true and false"
+Votes = NonNegativeInt | list[bool]
+"""How many votes agree, or whether each does, as true and false or as 1 and 0."""
 R = TypeVar("R")
+_VOTES: TypeAdapter[Votes] = TypeAdapter(Votes)
 
 
 @dataclass(eq=False, repr=False)
@@ -35,7 +35,7 @@ class VoteOptions:
         min_votes: How many votes must agree with the file for an item to count; None counts all.
     """
 
-    min_votes: int | None = field(default=None, kw_only=True)
+    min_votes: PositiveInt | None = field(default=None, kw_only=True)
 
     def agreed(self, rows: Iterable[R], votes: Iterable[tuple[Any, str]]) -> list[R]:
         """Returns the rows with at least `min_votes`, and remembers how many there were.
@@ -43,9 +43,6 @@ class VoteOptions:
         Args:
             rows: The rows of the test set.
             votes: Of each row its votes and where they stand, for errors.
-
-        Raises:
-            UserError: A row has no votes, or none has enough.
         """
         rows = list(rows)
         if self.min_votes is None:
@@ -59,27 +56,6 @@ class VoteOptions:
             )
         self._left_out = count(len(rows) - len(kept), len(rows))
         return kept
-
-    def agreed_rows(self, path: str, layout: str, source: str, width: int) -> list[Any]:
-        """Reads a JSON list of rows of `width` texts, each with or without its votes at the end.
-
-        Args:
-            path: The file.
-            layout: What it holds, for errors.
-            source: Where to get the file.
-            width: Number of texts in a row.
-        """
-        content = read_json(path, layout, get_file(source), list[list[Any]])
-        votes: list[tuple[Any, str]] = []
-        for i, row in enumerate(content):
-            # Without `min_votes`, too: what stands behind the texts is not one of them.
-            cell = row.pop() if len(row) == width + 1 else None
-            if cell is not None and _agreeing(cell) is None:
-                raise file_error(path, layout, f"{cell!r} as votes of row {i}", source)
-            votes.append((cell, f"row {i} of {path}"))
-        shape = list[tuple[(Text,) * width]]  # type: ignore[misc]
-        rows = check_shape(content, shape, path, layout, get_file(source))
-        return self.agreed(rows, votes)
 
     def result(
         self,
@@ -96,38 +72,20 @@ class VoteOptions:
 
 
 def agreeing(cell: Any, where: str) -> int:
-    """Returns how many votes of a cell agree.
-
-    Args:
-        cell: Their number, a list with true or false (1 or 0) of each vote, or the text of either.
-        where: The row, for errors.
-
-    Raises:
-        UserError: The cell holds anything else.
+    """Returns how many votes of a cell agree; of a text, as JSON or as pandas writes a list.
 
     Example:
         >>> agreeing(8, "row 0"), agreeing("[1, 0, 1]", "row 1"), agreeing([True, False], "row 2")
         (8, 2, 1)
     """
-    if (votes := _agreeing(cell)) is not None:
-        return votes
-    got = "none" if cell in (None, "") else repr(cell)[:60]
-    raise UserError(
-        f"expected votes in {where} ({VOTES}), got {got}: add them, or leave `min_votes` out"
-    )
-
-
-def _agreeing(cell: Any) -> int | None:
-    """The number of agreeing votes; None for what is neither a number nor a list of votes."""
-    if isinstance(cell, str):
-        try:
-            cell = json.loads(cell.lower())  # "[True, False]" as pandas writes it, too
-        except (ValueError, RecursionError):
-            return None
-    if isinstance(cell, Sequence) and not isinstance(cell, str):
-        is_vote = [isinstance(vote, int | float) and vote in (0, 1) for vote in cell]
-        return int(sum(cell)) if all(is_vote) else None
-    if isinstance(cell, bool) or not isinstance(cell, int | float):
-        return None
-    is_count = cell >= 0 and cell == cell // 1
-    return int(cell) if is_count else None
+    try:
+        if isinstance(cell, str):
+            votes = _VOTES.validate_json(cell.lower())
+        else:
+            votes = _VOTES.validate_python(cell)
+    except ValidationError:
+        raise UserError(
+            f"expected votes in {where} (how many agree, or a list of true and false), got "
+            f"{cell!r:.60}: add them, or leave `min_votes` out"
+        ) from None
+    return votes if isinstance(votes, int) else sum(votes)

@@ -10,21 +10,15 @@ exported. Source: Radford et al. 2021, CLIP, sections 3.1.2 and 3.1.4.
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.benchmarks.base import Convention, files_from
-from vlmtune.benchmarks.files import (
-    file_error,
-    find_images,
-    get_file,
-    is_text,
-    write_image,
-    write_json,
-)
+from vlmtune.benchmarks.base import Convention
+from vlmtune.benchmarks.files import Prompt, Text, class_folders, get_file, write_image, write_json
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, embed
 from vlmtune.benchmarks.rules.classification import (
     Candidate,
@@ -34,7 +28,7 @@ from vlmtune.benchmarks.rules.classification import (
 )
 from vlmtune.errors import UserError
 from vlmtune.results.result import Result
-from vlmtune.storage.files import read_json, reading
+from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 
@@ -61,8 +55,8 @@ class ZeroShotClassification(Classification):
         images: The folder with a folder for each class.
         classes: JSON file with the names of the classes, either a list in the order of the sorted
             folders or an object `{folder: name}`; None takes the folders' names with blanks for
-            underscores. Names without a folder are refused: with fewer candidates the numbers would
-            be higher. Without the file a missing folder goes unnoticed.
+            underscores. With fewer folders than names the numbers would be higher, so that is an
+            error; without the file a missing folder goes unnoticed.
         templates: The prompts, each with {} for the name of the class.
         ensemble: "scores" or "embeddings".
         convention: "strict" counts a tie as wrong; "reference" takes the first class, as argmax.
@@ -76,18 +70,9 @@ class ZeroShotClassification(Classification):
 
     images: str
     classes: str | None = None
-    templates: Sequence[str] = ("a photo of a {}.",)
+    templates: Annotated[Sequence[Prompt], Field(min_length=1)] = ("a photo of a {}.",)
     ensemble: Literal["scores", "embeddings"] = "scores"
     convention: Convention = "strict"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        wrong = [text for text in self.templates if text.count("{}") != 1]
-        if wrong or not self.templates or len(set(self.templates)) != len(self.templates):
-            raise UserError(
-                "expected different templates, each with {} once, got "
-                f"{wrong[0] if wrong else list(self.templates)!r}"
-            )
 
     @property
     @override
@@ -117,21 +102,7 @@ class ZeroShotClassification(Classification):
     @cached_property
     def _paths(self) -> dict[str, list[Path]]:
         """The images of each folder."""
-        layout = "at least two folders of images, one for each class,"
-        with reading(self.images, layout, f"check `images`, or {files_from(self)}"):
-            folders = sorted(path for path in Path(self.images).iterdir() if path.is_dir())
-        paths = {}
-        for folder in folders:
-            if not folder.name.startswith("."):
-                paths[folder.name] = find_images(folder)
-        empty = [name for name, files in paths.items() if not files]
-        if len(paths) < 2 or empty:
-            came = f"no image in {empty[0]!r}" if empty else f"{len(paths)} folders"
-            raise UserError(
-                f"expected {layout} in {self.images}, got {came}: {files_from(self)}, or check "
-                "`images`"
-            )
-        return paths
+        return class_folders(self.images, self.source)
 
     @override
     def candidates(self, group: str) -> list[Candidate]:
@@ -156,36 +127,33 @@ class ZeroShotClassification(Classification):
 
     def _names(self) -> dict[str, str]:
         """The name of the class of each folder, no two alike."""
-        folders = list(self._paths)
-        names: Sequence[Any] = [folder.replace("_", " ") for folder in folders]
+        names = {folder: folder.replace("_", " ") for folder in self._paths}
         if self.classes is not None:
-            names = self._read_names(self.classes, folders)
+            names = self._read_names(self.classes)
         folder_of: dict[str, str] = {}
-        for folder, name in zip(folders, names, strict=True):
-            if not is_text(name) or name in folder_of:
-                came = f"{name!r} for {folder!r}"
-                if is_text(name):
-                    came += f" and {folder_of[name]!r}"
-                where = self.classes or "the folders, or pass `classes`"
+        for folder, name in names.items():
+            if folder_of.setdefault(name, folder) != folder:
                 raise UserError(
-                    f"expected a different name for each class of {self.name}, got {came}: "
-                    f"rename one in {where}"
+                    f"expected a different name for each class of {self.name}, got {name!r} for "
+                    f"{folder!r} and {folder_of[name]!r}: rename one in `classes`"
                 )
-            folder_of[name] = folder
-        return {folder: name for name, folder in folder_of.items()}
+        return names
 
-    def _read_names(self, path: str, folders: Sequence[str]) -> Sequence[Any]:
-        """One entry for each folder; with a class missing the numbers would be higher."""
-        layout = f"a JSON list of {len(folders)} names, or an object {{folder: name}},"
-        names = read_json(path, layout, get_file(self.source), list[Any] | dict[str, Any])
-        if isinstance(names, list) and len(names) != len(folders):
-            raise file_error(path, layout, f"{len(names)} names", self.source)
+    def _read_names(self, path: str) -> dict[str, str]:
+        """The name of each folder; with a class missing the numbers would be higher."""
+        n = len(self._paths)
+        layout = f"a JSON list of {n} names, or an object {{folder: name}} of {n} folders,"
+        listed = Annotated[list[Text], Field(min_length=n, max_length=n)]
+        names = read_json(path, layout, get_file(self.source), listed | dict[str, Text])
         if isinstance(names, list):
-            return names
-        if lost := sorted(set(names) - set(folders)):
-            came = f"{len(lost)} that have none, first {lost[0]!r}"
-            raise file_error(path, "a folder for each class", came, self.source)
-        return [names.get(folder) for folder in folders]
+            return dict(zip(self._paths, names, strict=True))
+        odd = sorted(names.keys() ^ self._paths.keys())
+        if odd:
+            raise UserError(
+                f"expected a folder and a name in {path} for each class, got one of both for "
+                f"{len(odd)}, first {odd[0]!r}: {get_file(self.source)}"
+            )
+        return {folder: names[folder] for folder in self._paths}
 
     @override
     def run(self, score: PairScorer | MatrixFunction | ImageClassifier) -> Result:

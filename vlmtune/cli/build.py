@@ -80,12 +80,9 @@ def _build(options: argparse.Namespace) -> str | None:
 def _excludes_of_others(builder: Any, words: list[str]) -> bool:
     """Tells whether a plug-in's default `exclude` is of a world that its annotations are not of."""
     exclude = getattr(builder, "exclude", None)
-    given = any(word.partition("=")[0] == "--exclude" for word in words)
-    return (
-        exclude is not None
-        and not given
-        and exclude.parent not in Path(builder.annotations.path).parents
-    )
+    if exclude is None or any(word.partition("=")[0] == "--exclude" for word in words):
+        return False
+    return exclude.parent not in Path(builder.annotations.path).parents
 
 
 def _parts(options: argparse.Namespace) -> list[Path]:

@@ -7,7 +7,7 @@ Never: a command that runs.
 import argparse
 import difflib
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -142,38 +142,6 @@ class _Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
-class _CommandParser(_Parser):
-    """The parser of one command; it names an unknown option before one that is missing.
-
-    Args:
-        overrides: Whether unknown options are for whom the command calls.
-        options: As for `ArgumentParser`.
-    """
-
-    def __init__(self, *, overrides: bool = False, **options: Any) -> None:
-        super().__init__(**options)
-        self._overrides = overrides
-
-    @override
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        for word in [] if self._overrides else args or ():
-            name = word.partition("=")[0]
-            if name == "--":  # texts follow
-                break
-            if name.startswith("--") and " " not in name:
-                self._check_option(name)
-        return super().parse_known_args(args, namespace)
-
-    def _check_option(self, name: str) -> None:
-        known = self._option_string_actions
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            advice = f"did you mean {near[0]}?" if near else "leave it out"
-            self.error(f"expected a known argument, got {name!r}: {advice}")
-
-
 def sentence(summary: str) -> str:
     """Returns a summary with a capital and a full stop."""
     return f"{summary[0].upper()}{summary[1:]}."
@@ -193,12 +161,12 @@ def command_parser() -> argparse.ArgumentParser:
     shipped = "show the folder of the configs that come with vlmtune and exit"
     parser.add_argument("--configs", action="version", version=str(ROOT / "configs"), help=shipped)
     subcommands: Any = {"dest": "command", "required": True, "metavar": "COMMAND"}
-    commands = parser.add_subparsers(**subcommands, parser_class=_CommandParser)
+    commands = parser.add_subparsers(**subcommands, parser_class=_Parser)
 
     # Declares a command; returns what declares its arguments, in the order of the help.
-    def command(name: str, summary: str, epilog: str = "", **more: Any) -> Callable[..., Any]:
+    def command(name: str, summary: str, epilog: str = "") -> Callable[..., Any]:
         texts = {"help": summary, "description": sentence(summary), "epilog": epilog}
-        return commands.add_parser(name, **texts, **plain, **more).add_argument
+        return commands.add_parser(name, **texts, **plain).add_argument
 
     # Options that several commands share.
     path: Any = {"type": Path}
@@ -213,7 +181,7 @@ def command_parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=summary, add_help=False)  # run before this parser
 
     names = _with_names(BUILD, "builders", "Corpora")
-    add = command("build", "convert a corpus into shards", names, overrides=True)
+    add = command("build", "convert a corpus into shards", names)
     add("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
     add("--config", metavar="YAML", help="arguments that override those of the corpus")
     add("--out", required=True, **path, help="folder to write")

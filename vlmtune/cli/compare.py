@@ -24,41 +24,50 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from filelock import Timeout
+from pydantic import ConfigDict, Field
+from typing_extensions import TypedDict
 
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.data.shards import ShardSet
-from vlmtune.errors import UserError, reason
+from vlmtune.errors import UserError
 from vlmtune.report.formats import no_formula
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import count, number
-from vlmtune.storage.files import all_or_none, regular, write_text
+from vlmtune.storage.files import all_or_none, check_shape, regular, write_text
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import newest_checkpoint
 
 EXAMPLE = "configs/experiments/compare/cola.yaml"
 ZERO_SHOT = "zero_shot"
 RECIPE = "recipe.json"
-KEYS = {"title", "out", ZERO_SHOT, "base", "columns", "rows"}
 
 Run = Callable[[Sequence[str], Path], None]
 """Runs a command of vlmtune and writes its output to a file; raises `UserError` if it fails."""
+
+
+class Strategy(TypedDict):
+    """A row of the table: its name, and what is behind each `--config`."""
+
+    name: str
+    configs: list[str | dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A table of strategies; see the module."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
     title: str
     out: Path
     zero_shot: dict[str, str]
     base: str
-    columns: dict[str, tuple[str, str]]
-    names: dict[str, str]
-    configs: dict[str, tuple[str, ...]]
+    columns: dict[str, Annotated[str, Field(pattern=r"^\S+ \S+$")]]
+    rows: dict[str, Strategy]
 
 
 @dataclass(frozen=True)
@@ -78,10 +87,12 @@ class Job:
     @property
     def recipe(self) -> str:
         """The command of the run, with a digest of each config it names."""
-        paths = {
-            word: find_path(word) or Path(word) for word in self.words if word.endswith(".yaml")
-        }
-        digests = {x: sha256(regular(path).read_bytes()).hexdigest() for x, path in paths.items()}
+        digests = {}
+        # The same words may name other settings tomorrow.
+        for word in self.words:
+            if word.endswith(".yaml"):
+                content = regular(find_path(word) or Path(word)).read_bytes()
+                digests[word] = sha256(content).hexdigest()
         return json.dumps({"command": self.words, "configs": digests}, indent=1) + "\n"
 
     @property
@@ -99,48 +110,17 @@ class Job:
 def read_experiment(path: Path) -> Experiment:
     """Reads the YAML of an experiment."""
     content = read_yaml(find_path(path) or path)
-    try:
-        if unknown := sorted(KEYS.symmetric_difference(content)):
-            raise ValueError(f"{unknown[0]} missing or unknown")
-        columns = {title: tuple(names.split()) for title, names in content["columns"].items()}
-        if any(len(names) != 2 for names in columns.values()):
-            raise ValueError("a column that is not `benchmark metric`")
-        rows = content["rows"]
-        names = {row: values["name"] for row, values in rows.items()}
-        configs = {row: tuple(map(_config, values["configs"])) for row, values in rows.items()}
-        return Experiment(
-            content["title"],
-            Path(content["out"]),
-            dict(content[ZERO_SHOT]),
-            content["base"],
-            {title: (benchmark, metric) for title, (benchmark, metric) in columns.items()},
-            names,
-            configs,
-        )
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        line = " ".join(reason(error).split())
-        raise UserError(
-            f"expected a table of strategies in {path}, got {line}: see {EXAMPLE}"
-        ) from error
-
-
-def _config(item: Any) -> str:
-    """The word behind `--config`: a path, or the text of settings."""
-    if isinstance(item, str):
-        return item
-    if not isinstance(item, dict):
-        raise ValueError(f"the config {item!r}, neither a path nor settings")
-    return json.dumps(item)
+    return check_shape(content, Experiment, path, "a table of strategies", f"see {EXAMPLE}")
 
 
 def tasks(
     experiment: Experiment, out: Path, seeds: Sequence[int], only: Sequence[str], steps: int | None
 ) -> list[Job]:
     """Lists the runs, the untrained model first."""
-    if unknown := sorted({*only} - {ZERO_SHOT, *experiment.configs}):
+    known = [ZERO_SHOT, *experiment.rows]
+    if unknown := sorted({*only} - {*known}):
         raise UserError(
-            f"expected strategies out of {', '.join([ZERO_SHOT, *experiment.configs])}, "
-            f"got {unknown[0]}: correct --only"
+            f"expected strategies out of {', '.join(known)}, got {unknown[0]}: change --only"
         )
     options = []
     for key, value in experiment.zero_shot.items():
@@ -148,17 +128,18 @@ def tasks(
     folder = out / ZERO_SHOT
     evaluate = ("evaluate", *options, "--name", "zero-shot", "--out", str(folder))
     listed = [Job(ZERO_SHOT, "zero-shot", folder, evaluate)]
-    for row, configs in experiment.configs.items():
+    for row, strategy in experiment.rows.items():
+        # The base comes first, so that a strategy's own settings win.
+        configs = ["--config", experiment.base]
+        for config in strategy["configs"]:
+            word = config if isinstance(config, str) else json.dumps(config)
+            configs += ["--config", word]
         for seed in seeds:
             folder = out / row / f"seed-{seed}"
-            name = f"{experiment.names[row]}, seed {seed}"
-            words = ["fit"]
-            # The base comes first, so that a strategy's own settings win.
-            for config in (experiment.base, *configs):
-                words += ["--config", config]
-            words.append(f"--seed_everything={seed}")
-            words += [f"--trainer.default_root_dir={folder}"]
-            words += [f"--trainer.callbacks.init_args.name={name}"]
+            name = f"{strategy['name']}, seed {seed}"
+            words = ["fit", *configs, f"--seed_everything={seed}"]
+            words.append(f"--trainer.default_root_dir={folder}")
+            words.append(f"--trainer.callbacks.init_args.name={name}")
             if steps is not None:
                 words.append(f"--trainer.max_steps={steps}")
             listed.append(Job(row, name, folder, tuple(words)))
@@ -166,14 +147,7 @@ def tasks(
 
 
 def perform(task: Job, run: Run) -> Literal["done", "ran", "taken"]:
-    """Runs what is left of a task.
-
-    Returns:
-        "done" if nothing was left, "ran" if this call ran it, "taken" if another is running it.
-
-    Raises:
-        UserError: The run failed, or the folder has a run of another recipe.
-    """
+    """Runs what is left of a task; "taken" if another call is running it."""
     if task.begun not in (None, task.recipe):
         raise UserError(
             f"expected in {task.folder} a run of the same command and configs, got another "
@@ -255,8 +229,12 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
         if not task.done:
             continue
         report = RunReport.load(task.report)
-        metrics = {title: report.metric(*where) for title, where in experiment.columns.items()}
-        name = experiment.names.get(task.row, "zero-shot")
+        metrics = {}
+        for title, where in experiment.columns.items():
+            metrics[title] = report.metric(*where.split())
+        name = task.name
+        if task.row in experiment.rows:
+            name = experiment.rows[task.row]["name"]
         row = rows.setdefault(task.row, {"name": name, "runs": []})
         row["trainable_parameters"] = report.provenance.trainable_parameters
         run = {
@@ -281,8 +259,11 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
     if rows:
         # Chance depends on the benchmark alone, so the first run's is that of all runs.
         run = rows[0]["runs"][0]
-        written = [_chance(run["chance"][title], run["units"][title]) for title in titles]
-        cells.append(["chance", "", *written, ""])
+        levels = []
+        for title in titles:
+            level = run["chance"][title]
+            levels.append("–" if level is None else number(level, run["units"][title]))
+        cells.append(["chance", "", *levels, ""])
     for row in rows:
         runs, units = row["runs"], row["runs"][0]["units"]
         values = []
@@ -312,10 +293,6 @@ def to_csv(comparison: dict[str, Any]) -> str:
     return file.getvalue()
 
 
-def _chance(chance: float | None, unit: str) -> str:
-    return "–" if chance is None else number(chance, unit)
-
-
 def _cell(values: Sequence[float], unit: str) -> str:
     mean = number(statistics.mean(values), unit)
     if len(values) == 1:
@@ -325,11 +302,7 @@ def _cell(values: Sequence[float], unit: str) -> str:
 
 
 def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
-    """Trains what is left and writes the tables; a failed run does not stop the others.
-
-    Raises:
-        UserError: A run failed.
-    """
+    """Trains what is left and writes the tables; a failed run does not stop the others."""
     experiment, steps = read_experiment(options.experiment), options.steps
     suffix = "" if steps is None else f"-{steps}-steps"
     out = options.out or Path(f"{experiment.out}{suffix}")
@@ -355,13 +328,14 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
     if failed:
         raise UserError(
             f"expected all runs to finish, {len(failed)} of {len(chosen)} failed ({failed[0]}): "
-            "see above, correct the cause and call again"
+            "see above, mend the cause and call again"
         )
 
 
 def _write_tables(experiment: Experiment, out: Path, steps: int | None) -> None:
     """Puts all finished runs of the folder into the tables, of all calls and seeds."""
-    seeds = {int(x) for path in out.glob("*/seed-*") if (x := path.name[5:]).isdecimal()}
+    numbers = {path.name.removeprefix("seed-") for path in out.glob("*/seed-*")}
+    seeds = set(map(int, filter(str.isdecimal, numbers)))
     with locked(out / "compare.json"), all_or_none():
         comparison = collect(experiment, tasks(experiment, out, sorted(seeds), [], steps))
         write_text(out / "compare.json", json.dumps(comparison, indent=1) + "\n")

@@ -11,8 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.plugins import find_device, make_list, model_of
+from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
@@ -23,11 +25,11 @@ from vlmtune.export.publishing import check_repository, push
 from vlmtune.model import read_checkpoint
 from vlmtune.model.layout import FILES
 from vlmtune.model.model import Model
+from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.model.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
-from vlmtune.report.table import file_size
 
 
 def run(options: argparse.Namespace) -> None:
@@ -78,77 +80,81 @@ def run(options: argparse.Namespace) -> None:
         alpha=alpha,
         licence=options.licence,
     )
-    written = file_size(sum((options.out / name).stat().st_size for name in FILES))
+    written = decimal(sum((options.out / name).stat().st_size for name in FILES))
     print(f"{options.out}: {written}; load it with vlmtune.load({str(options.out)!r})")
     if options.push_to_hub is not None:
         commit = push(options.out, options.push_to_hub, options.public)
         print(f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r})")
 
 
-def _check_source(options: argparse.Namespace) -> None:
-    checkpoint, model = options.checkpoint, options.model
-    if (checkpoint is None) == (model is None):
-        got = "neither" if model is None else f"{checkpoint} and {model}"
-        raise UserError(f"expected a checkpoint or --model, got {got}: give one of them")
-    if model is None and (options.pretrained or options.architecture):
-        raise UserError(
-            f"expected --model with --pretrained or --architecture, got {checkpoint}: write "
-            f"--model {checkpoint}"
-        )
-    if model is not None and (options.merged is None or options.alphas or options.alpha):
-        raise UserError(
-            f"expected only --merged FOLDER with --model {model}, which is not a checkpoint of "
-            "`vlmtune fit`: leave out --out, --alpha and --alphas"
-        )
-
-
 def _check_options(options: argparse.Namespace) -> None:
-    _check_source(options)
-    _check_publishing(options)
-    if options.merged is None and options.format is not None:
-        raise UserError("expected --merged FOLDER with --format, got none: add it")
-    if options.merged is not None and options.out is not None:
-        raise UserError("expected --out or --merged, got both: run one export after the other")
-    target = options.out if options.merged is None else options.merged
-    if target is None and (options.alphas is None or options.alpha is not None):
-        raise UserError(
+    """Raises `UserError` for the first contradiction."""
+    checkpoint, model, merged, out = options.checkpoint, options.model, options.merged, options.out
+    target, alpha, alphas = merged or out, options.alpha, options.alphas
+    sources = "neither" if model is None else f"{checkpoint} and {model}"
+    contradictions = (
+        (
+            (checkpoint is None) == (model is None),
+            f"expected a checkpoint or --model, got {sources}: give one of them",
+        ),
+        (
+            model is None and (options.pretrained or options.architecture),
+            f"expected --model with --pretrained or --architecture, got {checkpoint}: write "
+            f"--model {checkpoint}",
+        ),
+        (
+            model is not None and (merged is None or alphas or alpha),
+            f"expected only --merged FOLDER with --model {model}, which is not a checkpoint of "
+            "`vlmtune fit`: leave out --out, --alpha and --alphas",
+        ),
+        (
+            out is None and (options.push_to_hub or options.licence or options.public),
+            "expected --out FOLDER with --push-to-hub, --licence or --public, got none: add it",
+        ),
+        (
+            options.public and options.push_to_hub is None,
+            "expected --push-to-hub REPO with --public, got none: add it",
+        ),
+        (
+            options.format is not None and merged is None,
+            "expected --merged FOLDER with --format, got none: add it",
+        ),
+        (
+            merged is not None and out is not None,
+            "expected --out or --merged, got both: run one export after the other",
+        ),
+        (
+            target is None and (alphas is None or alpha is not None),
             "expected --out FOLDER to write to, or only --alphas and --benchmarks to measure, got "
-            "neither: add --out or --merged"
-        )
-    _check_alphas(options, target)
-    if options.report is not None and options.alpha not in (None, 1.0):
-        raise UserError(
-            f"expected no --report with --alpha {options.alpha:g}, as its scores are those of the "
-            "trained weights: leave it out, or measure with --alphas and --benchmarks"
-        )
-    if options.out is not None:
-        check_target(options.out, options.overwrite)
-
-
-def _check_alphas(options: argparse.Namespace, target: Path | None) -> None:
-    if (options.alphas is None) != (options.benchmarks is None):
-        given, missing = "--alphas", "--benchmarks"
-        if options.alphas is None:
-            given, missing = missing, given
-        raise UserError(f"expected {missing} with {given}, got only {given}: add {missing}")
-    if options.alphas is not None and target is not None and options.alpha is None:
-        raise UserError(
-            "expected --alpha to say which of --alphas to write to --out, got none: choose one"
-        )
-    for alpha in (*(options.alphas or ()), options.alpha):
-        if alpha is not None:
-            check_alpha(alpha)
-
-
-def _check_publishing(options: argparse.Namespace) -> None:
-    if options.out is None and (options.push_to_hub or options.licence or options.public):
-        raise UserError(
-            "expected --out FOLDER with --push-to-hub, --licence or --public, got none: add it"
-        )
+            "neither: add --out or --merged",
+        ),
+        (
+            alphas is not None and options.benchmarks is None,
+            "expected --benchmarks with --alphas, got none: add it",
+        ),
+        (
+            alphas is None and options.benchmarks is not None,
+            "expected --alphas with --benchmarks, got none: add it",
+        ),
+        (
+            alphas is not None and target is not None and alpha is None,
+            "expected --alpha to say which of --alphas to write to --out, got none: choose one",
+        ),
+        (
+            options.report is not None and alpha not in (None, 1.0),
+            f"expected no --report with --alpha {alpha}, as its scores are those of the trained "
+            "weights: leave it out, or measure with --alphas and --benchmarks",
+        ),
+    )
+    for contradicted, line in contradictions:
+        if contradicted:
+            raise UserError(line)
     if options.push_to_hub is not None:
         check_repository(options.push_to_hub)
-    elif options.public:
-        raise UserError("expected --push-to-hub REPO with --public, got none: add it")
+    for one in (*(alphas or ()), 1.0 if alpha is None else alpha):
+        check_alpha(one)
+    if out is not None:
+        check_target(out, options.overwrite)
 
 
 def _reported(path: Path, model: Model) -> dict[str, Any]:
@@ -180,7 +186,7 @@ def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteRe
     """Measures the model at each alpha and shows the numbers; frozen parts are encoded once."""
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     load_all(benchmarks)
-    device = find_device(options.device)
+    device = device_of_this_machine(options.device)
     parts = (weights.backbone.to(device), weights.adapter.to(device))
     scorer = Scorer(*parts, options.store, options.batch_size)
     suites = {}

@@ -24,13 +24,7 @@ from typing_extensions import override
 
 from vlmtune.cli.contamination import unchecked
 from vlmtune.cli.explain import configuration_error, explain, is_expected, warning_line
-from vlmtune.cli.fit_checks import (
-    check_clipping,
-    check_numbers,
-    check_optimizer,
-    check_shards,
-    names_module,
-)
+from vlmtune.cli.fit_checks import check_numbers, check_optimizer, check_shards, names_module
 from vlmtune.cli.fit_failures import lightning_runs
 from vlmtune.cli.nulls import with_nulls
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
@@ -252,7 +246,7 @@ class VlmtuneCLI(LightningCLI):
                 words = [*words, *changed]
             self.config = parser.parse_args(words)
         except (argparse.ArgumentError, TypeError) as error:
-            keys = _keys(self._parser(self.command))
+            keys = [action.dest for action in self._parser(self.command)._actions]
             raise configuration_error(error, keys) from error
         check_numbers(self.config[self.command])
 
@@ -272,9 +266,7 @@ class VlmtuneCLI(LightningCLI):
             values = section.get("init_args", section)
             if values.get("seed") is None and not isinstance(config.seed_everything, bool):
                 values["seed"] = config.seed_everything
-        optimizer = config.model.get("init_args", config.model).get("optimizer")
-        check_optimizer(optimizer)
-        check_clipping(config.trainer, optimizer)
+        check_optimizer(config.model.get("init_args", config.model).get("optimizer"))
         if not self.nameless:
             return
         for callback in config.trainer.callbacks or []:
@@ -299,7 +291,10 @@ class VlmtuneCLI(LightningCLI):
         if config.trainer.logger is None:
             kwargs["logger"] = default_logger(self.command, config)
         trainer = super().instantiate_trainer(**kwargs)
-        _show_steps(trainer, given)
+        # Lightning's bar counts epochs.
+        bar, callbacks = trainer.progress_bar_callback, cast(Any, trainer).callbacks
+        if bar is not None and type(bar) not in given:
+            callbacks[callbacks.index(bar)] = RunProgress()
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpoints()
         return trainer
@@ -314,13 +309,6 @@ class VlmtuneCLI(LightningCLI):
                 show([callback.run_report(self.trainer, self.model)], title)
         for line in checkpoint_lines(self.trainer):
             print(line)
-
-
-def _show_steps(trainer: pl.Trainer, given: Sequence[type]) -> None:
-    """Replaces Lightning's bar, which counts epochs, unless a config names a bar."""
-    bar, callbacks = trainer.progress_bar_callback, cast(Any, trainer).callbacks
-    if bar is not None and type(bar) not in given:
-        callbacks[callbacks.index(bar)] = RunProgress()
 
 
 def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
@@ -344,7 +332,3 @@ def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
         if paths[path] != trainer.global_step:
             lines.append(f"best by {monitor}: {path} (weights of step {paths[path]}, {score:.4g})")
     return [*lines, f"next: vlmtune export {shown} --out FOLDER"]
-
-
-def _keys(parser: LightningArgumentParser) -> list[str]:
-    return [action.dest for action in parser._actions if not action.dest.endswith("help")]

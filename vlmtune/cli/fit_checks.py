@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from torch.optim import Optimizer
 
-from vlmtune.cli.yaml_files import check_exists, check_yaml
+from vlmtune.cli.yaml_files import check_yaml
 from vlmtune.data.schema import read_manifest
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import is_remote
@@ -31,14 +31,7 @@ MOST = 2**32 - 1  # of numpy's seeds
 
 
 def check_numbers(config: Any) -> None:
-    """Refuses numbers that Lightning uses unchecked.
-
-    Args:
-        config: The parsed config of the command.
-
-    Raises:
-        UserError: A number is out of its range.
-    """
+    """Raises `UserError` for numbers that Lightning uses unchecked."""
     for name, least in LEAST.items():
         value = config.get(name)
         if type(value) is int and not least <= value <= MOST:  # True: any seed; None: the default
@@ -48,14 +41,7 @@ def check_numbers(config: Any) -> None:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuses a callable that does not say that it makes an optimizer, such as `os.system`.
-
-    Args:
-        optimizer: A parsed `model.optimizer`: its class path and arguments, or a function.
-
-    Raises:
-        UserError: It is neither an optimizer nor a function whose return type is one.
-    """
+    """Raises `UserError` if a parsed `model.optimizer` makes no optimizer, such as `os.system`."""
     path = getattr(optimizer, "class_path", None)
     maker = optimizer
     if path is not None:
@@ -68,34 +54,9 @@ def check_optimizer(optimizer: Any) -> None:
     )
 
 
-def check_clipping(trainer: Any, optimizer: Any) -> None:
-    """Refuses to clip gradients that the optimizer itself unscales, which Lightning cannot.
-
-    Args:
-        trainer: The parsed section of the trainer.
-        optimizer: As for `check_optimizer`.
-
-    Raises:
-        UserError: A fused optimizer is to train with a gradient scaler and clipping.
-    """
-    fused = getattr(getattr(optimizer, "init_args", None), "fused", None)
-    if fused and trainer.gradient_clip_val and str(trainer.precision) in ("16", "16-mixed"):
-        raise UserError(
-            "expected an optimizer that is not fused to clip gradients of 16-mixed, got fused: set "
-            "--model.optimizer.init_args.fused false, or --trainer.precision bf16-mixed"
-        )
-
-
 def check_shards(command: str, data: Any) -> None:
-    """Refuses folders without shards.
-
-    Args:
-        command: "fit", or one that does not read the training sets.
-        data: The parsed section of the data.
-
-    Raises:
-        UserError: A folder on this machine has no manifest and no tar.
-    """
+    """Raises `UserError` if a folder of the parsed `data` on this machine has no shards."""
+    # Only `fit` reads the training sets.
     train = data.train if command == "fit" else []
     for one in (*train, *(data.val or ())):
         path = getattr(getattr(one, "init_args", None), "path", None)
@@ -127,7 +88,6 @@ def names_module(arguments: Sequence[str]) -> bool:
     configs = [path for word, path in pairwise(words) if word in ("--config", "-c")]
     paths = [config for config in configs if not config.startswith("{")]
     for path in paths:
-        check_exists(path)
         check_yaml(path)
     return bool({"--model", "--model.class_path"} & {*words}) or any(map(_has_class, paths))
 

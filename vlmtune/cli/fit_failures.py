@@ -23,12 +23,6 @@ def lightning_runs(checkpoint: str | None) -> Iterator[None]:
 
     What fails while a checkpoint is restored is a fault of the checkpoint, whoever raises it. What
     Lightning itself raises is one of the config.
-
-    Args:
-        checkpoint: As for `--ckpt_path`.
-
-    Raises:
-        UserError: The checkpoint or the config does not fit.
     """
     try:
         yield

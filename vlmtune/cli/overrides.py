@@ -86,9 +86,6 @@ def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str
     A part of a key that stands for an item is its position from 0, its class, or its `name`.
     `init_args` may be left out.
 
-    Raises:
-        UserError: There is no such item, or a class or name has several.
-
     Example:
         >>> config = {"callbacks": [{"class_path": "a.One", "init_args": {"every": 5}}]}
         >>> changed_lists(config, [("callbacks.One.every", 30)])

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import torch
 from jsonargparse import ArgumentParser
 
 from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
@@ -25,9 +24,8 @@ from vlmtune.cli.yaml_files import check_yaml, read_yaml
 from vlmtune.config import Configured, find_path, stems
 from vlmtune.data.tables import is_dataset
 from vlmtune.errors import UserError
-from vlmtune.model import resolve
+from vlmtune.model import load
 from vlmtune.model.model import Model
-from vlmtune.model.resolving import device_of_this_machine
 
 T = TypeVar("T", bound=Configured)
 NAME = "plugin"
@@ -131,32 +129,23 @@ def _sources(source: str) -> list[str]:
     return sources
 
 
-def find_model(
-    name: str,
-    pretrained: str | None = None,
-    architecture: str | None = None,
-    packages: Sequence[str] = (),
-    texts: bool = True,
-) -> Model:
-    """Loads the model called `name`, and says so if its weights are random."""
-    model = resolve(name, pretrained, architecture, packages, texts)
-    if model.backbone.random_weights:
-        line = f"{model.backbone.title}: numbers from random weights are meaningless"
-        print(f"vlmtune: warning: {line}", file=sys.stderr)
-    return model
-
-
 def model_of(options: argparse.Namespace, *, texts: bool = True, **changed: str | None) -> Model:
     """Loads the model that the options of a command name, on its device; `changed` replaces some.
 
     `commands` declares the options: model, pretrained, architecture, packages, device, batch_size.
+    Random weights are named.
     """
     chosen = argparse.Namespace(**{**vars(options), **changed})
-    device = find_device(chosen.device)  # fails before the model is loaded
-    source = (chosen.model, chosen.pretrained, chosen.architecture, chosen.packages)
-    return find_model(*source, texts).to(device).batched(chosen.batch_size)
-
-
-def find_device(name: str | None) -> torch.device:
-    """Returns the device called `name`; without a name the accelerator, or else the CPU."""
-    return device_of_this_machine(name)
+    model = load(
+        chosen.model,
+        chosen.pretrained,
+        architecture=chosen.architecture,
+        device=chosen.device,
+        batch_size=chosen.batch_size,
+        packages=chosen.packages,
+        texts=texts,
+    )
+    if model.backbone.random_weights:
+        line = f"{model.backbone.title}: numbers from random weights are meaningless"
+        print(f"vlmtune: warning: {line}", file=sys.stderr)
+    return model

@@ -10,10 +10,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from vlmtune.cli.plugins import find_device
 from vlmtune.cli.probe_models import Embedding, embeddings_of
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.errors import UserError
+from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.probing.categories import STYLES, categories
 from vlmtune.probing.embeddings import embed_tasks, label_names
 from vlmtune.probing.experiment import Measured, measure, probe_specs
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
     # Wrong numbers, images and devices are found before a model is loaded.
     training = Training(options.steps, runs=options.runs, seed=options.seed)
     images = labelled_images(options.images, options.labels, options.limit)
-    device = find_device(options.device)
+    device = device_of_this_machine(options.device)
     embeddings = embeddings_of(options)
     options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     store = options.store or options.out / "features"
@@ -104,12 +104,14 @@ def _check(options: argparse.Namespace) -> None:
                     f"expected no --{name} with {len(options.model)} models, got "
                     f"{getattr(options, name)!r}: name models by YAMLs"
                 )
-    for name, lowest in (("side", 8), ("limit", 2)):
-        value = getattr(options, name)
-        if value is not None and value < lowest:
-            raise UserError(f"expected --{name} of {lowest} or more, got {value}: raise it")
-    if min(options.widths) < 0:
-        raise UserError(f"expected widths of 0 or more, got {min(options.widths)}: raise it")
+    for name, lowest in (("side", 8), ("limit", 2), ("widths", 0)):
+        given = getattr(options, name)
+        values = given if isinstance(given, list) else [given]
+        for value in values:
+            if value is not None and value < lowest:
+                raise UserError(
+                    f"expected --{name} of {lowest} or more, got {value}: pass {lowest} or more"
+                )
 
 
 def _report(

@@ -21,14 +21,7 @@ POOLED = "pooled"
 
 @dataclass(frozen=True)
 class Embedding:
-    """What is probed.
-
-    Attributes:
-        name: In tables and reports.
-        given: The model as it was typed.
-        embedder: The model and its layer.
-        before: Name of the embedding of the frozen original, "" if it is not probed.
-    """
+    """A model, as it was `given`, at a layer; `before` names its frozen original, if any."""
 
     name: str
     given: str
@@ -42,12 +35,7 @@ class Embedding:
 
 
 def embeddings_of(options: argparse.Namespace) -> list[Embedding]:
-    """Returns the embeddings in the order of the tables, each original before its model.
-
-    Raises:
-        UserError: There is no such model or layer, two are the same, or `--frozen` has nothing to
-            compare.
-    """
+    """Returns the embeddings in the order of the tables, each original before its model."""
     embeddings = []
     for given in options.model:
         for name, model, before in _models(given, options):

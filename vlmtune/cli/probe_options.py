@@ -42,15 +42,9 @@ def declare(
 ) -> Callable[..., Any]:
     """Declares the command and its options, except where features are stored.
 
-    `--model` and `--out` are required unless `--pictures` is given, which `run` checks.
-
-    Args:
-        command: Declares a command, and returns the function that declares its options.
-        model: Help of `--model`, as for other commands.
-        add_model: Declares the options that all commands with a model have.
-
-    Returns:
-        The function that declares further options.
+    `--model` and `--out` are required unless `--pictures` is given, which `run` checks. `command`
+    declares a command and returns what declares its options, as this function does; `model` is the
+    help of `--model`, and `add_model` declares the options that all commands with a model have.
     """
     path: Any = {"type": Path}
     add = command("probe", SUMMARY, PROBE)

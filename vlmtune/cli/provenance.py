@@ -15,27 +15,20 @@ def provenance_of(
 ) -> Provenance:
     """Returns the provenance of numbers of a model.
 
-    Data, seed and time are those of its training, versions, commit and date those of now; those of
-    the training stand apart.
-
-    Args:
-        model: The model.
-        given: The model as it was typed.
-        pretrained: Its tag of weights, if there is one.
-        measured: What was measured and how, for `config`.
+    Data, seed and time are those of its training; versions, commit and date those of now, beside
+    those of the training. `given` is the model as it was typed, `pretrained` its tag of weights,
+    and `measured` says in `config` what was measured and how.
     """
-    untrained, trained = model.untrained, model.provenance
-    # Versions and date of the training are not those of the measurement.
+    trained = model.provenance
     training = {}
     for key in ("config", "versions", "commit", "date"):
         if key in trained:
             training[key] = trained[key]
-    data, seed, seconds = trained.get("data"), trained.get("seed"), trained.get("seconds")
-    if untrained:
-        adapter, digest = "zero-shot", ""
-    else:
+    adapter, digest = "zero-shot", ""
+    if not model.untrained:
         adapter, digest = type(model.adapter).__name__, model.digest()
     # Nothing checked these values when the checkpoint was read: they may be of any type.
+    data, seed, seconds = trained.get("data"), trained.get("seed"), trained.get("seconds")
     data = data if isinstance(data, str) else ""
     seed = seed if isinstance(seed, int) else None
     seconds = float(seconds) if isinstance(seconds, int | float) else 0.0

@@ -61,12 +61,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class MetricsFile(CSVLogger):
-    """Writes what a run logs to `metrics.csv` in the run's folder.
-
-    Args:
-        folder: The folder.
-        appends: Whether the run resumes, so that lines of before stay; else they are replaced.
-    """
+    """Writes what a run logs to `metrics.csv` in its folder; `appends` keeps the lines there."""
 
     def __init__(self, folder: str | Path, appends: bool) -> None:
         super().__init__(folder, name="", version="")
@@ -134,13 +129,8 @@ def trial_folder(folder: str | None) -> str | None:
 def alone_in(trainer: pl.Trainer, ckpt_path: str | None) -> Iterator[None]:
     """Refuses a second run in a folder while the first trains, and keeps what one of before left.
 
-    Args:
-        trainer: Its root folder is meant. Loggers may have others, but all runs in this one write
-            the same report and checkpoints.
-        ckpt_path: As for `Trainer.fit`.
-
-    Raises:
-        UserError: Another run trains there, or the folder cannot be written.
+    Loggers may have other folders, but all runs in the trainer's root folder write the same report
+    and checkpoints.
     """
     folder = Path(trainer.default_root_dir)
     if not trainer.is_global_zero or "://" in str(folder):

@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from vlmtune.cli.plugins import find_device, model_of
+from vlmtune.cli.plugins import model_of
 from vlmtune.cli.score import warn_truncated
 from vlmtune.errors import UserError
+from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.report.screen import console, frame
 from vlmtune.search.index import Index
 from vlmtune.search.page import PageServer
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     if bool(options.queries) == options.page:
         raise UserError("expected captions, or --page without any: give one of them")
     model = None if options.model is None else model_of(options)
-    device, batch_size = find_device(options.device), options.batch_size
+    device, batch_size = device_of_this_machine(options.device), options.batch_size
     index = Index.open(options.index, model, device, options.packages, batch_size)
     if options.page:
         _serve(PageServer(index, options.port, options.top, options.recall))

@@ -4,7 +4,6 @@ In: a path or a text. Out: the values in it. Never: a named pipe, or aliases tha
 values than memory holds.
 """
 
-import difflib
 import json
 import math
 from itertools import chain
@@ -13,21 +12,15 @@ from typing import Any
 
 import yaml
 
-from vlmtune.config import find_path
 from vlmtune.errors import UserError, reason
 from vlmtune.storage.files import reading, regular
 
-SUFFIXES = (".yaml", ".yml", ".json")
 MOST_VALUES = 100_000
 """Values in a file, each counted as often as aliases repeat it."""
 
 
 def read_yaml(path: Path) -> Any:
-    """Reads a YAML file.
-
-    Raises:
-        UserError: It cannot be read, is not YAML, or `check_yaml` refuses it.
-    """
+    """Reads a YAML file; raises `UserError` if it cannot be read or is not YAML."""
     check_yaml(path)
     with reading(path, "YAML"):
         return yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -49,11 +42,9 @@ def read_value(text: str) -> Any:
 
 
 def check_yaml(path: str | Path) -> None:
-    """Refuses what would be read for ever or fill the memory; a malformed file passes.
+    """Raises `UserError` for what would be read for ever or fill the memory; other faults pass.
 
-    Raises:
-        UserError: It is a named pipe or a device, is not UTF-8, or its aliases repeat too many
-            values.
+    That is a named pipe or a device, and a file whose aliases repeat too many values.
     """
     try:
         path = regular(path)
@@ -77,22 +68,6 @@ def check_yaml(path: str | Path) -> None:
             f"expected at most {MOST_VALUES} values in {path}, got aliases or nested lists that "
             "make more: write them out, or remove them"
         )
-
-
-def check_exists(path: str) -> None:
-    """Refuses a path that ends like a config where there is none.
-
-    Raises:
-        UserError: There is no such file; the error names the nearest in its folder.
-    """
-    if not path.endswith(SUFFIXES) or find_path(path) is not None:
-        return
-    folder = find_path(Path(path).parent)
-    files = folder.iterdir() if folder is not None and folder.is_dir() else ()
-    known = [file.name for file in files if file.name.endswith(SUFFIXES)]
-    near = difflib.get_close_matches(Path(path).name, known, 1)
-    advice = f"did you mean {near[0]}?" if near else "correct the path"
-    raise UserError(f"expected the config {path}, there is no such file: {advice}")
 
 
 def _values(node: yaml.Node, known: dict[int, float]) -> float:

@@ -26,9 +26,9 @@ class CaptionNegatives(Configured):
     of the group is dropped. One that is a caption of another image of the batch becomes that text,
     and is true there.
 
-    In a group of several images a rewritten caption belongs to the images of its original. It may
-    be true of another image of the group in other words: where groups are pairs that differ by a
-    relation, leave out the rule that reverses it.
+    In a group of several images a rewritten caption belongs to the images of its original. Where
+    groups are pairs that differ by a relation, leave out the rule that reverses it: its caption is
+    true of the other image.
 
     Args:
         rewriter: Rewrites captions. If its rules need words, it learns them from the training

@@ -104,31 +104,24 @@ def decoded_images(
     Damaged images are left out, each with a warning. It fails when they are more than the fraction
     `max_damaged` of `total` images (rounded up; by default `total` is the number of `images`).
     """
-    loader = DataLoader(
-        _Images(list(images.items()), preprocess),
-        batch_size,
-        num_workers=num_workers,
-        collate_fn=list,
-    )
+    rows = _Images(list(images.items()), preprocess)
+    loader = DataLoader(rows, batch_size, num_workers=num_workers, collate_fn=list)
     damaged: list[str] = []
     total = len(images) if total is None else total
-    for rows in loader:
-        ids, good = [], []
-        for image, pixels, line in rows:
-            if pixels is None:
-                # The stream only says that such an image has no features.
-                log.warning("left out a damaged image: %s", line)
-                damaged.append(line)
-            else:
-                ids.append(image)
-                good.append(pixels)
+    for batch in loader:
+        good = {image: pixels for image, pixels, _ in batch if pixels is not None}
+        lines = [line for _, pixels, line in batch if pixels is None]
+        for line in lines:
+            # The stream only says that such an image has no features.
+            log.warning("left out a damaged image: %s", line)
+        damaged += lines
         if len(damaged) > math.ceil(max_damaged * total):
             raise UserError(
                 f"expected at most {max_damaged:.1%} damaged of {total} images, got "
                 f"{len(damaged)} ({damaged[0]}): build the shards again or raise max_damaged"
             )
         if good:
-            yield tuple(ids), torch.stack(good)
+            yield tuple(good), torch.stack([*good.values()])
 
 
 @dataclass(frozen=True)
@@ -152,8 +145,7 @@ def corpus(sets: Sequence[ShardSet]) -> Corpus:
         texts.update(zip(group.text_ids, group.texts, strict=True))
         truth = group.truth.tolist()
         for i, image in enumerate(group.image_ids):
-            offset, size = raw.spans[files[i]]
-            images.setdefault(image, ImageLocation(raw.shard, offset, size))
+            images.setdefault(image, ImageLocation(raw.shard, *raw.spans[files[i]]))
             here = itertools.compress(group.text_ids, truth[i])
             true.setdefault(image, set()).update(group.true_ids[i], here)
     # A record may name captions of its image that only other records have.

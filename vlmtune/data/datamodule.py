@@ -7,9 +7,10 @@ Never: features; the module of the trainer preprocesses images.
 import hashlib
 from collections.abc import Callable, Collection, Container, Iterator
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal
 
 from jaxtyping import Float
+from pydantic import Field, NonNegativeInt, PositiveInt
 from pytorch_lightning import LightningDataModule
 from torch import Tensor, nn
 from typing_extensions import override
@@ -22,16 +23,6 @@ from vlmtune.data.position import TrainingPosition, align
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, check_sets
 from vlmtune.errors import UserError
-
-
-@runtime_checkable
-class Preprocessing(Protocol):
-    """The module of the trainer, as the datamodule sees it."""
-
-    @property
-    def preprocess(self) -> Callable[[Any], Tensor]:
-        """Turns images into pixels."""
-        ...
 
 
 class ShardDataModule(LightningDataModule):
@@ -67,30 +58,20 @@ class ShardDataModule(LightningDataModule):
     def __init__(
         self,
         train: list[ShardSet],
-        batch_size: int,
+        batch_size: PositiveInt,
         val: list[ShardSet] | None = None,
-        num_workers: int = 0,
-        seed: int | None = None,
-        epoch_groups: int | None = None,
-        shuffle_buffer: int = 10_000,
-        max_damaged: float = 0.01,
+        num_workers: NonNegativeInt = 0,
+        seed: NonNegativeInt | None = None,
+        epoch_groups: PositiveInt | None = None,
+        shuffle_buffer: NonNegativeInt = 10_000,
+        max_damaged: Annotated[float, Field(ge=0, lt=1)] = 0.01,
         negatives: CaptionNegatives | None = None,
         mined: BatchNeighbours | None = None,
-        captions: int | None = None,
+        captions: PositiveInt | None = None,
         hard_negatives: HardNegatives = "all",
         augmentation: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        _at_least("batch_size", batch_size, 1)
-        _at_least("num_workers", num_workers, 0)
-        _at_least("seed", seed or 0, 0)
-        if epoch_groups is not None:
-            _at_least("epoch_groups", epoch_groups, 1)
-        _at_least("shuffle_buffer", shuffle_buffer, 0)
-        if captions is not None:
-            _at_least("captions", captions, 1)
-        if not 0 <= max_damaged < 1:
-            raise UserError(f"expected max_damaged from 0 to below 1, got {max_damaged}: change it")
         self.sets = {"train": list(train), "val": list(val or [])}
         self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed or 0
         self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer
@@ -132,7 +113,6 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def train_dataloader(self) -> EpochLoader:
-        """Returns the loader of training batches."""
         stream = self._training_stream()
         if self.negatives is not None:
             self.negatives.prepare(lambda: catalogue(stream.sets).texts)
@@ -143,7 +123,6 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def val_dataloader(self) -> EpochLoader | NoBatches:
-        """Returns the loader that reads each validation record once."""
         # Without sets Lightning still calls the callbacks that evaluate benchmarks.
         if not self.sets["val"]:
             return NoBatches()
@@ -151,19 +130,16 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def test_dataloader(self) -> NoBatches:
-        """Returns no batches: callbacks run the benchmarks of a test."""
-        return NoBatches()
+        return NoBatches()  # callbacks run the benchmarks
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        """Returns the position of training in the data, for a checkpoint."""
         if self.trainer is None or self._fit_loader is None:
             return {}
         return self._training.state(self.trainer, self._fit_loader)
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the position of a checkpoint."""
         self._training.load(state_dict)
 
     def align(self, checkpoint: dict[str, Any]) -> None:
@@ -234,25 +210,18 @@ class ShardDataModule(LightningDataModule):
     ) -> EpochLoader:
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
-        preprocess = self._preprocess() if self._decodes and preprocessed else None
+        preprocess = None
+        if self._decodes and preprocessed:
+            if self.trainer is None:
+                raise UserError(
+                    "expected a trainer whose module preprocesses images, got none: "
+                    "pass the datamodule to a trainer, or call use_stored_images()"
+                )
+            module: Any = self.trainer.lightning_module
+            preprocess = module.preprocess
         return EpochLoader(stream, preprocess, position, rank, world, self.num_workers, changes)
 
-    def _preprocess(self) -> Callable[[Any], Tensor]:
-        if self.trainer is None:
-            raise UserError(
-                "expected a trainer whose module preprocesses images, got none: "
-                "pass the datamodule to a trainer, or call use_stored_images()"
-            )
-        module: Preprocessing = self.trainer.lightning_module  # pyright: ignore[reportAssignmentType]
-        return module.preprocess
-
     def _position(self) -> Position:
-        """Returns the position of the next training batches."""
         if self.trainer is None or not self.trainer.training or self._fit_loader is None:
             return 0, 0
         return self._training.begin(self.trainer, self._fit_loader)
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UserError(f"expected {name} of at least {least}, got {value}: raise it")

@@ -41,7 +41,7 @@ class DistinctImages:
     def __init__(self, splits: Collection[str] | None, held_out: float) -> None:
         self.splits, self.held_out = splits, held_out
         self.images: dict[bytes, DistinctImage] = {}
-        self._parents: dict[bytes, bytes] = {}
+        self._parents: dict[bytes, bytes] = {}  # of the images that share rows
         self._rows: dict[str, tuple[bytes, str]] = {}  # image and row of each id
 
     def add(self, row: TableRow, digests: Sequence[bytes]) -> None:

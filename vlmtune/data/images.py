@@ -27,6 +27,7 @@ MAX_PIXELS = 64_000_000
 
 # Formats of image corpora; plug-ins that run other programs (EPS) or fetch data are left out.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+CONVERT = "convert the file to PNG or JPEG"
 HEIF = "HEIF"  # read if the package pillow-heif is installed
 SUFFIXES = (
     *(".avif", ".bmp", ".gif", ".heic", ".heif", ".j2k", ".jp2", ".jpeg", ".jpg"),
@@ -96,7 +97,7 @@ def digest(ref: ImageRef) -> str:
             state = hashlib.file_digest(file, "sha256")
     except OSError as error:
         raise ImageFileError(
-            f"expected an image in {ref.path}, got {error.strerror}: correct the path"
+            f"expected an image in {ref.path}, got {error.strerror}: name a file that exists"
         ) from error
     state.update(repr(ref.box).encode())
     return state.hexdigest()
@@ -108,27 +109,11 @@ def content_digest(content: bytes, box: Box | None = None) -> str:
 
 
 class _RefusedError(ValueError):
-    """Why an image is not opened."""
+    """Why an image is not opened, and what to do."""
 
-    advice = "replace the file"
-
-
-class _BoxError(_RefusedError):
-    """Why a part of an image is not cut."""
-
-    advice = "correct the box, or use convention: reference if the boxes are of stored pixels"
-
-
-class _FormatError(_RefusedError):
-    """A format that is not read."""
-
-    advice = "convert the file to PNG or JPEG"
-
-
-class _DepthError(_RefusedError):
-    """Pixels that do not say how bright they are."""
-
-    advice = "save it with 8 or 16 bits"
+    def __init__(self, reason: str, advice: str = "replace the file") -> None:
+        super().__init__(reason)
+        self.advice = advice
 
 
 @functools.cache
@@ -154,36 +139,40 @@ def _decode(
                 if smallest is not None:
                     image.draft("RGB", (smallest, smallest))
                 image.load()
-                _turn_upright(image)
+                # Unreadable EXIF has no orientation, and the pixels are sound.
+                with contextlib.suppress(Exception):
+                    ImageOps.exif_transpose(image, in_place=True)
                 return image.convert("RGB") if plain else to_rgb(image)
         except _RefusedError:
             raise
         except PixelError as error:
-            raise _DepthError(str(error)) from error
+            raise _RefusedError(str(error), "save it with 8 or 16 bits") from error
         except UnidentifiedImageError as error:
             raise _unidentified(source) from error
         except Image.DecompressionBombError as error:
             raise _RefusedError(f"more than {max_pixels} pixels") from error
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise _RefusedError(reason) from error
+            raise _RefusedError(_line(error)) from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _unidentified(source: bytes | Path) -> _RefusedError:
     """Why no reader knows a file: its format is another one, or it is not an image."""
     if isinstance(source, Path):
         with source.open("rb") as file:
-            start = file.read(16)
-    else:
-        start = source[:16]
+            source = file.read(16)
+    start = source[:16]
     if start[4:8] == b"ftyp":
-        return _FormatError("format HEIF is not read without the package pillow-heif")
+        return _RefusedError("format HEIF is not read without the package pillow-heif", CONVERT)
     Image.init()
     for name, (_, accepts) in Image.OPEN.items():
         # Only the first bytes are looked at; nothing of another format is opened.
         with contextlib.suppress(Exception):
             if name not in FORMATS and accepts and accepts(start) is True:
-                return _FormatError(f"format {name} is not read")
+                return _RefusedError(f"format {name} is not read", CONVERT)
     return _RefusedError("cannot identify image file")
 
 
@@ -192,7 +181,7 @@ def _frame(path: Path, max_pixels: int) -> Image.Image:
         # Memory-mapped, so that shape and type are known before any data is read.
         array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # on a damaged header numpy raises anything
-        raise _RefusedError(" ".join(str(error).split()) or type(error).__name__) from error
+        raise _RefusedError(_line(error)) from error
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise _RefusedError(
             f"an array of {array.dtype} {array.shape}, not bytes of height x width x 3"
@@ -200,12 +189,6 @@ def _frame(path: Path, max_pixels: int) -> Image.Image:
     height, width, _ = array.shape
     _check_size((width, height), max_pixels, "pixels")
     return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
-
-
-def _turn_upright(image: Image.Image) -> None:
-    # Unreadable EXIF has no orientation, and the pixels are sound.
-    with contextlib.suppress(Exception):
-        ImageOps.exif_transpose(image, in_place=True)
 
 
 def _check_size(size: tuple[int, int], max_pixels: int, what: str) -> None:
@@ -220,5 +203,8 @@ def _crop(image: Image.Image, box: Box | None, max_pixels: int) -> Image.Image:
     x, y, width, height = box
     _check_size((width, height), max_pixels, "pixels in the box")
     if x >= image.width or y >= image.height or x + width <= 0 or y + height <= 0:
-        raise _BoxError(f"box {box} does not touch the {image.width} x {image.height} image")
+        raise _RefusedError(
+            f"box {box} does not touch the {image.width} x {image.height} image",
+            "change the box, or use convention: reference if the boxes are of stored pixels",
+        )
     return image.crop((x, y, x + width, y + height))

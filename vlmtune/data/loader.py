@@ -5,6 +5,7 @@ Never: a count of steps; Lightning has it.
 """
 
 import signal
+import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -22,7 +23,6 @@ from vlmtune.data.collate import collate
 from vlmtune.data.hard_negatives import HardNegatives, with_hard_negatives
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.shards import ShardSet
-from vlmtune.data.stopwatch import Stopwatch
 from vlmtune.data.stream import GroupStream
 from vlmtune.errors import UserError
 from vlmtune.types import Batch, Group
@@ -51,7 +51,7 @@ class BatchNeighbours(Configured, ABC):
         images: bool = True,
         stored: Container[str] | None = None,
     ) -> tuple[list[Group], list[str]]:
-        """Returns the batch's groups with others behind them, and a line for each damaged one.
+        """Returns the groups, then their hard neighbours, and a line for each damaged record.
 
         `stored` holds the ids of images with stored features if images are not decoded (None: all).
         """
@@ -61,12 +61,7 @@ class BatchNeighbours(Configured, ABC):
 class GroupChanges:
     """What training does to the groups of a batch, in this order; the defaults do nothing.
 
-    Attributes:
-        mined: Adds groups with hard neighbours.
-        hard_negatives: Which hard negatives of the records stay. See `with_hard_negatives`.
-        captions: True captions of each image, drawn anew in each epoch. See `draw_captions`.
-        negatives: Adds false captions made from true ones.
-        augmentation: Changes images at random. See `augmented`.
+    They are the arguments of `ShardDataModule` with these names.
     """
 
     mined: BatchNeighbours | None = None
@@ -81,8 +76,8 @@ class GroupChanges:
         """Returns the changed groups, and a line for each damaged one."""
         damaged: list[str] = []
         if self.mined is not None:
-            extended = self.mined.extend(groups, stream.seed, epoch, stream.images, stream.stored)
-            groups, damaged = extended
+            reads = stream.images, stream.stored
+            groups, damaged = self.mined.extend(groups, stream.seed, epoch, *reads)
         shown = with_hard_negatives(groups, self.hard_negatives, stream.seed, epoch)
         if self.captions is not None:
             shown = draw_captions(shown, self.captions, stream.seed, epoch)
@@ -126,7 +121,7 @@ class EpochLoader:
         self.rank, self.world, self.num_workers = rank, world, num_workers
         self.changes = changes or GroupChanges()
         self.length = stream.length(rank, world)
-        self.fetching = Stopwatch()
+        self.seconds_fetching = 0.0
 
     def __len__(self) -> int:
         return self.length
@@ -142,10 +137,13 @@ class EpochLoader:
             collate_fn=_identity,
             worker_init_fn=_outlive_a_signal,
         )
-        for item in self.fetching.over(workers):
+        started = time.monotonic()
+        for item in workers:
+            self.seconds_fetching += time.monotonic() - started
             if isinstance(item, UserError):
                 raise item
             yield item
+            started = time.monotonic()
 
     def order(self) -> dict[str, Any]:
         """Returns what the global order of groups depends on, and what is made of them."""
@@ -169,7 +167,7 @@ class EpochLoader:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns nothing: the datamodule keeps the position. Lightning asks for the method."""
+        """Returns nothing: the datamodule keeps the position, but Lightning asks for the method."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -201,14 +199,11 @@ class _Reader(IterableDataset):
         consumer = Consumer(self.rank, self.world, worker, workers)
         try:
             for groups, damaged in self.stream.batches(self.epoch, consumer, self.start):
-                yield self._collated(groups, damaged)
+                shown, further = self.changes.apply(groups, self.stream, self.epoch)
+                yield collate(shown, self.preprocess, [*damaged, *further])
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.
             yield error
-
-    def _collated(self, groups: list[Group], damaged: Sequence[str]) -> Batch:
-        shown, further = self.changes.apply(groups, self.stream, self.epoch)
-        return collate(shown, self.preprocess, [*damaged, *further])
 
 
 def _identity(item: Any) -> Any:

@@ -26,7 +26,7 @@ class TrainingPosition:
         self._resumed: dict[str, Any] | None = None  # until the first batch is fetched
 
     def begin(self, trainer: Any, loader: EpochLoader) -> Position:
-        """Returns epoch and position of the next batches; called at the first of an epoch."""
+        """Returns epoch and position of the next batches, at the first batch of an epoch."""
         progress = trainer.fit_loop.epoch_loop.batch_progress
         left = int(trainer.num_training_batches) - progress.current.completed
         if left <= 0:  # a resumed epoch that had ended: nothing is read
@@ -35,7 +35,14 @@ class TrainingPosition:
         if self._resumed is not None:
             resumed, self._resumed = self._resumed, None
             self._epoch, self._start = int(resumed["epoch"]), int(resumed["samples"])
-            _check(resumed, left, trainer, loader)
+            if _left(self._start, int(trainer.num_training_batches), loader) != left:
+                raise UserError(
+                    f"expected {left} batches to the end of the epoch, got a checkpoint at "
+                    f"position {self._start}: call `align` of the datamodule in "
+                    "on_load_checkpoint of the module"
+                )
+            if self._start:
+                loader.check_order(resumed["order"])
         elif self._epoch < 0:
             self._epoch, self._start = trainer.current_epoch, 0
         else:
@@ -61,13 +68,8 @@ class TrainingPosition:
             else:
                 pending = min(done, progress.current.processed % trainer.accumulate_grad_batches)
                 epoch, samples = self._epoch, self._start + (done - pending) * _step(loader)
-        return {
-            "epoch": epoch,
-            "samples": samples,
-            "pending": pending,
-            "ended": ended,
-            "order": loader.order(),
-        }
+        order = loader.order()
+        return dict(epoch=epoch, samples=samples, pending=pending, ended=ended, order=order)
 
     def load(self, state: dict[str, Any]) -> None:
         """Takes the position of a checkpoint."""
@@ -80,7 +82,9 @@ def align(state: dict[str, Any], loops: dict[str, Any], trainer: Any, loader: Ep
     They differ if the number of ranks or the batch size does, or if the checkpoint was written
     between two optimizer steps.
     """
-    batches = _limited(len(loader), trainer.limit_train_batches)
+    batches, limit = len(loader), trainer.limit_train_batches
+    if limit is not None:
+        batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
     left = 0
     if not state["ended"]:
         left = _left(state["samples"], batches, loader)
@@ -103,27 +107,8 @@ def _step(loader: EpochLoader) -> int:
     return loader.stream.batch_size * loader.world
 
 
-def _limited(length: int, limit: int | float | None) -> int:
-    """Batches of an epoch under Lightning's `limit_train_batches`."""
-    if isinstance(limit, int):
-        return min(length, limit)
-    return length if limit is None else int(length * limit)
-
-
 def _left(samples: int, batches: int, loader: EpochLoader) -> int:
     """Batches from a position to the end of an epoch that has `batches` from its start."""
     limited = batches < len(loader)
     total = batches * _step(loader) if limited else loader.stream.positions
     return max(0, (total - samples) // _step(loader))
-
-
-def _check(resumed: dict[str, Any], left: int, trainer: Any, loader: EpochLoader) -> None:
-    """Refuses counts that contradict the position, and warns of another order."""
-    if _left(resumed["samples"], int(trainer.num_training_batches), loader) != left:
-        raise UserError(
-            f"expected {left} batches to the end of the epoch, got a checkpoint at position "
-            f"{resumed['samples']}: call `align` of the datamodule in on_load_checkpoint of the "
-            "module"
-        )
-    if resumed["samples"]:
-        loader.check_order(resumed["order"])

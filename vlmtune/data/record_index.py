@@ -13,7 +13,7 @@ import numpy as np
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, read_headers
 from vlmtune.data.tar_index import TarIndex
-from vlmtune.data.tar_records import RawRecord, Shard, is_text
+from vlmtune.data.tar_records import Damage, RawRecord, Shard, read_members
 from vlmtune.errors import UserError
 from vlmtune.types import Group
 
@@ -28,16 +28,15 @@ class RecordLocation:
 
     def read(self, images: bool = True) -> Group:
         """Decodes the record, with or without its images; `RecordError` if it is damaged."""
-        members = {}
+        located = RawRecord(self.shard, self.key, {}, self.spans)
         try:
-            with self.shard.open("rb") as file:
-                for name, (offset, size) in self.spans.items():
-                    if images or is_text(name):
-                        file.seek(offset)
-                        members[name] = file.read(size)
+            with self.shard.open("rb", buffering=0) as file:
+                raw = read_members(file.fileno(), located, images)
         except OSError as error:
             raise RecordError(f"cannot be read ({error.strerror})") from error
-        return decode_group(RawRecord(self.shard, self.key, members, self.spans), images)
+        if isinstance(raw, Damage):
+            raise RecordError(raw.reason)
+        return decode_group(raw, images)
 
 
 class RecordIndex:
@@ -58,15 +57,7 @@ class RecordIndex:
 def record_index(
     sets: Sequence[ShardSet], note: Callable[[int, str], object] = lambda number, image: None
 ) -> RecordIndex:
-    """Locates every record; damaged records are left out.
-
-    Args:
-        sets: Where the records lie.
-        note: Called with the number of each record and the id of each of its images.
-
-    Raises:
-        UserError: No record can be decoded.
-    """
+    """Locates every sound record, and calls `note` with its number and each of its image ids."""
     shards: dict[Shard, int] = {}
     shard_of, rows, spans, ends = array("i"), array("q", [0]), array("q"), array("q", [0])
     strings = bytearray()

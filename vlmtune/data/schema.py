@@ -18,7 +18,8 @@ has a `manifest.json` (see `Manifest`).
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -106,17 +107,15 @@ def read_manifest(folder: Path, file: Path | None = None) -> Manifest:
     if not path.is_file():
         raise UserError(
             f"expected a folder of shards with {MANIFEST}, got {str(folder)!r}: "
-            "run `vlmtune build` first or correct the path"
+            "run `vlmtune build` first or name another folder"
         )
     manifest = parse_manifest(path, str(path))
     for shard in manifest.shards:
         file = Path(folder) / shard.file
-        if not file.is_file():
-            raise UserError(f"expected shard {file}, got no such file: build the shards again")
-        if file.stat().st_size != shard.bytes:
+        got = f"{file.stat().st_size} bytes" if file.is_file() else "no such file"
+        if got != f"{shard.bytes} bytes":
             raise UserError(
-                f"expected {shard.bytes} bytes in shard {file}, got {file.stat().st_size}: "
-                "it is truncated or foreign; build the shards again"
+                f"expected {shard.bytes} bytes in shard {file}, got {got}: build the shards again"
             )
     return manifest
 
@@ -143,7 +142,7 @@ def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def decode(key: str, record: Mapping[str, Any]) -> tuple[Group, tuple[str, ...]]:
+def decode(key: str, record: Any) -> tuple[Group, tuple[str, ...]]:
     """Returns a record's group without images and the names of its images, from its JSON."""
     try:
         if record["version"] != VERSION:
@@ -160,9 +159,9 @@ def decode(key: str, record: Mapping[str, Any]) -> tuple[Group, tuple[str, ...]]
             true_ids=tuple(frozenset(map(str, image["true"])) for image in images),
             exhaustive=bool(record["exhaustive"]),
         )
+    except RecordError:
+        raise
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        if isinstance(error, RecordError):
-            raise
         raise RecordError(f"malformed record: {type(error).__name__} {error}") from error
     check(group)
     for file in files:
@@ -191,8 +190,8 @@ def check(group: Group) -> None:
     if tuple(group.truth.shape) != shape:
         raise RecordError(f"truth has shape {tuple(group.truth.shape)}, expected {shape}")
     for kind, ids in (("image", group.image_ids), ("text", group.text_ids)):
-        if len(set(ids)) < len(ids):
-            again = next(name for name in ids if ids.count(name) > 1)
+        (again, count), *_ = Counter(ids).most_common(1)
+        if count > 1:
             raise RecordError(f"{kind} id {again!r} occurs twice")
     for text_id, text in zip(group.text_ids, group.texts, strict=True):
         if not text.strip():

@@ -55,7 +55,7 @@ class ShardSet(Configured):
         self.remote = RemoteFolder(path, cache, cache_bytes) if is_remote(path) else None
         if not (math.isfinite(weight) and weight > 0):
             raise UserError(
-                f"expected a weight above 0 for {path}, got {weight}: raise it or drop the set"
+                f"expected a weight above 0 for {path}, got {weight}: leave the set out instead"
             )
         self.path, self.weight = path, float(weight)
 
@@ -99,10 +99,7 @@ class ShardSet(Configured):
 
 
 def read_headers(sets: Sequence[ShardSet]) -> Iterator[tuple[RawRecord, Group, tuple[str, ...]]]:
-    """Yields each record of shard sets by its JSON alone: undecoded, decoded, and its image files.
-
-    Damaged records are left out; `GroupStream` reports them.
-    """
+    """Yields each sound record by its JSON alone: undecoded, decoded, and its image files."""
     with OpenTars() as tars:
         for data in sets:
             files = data.files
@@ -123,14 +120,12 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     """Returns a record's group without images, and its image files; `RecordError` if damaged."""
     if is_sample(raw):
         return decode_sample(raw)
+    if "json" not in raw.members:
+        raise RecordError("has no json")
     try:
         record = json.loads(raw.members["json"].decode())
-    except KeyError:
-        raise RecordError("has no json") from None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"has a malformed json ({error})") from error
-    if not isinstance(record, dict):
-        raise RecordError("has a malformed json (not an object)")
     group, files = decode(raw.key, record)
     missing = [file for file in files if file not in raw.spans]
     if missing:

@@ -5,7 +5,7 @@ as what stands at a position does not depend on who reads it, damage or not.
 """
 
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from vlmtune.data.rendered import RenderedSet
@@ -86,31 +86,17 @@ class GroupStream:
 
         In training the first global batch starts at position `start`.
         """
-        consumer = consumer or Consumer()
+        sizes = self.positions, self.batch_size, consumer or Consumer()
         with OpenTars() as tars:
-            yield from self._read(epoch, consumer, start, tars)
-
-    def _read(
-        self, epoch: int, consumer: Consumer, start: int, tars: OpenTars
-    ) -> Iterator[GroupBatch]:
-        if not self.train:
-            ranges = list(validation_ranges(self.positions, self.batch_size, consumer))
-            log = _DamageLog(sum(map(len, ranges)), self.max_damaged)
-            yield from _without_damage(_Reader(self, _EVALUATION, tars), ranges, log)
-            return
-        # The limit is that of a whole epoch, wherever it starts.
-        whole = train_ranges(self.positions, self.batch_size, consumer)
-        log = _DamageLog(sum(map(len, whole)), self.max_damaged)
-        reader = _Reader(self, epoch, tars)
-        for positions in train_ranges(self.positions, self.batch_size, consumer, start):
-            reader.expect(positions.start)
-            # Training has batches of one size on every rank, so a damaged record is replaced.
-            groups: list[Group] = []
-            for group in reader.groups(positions, log.note):
-                if group is None:
-                    group = groups[-1] if groups else reader.good_before(positions.start, log)
-                groups.append(group)
-            yield groups, log.drain()
+            if self.train:
+                # The limit of damage is that of a whole epoch, wherever reading starts.
+                log = _DamageLog(sum(map(len, train_ranges(*sizes))), self.max_damaged)
+                ranges = train_ranges(*sizes, start)
+                yield from _with_replacements(_Reader(self, epoch, tars), ranges, log)
+            else:
+                every = list(validation_ranges(*sizes))
+                log = _DamageLog(sum(map(len, every)), self.max_damaged)
+                yield from _without_damage(_Reader(self, _EVALUATION, tars), every, log)
 
     def order(self, epoch: int) -> EpochOrder:
         """Returns what stands at each position of an epoch; evaluation has one order."""
@@ -124,6 +110,20 @@ class GroupStream:
             return EpochOrder(counts, records, None)
         parts = apportion(self.positions, weights)
         return EpochOrder(counts, parts, (self.seed, epoch), self.window)
+
+
+def _with_replacements(
+    reader: "_Reader", ranges: Iterable[range], log: "_DamageLog"
+) -> Iterator[GroupBatch]:
+    for positions in ranges:
+        reader.expect(positions.start)
+        # Training has batches of one size on every rank, so a damaged record is replaced.
+        groups: list[Group] = []
+        for group in reader.groups(positions, log.note):
+            if group is None:
+                group = groups[-1] if groups else reader.good_before(positions.start, log)
+            groups.append(group)
+        yield groups, log.drain()
 
 
 def _without_damage(
@@ -151,7 +151,6 @@ class _Reader:
     def groups(self, positions: range, note: Callable[[str], None]) -> Iterator[Group | None]:
         """Yields the group at each position; None for a damaged record, which goes to `note`."""
         entries = self._order.entries(positions)
-        # A rendered set renders all its groups of a batch together.
         rendered: dict[int, Iterator[Group]] = {}
         for entry in entries:
             data = self._stream.sets[entry.set]
@@ -159,7 +158,9 @@ class _Reader:
                 yield self._decoded(entry, note)
                 continue
             if entry.set not in rendered:
-                rendered[entry.set] = self._rendered(data, entry.set, entries)
+                # A rendered set renders all its groups of a batch together.
+                records = [other.record for other in entries if other.set == entry.set]
+                rendered[entry.set] = iter(data.groups(self._epoch, records[0], len(records)))
             yield next(rendered[entry.set])
 
     def expect(self, position: int) -> None:
@@ -180,30 +181,22 @@ class _Reader:
                 return group
         raise log.error(total)
 
-    def _rendered(
-        self, data: RenderedSet, number: int, entries: Sequence[Entry]
-    ) -> Iterator[Group]:
-        """The groups of a batch of one rendered set, all at once."""
-        records = [entry.record for entry in entries if entry.set == number]
-        return iter(data.groups(self._epoch, records[0], len(records)))
-
     def _decoded(self, entry: Entry, note: Callable[[str], None]) -> Group | None:
         stream, data = self._stream, self._stream.sets[entry.set]
         shard, info = data.file(entry.shard), data.manifest.shards[entry.shard]
-        # A record is undecoded (`raw`), decoded, or damaged in one of the two steps.
-        damage = raw = self._tars.read(shard, info, entry.record, stream.images, data.has_sha256)
-        if not isinstance(raw, Damage):
-            try:
-                group = decode_group(raw, stream.images)
-                if stream.stored is not None:
-                    for image in group.image_ids:
-                        if image not in stream.stored:
-                            raise RecordError(f"image {image} has no stored features")
-                return group
-            except RecordError as error:
-                damage = Damage(shard, raw.key, str(error))
-        note(str(damage))
-        return None
+        raw = self._tars.read(shard, info, entry.record, stream.images, data.has_sha256)
+        if isinstance(raw, Damage):
+            note(str(raw))
+            return None
+        try:
+            group = decode_group(raw, stream.images)
+            for image in group.image_ids:
+                if stream.stored is not None and image not in stream.stored:
+                    raise RecordError(f"image {image} has no stored features")
+            return group
+        except RecordError as error:
+            note(str(Damage(shard, raw.key, str(error))))
+            return None
 
 
 class _DamageLog:

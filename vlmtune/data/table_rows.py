@@ -39,7 +39,7 @@ GUESSES: dict[str, tuple[str, ...]] = {
     "votes": ("votes",),
     "group": (),
 }
-_LONGEST = 255  # bytes of a file's name
+_LONGEST = 255  # characters of a file's name
 _NONE = ("", "null", "None")  # a null of the command line arrives as a text
 _LISTS = ("caption", "negative")  # what may have several columns
 _URLS = ("url", "image_url", "img_url")
@@ -132,11 +132,9 @@ class Table:
             if columns:
                 taken.append(f"{role} from {', '.join(map(repr, columns))}")
                 used.update(columns)
-        line = f"{self.path.name}: {', '.join(taken)}"
         rest = [repr(name) for name in column_names(self.path) if name not in used]
-        if rest:
-            line += f"; not used: {', '.join(rest)}"
-        return line
+        unused = f"; not used: {', '.join(rest)}" if rest else ""
+        return f"{self.path.name}: {', '.join(taken)}{unused}"
 
     def rows(self, unusable: Callable[[str, str], None] | None = None) -> Iterator[TableRow]:
         """Yields the rows in order.
@@ -150,24 +148,20 @@ class Table:
         """
         (column,) = self.columns["image"]
         for position, cells in numbered_rows(self.path):
-            where = f"{position} of {self.path}"
-            if isinstance(cells, str):
-                image, wrong = None, cells
-            else:
+            where, wrong = f"{position} of {self.path}", cells
+            if isinstance(cells, dict):
                 image, wrong = self._image(cells.get(column), column, where), "no image"
-            if isinstance(cells, dict) and image is not None:
-                yield self._row(cells, image, where)
-            elif unusable is not None:
-                unusable(where, wrong)
-            else:
+                if image is not None:
+                    yield self._row(cells, image, where)
+                    continue
+            if unusable is None:
                 raise UserError(f"expected an image in {where}, got {wrong}: mend or remove it")
+            unusable(where, str(wrong))
 
     def _row(self, cells: Cells, first: tuple[Path | bytes, str], where: str) -> TableRow:
-        image, name = first
-        negative_image, negative_name = None, ""
+        second = None
         for column in self.columns["negative_image"]:
             second = self._image(cells.get(column), column, where)
-            negative_image, negative_name = second or (None, "")
         ids = {role: self._name(cells, role, where) for role in ("id", "split", "group")}
         captions = self._columns_of_texts(cells, "caption", where)
         negatives = self._columns_of_texts(cells, "negative", where)
@@ -175,19 +169,12 @@ class Table:
             if text in captions:
                 raise UserError(
                     f"expected a false caption in {where}, column {column!r}, got {text!r}, which "
-                    f"is also a caption of its image {ids['id'] or name!r}: remove one of them"
+                    f"is also a caption of its image {ids['id'] or first[1]!r}: remove one of them"
                 )
-        return TableRow(
-            image,
-            name,
-            tuple(captions),
-            tuple(negatives),
-            negative_image,
-            negative_name,
-            **ids,
-            where=where,
-            votes=self._cell(cells, "votes"),
-        )
+        negative_image = second or (None, "")
+        texts = tuple(captions), tuple(negatives)
+        votes = self._cell(cells, "votes")
+        return TableRow(*first, *texts, *negative_image, **ids, where=where, votes=votes)
 
     def _columns_of_texts(self, cells: Cells, role: str, where: str) -> dict[str, str]:
         """The column of each caption, or of each negative, in order."""
@@ -212,28 +199,19 @@ class Table:
             return bytes(cell), name
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             return None
-        # A longer name is not a file's; it is a caption in the wrong column.
-        if not isinstance(cell, str) or _is_too_long(cell):
+        # A longer name is no file's: it is a caption in the wrong column.
+        if not isinstance(cell, str) or len(Path(cell).name) > _LONGEST:
             raise _cell_error(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):
-            raise UserError(
-                f"expected an image file in {where}, column {column!r}, got the address "
-                f"{cell[:60]!r}: {_DOWNLOAD}"
-            )
+            raise _cell_error(where, column, "an image file", cell, _DOWNLOAD)
         cell = cell.strip()
-        if PureWindowsPath(cell).is_absolute() and not Path(cell).is_absolute():
-            raise UserError(
-                f"expected an image file inside {self.folder} in {where}, column {column!r}, got "
-                f"{cell!r}, a path of another computer: write paths relative to that folder"
-            )
         # Shards copy every file that a table names; a downloaded table must not name others.
         named = self.folder / _as_path(cell, self.folder)
         folder, path = os.path.abspath(self.folder), os.path.abspath(named)
-        if os.path.commonpath((folder, path)) != folder:
-            raise UserError(
-                f"expected an image file inside {self.folder} in {where}, column {column!r}, got "
-                f"{cell!r}: name the folder of the images by `images`"
-            )
+        elsewhere = PureWindowsPath(cell).is_absolute() and not Path(cell).is_absolute()
+        if elsewhere or os.path.commonpath((folder, path)) != folder:
+            inside = f"an image file inside {self.folder}"
+            raise _cell_error(where, column, inside, cell, "set `images` to the folder of images")
         return self.folder / os.path.relpath(path, folder), cell
 
     def _name(self, cells: Cells, role: str, where: str) -> str:
@@ -245,28 +223,19 @@ class Table:
         return str(cell).strip()
 
     def _lacking(self, role: str, names: Sequence[str]) -> UserError:
-        urls = [name for name in names if name.lower() in _URLS]
-        if role == "image" and urls:
-            return UserError(
-                f"expected a column of image files in {self.path}, got addresses in {urls[0]!r}: "
-                f"{_DOWNLOAD}"
-            )
-        if self.path.is_dir() and {*names} <= {"image", "split"}:
-            return UserError(
-                f"expected a .txt or .json with captions next to the images of {self.path}, such "
-                "as a.txt for a.png, got none: add them, or build a table that names the images"
-            )
+        fix = f"name it by `columns.{role}`"
+        if role == "image" and any(name.lower() in _URLS for name in names):
+            fix = _DOWNLOAD
+        elif self.path.is_dir():
+            fix = "write captions beside the images, such as a.txt for a.png"
         return UserError(
             f"expected a column of {role}s in {self.path}, got the columns {', '.join(names)}: "
-            f"name it by `columns.{role}`"
+            f"{fix}"
         )
 
 
 def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the captions and the hard negatives of a row, their columns guessed.
-
-    Raises:
-        UserError: A cell holds anything else than captions.
 
     Example:
         >>> captions({"caption": "a dog", "negatives": ["a cat"], "width": 3})
@@ -286,9 +255,7 @@ def _checked(
     checked = {}
     for role, value in given.items():
         if role not in GUESSES:
-            raise UserError(
-                f"expected `columns` of {', '.join(GUESSES)}, got {role!r}: name one of them"
-            )
+            raise UserError(f"expected `columns` of {', '.join(GUESSES)}, got {role!r}: name one")
         # A table may have a column called "None".
         value = None if value in _NONE and value not in names else value
         columns = (value,) if isinstance(value, str) else tuple(value or ())
@@ -349,10 +316,6 @@ def _list(cell: str) -> Any:
     return cell
 
 
-def _is_too_long(name: str) -> bool:
-    return any(len(part.encode(errors="replace")) > _LONGEST for part in Path(name).parts)
-
-
 def _as_path(name: str, folder: Path) -> str:
     """The name of a file, with the home folder for ~ and slashes for the backslashes of Windows."""
     if "\\" in name and not (folder / name).exists():
@@ -360,8 +323,8 @@ def _as_path(name: str, folder: Path) -> str:
     return os.path.expanduser(name)
 
 
-def _cell_error(where: str, column: str, expected: str, cell: Any) -> UserError:
+def _cell_error(
+    where: str, column: str, expected: str, cell: Any, fix: str = "change or remove the cell"
+) -> UserError:
     got = "nothing" if cell in (None, "") else repr(cell)[:60]
-    return UserError(
-        f"expected {expected} in {where}, column {column!r}, got {got}: change or remove the cell"
-    )
+    return UserError(f"expected {expected} in {where}, column {column!r}, got {got}: {fix}")

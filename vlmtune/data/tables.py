@@ -5,11 +5,9 @@ what a column means, or a decoded image. Parquet and Arrow need the package pyar
 """
 
 import csv
-import importlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -73,9 +71,7 @@ def read_cells(path: Path) -> Iterator[Cells]:
     """
     for position, cells in numbered_rows(path):
         if isinstance(cells, str):
-            raise UserError(
-                f"expected a table in {path}, got {cells} in {position}: correct the file"
-            )
+            raise UserError(f"expected a table in {path}, got {cells} in {position}: mend the row")
         yield cells
 
 
@@ -101,7 +97,7 @@ def numbered_rows(path: Path) -> Iterator[NumberedRow]:
         raise UserError(
             f"expected a table ({', '.join(_READERS)}) or a folder, got {path}: convert it"
         )
-    with reading(path, "a table", "correct the file or the path"):
+    with reading(path, "a table"):
         if path.is_dir():
             yield from _rows(_folder(path))
         else:
@@ -111,13 +107,12 @@ def numbered_rows(path: Path) -> Iterator[NumberedRow]:
 def column_names(path: Path) -> list[str]:
     """Returns the columns of a table; rows of JSON and of folders may lack some of them."""
     complete = Path(path).suffix.lower() in (".csv", ".tsv", ".parquet", ".arrow")
-    rows = (cells for _, cells in numbered_rows(path) if not isinstance(cells, str))
     names: dict[str, None] = {}
-    # The first row of a table has all columns.
-    if complete:
-        rows = islice(rows, 1)
-    for cells in rows:
-        names |= dict.fromkeys(cells)
+    for _, cells in numbered_rows(path):
+        if not isinstance(cells, str):
+            names |= dict.fromkeys(cells)
+            if complete:  # its first row has all columns
+                break
     return list(names)
 
 
@@ -129,10 +124,12 @@ class _Unreadable(NamedTuple):
 
 def _rows(cells: Iterable[Any]) -> Iterator[NumberedRow]:
     for number, row in enumerate(cells, start=1):
-        yield f"row {number}", row.reason if isinstance(row, _Unreadable) else _object(row)
+        yield f"row {number}", _object(row)
 
 
 def _object(row: Any) -> Cells | str:
+    if isinstance(row, _Unreadable):
+        return row.reason
     return row if isinstance(row, dict) else f"{str(row)[:40]!r} instead of an object"
 
 
@@ -144,23 +141,19 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
         if len(set(names)) < len(names):
             raise ValueError(f"columns {names}, one of them twice")
         end = rows.line_num
-        while True:
-            first = end + 1  # a quoted cell may go over several lines
-            try:
-                row = next(rows, None)
-            except csv.Error as error:  # as of a quote without an end
-                raise ValueError(f"{error} in the row that begins in line {first}") from error
-            if row is None:
-                return
-            end = rows.line_num
-            if len(row) == len(names):
-                yield f"line {first}", dict(zip(names, row, strict=True))
-            elif row:
-                yield f"line {first}", f"{len(row)} cells for {len(names)} columns"
+        try:
+            for row in rows:
+                first, end = end + 1, rows.line_num  # a quoted cell may go over several lines
+                if len(row) == len(names):
+                    yield f"line {first}", dict(zip(names, row, strict=True))
+                elif row:
+                    yield f"line {first}", f"{len(row)} cells for {len(names)} columns"
+        except csv.Error as error:  # as of a quote without an end
+            raise ValueError(f"{error} in the row that begins in line {end + 1}") from error
 
 
 def _delimiter(header: str, path: Path) -> str:
-    """What separates the names of the columns: tabs in a .tsv, or as spreadsheets export them."""
+    """What separates the cells: tabs in a .tsv, in a .csv what spreadsheets export."""
     if path.suffix.lower() == ".tsv":
         return "\t"
     try:
@@ -194,50 +187,29 @@ def _json(path: Path) -> Iterator[NumberedRow]:
     yield from _rows(rows)
 
 
-def _parquet(path: Path) -> Iterator[NumberedRow]:
-    arrow = _pyarrow(path)
-    with arrow.parquet.ParquetFile(path) as file:
-        batches = map(_sound, file.iter_batches(_AT_ONCE))
-        yield from _rows(chain.from_iterable(batch.to_pylist() for batch in batches))
+def _columnar(path: Path) -> Iterator[NumberedRow]:
+    yield from _rows(_columnar_rows(path))
 
 
-def _arrow(path: Path) -> Iterator[NumberedRow]:
-    yield from _rows(_arrow_rows(path))
-
-
-def _arrow_rows(path: Path) -> Iterator[Cells]:
-    arrow = _pyarrow(path)
-    with arrow.memory_map(str(path)) as source:
-        try:
-            batches = arrow.ipc.open_stream(source)  # what `datasets` writes
-        except arrow.ArrowInvalid:
-            file = arrow.ipc.open_file(source)
-            batches = (file.get_batch(i) for i in range(file.num_record_batches))
-        for batch in map(_sound, batches):
-            for start in range(0, batch.num_rows, _AT_ONCE):
-                yield from batch.slice(start, _AT_ONCE).to_pylist()
-
-
-def _sound(batch: Any) -> Any:
-    """Returns a batch whose offsets were checked: damaged ones lie outside the file in memory.
-
-    Raises:
-        ArrowInvalid: It is damaged.
-    """
-    batch.validate(full=True)
-    return batch
-
-
-def _pyarrow(path: Path) -> Any:
+def _columnar_rows(path: Path) -> Iterator[Cells]:
     try:
-        for part in ("ipc", "parquet"):
-            importlib.import_module(f"pyarrow.{part}")
+        import pyarrow
+        from pyarrow import ipc, parquet
     except ImportError as error:
         raise UserError(
             f"expected the package pyarrow for {path}, it is not installed: pip install pyarrow, "
             "or convert the table to csv or JSON lines"
         ) from error
-    return importlib.import_module("pyarrow")
+    with pyarrow.memory_map(str(path)) as source:
+        if path.suffix.lower() == ".parquet":
+            batches = parquet.ParquetFile(source).iter_batches(_AT_ONCE)
+        else:
+            batches = ipc.open_stream(source)  # what `datasets` writes
+        for batch in batches:
+            # Damaged offsets lie outside the file in memory: following them ends the process.
+            batch.validate(full=True)
+            for start in range(0, batch.num_rows, _AT_ONCE):
+                yield from batch.slice(start, _AT_ONCE).to_pylist()
 
 
 _READERS: dict[str, Callable[[Path], Iterator[NumberedRow]]] = {
@@ -245,8 +217,8 @@ _READERS: dict[str, Callable[[Path], Iterator[NumberedRow]]] = {
     ".tsv": _csv,
     ".jsonl": _json_lines,
     ".json": _json,
-    ".parquet": _parquet,
-    ".arrow": _arrow,
+    ".parquet": _columnar,
+    ".arrow": _columnar,
 }
 
 
@@ -310,15 +282,11 @@ def _image_folder(path: Path) -> Iterator[Cells | _Unreadable]:
         text, sidecar = file.with_suffix(".txt"), file.with_suffix(".json")
         try:
             if text.is_file():
-                row["caption"] = _lines(text)
+                with reading(text, "captions"):
+                    row["caption"] = text.read_text(encoding="utf-8-sig").splitlines()
             if sidecar.is_file():
                 row |= read_json(sidecar, "a JSON object", shape=dict[str, Any])
         except UserError as error:
             yield _Unreadable(str(error))
             continue
         yield {**row, "image": name.as_posix()}
-
-
-def _lines(path: Path) -> list[str]:
-    with reading(path, "captions"):
-        return path.read_text(encoding="utf-8-sig").splitlines()

@@ -93,15 +93,14 @@ def make_index(shard: Path, records: int) -> TarIndex:
 def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:
     """Returns the index of a tar; makes and keeps it if there is none of these very records.
 
-    An index with records that cannot be found is not kept, as the tar may be mended.
-
-    Args:
-        shard: The tar.
-        info: What its manifest says of it.
-        verify: Whether to compare the tar's sha256 with that of `info`, once for each change of the
-            tar, where an index can be kept. If they differ, a warning names the tar.
+    An index with records that cannot be found is not kept, as the tar may be mended. With `verify`
+    a warning names a tar whose sha256 is not that of its manifest; it is computed once for each
+    change of the tar, where an index can be kept.
     """
-    key = _key(shard, info)
+    status = shard.stat()
+    # Another text for another tar, and when a tar is written again or copied.
+    identity = (status.st_size, status.st_mtime_ns, status.st_ino)
+    key = repr((VERSION, info.records, info.sha256, *identity))
     stored = _stored(shard, key, verify)
     if stored is None:
         # A tar in the cache of remote storage is locked by its readers, and is checked already.
@@ -109,8 +108,13 @@ def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:
             # Another reader may have written it meanwhile.
             stored = _stored(shard, key, verify) or _new(shard, info, key, verify)
     index, sha256 = stored
-    if verify and sha256 not in ("", info.sha256):
-        _warn(shard)
+    if verify and sha256 not in ("", info.sha256) and shard not in _warned:
+        _warned.add(shard)  # once in a process
+        log.warning(
+            "expected %s as its manifest describes it, got another sha256: records that can be "
+            "decoded are used; copy the tar or build the shards again",
+            shard,
+        )
     return index
 
 
@@ -130,8 +134,9 @@ def _new(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex
     if path is None or (index.spans[:, 0] < 0).any():
         return index, ""
     sha256 = _sha256(shard) if verify else ""
-    with suppress(UserError):  # on a full disk it is made again by each reader
-        _write(path, index, key, sha256)
+    # On a full disk each reader makes it again. numpy adds a suffix to a path, not to a file.
+    with suppress(UserError), write_atomically(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, key=np.array(key), sha256=np.array(sha256), **vars(index))
     return index, sha256
 
 
@@ -154,42 +159,17 @@ def _writable(candidates: Sequence[Path]) -> Path | None:
 @contextmanager
 def _alone(shard: Path) -> Iterator[None]:
     """Lets one reader of a machine at a time make the index of a tar, where files can be locked."""
-    with ExitStack() as stack:
+    with shard.open("rb") as file:
         with suppress(OSError, ImportError):
             import fcntl
 
-            file = stack.enter_context(shard.open("rb"))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _key(shard: Path, info: ShardInfo) -> str:
-    """Another text for another tar, and when a tar is written again or copied."""
-    status = shard.stat()
-    identity = (status.st_size, status.st_mtime_ns, status.st_ino)
-    return repr((VERSION, info.records, info.sha256, *identity))
 
 
 def _sha256(shard: Path) -> str:
     with shard.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _warn(shard: Path) -> None:
-    """Warns once in a process of a tar that is not the one of its manifest."""
-    if shard not in _warned:
-        _warned.add(shard)
-        log.warning(
-            "expected %s as its manifest describes it, got another sha256: records that can be "
-            "decoded are used; copy the tar or build the shards again",
-            shard,
-        )
-
-
-def _write(path: Path, index: TarIndex, key: str, sha256: str) -> None:
-    # numpy appends a suffix to a path, but not to an open file.
-    with write_atomically(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, key=np.array(key), sha256=np.array(sha256), **vars(index))
 
 
 def _read(path: Path, key: str) -> tuple[TarIndex, str] | None:
@@ -217,19 +197,16 @@ class OpenTars:
 
     def __exit__(self, *exception: object) -> None:
         self.expect([])
-        while self._open:
-            self._close_oldest()
+        for shard in [*self._open]:
+            self._close(shard)
 
     def expect(self, shards: Sequence[Shard]) -> None:
-        """Downloads the first of the remote tars that come next; other remote tars are closed.
-
-        The cache may then remove these.
-        """
-        # A tar that is open is in use, so the cache cannot remove it for the next one.
+        """Downloads the first of the remote tars that come next; other remote tars are closed."""
         coming = [shard for shard in shards if isinstance(shard, RemoteFile)]
-        needed = set(coming)
-        for shard in [x for x in self._open if isinstance(x, RemoteFile) and x not in needed]:
-            self._close(shard)
+        # A tar that is open is in use, so the cache cannot remove it for the next one.
+        for shard in self._remote():
+            if shard not in coming:
+                self._close(shard)
         self._folders |= {shard.folder for shard in coming}
         for folder in self._folders:
             missing = [x for x in coming if x.folder is folder and x not in self._open]
@@ -258,7 +235,7 @@ class OpenTars:
         if shard not in self._open:
             # Each open tar takes a file descriptor and the memory of its index.
             while len(self._open) >= OPEN_TARS:
-                self._close_oldest()
+                self._close(next(iter(self._open)))
             if isinstance(shard, RemoteFile):
                 self._make_room(shard)
             with ExitStack() as stack:
@@ -276,13 +253,13 @@ class OpenTars:
         """Closes other remote tars until the cache can take another one."""
         if not shard.fits:
             shard.folder.free()
-        for other in [x for x in self._open if isinstance(x, RemoteFile)]:
+        for other in self._remote():
             if shard.fits:
                 return
             self._close(other)
 
-    def _close_oldest(self) -> None:
-        self._close(next(iter(self._open)))
+    def _remote(self) -> list[RemoteFile]:
+        return [shard for shard in self._open if isinstance(shard, RemoteFile)]
 
     def _close(self, shard: Shard) -> None:
         stack, _, _ = self._open.pop(shard)

@@ -63,10 +63,9 @@ def read_records(
 ) -> Iterator[RawRecord | Damage]:
     """Yields records `first` to `last` (exclusive) of a tar: always `last - first` items.
 
-    Records before `first` are skipped by their headers alone. An unusable record (the tar ends
-    early, a member is a link or its path leaves the tar) comes as `Damage`, so that every other
-    record keeps its position. Without `images` only the texts are read. With `last` None all
-    records come, and one `Damage` for an unreadable rest.
+    An unusable record (the tar ends early, a member is a link or its path leaves the tar) comes as
+    `Damage`, so that every other record keeps its position. Without `images` only the texts are
+    read. With `last` None all records come, and one `Damage` for an unreadable rest.
     """
     file: BinaryIO | None = None
     with contextlib.ExitStack() as stack:

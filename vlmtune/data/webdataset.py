@@ -99,11 +99,7 @@ def _captions(raw: RawRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _cells(raw: RawRecord) -> dict[str, Any]:
-    """The texts of a record by column, without its plain txt; those of the plain json come first.
-
-    Raises:
-        ValueError: A text is malformed.
-    """
+    """The texts of a record by column, but its plain txt; columns of the plain json win."""
     cells: dict[str, Any] = {}
     for name in _texts(raw):
         column, _, kind = name.rpartition(".")
@@ -123,9 +119,6 @@ def open_manifest(folder: Path) -> Manifest:
     """Returns the manifest of a shard set; tars without one are indexed first.
 
     An index whose tars have changed, by name, size or time, is made again.
-
-    Raises:
-        UserError: There are no tars, or their records cannot be used.
     """
     path = folder / MANIFEST
     if _is_complete(folder, path):
@@ -157,7 +150,6 @@ def _is_complete(folder: Path, path: Path) -> bool:
 
 
 def _changed(tars: list[Path]) -> dict[str, int]:
-    """When each tar was written last."""
     return {tar.name: tar.stat().st_mtime_ns for tar in tars}
 
 
@@ -192,18 +184,14 @@ def _index(folder: Path) -> Manifest:
             shards.append(ShardInfo(tar.name, records, images, size, state.hexdigest()))
             advance(1)
     total = sum(shard.images for shard in shards) + len(unusable)
+    first = f" (first: {unusable[0]})" if unusable else ""
     if len(unusable) == total:
-        first = f" (first: {unusable[0]})" if unusable else ""
         raise UserError(
             f"expected records of an image and its caption in the tars of {folder}, none of "
             f"{total} can be used{first}: name a folder that img2dataset or `vlmtune build` wrote"
         )
-    if unusable:
-        log.warning(
-            "%d of %d records in %s cannot be used, first: %s",
-            *(len(unusable), total, folder, unusable[0]),
-        )
     counts = {"captions": texts}
     if unusable:
         counts["unusable"] = len(unusable)
+        log.warning("%d of %d records in %s cannot be used%s", len(unusable), total, folder, first)
     return Manifest(INDEX, arguments, {}, tuple(shards), counts)

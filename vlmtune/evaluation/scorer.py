@@ -268,6 +268,7 @@ class Scorer:
     def _joint(self, request: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
         """Scores the pairs; each rank takes the images that have its part of them."""
         rows = request.rows(self._group.rank, self._group.size)
+        # A `torchmetrics` state would wait for ever for a rank that fails here; `run` tells it.
         return torch.cat(self._group.run(lambda: self._score_rows(request, rows)))
 
     def _score_rows(

@@ -40,15 +40,8 @@ CLOSE = 1e-4  # of embeddings of length 1, in float32
 def clip_twin(backbone: OpenClip, tokenizer: Any) -> Any:
     """Returns the model of transformers that computes what a CLIP of open_clip computes.
 
-    It is compared with the backbone on noise before it is returned.
-
-    Args:
-        backbone: A ViT of open_clip with CLIP's text tower: class token, causal text, GELU or
-            QuickGELU.
-        tokenizer: Its tokenizer, as `hf_tokenizer` gives it.
-
-    Raises:
-        UserError: transformers has no such architecture.
+    It is compared with the backbone on noise before it is returned. Only a ViT with a class token
+    and CLIP's text tower, with GELU or QuickGELU, has one; another backbone raises `UserError`.
     """
     state: dict[str, Tensor] = {}
     for name, value in backbone.model.state_dict().items():
@@ -102,20 +95,13 @@ def _config(backbone: OpenClip, tokenizer: Any) -> CLIPConfig:
     size = visual.image_size
     if not isinstance(size, int):
         size = size[0]
+    vision = {"image_size": size, "patch_size": visual.conv1.weight.shape[-1]}
+    words = {"vocab_size": text.embedding.num_embeddings, "max_position_embeddings": text.positions}
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        words[name] = getattr(tokenizer, name)
     return CLIPConfig(
-        vision_config=_tower(image)
-        | {
-            "image_size": size,
-            "patch_size": visual.conv1.weight.shape[-1],
-        },
-        text_config=_tower(text)
-        | {
-            "vocab_size": text.embedding.num_embeddings,
-            "max_position_embeddings": text.positions,
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-        },
+        vision_config=_tower(image) | vision,
+        text_config=_tower(text) | words,
         projection_dim=backbone.embed_dim,
     )
 

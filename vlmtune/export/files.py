@@ -14,10 +14,10 @@ from safetensors.torch import save_file
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.weight_checks import check_finite
+from vlmtune.backbones.weight_checks import check_finite, sha256
 from vlmtune.errors import UserError
 from vlmtune.export.model_card import model_card
-from vlmtune.model.layout import CARD, CONFIG, FILES, VERSION, WEIGHTS, sha256
+from vlmtune.model.layout import CARD, CONFIG, FILES, VERSION, WEIGHTS
 from vlmtune.results.result import Result
 from vlmtune.storage.files import write_atomically
 from vlmtune.storage.secrets import without_secrets

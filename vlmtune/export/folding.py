@@ -24,8 +24,7 @@ Projection = nn.Linear | nn.Parameter  # a parameter is w x d, as open_clip mult
 def fold(backbone: Backbone, adapter: Adapter) -> str | None:
     """Multiplies the projections by the maps of a `TextMap` or `LinearProbe`, weights and bias.
 
-    Returns:
-        Why that is not possible, or None if it is done.
+    Returns why that is not possible, or None if it is done.
     """
     # Other adapters compute more than a linear map.
     if not isinstance(adapter, TextMap | LinearProbe):

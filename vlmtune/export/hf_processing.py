@@ -20,43 +20,14 @@ RESAMPLE = {"bilinear": 2, "bicubic": 3}  # numbers of PIL
 
 
 def hf_tokenizer(backbone: Backbone) -> Any:
-    """Returns the tokenizer of a backbone.
+    """Returns the tokenizer of a backbone; raises `UserError` if transformers cannot express it.
 
     It gives the ids that the backbone computes, except for captions with HTML entities or broken
     Unicode, which open_clip repairs first.
-
-    Raises:
-        UserError: transformers cannot express it.
     """
     if isinstance(backbone, HFBackbone):
         return backbone.portable_tokenizer()
-    return _tokenizer(_of_open_clip(backbone))
-
-
-def hf_image_processor(backbone: Backbone) -> Any:
-    """Returns the image processor of a backbone.
-
-    It gives the pixel values that the backbone computes, except for the crops of some images: where
-    an odd number of pixels is cut, they may lie one pixel further left or up than open_clip's.
-
-    Raises:
-        UserError: transformers cannot express it.
-    """
-    if isinstance(backbone, HFBackbone):
-        return backbone.processing[1]
-    return _image_processor(_of_open_clip(backbone))
-
-
-def _of_open_clip(backbone: Backbone) -> OpenClip:
-    if not isinstance(backbone, OpenClip):
-        raise UserError(
-            f"expected a backbone of open_clip or transformers, got {type(backbone).__name__}: "
-            "use --out"
-        )
-    return backbone
-
-
-def _tokenizer(backbone: OpenClip) -> Any:
+    backbone = _of_open_clip(backbone)
     encode = backbone.tokenizer.encode
     if isinstance(encode, WordTokenizer):
         return encode.portable()
@@ -75,15 +46,18 @@ def _tokenizer(backbone: OpenClip) -> Any:
     merges: Any = list(encode.bpe_ranks)
     names = {"<start_of_text>": "<|startoftext|>", "<end_of_text>": "<|endoftext|>"}
     vocabulary = {names.get(token, token): number for token, number in encode.encoder.items()}
-    return CLIPTokenizer(
-        vocab=vocabulary,
-        merges=merges,
-        model_max_length=encode.context_length,
-    )
+    return CLIPTokenizer(vocab=vocabulary, merges=merges, model_max_length=encode.context_length)
 
 
-def _image_processor(backbone: OpenClip) -> Any:
-    settings: dict[str, Any] = backbone.preprocessing
+def hf_image_processor(backbone: Backbone) -> Any:
+    """Returns the image processor of a backbone, or raises `UserError`.
+
+    It gives the pixel values that the backbone computes, except for the crops of some images: where
+    an odd number of pixels is cut, they may lie one pixel further left or up than open_clip's.
+    """
+    if isinstance(backbone, HFBackbone):
+        return backbone.processing[1]
+    settings: dict[str, Any] = _of_open_clip(backbone).preprocessing
     size = settings["size"]
     height, width = (size, size) if isinstance(size, int) else size
     mode = settings.get("resize_mode", "shortest")
@@ -105,3 +79,12 @@ def _image_processor(backbone: OpenClip) -> Any:
         image_mean=list(settings["mean"]),
         image_std=list(settings["std"]),
     )
+
+
+def _of_open_clip(backbone: Backbone) -> OpenClip:
+    if not isinstance(backbone, OpenClip):
+        raise UserError(
+            f"expected a backbone of open_clip or transformers, got {type(backbone).__name__}: "
+            "use --out"
+        )
+    return backbone

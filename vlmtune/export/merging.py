@@ -92,13 +92,7 @@ def _fold_adapter(backbone: Backbone, adapter: Adapter) -> None:
 
 
 def loading_line(folder: Path, backbone: Backbone, form: str | None) -> str:
-    """Returns the call that loads a merged checkpoint without vlmtune.
-
-    Args:
-        folder: As for `save_merged`.
-        backbone: The backbone that was saved.
-        form: As for `save_merged`.
-    """
+    """Returns the call that loads what `save_merged` wrote, without vlmtune."""
     if form == ONNX:
         return f"onnxruntime.InferenceSession({str(folder / IMAGE)!r}) and {TEXT}"
     if form == SENTENCE_TRANSFORMERS:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vlmtune.model.hub_id import is_hub_id
+from vlmtune.model.hub import is_hub_id
 from vlmtune.report.table import chance, interval, number, size
 from vlmtune.results.result import Result
 

@@ -24,9 +24,7 @@ def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
     Its `encode` gives what `encode_image` and `encode_text` of vlmtune give. The backbones are
     CLIP and SigLIP of transformers, and those of open_clip that `transformers.CLIPModel` computes
     too: a ViT with a class token and CLIP's text tower, with GELU or QuickGELU.
-
-    Raises:
-        UserError: It is another backbone, or the package sentence-transformers is missing.
+    Another backbone, and a missing package, raise `UserError`.
     """
     if not isinstance(backbone, HFCLIP | SigLIP | OpenClip):
         raise UserError(

@@ -25,7 +25,6 @@ from vlmtune.features.store import (
     FeatureStore,
     announce,
     copy_from,
-    copy_or_encode,
     open_or_build_store,
     similar_stores,
     suffixes,
@@ -66,7 +65,7 @@ def open_or_build_together(
     # A store of many rows gets larger pieces rather than thousands of files.
     size = max(PIECE_ROWS, -(-len(rows) // MAX_PIECES))
     if len(rows) <= size:
-        produce = partial(copy_or_encode, root, key, rows, encode)
+        produce = partial(copy_from, similar_stores(root, key), rows, encode)
         return open_or_build_store(root, key, produce, len(rows))
     path = root / key.folder
     with contextlib.suppress(DamagedError):

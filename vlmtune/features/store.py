@@ -81,8 +81,7 @@ class FeatureStore:
         self._row = {name: row for row, name in enumerate(self.ids)}
         pieces = self.meta.get("pieces", 0)
         # A damaged `meta.json` may name billions of pieces, and opening them would not end.
-        if len(self.ids) != self.meta["rows"] or pieces > len(self.ids):
-            raise DamagedError("meta.json contradicts itself")
+        pieces = min(pieces, len(self.ids))
         try:
             self._pieces = [self._piece(suffix) for suffix in suffixes(pieces)]
         except (KeyError, TypeError, RuntimeError) as error:
@@ -91,7 +90,7 @@ class FeatureStore:
         for values, offsets in self._pieces:
             rows = len(values) if offsets is None else len(offsets) - 1
             counts.append(rows)
-        if sum(counts) != len(self.ids):
+        if not sum(counts) == len(self.ids) == self.meta["rows"]:
             raise DamagedError("meta.json contradicts itself")
         self._starts = torch.tensor([0, *counts]).cumsum(0)
 
@@ -195,27 +194,14 @@ def open_or_build_store(
     return folders.open_or_build(path, "feature store", lambda: FeatureStore(path, key), write)
 
 
-def copy_or_encode(
-    root: Path, key: StoreKey, ids: Iterable[str], encode: Callable[[list[str]], Chunks]
-) -> Iterator[tuple[Sequence[str], Features]]:
-    """Copies rows from other stores of the same backbone, representation and type.
-
-    An id must mean the same in all stores: a caption is its own id, an image has the digest of its
-    content.
-
-    Args:
-        root: Folder of stores.
-        key: The key of the new store.
-        ids: Its rows.
-        encode: Gives the features of ids that no other store has.
-    """
-    yield from copy_from(similar_stores(Path(root), key), ids, encode)
-
-
 def copy_from(
     stores: Iterable[FeatureStore], ids: Iterable[str], encode: Callable[[list[str]], Chunks]
 ) -> Iterator[tuple[Sequence[str], Features]]:
-    """Copies rows from stores, and encodes those that none has."""
+    """Copies rows from stores, and encodes those that none has.
+
+    An id must mean the same in all stores: a caption is its own id, an image has the digest of its
+    content.
+    """
     # A dictionary, as it keeps the order and forgets quickly.
     missing = dict.fromkeys(ids)
     for store in stores:
@@ -230,7 +216,7 @@ def copy_from(
 
 
 def similar_stores(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
-    """Opens the stores whose keys differ from `key` in the source only."""
+    """Opens the stores of the same backbone, representation and type, from another source."""
     wanted = key.to_dict()
     source = wanted.pop("source")
     for path in sorted(root.glob("*/meta.json")):
@@ -270,7 +256,7 @@ def write_store(
             if is_first_chunk:
                 tell(flat.numel() * flat.element_size() / len(new))
             width = flat.shape[1]
-            writer.append("values.bin", _bytes(flat))
+            writer.append("values.bin", as_bytes(flat))
             lengths.append(counts)
             advance(len(names))
     if not ids:
@@ -279,12 +265,13 @@ def write_store(
         )
     # Where the tokens of each row begin; pooled rows have one length.
     if key.spec.kind != "pooled":
-        writer.append("offsets.bin", _bytes(torch.cat(lengths).cumsum(0)))
+        writer.append("offsets.bin", as_bytes(torch.cat(lengths).cumsum(0)))
     writer.append("ids.json", json.dumps(list(ids)).encode())
     writer.finish(key.to_dict(), rows=len(ids), width=width)
 
 
-def _bytes(values: Tensor) -> Any:
+def as_bytes(values: Tensor) -> Any:
+    """The bytes of a tensor as a file has them, row after row."""
     return values.contiguous().reshape(-1).view(torch.uint8).numpy()
 
 

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from vlmtune.data.rgb import DECODING
-from vlmtune.errors import UserError
 from vlmtune.storage import folder as folders
 from vlmtune.types import FeatureSpec
 
@@ -24,12 +23,9 @@ class StoreKey:
     Attributes:
         backbone: `Backbone.fingerprint`.
         modality: "image" or "text".
-        spec: The representation, which must be frozen.
+        spec: The representation: frozen, and not of words, whose token ids a store would lose.
         source: `source_digest` of the row ids.
         dtype: The type of the stored numbers.
-
-    Raises:
-        UserError: `spec` is live, or of words, whose token ids a store would lose.
 
     Example:
         >>> StoreKey("f00d", "text", FeatureSpec("tokens", -2), "cafe", "float16").folder
@@ -43,12 +39,7 @@ class StoreKey:
     dtype: StoreDType = "float32"
 
     def __post_init__(self) -> None:
-        if not storable(self.spec):
-            live = "" if self.spec.frozen else "live "
-            raise UserError(
-                f"expected a frozen representation to store, got {live}{self.spec.kind} of "
-                f"{self.modality}s: encode them in each step"
-            )
+        assert storable(self.spec), "a live representation is encoded in each step"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the key as JSON values, without the layer if nothing depends on it."""

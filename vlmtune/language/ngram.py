@@ -16,6 +16,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from pydantic import PositiveInt
+
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.language.words import words
@@ -42,9 +44,7 @@ class NGram(Configured):
         1.0
     """
 
-    def __init__(self, order: int = 3) -> None:
-        if order < 1:
-            raise UserError(f"expected an order of at least 1, got {order}: give a larger one")
+    def __init__(self, order: PositiveInt = 3) -> None:
         self.order = order
         self.vocabulary: frozenset[str] = frozenset()
         self._levels: list[_Level] = []

@@ -6,11 +6,10 @@ Never: chance levels and intervals; `vlmtune evaluate` reports those.
 
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
-from torchmetrics import Metric
+from torchmetrics import MeanMetric, Metric
 from torchmetrics.utilities import dim_zero_cat
 from typing_extensions import override
 
@@ -21,34 +20,7 @@ from vlmtune.metrics.ranking import recall_at
 from vlmtune.metrics.retrieval import bank_ranks
 
 
-class _Metric(Metric):
-    """What torchmetrics needs to know of all metrics of this file."""
-
-    full_state_update: bool | None = False
-    higher_is_better: bool | None = True
-
-
-class _Mean(_Metric):
-    """The mean of values in [0, 1] over all batches and ranks."""
-
-    total: Tensor
-    count: Tensor
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
-
-    def _add(self, values: Float[Tensor, "n"]) -> None:
-        self.total += values.sum()
-        self.count += len(values)
-
-    @override
-    def compute(self) -> Tensor:
-        return self.total / self.count
-
-
-class MultipleChoiceAccuracy(_Mean):
+class MultipleChoiceAccuracy(MeanMetric):
     """Accuracy of choosing the true candidate (ARO, SugarCrepe, CREPE, VALSE).
 
     Args:
@@ -63,16 +35,18 @@ class MultipleChoiceAccuracy(_Mean):
         0.75
     """
 
+    higher_is_better: bool | None = True
+
     def __init__(self, ties: Ties = "wrong", **options: Any) -> None:
         super().__init__(**options)
         self.ties: Ties = ties
 
     @override
-    def update(self, scores: Float[Tensor, "n m"]) -> None:
-        self._add(choice_credit(scores, self.ties))
+    def update(self, scores: Float[Tensor, "n m"]) -> None:  # type: ignore[override]
+        super().update(choice_credit(scores, self.ties))
 
 
-class PairedAccuracy(_Mean):
+class PairedAccuracy(MeanMetric):
     """Text, image or group accuracy of 2 x 2 items (Winoground, Cola, EqBen).
 
     Args:
@@ -88,22 +62,24 @@ class PairedAccuracy(_Mean):
         {'image': 1.0, 'text': 0.0}
     """
 
+    higher_is_better: bool | None = True
+
     def __init__(self, side: Literal["text", "image", "group"] = "group", **options: Any) -> None:
         super().__init__(**options)
         self.side = side
 
     @override
-    def update(self, scores: Float[Tensor, "n 2 2"]) -> None:
+    def update(self, scores: Float[Tensor, "n 2 2"]) -> None:  # type: ignore[override]
         if self.side == "text":
             correct = text_correct(scores)
         elif self.side == "image":
             correct = image_correct(scores)
         else:
             correct = text_correct(scores) & image_correct(scores)
-        self._add(correct.double())
+        super().update(correct.float())
 
 
-class ColaMeanAveragePrecision(_Metric):
+class ColaMeanAveragePrecision(Metric):
     """Cola's mAP: the mean AP of the classes, each over the images of its pool.
 
     Args:
@@ -120,6 +96,8 @@ class ColaMeanAveragePrecision(_Metric):
         1.0
     """
 
+    full_state_update: bool | None = False
+    higher_is_better: bool | None = True
     scores: list[Tensor]
     labels: list[Tensor]
     pool: list[Tensor]
@@ -150,7 +128,7 @@ class ColaMeanAveragePrecision(_Metric):
         return classes.values[classes.counted].mean()
 
 
-class RetrievalRecallAtK(_Metric):
+class RetrievalRecallAtK(Metric):
     """Recall@k of images by captions or of captions by images, over all images and captions seen.
 
     A query is a hit if any true partner is among the k with the highest cosine; ties count against
@@ -170,6 +148,8 @@ class RetrievalRecallAtK(_Metric):
         1.0
     """
 
+    full_state_update: bool | None = False
+    higher_is_better: bool | None = True
     images: list[Tensor]
     texts: list[Tensor]
     image_ids: list[Tensor]

@@ -62,9 +62,10 @@ def open_or_build_cache(
         ...     open_or_build_cache(Path(root), key, captions, lambda: x).similar("cat")
         ['dog']
     """
-    if len(captions) < 2:
+    if len(captions) < 2 or key.neighbours < 1:
         raise UserError(
-            f"expected at least 2 images to compare, got {len(captions)}: check the shards"
+            "expected at least 2 images to compare and 1 neighbour of each, got "
+            f"{len(captions)} and {key.neighbours}: check the shards, or ask for more neighbours"
         )
     path = Path(root) / key.folder
     builder = _Builder(path, key, captions, features, score)
@@ -138,8 +139,7 @@ class _Builder:
 
     def _bank(self) -> Tensor:
         bank = normalize(self.features().float(), dim=1)
-        if len(bank) != len(self.images):
-            raise ValueError(f"expected features of {len(self.images)} images, got {len(bank)}")
+        assert len(bank) == len(self.images), "features in the order of the captions"
         if not bool(torch.isfinite(bank).all()):
             raise UserError(
                 "expected finite features of images, got NaN or infinity: check the backbone's "

@@ -55,9 +55,6 @@ class CacheKey:
         neighbours: k, the most similar images of each image; EqSim has 128.
         tile: Images compared at a time.
 
-    Raises:
-        UserError: A number is below 1.
-
     Example:
         >>> CacheKey("f00d", "", "cafe").folder
         'neighbours-128-82d94f46f0636d4b'
@@ -68,13 +65,6 @@ class CacheKey:
     source: str
     neighbours: int = 128
     tile: int = 32
-
-    def __post_init__(self) -> None:
-        if min(self.neighbours, self.tile) < 1:
-            raise UserError(
-                f"expected neighbours and a tile of at least 1, got {self.neighbours} and "
-                f"{self.tile}: give larger ones"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the key as JSON values, with how images become pixels."""

@@ -11,6 +11,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 import numpy as np
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from vlmtune.data.catalogue import corpus_digest
@@ -48,17 +49,9 @@ class MinedNeighbours(BatchNeighbours):
         cache: Folder of the cache, as `vlmtune neighbours` prints it.
         count: Groups added for each group, at most.
         among: How many hardest records they are drawn from.
-
-    Raises:
-        UserError: A number is out of range.
     """
 
-    def __init__(self, cache: str, count: int = 1, among: int = 3) -> None:
-        if not 1 <= count <= among:
-            raise UserError(
-                f"expected a count of at least 1 and at most among, got {count=}, {among=}: "
-                "lower count or raise among"
-            )
+    def __init__(self, cache: str, count: PositiveInt = 1, among: PositiveInt = 3) -> None:
         self.cache, self.count, self.among = cache, count, among
         self._opened: SimilarityCache | None = None
         self._index: RecordIndex | None = None

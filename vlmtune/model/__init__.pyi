@@ -4,5 +4,4 @@ from .loading import check_checkpoint as check_checkpoint
 from .loading import read_checkpoint as read_checkpoint
 from .model import Model as Model
 from .resolving import load as load
-from .resolving import resolve as resolve
 from .wise_ft import WiseFT as WiseFT

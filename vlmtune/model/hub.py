@@ -1,28 +1,39 @@
 """What a name on the Hugging Face hub, or a folder that its libraries wrote, holds.
 
-In: a hub id or a folder. Out: its kind, and the spec of its backbone. Never: weights.
+In: a hub id or a folder. Out: its kind, and the spec of its backbone.
 """
 
 from pathlib import Path
 from typing import Any
 
-from vlmtune.backbones.hf.types import supported_types
+from vlmtune.backbones.advice import supported_types
 from vlmtune.config import Spec, find_path
 from vlmtune.errors import UserError
-from vlmtune.model.layout import CONFIG, one_line
-from vlmtune.storage.files import read_json
+from vlmtune.model.layout import CONFIG
+from vlmtune.storage.files import read_json, reading
 
 HF, OPEN_CLIP = "config.json", "open_clip_config.json"
+NETWORK = "check the name, the revision and the network"
+
+
+def is_hub_id(name: str, pretrained: str | None) -> bool:
+    """Whether `name` must be the id of a hub repository."""
+    # Names of open_clip may have a slash, too, but they come with `pretrained`.
+    parts = name.split("/")
+    return (
+        len(parts) == 2
+        and all(parts)
+        and not name.startswith((".", "~", "hf-hub:", "local-dir:"))
+        and pretrained is None
+        and find_path(name) is None
+    )
 
 
 def hub_kind(name: str, revision: str | None = None) -> str:
     """The file that says what a hub repository holds.
 
     It is an export, or else a model of transformers, or of open_clip. A repository of both counts
-    as one of open_clip if the type of the other is not supported.
-
-    Raises:
-        UserError: There is no such repository or it holds none of these, or the network is down.
+    as one of open_clip if the type of the other is not supported. Anything else is a `UserError`.
     """
     from huggingface_hub.errors import LocalEntryNotFoundError  # a local folder does not need it
 
@@ -43,8 +54,7 @@ def hub_kind(name: str, revision: str | None = None) -> str:
         return OPEN_CLIP
     raise UserError(
         "expected an export, a model of transformers or one of open_clip on the Hugging Face hub, "
-        f"got {name!r} without {CONFIG}, {HF} with a model_type, or {OPEN_CLIP}: check the name, "
-        "the revision and the network"
+        f"got {name!r} without {CONFIG}, {HF} with a model_type, or {OPEN_CLIP}: {NETWORK}"
     )
 
 
@@ -57,11 +67,7 @@ def is_hf_folder(path: Path) -> bool:
 
 
 def hf_spec(name: str, revision: str | None = None) -> Spec:
-    """The spec of the backbone of a model of transformers, by its type, at a revision of the hub.
-
-    Raises:
-        UserError: The type is not supported.
-    """
+    """The spec of the backbone of a model of transformers, by its type, at a revision."""
     folder = find_path(name)
     file = _hub_file(name, HF, revision) if folder is None else folder / HF
     kind = _type(Path(file or ""))
@@ -76,7 +82,7 @@ def hf_spec(name: str, revision: str | None = None) -> Spec:
 
 def _type(config: Path) -> str | None:
     """The model type in a config of transformers; None if it has none."""
-    content: Any = read_json(config, "a config of transformers", "correct the path")
+    content: Any = read_json(config, "a config of transformers")
     kind = content.get("model_type") if isinstance(content, dict) else None
     return kind if isinstance(kind, str) else None
 
@@ -86,12 +92,8 @@ def _hub_file(name: str, file: str, revision: str | None) -> str | None:
     from huggingface_hub import hf_hub_download  # a local folder does not need it
     from huggingface_hub.errors import EntryNotFoundError
 
-    try:
-        return hf_hub_download(name, file, revision=revision)
-    except EntryNotFoundError:  # offline: not in the cache
-        return None
-    except Exception as error:  # network, permission, name
-        raise UserError(
-            f"expected an export or a model in a folder or on the Hugging Face hub, got {name!r} "
-            f"({one_line(error)}): check the name, the revision and the network"
-        ) from error
+    with reading(name, "an export or a model on the Hugging Face hub", NETWORK):
+        try:
+            return hf_hub_download(name, file, revision=revision)
+        except EntryNotFoundError:  # offline: not in the cache
+            return None

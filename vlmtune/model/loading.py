@@ -7,7 +7,7 @@ import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, Literal, NotRequired
 
 import torch
 from pydantic import Field, InstanceOf
@@ -18,19 +18,17 @@ from typing_extensions import TypedDict
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.weight_checks import check_finite
+from vlmtune.backbones.weight_checks import check_finite, sha256
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.model.hub_id import is_hub_id
+from vlmtune.model.hub import NETWORK, is_hub_id
 from vlmtune.model.layout import (
     CONFIG,
     FILES,
-    VERSION,
     WEIGHTS,
     PluginSpec,
     one_line,
     read_config,
-    sha256,
 )
 from vlmtune.model.model import Model
 from vlmtune.storage.files import check_shape, reading, regular
@@ -39,13 +37,12 @@ TensorValue = Annotated[Tensor, InstanceOf]
 RunId = Annotated[str, Field(pattern=r"^[^:;,#?/\\'\s]+$")]  # W&B names a folder by it
 
 LIVE = "live_state_dict"  # in a checkpoint of averaged weights: those to train on from
-CHECKPOINT_KEYS = ("version", "backbone", "fingerprint", "adapter")
 
 
 class CheckpointSpecs(TypedDict):
     """What a checkpoint says of its model."""
 
-    version: int
+    version: Literal[1]
     backbone: PluginSpec
     fingerprint: str
     adapter: PluginSpec
@@ -81,9 +78,8 @@ def load_export(
         packages: Packages besides vlmtune that the export may import classes from.
 
     Raises:
-        UserError: There is no such export, a file is damaged, it names a class of another package,
-            the weights of the backbone are not those of the training, or the adapter's weights do
-            not fit.
+        UserError: A file is missing or damaged, names a class of another package, or does not fit
+            the backbone.
     """
     folder = _export_folder(str(source), revision)
     config = read_config(folder / CONFIG)
@@ -109,12 +105,7 @@ def load_export(
 def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
     """Builds the model of a training checkpoint, with its weights.
 
-    Args:
-        path: A `.ckpt` of a run.
-        packages: Packages besides vlmtune that the checkpoint may import classes from.
-
-    Raises:
-        UserError: It is not a checkpoint, names a class of another package, or does not fit.
+    It may import classes from vlmtune and from `packages`; any other is a `UserError`.
     """
     checkpoint = check_checkpoint(path)
     specs = checkpoint["vlmtune"]
@@ -138,30 +129,18 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
         except (pickle.UnpicklingError, RuntimeError) as error:
             # torch would advise to load it with the code that it holds.
             raise ValueError(one_line(error)) from error
-    specs = checkpoint.get("vlmtune") if isinstance(checkpoint, dict) else None
-    if not (isinstance(specs, dict) and specs.keys() >= set(CHECKPOINT_KEYS)):
-        raise UserError(
-            f"expected a vlmtune checkpoint in {path}, got something else: correct the path, or "
-            "measure weights of open_clip with --model FILE --architecture NAME"
-        )
-    if specs["version"] != VERSION:
-        raise UserError(
-            f"expected a checkpoint of version {VERSION} in {path}, got {specs['version']}: "
-            "use the version of vlmtune that wrote it"
-        )
-    fix = "use another checkpoint"
+    fix = (
+        "use another checkpoint or the version of vlmtune that wrote it, or measure weights of "
+        "open_clip with --model FILE --architecture NAME"
+    )
     check_shape(checkpoint, CheckpointContent, path, "a vlmtune checkpoint", fix)
     for key in ("state_dict", LIVE):
-        check_finite(checkpoint.get(key, {}), f"{path} is damaged; {fix}")
+        check_finite(checkpoint.get(key, {}), f"{path} is damaged; use another checkpoint")
     return checkpoint
 
 
 def check_archive(path: Path) -> None:
-    """Compares the checksum of each part of a checkpoint with its bytes; torch does not.
-
-    Raises:
-        UserError: A part is damaged.
-    """
+    """Compares the checksum of each part of a checkpoint with its bytes; torch does not."""
     if not zipfile.is_zipfile(path):
         return  # torch says what it is
     with zipfile.ZipFile(path) as archive:
@@ -177,42 +156,22 @@ def _export_folder(source: str, revision: str | None) -> Path:
     """The local folder of an export; downloads it if `source` is a hub id."""
     folder = Path(source)
     if folder.is_dir():
-        missing = [name for name in (CONFIG, WEIGHTS) if not (folder / name).is_file()]
-        if missing == [WEIGHTS]:
-            read_config(folder / CONFIG)  # an error of its own if it is another library's
-        if missing:
-            raise UserError(
-                f"expected an export of vlmtune in {source}, it has no {missing[0]}: "
-                "correct the path or export again"
-            )
         return folder
     if not is_hub_id(source, None):
         raise UserError(
-            f"expected the folder of an export or a hub id org/name, got {source!r}: check it"
+            f"expected the folder of an export or a hub id org/name, got {source!r}: check the "
+            "spelling"
         )
     from huggingface_hub import snapshot_download  # a local folder does not need it
 
     from vlmtune.backbones.hub_connection import hub_or_cache
 
-    try:
-        with hub_or_cache(source):
-            folder = Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
-    except UserError:
-        raise
-    except Exception as error:  # network, permission, name
-        raise UserError(
-            f"expected an export in a folder or on the Hugging Face hub, got {source!r} "
-            f"({one_line(error)}): check the name, the revision and the network"
-        ) from error
-    return folder
+    with reading(source, "an export on the Hugging Face hub", NETWORK), hub_or_cache(source):
+        return Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
 
 
 def check_packages(*specs: Any, packages: Sequence[str], source: str) -> None:
-    """Refuses to import what a file names, except from vlmtune and the packages of the user.
-
-    Raises:
-        UserError: A spec, or one inside it, names a class of another package.
-    """
+    """Refuses to import what a file names, except from vlmtune and the packages of the user."""
     for spec in specs:
         if isinstance(spec, dict) and "class_path" in spec:
             package = str(spec["class_path"]).partition(".")[0]
@@ -241,17 +200,13 @@ def _rebuild(
             f"(fingerprint {specs['fingerprint'][:12]}), got other weights or preprocessing "
             f"({backbone.fingerprint[:12]}): use the weights it was trained on"
         )
-    try:
+    # Random initial weights are replaced at once.
+    with (
+        reading(source, f"arguments of {specs['adapter']['class_path']}", "export again"),
+        torch.random.fork_rng(devices=[]),
+    ):
         adapter = instantiate(specs["adapter"], Adapter)
-        with torch.random.fork_rng(devices=[]):  # random initial weights are replaced at once
-            adapter.attach(backbone)
-    except (RuntimeError, MemoryError, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(
-            f"expected arguments of {specs['adapter']['class_path']} in {source}, got "
-            f"{specs['adapter']['init_args']} ({one_line(error)}): export again"
-        ) from error
+        adapter.attach(backbone)
     # Strict both ways: neither a missing nor a surplus weight passes.
     load_trained_state(backbone, adapter, state, source)
     return backbone.eval(), adapter.eval()

@@ -17,8 +17,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.state_dicts import SUFFIXES
 from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
-from vlmtune.model.hub import HF, hf_spec, hub_kind, is_hf_folder
-from vlmtune.model.hub_id import is_hub_id
+from vlmtune.model.hub import HF, hf_spec, hub_kind, is_hf_folder, is_hub_id
 from vlmtune.model.layout import CONFIG, WEIGHTS
 from vlmtune.model.loading import load_export, read_checkpoint
 from vlmtune.model.model import Model
@@ -75,9 +74,8 @@ def load(
             `encode_image` works and whose `score` does not.
 
     Raises:
-        UserError: There is no such model, it is of a type that is not supported, a file is damaged,
-            it names a class of another package, the weights do not fit, or the model has its own
-            weights besides `pretrained`.
+        UserError: There is no such model or device, a file is damaged or names a class of another
+            package, the weights do not fit, or an option has no use for this model.
     """
     name, pretrained = _tagged(_shipped(str(source)), pretrained)
     if revision is not None and not is_hub_id(name, pretrained):
@@ -102,11 +100,7 @@ def load(
 
 
 def device_of_this_machine(name: torch.device | str | None) -> torch.device:
-    """Returns a device; without a name the accelerator, or else the CPU.
-
-    Raises:
-        UserError: There is no such device.
-    """
+    """Returns a device, which must be there; without a name the accelerator, or else the CPU."""
     if name is None:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
@@ -121,24 +115,6 @@ def device_of_this_machine(name: torch.device | str | None) -> torch.device:
     return device
 
 
-def resolve(
-    name: str,
-    pretrained: str | None = None,
-    architecture: str | None = None,
-    packages: Sequence[str] = (),
-    texts: bool = True,
-) -> Model:
-    """Loads the model called `name` onto the CPU; see `load`."""
-    return load(
-        name,
-        pretrained,
-        architecture=architecture,
-        device="cpu",
-        packages=packages,
-        texts=texts,
-    )
-
-
 def _is_weights(path: Path) -> bool:
     return path.suffix in SUFFIXES and path.is_file()
 
@@ -149,14 +125,11 @@ def _in_architecture(
     """Turns a weights file and its architecture into an open_clip name and its weights."""
     if architecture is None:
         raise UserError(
-            f"expected the open_clip architecture of the weights in {name}, got none: add "
-            "--architecture, for example --architecture ViT-B-32-quickgelu for a ViT-B/32 that was "
+            f"expected the open_clip architecture of the weights in {name}, got none: write "
+            f"ARCHITECTURE:{name}, for example ViT-B-32-quickgelu:{name} for a ViT-B/32 that was "
             "fine-tuned from OpenAI's weights"
         )
-    if pretrained is not None:
-        raise UserError(
-            f"expected no pretrained with an architecture, got {pretrained!r}: leave it out"
-        )
+    _check_none(name, pretrained)
     return architecture, name
 
 
@@ -178,7 +151,7 @@ def _check_file(name: str) -> None:
             f"as {written[-1]}"
         )
     if Path(name).suffix in FILES and ":" not in name and not Path(name).exists():
-        raise UserError(f"expected a model in {name}, got no such file: correct the path")
+        raise UserError(f"expected a model in {name}, got no such file: check the spelling")
 
 
 def _named(
@@ -206,8 +179,7 @@ def _named(
 def backbone_spec(name: str) -> Spec:
     """Returns the spec of the backbone called `name`, for a training; see `load` for names.
 
-    Raises:
-        UserError: There is no such model, or it is one that vlmtune trained.
+    A model that vlmtune trained is a `UserError`.
 
     Example:
         >>> backbone_spec("ViT-B-32-quickgelu:openai")["init_args"]
@@ -216,11 +188,7 @@ def backbone_spec(name: str) -> Spec:
     name, pretrained = _tagged(_shipped(name), None)
     _check_file(name)
     if _is_weights(Path(name)):
-        raise UserError(
-            f"expected the open_clip architecture of the weights in {name}, got none: write "
-            f"ARCHITECTURE:{name}, for example ViT-B-32-quickgelu:{name} for a ViT-B/32 that was "
-            "fine-tuned from OpenAI's weights"
-        )
+        _in_architecture(name, None, None)
     hub = _hub(name, pretrained, None)
     if _is_export(name, hub) or _is_checkpoint(name):
         raise UserError(

@@ -8,27 +8,29 @@ images and texts does not matter; ranking true pairs first costs less than ranki
 (regularisers aside); the shard losses of all ranks add up to the loss of the whole batch.
 """
 
-import math
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.config import Configured
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError, expect
+from vlmtune.errors import expect
 from vlmtune.types import Scores, ScoreShard, Targets
 
 Need = Literal["embedded", "tokens", "reference", "contrast"]
+Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""What a loss or a term of it is multiplied by: at least 0, and finite."""
 
 
 class Objective(Configured, nn.Module, ABC):
     """A weighted loss over scores.
 
     Args:
-        weight: Factor in the sum of objectives, >= 0 and finite.
+        weight: Factor in the sum of objectives.
 
     Attributes:
         needs: What it needs of `Scores` beside the values: "embedded" (embeddings of a dual
@@ -40,10 +42,8 @@ class Objective(Configured, nn.Module, ABC):
     needs: frozenset[Need] = frozenset()
     regulariser: ClassVar[bool] = False
 
-    def __init__(self, weight: float = 1.0) -> None:
+    def __init__(self, weight: Factor = 1.0) -> None:
         super().__init__()
-        if not 0 <= weight < math.inf:
-            raise UserError(f"expected a weight >= 0, got {weight}: correct the objective's weight")
         self.weight = weight
 
     @override

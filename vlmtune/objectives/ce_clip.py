@@ -5,19 +5,12 @@ In: scores with embeddings, and targets. Out: a loss. Never: the making of hard 
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import NonNegativeFloat
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import (
-    check_factors,
-    embedded_of,
-    hard_negatives,
-    mean_over_ranks,
-    only,
-)
+from vlmtune.objectives.base import Factor, ShardedObjective
+from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_ranks, only
 from vlmtune.types import ScoreShard
 
 
@@ -76,13 +69,12 @@ class CEClip(ShardedObjective):
 
     def __init__(
         self,
-        weight: float = 1.0,
-        intra_modal: float = 0.3,
-        rank: float = 0.2,
-        upper: NonNegativeFloat = 10.0,
+        weight: Factor = 1.0,
+        intra_modal: Factor = 0.3,
+        rank: Factor = 0.2,
+        upper: Factor = 10.0,
     ) -> None:
         super().__init__(weight)
-        check_factors(intra_modal=intra_modal, rank=rank)
         self.intra_modal = intra_modal
         self.rank = rank
         self.upper = upper

@@ -11,8 +11,8 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import check_factors, embedded_of, gather_pairs
+from vlmtune.objectives.base import Factor, ShardedObjective
+from vlmtune.objectives.functional import embedded_of, gather_pairs
 from vlmtune.types import ScoreShard
 
 
@@ -57,10 +57,9 @@ class CyClip(ShardedObjective):
     regulariser: ClassVar[bool] = True
 
     def __init__(
-        self, weight: float = 1.0, in_modal: float = 0.25, cross_modal: float = 0.25
+        self, weight: Factor = 1.0, in_modal: Factor = 0.25, cross_modal: Factor = 0.25
     ) -> None:
         super().__init__(weight)
-        check_factors(in_modal=in_modal, cross_modal=cross_modal)
         self.in_modal = in_modal
         self.cross_modal = cross_modal
 

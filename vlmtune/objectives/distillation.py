@@ -12,7 +12,7 @@ from torch.nn.functional import log_softmax
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.base import Factor, ShardedObjective
 from vlmtune.objectives.functional import mean_over_ranks, only, reference_of
 from vlmtune.types import ScoreShard
 
@@ -56,7 +56,7 @@ class Distillation(ShardedObjective):
     needs = frozenset({"reference"})
     regulariser: ClassVar[bool] = True
 
-    def __init__(self, weight: float = 1.0, temperature: PositiveFloat = 1.0) -> None:
+    def __init__(self, weight: Factor = 1.0, temperature: PositiveFloat = 1.0) -> None:
         super().__init__(weight)
         self.temperature = temperature
 

@@ -9,20 +9,16 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import PositiveInt
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.base import Factor, ShardedObjective
 from vlmtune.objectives.functional import reference_of
 from vlmtune.objectives.true_pairs import By, Normalise, TruePairs, partners
 from vlmtune.types import Scores, ScoreShard, Targets
-
-
-def v1_deviation(s12: Float[Tensor, "*#p"], s21: Float[Tensor, "*#p"]) -> Float[Tensor, "..."]:
-    r"""$(s_{12} - s_{21})^2$: v1 holds cross scores equal (eq. 6)."""
-    return (s12 - s21).square()
 
 
 def v2_deviation(
@@ -82,8 +78,8 @@ class EqSim(ShardedObjective):
             of the frozen backbone (the cached scores of METER, appendix C).
         normalise: What s is: the score itself ("none"), its "sigmoid" (an image-text-matching
             logit), or a softmax over the "row" (texts of an image).
-        alpha1: Margin of v1, >= 0.
-        alpha2: Margin of v2, >= 0.
+        alpha1: Margin of v1.
+        alpha2: Margin of v2.
         hinge: What margins are subtracted from: each "pair" (the formula), or the "mean" (released
             code).
         count: Whether a pair that is close in both directions, or listed twice, counts "once", or
@@ -102,16 +98,16 @@ class EqSim(ShardedObjective):
 
     def __init__(
         self,
-        weight: float = 0.5,
+        weight: Factor = 0.5,
         v1: Literal["distant", "all", "none"] = "distant",
         v2: Literal["close", "all", "none"] = "close",
         close: Literal["topk", "draw"] = "topk",
         by: By = "union",
-        k: int = 8,
+        k: PositiveInt = 8,
         ranked_by: Literal["scores", "reference"] = "scores",
         normalise: Normalise = "row",
-        alpha1: float = 0.04,
-        alpha2: float = 0.04,
+        alpha1: Factor = 0.04,
+        alpha2: Factor = 0.04,
         hinge: Literal["pair", "mean"] = "pair",
         count: Literal["once", "each"] = "once",
         v1_over: Literal["pairs", "square"] = "pairs",
@@ -131,11 +127,6 @@ class EqSim(ShardedObjective):
         self.v1_over = v1_over
         if v1 == v2 == "none":
             raise UserError("expected v1 or v2 on some pairs, got none for both: set one")
-        if k < 1 or not (alpha1 >= 0 and alpha2 >= 0):
-            raise UserError(
-                f"expected k >= 1 and margins >= 0, got {k=}, {alpha1=}, {alpha2=}: "
-                "correct the objective"
-            )
         if ranked_by == "reference":
             self.needs = frozenset({"reference"})
 
@@ -222,14 +213,13 @@ class EqSim(ShardedObjective):
             over = images.square()
             if self.v1_over == "pairs":
                 over = group.sum(v1_weight.sum())
-            deviation = v1_deviation(scores.s12, scores.s21)
+            deviation = (scores.s12 - scores.s21).square()
             losses.append(self._hinged(deviation, v1_weight, over, self.alpha1, fraction, group))
         if self.v2 != "none":
             over = group.sum(v2_weight.sum())
             for deviation in v2_deviation(*scores):
-                losses.append(
-                    self._hinged(deviation, v2_weight, over, self.alpha2, fraction, group)
-                )
+                loss = self._hinged(deviation, v2_weight, over, self.alpha2, fraction, group)
+                losses.append(loss)
         return torch.stack(losses).sum()
 
     @override

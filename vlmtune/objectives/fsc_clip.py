@@ -7,21 +7,15 @@ from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import (
-    check_factors,
-    embedded_of,
-    hard_negatives,
-    mean_over_images,
-    only,
-)
+from vlmtune.objectives.base import Factor, ShardedObjective
+from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_images, only
 from vlmtune.types import Scores, ScoreShard
 
 
@@ -78,14 +72,13 @@ class FSCClip(ShardedObjective):
 
     def __init__(
         self,
-        weight: float = 1.0,
-        global_factor: float = 0.5,
-        local_factor: float = 0.2,
-        focus: NonNegativeFloat = 2.0,
+        weight: Factor = 1.0,
+        global_factor: Factor = 0.5,
+        local_factor: Factor = 0.2,
+        focus: Factor = 2.0,
         smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.02,
     ) -> None:
         super().__init__(weight)
-        check_factors(global_factor=global_factor, local_factor=local_factor)
         self.global_factor = global_factor
         self.local_factor = local_factor
         self.focus = focus

@@ -147,11 +147,3 @@ def reference_of(scores: Scores, objective: str) -> Float[Tensor, "N M"]:
             "choose a dual backbone, or another objective"
         )
     return scores.reference
-
-
-def check_factors(**factors: float) -> None:
-    """Refuses factors of the terms of a loss that are negative or all 0."""
-    if min(factors.values()) >= 0 and any(factors.values()):
-        return
-    stated = ", ".join(f"{name}={value}" for name, value in factors.items())
-    raise UserError(f"expected factors >= 0 with one above 0, got {stated}: set one above 0")

@@ -9,7 +9,7 @@ from torch.nn.functional import softplus
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.base import Factor, ShardedObjective
 from vlmtune.objectives.functional import mean_over_images, mean_over_ranks, only, row_means
 from vlmtune.types import ScoreShard
 
@@ -59,7 +59,7 @@ class HardNegative(ShardedObjective):
         tensor(0.6931)
     """
 
-    def __init__(self, weight: float = 1.0, relative: bool = False) -> None:
+    def __init__(self, weight: Factor = 1.0, relative: bool = False) -> None:
         super().__init__(weight)
         self.relative = relative
 

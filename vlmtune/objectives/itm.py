@@ -9,8 +9,8 @@ from torch.nn.functional import softplus
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
-from vlmtune.objectives.functional import check_factors, mean_contrast, mean_over_ranks
+from vlmtune.objectives.base import Factor, ShardedObjective
+from vlmtune.objectives.functional import mean_contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
 
@@ -54,9 +54,8 @@ class ITM(ShardedObjective):
         tensor(0.6931)
     """
 
-    def __init__(self, weight: float = 1.0, matching: float = 1.0, ranking: float = 1.0) -> None:
+    def __init__(self, weight: Factor = 1.0, matching: Factor = 1.0, ranking: Factor = 1.0) -> None:
         super().__init__(weight)
-        check_factors(matching=matching, ranking=ranking)
         self.matching = matching
         self.ranking = ranking
 

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Need, ShardedObjective
+from vlmtune.objectives.base import Factor, Need, ShardedObjective
 from vlmtune.types import Scores, ScoreShard, Targets
 
 
@@ -42,7 +42,7 @@ class OnEmbeddings(ShardedObjective):
         tensor(0.6931)
     """
 
-    def __init__(self, objective: ShardedObjective, weight: float | None = None) -> None:
+    def __init__(self, objective: ShardedObjective, weight: Factor | None = None) -> None:
         if weight is None:
             weight = objective.weight
         super().__init__(weight)

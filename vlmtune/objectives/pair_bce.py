@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.base import Factor, ShardedObjective
 from vlmtune.types import ScoreShard
 
 
@@ -39,7 +39,7 @@ class PairBCE(ShardedObjective):
         tensor(0.6931)
     """
 
-    def __init__(self, weight: float = 1.0, balanced: bool = False) -> None:
+    def __init__(self, weight: Factor = 1.0, balanced: bool = False) -> None:
         super().__init__(weight)
         self.balanced = balanced
 

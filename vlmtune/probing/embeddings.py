@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,18 +17,18 @@ from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor
 
-from vlmtune.adapters.base import DualAdapter, JointAdapter
+from vlmtune.adapters.base import JointAdapter
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
 from vlmtune.features.pictures import WORKERS
-from vlmtune.features.store import copy_or_encode, open_or_build_store
+from vlmtune.features.store import copy_from, open_or_build_store, similar_stores
 from vlmtune.features.store_key import StoreKey, source_digest
 from vlmtune.model.model import Model
 from vlmtune.probing.sheet import square
 from vlmtune.probing.sources import LabelledImage
 from vlmtune.probing.tasks import Task, Version
 from vlmtune.storage.folder import digest
-from vlmtune.types import FeatureSpec, Pixels, Pooled, Tokens
+from vlmtune.types import FeatureSpec, Pixels, Pooled
 
 UNPROJECTED = "before-projection"
 TEXT = "a photo"
@@ -55,9 +56,6 @@ class LayerEmbedder:
             the last one; its patches come after the final norm, class tokens before it. All but
             "pooled" are read from the backbone, without what an adapter computes after it.
         text: The one that a joint adapter reads with every image.
-
-    Raises:
-        UserError: The model has no such embedding.
     """
 
     def __init__(self, model: Model, layer: str = "pooled", text: str = TEXT) -> None:
@@ -85,7 +83,7 @@ class LayerEmbedder:
             raise UserError(f"expected {LAYERS} as layer, got {layer!r}: name one")
         model.backbone.check_fits(self.spec, "image")
         if layer == UNPROJECTED:
-            self._check_projects()
+            self._unprojected(model.backbone.encode_image(self._blank(), self.spec))
 
     def _prepared(self, adapter: JointAdapter, text: str) -> Any:
         """The fixed text of a joint adapter, as it takes it."""
@@ -98,22 +96,24 @@ class LayerEmbedder:
         backbone = self.model.backbone
         with evaluation_mode(backbone, adapter):
             prepared = adapter.prepare_text(backbone.encode_text([text], adapter.text_input))
-            blank = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(self.model.device)
-            image = adapter.prepare_image(backbone.encode_image(blank, adapter.image_input))
+            image = adapter.prepare_image(backbone.encode_image(self._blank(), self.spec))
             adapter.cls_outputs(image, prepared)  # fails now if the head reads no [CLS]
         return prepared
 
-    def _check_projects(self) -> None:
-        """Raises a `UserError` unless the image tower ends with a projection."""
-        backbone = self.model.backbone
-        blank = backbone.preprocess(Image.new("RGB", (8, 8)))[None].to(self.model.device)
-        state, tower = backbone.encode_image(blank, self.spec), backbone.image_tower
-        assert isinstance(state, Tokens)
-        if tower is None or tower.unprojected(state) is None:
+    def _blank(self) -> Pixels:
+        preprocess = self.model.backbone.preprocess
+        return preprocess(Image.new("RGB", (8, 8)))[None].to(self.model.device)
+
+    def _unprojected(self, state: Any) -> Tensor:
+        """What the image tower projects last; a `UserError` if it ends with no projection."""
+        tower = self.model.backbone.image_tower
+        vectors = None if tower is None else tower.unprojected(state)
+        if vectors is None:
             raise UserError(
-                f"expected a model with a projection after its image tower, got {backbone.title}, "
-                "which has none: choose pooled"
+                "expected a model with a projection after its image tower, got "
+                f"{self.model.backbone.title}, which has none: choose pooled"
             )
+        return vectors
 
     @property
     def identity(self) -> str:
@@ -125,28 +125,20 @@ class LayerEmbedder:
     def embed(self, pixels: Pixels) -> Float[Tensor, "n d"]:
         """Returns embeddings, not normalised, on the CPU."""
         model = self.model
+        adapter: Any = model.embeds
         with evaluation_mode(model.backbone, model.adapter):
-            features = model.backbone.encode_image(pixels.to(model.device), self.spec)
+            features: Any = model.backbone.encode_image(pixels.to(model.device), self.spec)
             if self._text is not None:
-                assert isinstance(model.embeds, JointAdapter)
-                assert isinstance(model.embeds, HasCls)
                 text = self._text[torch.zeros(len(features), dtype=torch.long)]
-                image = model.embeds.prepare_image(features)
-                vectors = model.embeds.cls_outputs(image, text).flatten(1)
+                vectors = adapter.cls_outputs(adapter.prepare_image(features), text).flatten(1)
             elif self.layer == "pooled":
-                assert isinstance(model.embeds, DualAdapter)
-                vectors = model.embeds.embed_image(features)
+                vectors = adapter.embed_image(features)
             elif self.layer == UNPROJECTED:
-                assert isinstance(features, Tokens)
-                assert model.backbone.image_tower is not None
-                unprojected = model.backbone.image_tower.unprojected(features)
-                assert unprojected is not None
-                vectors = unprojected
+                vectors = self._unprojected(features)
             elif self.spec.kind == "state":
-                assert isinstance(features, Tokens)
                 vectors = features.values[:, 0]
             else:
-                assert isinstance(features, Tokens)
+                # The mean over patches; the mask leaves padding out.
                 weights = features.mask[:, :, None].to(features.values.dtype)
                 vectors = (features.values * weights).sum(dim=1) / weights.sum(dim=1)
         return vectors.float().cpu()
@@ -186,9 +178,6 @@ def embed_tasks(
         store: Folder of feature stores.
         side: The middle square of each image is scaled to this side before it is transformed.
         seed: Of the sampled transformations.
-
-    Raises:
-        UserError: An image cannot be read, or a feature is not finite.
     """
     wanted: dict[str, tuple[LabelledImage, Version]] = {}
     chosen: dict[str, dict[str, list[list[tuple[str, Version]]]]] = {}
@@ -258,7 +247,7 @@ def _stored(
             yield names, Pooled(embedder.embed(pixels))
 
     def produce() -> Iterator[tuple[Sequence[str], Pooled]]:
-        return copy_or_encode(root, key, wanted, encode)  # type: ignore[return-value, arg-type]
+        return copy_from(similar_stores(root, key), wanted, encode)  # type: ignore[return-value, arg-type]
 
     store = open_or_build_store(root, key, produce, len(wanted))
 
@@ -287,15 +276,17 @@ def _batches(
         pictures = [wanted[name][1].apply(base) for name in names]
         return torch.stack([model.backbone.preprocess(picture) for picture in pictures])
 
-    # Threads are at most `2 * WORKERS` images ahead, which bounds the memory; None ends the queue.
+    # Threads are at most `2 * WORKERS` images ahead, which bounds the memory.
+    coming = iter(by_image.values())
     waiting: deque[tuple[list[str], Future[Tensor]]] = deque()
     with ThreadPoolExecutor(WORKERS) as pool:
-        for names in (*by_image.values(), None):
-            if names is not None:
+        for names in islice(coming, 2 * WORKERS):
+            waiting.append((names, pool.submit(load, names)))
+        while waiting:
+            done, future = waiting.popleft()
+            for names in islice(coming, 1):
                 waiting.append((names, pool.submit(load, names)))
-            while waiting and (names is None or len(waiting) > 2 * WORKERS):
-                done, future = waiting.popleft()
-                pixels = future.result()
-                for start in range(0, len(done), model.batch_size):
-                    part = slice(start, start + model.batch_size)
-                    yield done[part], pixels[part]
+            pixels = future.result()
+            for start in range(0, len(done), model.batch_size):
+                part = slice(start, start + model.batch_size)
+                yield done[part], pixels[part]

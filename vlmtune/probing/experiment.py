@@ -23,13 +23,8 @@ WIDTHS = (0, 128, 1024, 2048, 16384)
 BOTH_HEADS = (1024, 2048)
 """Widths with one head for each target and with two heads (Tables 3 and 4)."""
 DROPOUT = 0.2
-ACCURACY, CLEAN, OBFUSCATED = (
-    "transformation_accuracy",
-    "clean_semantic_accuracy",
-    "obfuscated_semantic_accuracy",
-)
-
-
+ACCURACY = "transformation_accuracy"
+CLEAN, OBFUSCATED = "clean_semantic_accuracy", "obfuscated_semantic_accuracy"
 Judged = tuple[Bool[Tensor, "r n c"], Bool[Tensor, "n c"]]
 
 
@@ -91,15 +86,10 @@ def measure(
     training: Training,
     device: torch.device | None = None,
 ) -> Measured:
-    """Trains all runs of a probe on the training images and measures them on the test images.
+    """Trains all runs of a probe on the images of "train" and measures them on those of "test".
 
-    Args:
-        task: The task, all of whose transformations ran.
-        spec: The probe.
-        embeddings: Those of the images for "train" and for "test".
-        classes: Number of semantic classes, 0 if there are none.
-        training: How it is trained.
-        device: Where; the CPU by default.
+    All transformations of the task ran; there are `classes` semantic classes, or 0. It trains on
+    `device`, by default the CPU.
     """
     device = device or torch.device("cpu")
     train, test = embeddings["train"], embeddings["test"]
@@ -136,22 +126,21 @@ def measure(
         clean[:, task.names.index(IDENTITY)] = True
         judged |= {CLEAN: (right, clean), OBFUSCATED: (right, ~clean)}
         outcomes = outcomes or measures.outcomes(right, clean)
-    metrics = {}
+    metrics, runs = {}, {}
     for name, (right, counted) in judged.items():
         guessed = classes if name in (CLEAN, OBFUSCATED) else c
         metrics[name] = measures.accuracy(right, counted, 1 / guessed)
-    whole = [name for name in (ACCURACY, CLEAN, OBFUSCATED) if name in judged]
-    runs = {name: measures.by_run(*judged[name]) for name in whole}
+        if name in (ACCURACY, CLEAN, OBFUSCATED):
+            runs[name] = measures.by_run(right, counted)
     return Measured(task, spec, metrics, runs, confusion, outcomes, judged)
 
 
 def changes(after: Measured, before: Measured) -> dict[str, MetricValue]:
     """Differences of all metrics of a probe, of runs with the same seeds on the same images."""
-    metrics: dict[str, MetricValue] = {}
-    for name, (right, counted) in after.judged.items():
-        right_before, _ = before.judged[name]
-        metrics[name] = measures.difference(right, right_before, counted)
-    return metrics
+    return {
+        name: measures.difference(right, before.judged[name][0], counted)
+        for name, (right, counted) in after.judged.items()
+    }
 
 
 def _parts(task: Task, test: TaskEmbeddings) -> dict[str, Bool[Tensor, "n c"]]:

@@ -9,14 +9,11 @@ from PIL import Image
 
 from vlmtune.probing.distractions import draw_distraction
 
+Real = float | int
+
 
 def image_overlay(
-    image: Image.Image,
-    distraction: str,
-    size: float | int,
-    opacity: int,
-    x: float | int,
-    y: float | int,
+    image: Image.Image, distraction: str, size: Real, opacity: int, x: Real, y: Real
 ) -> Image.Image:
     """Puts a distraction on the image.
 
@@ -32,12 +29,7 @@ def image_overlay(
 
 
 def fuse(
-    image: Image.Image,
-    distraction: str,
-    size: float | int,
-    opacity: int,
-    x: float | int,
-    y: float | int,
+    image: Image.Image, distraction: str, size: Real, opacity: int, x: Real, y: Real
 ) -> Image.Image:
     """Puts the image on a distraction of the same size; `size` and `opacity` are the image's."""
     return _blended(_picture(distraction, image), image, size, opacity, x, y)
@@ -48,12 +40,7 @@ def _picture(distraction: str, image: Image.Image) -> Image.Image:
 
 
 def _blended(
-    back: Image.Image,
-    front: Image.Image,
-    size: float | int,
-    opacity: int,
-    x: float | int,
-    y: float | int,
+    back: Image.Image, front: Image.Image, size: Real, opacity: int, x: Real, y: Real
 ) -> Image.Image:
     width, height = (max(1, round(side * size)) for side in back.size)
     left, top = round(x * (back.width - width)), round(y * (back.height - height))

@@ -30,14 +30,8 @@ def accuracy(
 
     Args:
         right: Whether each prediction is right.
-        counted: Which predictions count.
+        counted: Which predictions count; their number is n.
         chance: What guessing reaches.
-
-    Returns:
-        The accuracy; n is the number of predictions that count in a run.
-
-    Raises:
-        UserError: No prediction counts.
 
     Example:
         >>> right = torch.tensor([[[True, False]] * 50, [[True, True]] * 50])
@@ -64,16 +58,8 @@ def difference(
 ) -> MetricValue:
     """The accuracy of `after` minus that of `before`, paired by run and by image.
 
-    The interval is that of `seeded_difference` with paired runs; of each image equally many
-    predictions count. It is the one that the report shows.
-
-    Args:
-        after: Whether each prediction is right, of runs with the seeds of `before`.
-        before: The same of the embedding that it is compared with.
-        counted: Which predictions count.
-
-    Raises:
-        UserError: No prediction counts.
+    The interval is that of `seeded_difference`, which the report shows; runs have the same seeds,
+    and of each image equally many predictions count.
 
     Example:
         >>> before = torch.tensor([[[True], [False]] * 30] * 2)

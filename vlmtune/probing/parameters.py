@@ -6,20 +6,12 @@ Never: randomness inside a transformation: its parameters determine every pixel.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 SEEDS = 2**31
-
-
-class Distribution(Protocol):
-    """What a parameter is sampled from."""
-
-    def sample(self, generator: np.random.Generator) -> Any:
-        """Returns a value, a plain number, text or tuple."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -91,7 +83,7 @@ class Transformation:
 
     Attributes:
         function: Takes an RGB image and the parameters; returns an RGB image.
-        parameters: A `Distribution` or a fixed value, by name.
+        parameters: A distribution (`Uniform`, `OneOf`, ...) or a fixed value, by name.
 
     Example:
         >>> from vlmtune.probing.colours import solarize

@@ -5,7 +5,7 @@ Never: a gradient into the model that made the embeddings.
 Source: Rashtchian et al. 2023, section 3 and appendix B.2.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -68,10 +68,8 @@ class Training:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "runs"):
-            if getattr(self, name) < 1:
-                raise UserError(
-                    f"expected {name} >= 1, got {getattr(self, name)}: give a larger one"
-                )
+            if (value := getattr(self, name)) < 1:
+                raise UserError(f"expected {name} >= 1, got {value}: give a larger one")
 
 
 class Probe(nn.Module):
@@ -124,9 +122,6 @@ def train_probe(
         classes: Number of classes of each head.
         training: Steps, batches and seed.
         run: Which of the runs it is.
-
-    Raises:
-        UserError: The loss is not finite.
     """
     n, device = len(features), features.device
     size = min(n, training.batch_size)
@@ -157,20 +152,13 @@ def train_probe(
 
 def predict(probe: Probe, features: Float[Tensor, "n d"]) -> dict[str, Int[Tensor, "n"]]:
     """Returns the most probable class of each embedding, by head, on the CPU."""
+    classes: dict[str, list[Tensor]] = {name: [] for name in probe.heads}
     with torch.no_grad():
         # In parts, as hidden layers are up to 16,384 wide.
-        parts = [_classes(probe(part)) for part in features.split(8192)]
-    return {name: _joined(parts, name, torch.cat).cpu() for name in parts[0]}
-
-
-def _classes(logits: Mapping[str, Float[Tensor, "n _"]]) -> dict[str, Int[Tensor, "n"]]:
-    return {name: values.argmax(dim=-1) for name, values in logits.items()}
-
-
-def _joined(
-    parts: Sequence[Mapping[str, Tensor]], name: str, join: Callable[[list[Tensor]], Tensor]
-) -> Tensor:
-    return join([part[name] for part in parts])
+        for part in features.split(8192):
+            for name, logits in probe(part).items():
+                classes[name].append(logits.argmax(dim=-1))
+    return {name: torch.cat(parts).cpu() for name, parts in classes.items()}
 
 
 def run_probes(
@@ -182,10 +170,11 @@ def run_probes(
     training: Training,
 ) -> dict[str, Int[Tensor, "r m"]]:
     """Trains all runs of a probe and returns their predictions by head."""
-    predictions = []
+    predictions: dict[str, list[Tensor]] = {name: [] for name in spec.heads}
     with progress(f"probe {spec.name}", training.runs) as advance:
         for run in range(training.runs):
             probe = train_probe(spec, train, targets, classes, training, run)
-            predictions.append(predict(probe, test))
+            for name, predicted in predict(probe, test).items():
+                predictions[name].append(predicted)
             advance(1)
-    return {name: _joined(predictions, name, torch.stack) for name in spec.heads}
+    return {name: torch.stack(runs) for name, runs in predictions.items()}

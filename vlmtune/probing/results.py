@@ -6,6 +6,7 @@ Source: Rashtchian et al. 2023, Figures 4 to 9.
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,61 +22,46 @@ CITATION = "Rashtchian et al. 2023, Substance or Style: What Does Your Image Emb
 
 
 def to_results(measured: Sequence[Measured], digest: str) -> list[Result]:
-    """Returns a result for each probe, the images as its items.
+    """Returns a result for each probe, the images as its items; `digest` is of the images.
 
-    Probes of transformations measure a sensitivity, those of semantic classes what the embedding
+    Probes of transformations measure a sensitivity, probes of semantic classes what the embedding
     still knows.
-
-    Args:
-        measured: The probes.
-        digest: Of the images, and of how they are transformed.
     """
-    return [_result(one, digest) for one in measured]
-
-
-def _result(one: Measured, digest: str) -> Result:
-    # An image is an item and a cluster; its outcome is the mean over runs.
-    outcomes = tuple(map(statistics.fmean, zip(*one.outcomes, strict=True)))
-    kind = "sensitivity" if one.primary == ACCURACY else "retained"
-    return Result(
-        benchmark=f"probe_{one.task.name}/{one.spec.name}",
-        version=str(VERSION),
-        primary=one.primary,
-        metrics=one.metrics,
-        citation=CITATION,
-        outcomes=outcomes,
-        clusters=tuple(range(len(outcomes))),
-        kind=kind,
-        items_digest=digest,
-        runs=tuple(map(tuple, one.outcomes)),
-    )
+    results = []
+    for one in measured:
+        # An image is an item and a cluster; its outcome is the mean over runs.
+        outcomes = tuple(map(statistics.fmean, zip(*one.outcomes, strict=True)))
+        kind = "sensitivity" if one.primary == ACCURACY else "retained"
+        result = Result(
+            benchmark=f"probe_{one.task.name}/{one.spec.name}",
+            version=str(VERSION),
+            primary=one.primary,
+            metrics=one.metrics,
+            citation=CITATION,
+            outcomes=outcomes,
+            clusters=tuple(range(len(outcomes))),
+            kind=kind,
+            items_digest=digest,
+            runs=tuple(map(tuple, one.outcomes)),
+        )
+        results.append(result)
+    return results
 
 
 def to_json(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """Returns the runs and the confusion matrix of each probe, as values of JSON."""
-    return [_facts(one) for one in measured]
-
-
-def _facts(one: Measured) -> dict[str, Any]:
-    confusion = None if one.confusion is None else one.confusion.tolist()
-    return {
-        "task": one.task.name,
-        "probe": one.spec.name,
-        "width": one.spec.width,
-        "heads": list(one.spec.heads),
-        "dropout": one.spec.dropout,
-        "runs": one.runs,
-        "classes": list(one.task.names),
-        "confusion": confusion,
-    }
+    facts = []
+    for one in measured:
+        spec, confusion = asdict(one.spec), one.confusion
+        row = {"task": one.task.name, "probe": one.spec.name, **spec, "runs": one.runs}
+        row["classes"] = list(one.task.names)
+        row["confusion"] = None if confusion is None else confusion.tolist()
+        facts.append(row)
+    return facts
 
 
 def write_confusion(path: Path, one: Measured, name: str) -> None:
-    """Draws a confusion matrix: rows are the classes, columns the predictions, in percent.
-
-    Raises:
-        UserError: The file cannot be written.
-    """
+    """Draws a confusion matrix: rows are the classes, columns the predictions, in percent."""
     assert one.confusion is not None
     names, matrix = one.task.names, (100 * one.confusion).tolist()
     side = 2.5 + 0.34 * len(names)

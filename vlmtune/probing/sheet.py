@@ -21,16 +21,9 @@ def square(image: Image.Image, side: int) -> Image.Image:
 
 
 def write_sheet(path: Path, image: Image.Image, task: Task, side: int = 224) -> None:
-    """Writes the image under each transformation that can run, with their names.
+    """Writes the image, as a square of a side, under each transformation that can run.
 
-    Args:
-        path: The JPEG file.
-        image: The image.
-        task: Its transformations are shown with the parameters of testing.
-        side: Of the image when it is transformed.
-
-    Raises:
-        UserError: The file cannot be written.
+    Parameters are those of testing.
     """
     base = square(image, side)
     generator = np.random.default_rng(0)

@@ -50,11 +50,7 @@ class LabelledImage:
     split: Split
 
     def open(self) -> Image.Image:
-        """Decodes the image.
-
-        Raises:
-            UserError: It cannot be read.
-        """
+        """Decodes the image."""
         try:
             return open_image(self.read())
         except RecordError as error:
@@ -81,20 +77,19 @@ def labelled_images(
 
     Images that cannot be decoded are left out with a warning. With a limit, the images of a split
     are of as many classes as possible.
-
-    Raises:
-        UserError: There are too few images, or a label is missing.
     """
     given: dict[str, Listed] = {}
     clashes = 0
     with progress("reading images", None) as advance:
-        for read, label, split in _listed(path_or_url(str(path)), labels):
-            name = _digest(read())
+        for listed in _listed(path_or_url(str(path)), labels):
+            content = listed[0]()
+            if isinstance(content, Path):
+                name = digest(ImageRef(content))
+            else:
+                name = content_digest(content)
+            clashes += name in given
+            given.setdefault(name, listed)
             advance(1)
-            if name in given:
-                clashes += 1
-                continue
-            given[name] = read, label, split
     if clashes:
         log.info("%d images occur twice in %s: each is used once", clashes, path)
     stated = any(split == TRAIN for _, _, split in given.values())
@@ -108,11 +103,7 @@ def labelled_images(
 
 
 def any_image(path: Path | str, labels: str | None = None) -> Image.Image:
-    """Returns the first image of what `labelled_images` takes, whatever its label and its split.
-
-    Raises:
-        UserError: There is no image, or it cannot be read.
-    """
+    """Returns the first image of what `labelled_images` takes, whatever its label and its split."""
     for read, label, _ in _listed(path_or_url(str(path)), labels):
         return LabelledImage(read, "", label, "test").open()
     raise UserError(f"expected an image in {path}, got none: add one")
@@ -124,17 +115,15 @@ def _usable(
     """The images of both splits; others take the place of those that cannot be decoded."""
     broken: dict[str, str] = {}
     decoded: set[str] = set()
-    while True:
-        chosen = _first([x for x in images if x.digest not in broken], limit)
-        new = [x for x in chosen if x.digest not in decoded]
-        if not new:
-            break
+    chosen = _first(images, limit)
+    while new := [x for x in chosen if x.digest not in decoded]:
         for image in new:
+            decoded.add(image.digest)
             try:
                 image.open()
             except UserError as error:
                 broken[image.digest] = str(error)
-            decoded.add(image.digest)
+        chosen = _first([x for x in images if x.digest not in broken], limit)
     if broken:
         first = next(iter(broken.values()))
         log.warning("%d images of %s are left out, first: %s", len(broken), path, first)
@@ -183,7 +172,7 @@ def _check(images: list[LabelledImage], path: Path | str) -> None:
     if 0 < unlabelled < len(images):
         raise UserError(
             f"expected a label for each image in {path} or for none, {unlabelled} of {len(images)} "
-            "have none: add them"
+            "have none: write the missing labels"
         )
     trained = {image.label for image in images if image.split == "train"}
     unknown = {image.label for image in images} - trained
@@ -192,10 +181,6 @@ def _check(images: list[LabelledImage], path: Path | str) -> None:
             f"expected labels of testing that training has, got {sorted(unknown)[0]!r} in testing "
             "alone: choose another split, or raise --limit"
         )
-
-
-def _digest(content: Path | bytes) -> str:
-    return digest(ImageRef(content)) if isinstance(content, Path) else content_digest(content)
 
 
 def _listed(path: Path | str, labels: str | None) -> Iterator[Listed]:
@@ -213,8 +198,8 @@ def _of_folder(path: Path, labels: str | None) -> Iterator[Listed]:
     rows = list(read_cells(path))
     if labels is not None and not any(labels in cells for cells in rows):
         raise UserError(
-            f"expected {labels!r} in the .json next to an image of {path}, none has it: correct "
-            "--labels, or leave it out to take the names of folders"
+            f"expected {labels!r} in the .json next to an image of {path}, none has it: name "
+            "another key by --labels, or leave it out to take the names of folders"
         )
     folders = [Path(cells["image"]).parent for cells in rows]
     for cells, folder in zip(rows, folders, strict=True):
@@ -231,9 +216,7 @@ def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
     # The column of labels is read in place of the captions.
     given = None if labels is None else {"caption": labels}
     for row in Table(path, given=given).rows():
-        label = ""
-        if labels is not None:
-            label = next(iter(row.captions), "")
+        label = next(iter(row.captions), "") if labels else ""
         yield partial(_same, row.image), label, row.split
 
 
@@ -256,7 +239,7 @@ def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
     if not labelled:
         raise UserError(
             f"expected {labels!r} in the records of {path}, as a member or a key of the json, none "
-            "has it: correct --labels"
+            "has it: name another by --labels"
         )
 
 

@@ -32,22 +32,14 @@ SUFFIX = ".onnx"
 def load_styles(folder: Path, names: Collection[str]) -> dict[str, Transformation]:
     """Returns the transformations of `NAME.onnx`, or of `NAME-1.onnx`, `NAME-2.onnx` ..., by name.
 
-    Args:
-        folder: The folder.
-        names: The styles of the tasks.
-
-    Raises:
-        UserError: There is no graph, one has another name or cannot be read, or the package
-            onnxruntime is missing.
+    `names` are the styles of the tasks.
     """
     files = sorted(Path(folder).glob(f"*{SUFFIX}"))
     unknown = [file.stem for file in files if _style(file) not in names]
     if not files or unknown:
         known = ", ".join(f"{name}{SUFFIX}" for name in names)
         got = f"{unknown[0]}{SUFFIX}" if unknown else "none"
-        raise UserError(
-            f"expected graphs in {folder} called {known}, got {got}: rename it or correct the path"
-        )
+        raise UserError(f"expected graphs in {folder} called {known}, got {got}: rename it")
     graphs: dict[str, list[tuple[str, str]]] = {}
     for file in files:
         path = str(file.resolve())
@@ -65,12 +57,7 @@ def _style(file: Path) -> str:
 def stylize(image: Image.Image, graph: tuple[str, str]) -> Image.Image:
     """Applies a graph to an image; if the graph has a fixed size, the image is scaled to it.
 
-    Args:
-        image: The image.
-        graph: The file of the graph, and the digest of its content.
-
-    Raises:
-        UserError: The graph returns no image.
+    `graph` is its file, and the digest of the file's content, which names the pixels in a store.
     """
     file, digest = graph
     session = _session(file, digest)
@@ -104,10 +91,10 @@ def _session(file: str, digest: str) -> Any:
     except Exception as error:  # onnxruntime raises errors of its own
         line = " ".join(str(error).split())[:120]
         raise UserError(f"expected an ONNX graph in {file}, got {line}: export it again") from error
-    inputs = session.get_inputs()
-    if len(inputs) != 1 or len(inputs[0].shape) != 4:
+    shapes = [x.shape for x in session.get_inputs()]
+    if len(shapes) != 1 or len(shapes[0]) != 4:
         raise UserError(
-            f"expected a graph of one image (1, 3, height, width) in {file}, got "
-            f"{[x.shape for x in inputs]}: export it with its style inside"
+            f"expected a graph of one image (1, 3, height, width) in {file}, got {shapes}: export "
+            "it with its style inside"
         )
     return session

@@ -4,6 +4,7 @@ In: measured probes. Out: Markdown. Never: a new number, but differences of two 
 Source: Rashtchian et al. 2023, Tables 1 to 6.
 """
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,21 +46,18 @@ class Probed:
 def to_tables(embeddings: Sequence[Probed], train: int, test: int, tasks: Sequence[Task]) -> str:
     """Writes Tables 1 to 6 of the paper, as far as the probes were trained.
 
-    Args:
-        embeddings: One row of most tables each, and one column of Tables 5 and 6.
-        train: Number of training images.
-        test: Number of test images.
-        tasks: The whole tasks, to name what was not run.
+    An embedding is a row of most tables, and a column of Tables 5 and 6. `train` and `test` are
+    numbers of images; the whole tasks name what was not run.
     """
-    runs = 0
-    for embedding in embeddings:
-        for one in embedding.measured:
-            runs = max([runs, *map(len, one.runs.values())])
+    probes = itertools.chain.from_iterable(x.measured for x in embeddings)
+    runs = max((len(values) for one in probes for values in one.runs.values()), default=0)
     note = NOTE.format(runs=runs, train=train, test=test)
     lines = [f"# Probes of {', '.join(x.name for x in embeddings)}", "", note, ""]
     # Tables 5 and 6 also name what was not run, so they need the whole task.
     whole = next((task.classes for task in tasks if task.name == CATEGORIES), ())
-    written = [writer(embeddings) for writer in (_table_1, _table_2, _table_3, _table_4)]
+    written = [_table_1(embeddings), _table_2(embeddings)]
+    written.append(("Table 3: one head and two, width 2048", _heads(embeddings, 2048)))
+    written.append(("Table 4: one head and two, width 1024", _heads(embeddings, 1024)))
     written += [_table_5(embeddings, whole), _table_6(embeddings, whole)]
     for title, table in written:
         if table:
@@ -112,14 +110,6 @@ def _table_2(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
             rows.append([one.name, network, *cells])
     heads = ["embedding", "width", "fine-grained", "generalization"]
     return "Table 2: transformation accuracy by width", _markdown(heads, rows)
-
-
-def _table_3(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
-    return "Table 3: one head and two, width 2048", _heads(embeddings, MAIN_WIDTH)
-
-
-def _table_4(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
-    return "Table 4: one head and two, width 1024", _heads(embeddings, MAIN_WIDTH // 2)
 
 
 def _heads(embeddings: Sequence[Probed], width: int) -> list[str]:
@@ -238,15 +228,13 @@ def _signed(metric: MetricValue | None) -> str:
 def _cell(one: Measured | None, metric: str) -> str:
     if one is None or metric not in one.metrics:
         return "—"
+    cell = f"{100 * one.metrics[metric].value:.2f}"
+    if ends := interval(one.metrics[metric]):
+        cell += f" [{ends}]"
     runs = one.runs.get(metric, [])
-    deviation = f" ±{100 * statistics.stdev(runs):.2f}" if len(runs) > 1 else ""
-    return f"{_number(one.metrics[metric])}{deviation}"
-
-
-def _number(metric: MetricValue) -> str:
-    ends = interval(metric)
-    value = f"{100 * metric.value:.2f}"
-    return f"{value} [{ends}]" if ends else value
+    if len(runs) > 1:
+        cell += f" ±{100 * statistics.stdev(runs):.2f}"
+    return cell
 
 
 def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -7,7 +7,6 @@ Source: Rashtchian et al. 2023, sections 2 and 2.2.
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
@@ -15,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from vlmtune.errors import UserError
 from vlmtune.probing.parameters import Transformation
 
 VERSION = 3
@@ -52,9 +50,7 @@ class TransformationClass:
 
     def of(self, split: Split) -> tuple[Member, ...]:
         """The members that a split shows."""
-        if split == "train":
-            return tuple(x for x in self.members if x.train is not None)
-        return tuple(x for x in self.members if x.test is not None)
+        return tuple(x for x in self.members if getattr(x, split) is not None)
 
 
 @dataclass(frozen=True)
@@ -76,12 +72,7 @@ class Version:
         return self.transformation.apply(image, self.parameters)
 
     def key(self, digest: str, side: int) -> str:
-        """Names the pixels: equal keys mean equal pixels.
-
-        Args:
-            digest: Of the image's content.
-            side: Of the square that the image was cut to before.
-        """
+        """Names the pixels of an image with a digest, cut to a square: equal keys, equal pixels."""
         function = self.transformation.function
         facts = [f"{function.__module__}.{function.__qualname__}", self.parameters]
         text = json.dumps([VERSION, digest, side, *facts], sort_keys=True)
@@ -141,16 +132,6 @@ class Task:
             generator = np.random.default_rng(int.from_bytes(state[:16], "little"))
             members = one.of(split)
             member = members[int(generator.integers(len(members)))]
-            transformation = member.train if split == "train" else member.test
-            assert transformation is not None
+            transformation: Transformation = getattr(member, split)
             out.append(Version(member, transformation, transformation.sample(generator)))
         return out
-
-
-def check_tasks(names: Sequence[str], known: Sequence[str]) -> None:
-    """Raises `UserError` for a name that is not a task."""
-    for name in names:
-        if name not in known:
-            raise UserError(
-                f"expected transformations out of {', '.join(known)}, got {name!r}: name one"
-            )

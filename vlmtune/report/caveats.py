@@ -3,7 +3,7 @@
 In: the runs of a report. Out: one sentence a caveat. Never: a change of a number.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -18,8 +18,6 @@ REPEATED = {
     "caption": "items whose right caption is also a wrong one",
     "image": "items with the same image twice",
 }
-
-
 TEXT_ONLY = (
     "Text-only runs never see the image and do not compete. Between two images they tie, and a tie "
     "counts as wrong."
@@ -31,14 +29,10 @@ RANDOM = "the frozen model has random weights: these numbers say nothing about a
 
 @dataclass(frozen=True)
 class Caveat:
-    """A sentence on a benchmark.
+    """A sentence on a benchmark, or on a run where all its numbers are meant.
 
-    Attributes:
-        benchmark: The benchmark, with its convention unless that is the strict one; the run, where
-            all its numbers are meant.
-        text: The sentence.
-        text_only: Whether captions alone reach the number.
-        examples: The first of the items in question.
+    `text_only` says that captions alone reach the number, `examples` are the first items in
+    question.
     """
 
     benchmark: str
@@ -56,7 +50,10 @@ def caveats(runs: Sequence[RunReport]) -> tuple[Caveat, ...]:
         lines: list[str] = []
         for row in section.primary:
             text_only += _text_only(row, runs)
-            lines += _missing(row)
+            if row.first.chance is None:
+                lines.append(f"{row.metric} has no chance level")
+            if all(cell is None or cell.low is None for cell in row.cells):
+                lines.append(f"{row.metric} has no interval")
         for row in section.rows:
             lines += _counts(row, runs)
         lines += _few_clusters(section.rows)
@@ -106,15 +103,6 @@ def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
     return lines
 
 
-def _missing(row: Row) -> list[str]:
-    lines = []
-    if row.first.chance is None:
-        lines.append(f"{row.metric} has no chance level")
-    if all(cell is None or cell.low is None for cell in row.cells):
-        lines.append(f"{row.metric} has no interval")
-    return lines
-
-
 def _few_clusters(rows: Sequence[Row]) -> list[str]:
     """Numbers whose interval rests on few independent clusters."""
     names = []
@@ -153,7 +141,7 @@ def _counts(row: Row, runs: Sequence[RunReport]) -> list[str]:
     for run, cell in zip(runs, row.cells, strict=True):
         if cell is not None and cell.value:
             counts[run.name] = f"{name}: {cell.value:.0f} of {cell.n}"
-    return _by_text(counts.items(), len(set(counts.values())) == 1)
+    return _by_text(counts)
 
 
 def _repeats(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str, ...]]]:
@@ -206,14 +194,14 @@ def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
         if seed is None:
             how = "the first items only"
         texts[run.name] = f"limit {options['limit']}: {how}"
-    return _by_text(texts.items(), len(set(texts.values())) == 1)
+    return _by_text(texts)
 
 
-def _by_text(texts: Iterable[tuple[str, str]], agree: bool) -> list[str]:
+def _by_text(texts: dict[str, str]) -> list[str]:
     """Each text once, followed by its runs unless all runs agree."""
     names: dict[str, list[str]] = {}
-    for name, text in texts:
+    for name, text in texts.items():
         names.setdefault(text, []).append(name)
-    if agree:
+    if len(names) == 1:
         return list(names)
     return [f"{text} ({', '.join(having)})" for text, having in names.items()]

@@ -17,11 +17,23 @@ from vlmtune.metrics.seed_significance import seeded_difference
 from vlmtune.metrics.significance import PairedDifference, paired_difference
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
-from vlmtune.report.table import baseline, titled
+from vlmtune.report.table import baseline, change, p_value, signed_interval, titled
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
 LEVEL = 0.05  # a p value below it counts as a difference
+TEST = (
+    "p: McNemar's exact test if every item is right or wrong and no two items share an image or "
+    "captions; else Student's t over clusters of such items, with their weights if the metric is a "
+    "mean over groups. Where a run has several seeds, these count, too, and one seed of another "
+    "training is taken to vary as much; so do the runs of probes. "
+    f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
+    "multiple tests."
+)
+ALONE = (
+    "Other seeds of the training were not tested: p does not tell how much another one would "
+    "change. One seed each:"
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,21 @@ class Comparison:
             return ""
         return (self.paired.p < LEVEL and self.direction) or "not significant"
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """The cells of a table's line; "" for what is not known."""
+        unit, paired = self.metric.unit, self.paired
+        cells = {"change": "", "interval": "", "won": "", "lost": "", "n": "", "p": "", "test": ""}
+        if self.change is not None:
+            cells["change"] = change(self.change, unit)
+        if paired is not None:
+            cells |= {"won": f"{paired.won}", "lost": f"{paired.lost}", "n": f"{paired.n}"}
+            cells |= {"interval": signed_interval(paired.low, paired.high, unit)}
+            cells["test"] = paired.test
+            if paired.p is not None:
+                cells["p"] = p_value(paired.p)
+        return cells
+
 
 def compare_with_first(runs: Sequence[RunReport]) -> tuple[Comparison, ...]:
     """Compares each run with the first, benchmark by benchmark; text-only runs are left out."""
@@ -94,9 +121,9 @@ def _compare(
         return Comparison(i, result, None, None, f"{first.name} has no number")
     if reason := _incomparable(result, base):
         return Comparison(i, result, None, None, reason)
-    change = result.metrics[result.primary].value - base.metrics[base.primary].value
+    gain = result.metrics[result.primary].value - base.metrics[base.primary].value
     if reason := _unpaired(result, base):
-        return Comparison(i, result, change, None, reason)
+        return Comparison(i, result, gain, None, reason)
     new, old = _outcomes(run, result.benchmark), _outcomes(first, result.benchmark)
     # A report of an earlier version knows no sets of captions.
     ways = max(result.cluster_ways, base.cluster_ways, key=len)
@@ -111,7 +138,7 @@ def _compare(
         # A frozen model is the same under any seed.
         varies = (_varies(run), _varies(first))
         paired = seeded_difference(new, old, clusters, varies=varies, **options)
-    return Comparison(i, result, change, paired, "")
+    return Comparison(i, result, gain, paired, "")
 
 
 def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:

@@ -26,25 +26,16 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
-def git_commit(folder: Path) -> str:
-    """Commit of the repository that holds `folder`, with "-dirty" if files were changed.
-
-    Example:
-        >>> git_commit(Path("/"))
-        'unknown'
-    """
-    commit = _git(folder, "rev-parse", "HEAD")
-    if not commit:
-        return "unknown"
-    return f"{commit}-dirty" if _git(folder, "status", "--porcelain") else commit
-
-
 def code_commit() -> str:
-    """Commit of the repository that tracks this code; "unknown" for an installed package."""
+    """Commit of the repository that tracks this code, with "-dirty" if files were changed.
+
+    "unknown" for an installed package, whose folder may lie inside a repository of something else.
+    """
     here = Path(__file__)
-    # The folder of an installed package may lie inside a repository of something else.
-    tracked = _git(here.parent, "ls-files", here.name)
-    return git_commit(here.parent) if tracked else "unknown"
+    commit = _git("rev-parse", "HEAD")
+    if not commit or not _git("ls-files", here.name):
+        return "unknown"
+    return f"{commit}-dirty" if _git("status", "--porcelain") else commit
 
 
 def now() -> str:
@@ -52,8 +43,8 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
         process = subprocess.run(command, capture_output=True, text=True, timeout=10)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):

@@ -1,27 +1,27 @@
 """Items to look at: those that a run wins or loses against another, or gets right or wrong alone.
 
-In: runs and their items. Out: dictionaries for `page.html`, lines for `report.md`.
+In: runs and their items. Out: dictionaries for `page.html`.
 Never: a comparison of items that are not the same.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from functools import cache
 from typing import Any, NamedTuple
 
 from vlmtune.report.differences import Comparison
 from vlmtune.report.gallery import quota
 from vlmtune.report.item_view import item_view
 from vlmtune.report.items_file import Items, part_names
-from vlmtune.report.media import Thumbnails
+from vlmtune.report.media import data_uri
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import baseline, colours, titled
 from vlmtune.results.item_row import ItemRow
 
 SHOWN = 24  # most items of a group on the page
 PICTURES = 480  # on the page; about 3 MB
-LINES = 6  # items of a group in report.md
 EQUAL = 1e-12  # outcomes that differ by less are equal
 Numbers = list[int]
+_Rows = Sequence[ItemRow]
 
 
 def flips(
@@ -42,7 +42,7 @@ def flips(
         sizes.append(sum(_pictures(group.rows[i]) for i in most_shown))
     # All groups read their pictures through one cache: most occur in several.
     most = quota(sizes, PICTURES)
-    thumbnails = Thumbnails()
+    thumbnails = cache(data_uri)
     out = []
     for group in chosen:
         shown = _fitting(group.rows, group.numbers, most)
@@ -51,14 +51,10 @@ def flips(
     return out
 
 
-_Rows = Sequence[ItemRow]
-
-
 class _Group(NamedTuple):
-    """The items of one verdict.
+    """The items of one verdict: those of the `numbers` among all `rows` of the benchmark.
 
-    `rows` has all items of the benchmark, `numbers` says which of them are meant, and `sides` has
-    the rows of the run alone, or those of the baseline and of the run.
+    `sides` has the rows of the run alone, or those of the baseline and of the run.
     """
 
     head: dict[str, Any]
@@ -150,13 +146,11 @@ def _alone(runs: Sequence[RunReport], items: Mapping[str, Items]) -> list[_Group
                 parts[f"{title}, {_spoken(name)}"] = known[name]
             for name, rows in parts.items():
                 right = [_first_is_true(row) for row in rows]
-                verdicts = {"right": _where(right, True), "wrong": _where(right, False)}
+                verdicts = {}
+                for verdict, mark in (("right", True), ("wrong", False)):
+                    verdicts[verdict] = [k for k, one in enumerate(right) if one is mark]
                 out += _groups(_head(name, runs, i, ""), rows, (rows,), verdicts)
     return out
-
-
-def _where(marks: Sequence[bool | None], mark: bool) -> Numbers:
-    return [i for i, one in enumerate(marks) if one is mark]
 
 
 def _first_is_true(row: ItemRow) -> bool | None:
@@ -168,37 +162,6 @@ def _first_is_true(row: ItemRow) -> bool | None:
 
 def _head(title: str, runs: Sequence[RunReport], i: int, against: str) -> dict[str, Any]:
     return {"title": title, "run": runs[i].name, "colour": colours(runs)[i], "against": against}
-
-
-def flip_lines(groups: Sequence[dict[str, Any]]) -> list[str]:
-    """The first of the same as lines of text: captions, the true ones marked, with the scores."""
-    lines = []
-    for group in groups:
-        against = f" against {group['against']}" if group["against"] else ""
-        head = f"{group['title']}, {group['run']}{against}"
-        lines += [f"### {head}: {group['verdict']} {group['total']}", ""]
-        for item in group["items"][:LINES]:
-            note = f" ({item['note']})" if item["note"] else ""
-            lines.append(f"- {item['id']}{note}: {_compared_pairs(item['images'])}")
-        lines.append("")
-    return lines
-
-
-def _compared_pairs(images: Sequence[dict[str, Any]]) -> str:
-    """The captions of each image, or a single caption and the names of its images."""
-    pairs = chain.from_iterable(image["pairs"] for image in images)
-    captions = {pair["caption"] for pair in pairs}
-    # Of a query over images the caption would be the same in each pair.
-    single = len(captions) == 1 and len(images) > 1
-    cells = []
-    for image in images:
-        for pair in image["pairs"]:
-            mark = "✓" if pair["true"] else "✗"
-            shown = image["name"] if single else pair["caption"]
-            scores = f" ({pair['scores']})" if pair["scores"] else ""
-            cells.append(f"{mark} {shown}{scores}")
-    listed = "; ".join(cells)
-    return f"{captions.pop()}: {listed}" if single else listed
 
 
 def _rows(items: Mapping[str, Items], run: str, benchmark: str) -> tuple[ItemRow, ...]:

@@ -5,9 +5,8 @@ In: run reports. Out: texts. Never: a cell that a spreadsheet takes for a formul
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
@@ -22,7 +21,6 @@ from vlmtune.report.table import (
     number,
     sections,
 )
-from vlmtune.results.result import Result
 
 CSV_COLUMNS = (
     *("run", "benchmark", "version", "convention", "kind", "metric", "value"),
@@ -52,23 +50,18 @@ def to_csv(runs: Sequence[RunReport]) -> str:
     writer.writerow(CSV_COLUMNS)
     for run in chain.from_iterable(map(seeds_of, runs)):
         for result in run.results:
-            writer.writerows(_csv_lines(run, result))
+            origin = (run.name, result.benchmark, result.version, result.convention, result.kind)
+            for name, metric in result.metrics.items():
+                # Names are of strangers: a terminal or a spreadsheet must not obey them.
+                texts = [no_formula(printable(text)) for text in (*origin, name)]
+                sizes = [column.value(metric) for column in COLUMNS]
+                scale = (metric.low, metric.high, metric.unit)
+                # Not Python's True and False: other programs know the words in small letters.
+                marks = (metric.higher_is_better, name == result.primary, run.text_only)
+                flags = [str(mark).lower() for mark in marks]
+                cells = [*texts, metric.value, *sizes, *scale, *flags, run.provenance.seed]
+                writer.writerow(cells)
     return file.getvalue()
-
-
-def _csv_lines(run: RunReport, result: Result) -> Iterator[list[Any]]:
-    """The cells of each metric under `CSV_COLUMNS`."""
-    origin = (run.name, result.benchmark, result.version, result.convention, result.kind)
-    for name, metric in result.metrics.items():
-        # Names are of strangers: a terminal or a spreadsheet must not obey them.
-        texts = [no_formula(printable(text)) for text in (*origin, name)]
-        sizes = [column.value(metric) for column in COLUMNS]
-        numbers = [metric.value, *sizes]
-        scale = (metric.low, metric.high, metric.unit)
-        # Not Python's True and False: other programs know the words in small letters.
-        marks = (metric.higher_is_better, name == result.primary, run.text_only)
-        flags = [str(mark).lower() for mark in marks]
-        yield [*texts, *numbers, *scale, *flags, run.provenance.seed]
 
 
 def no_formula(text: str) -> str:

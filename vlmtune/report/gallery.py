@@ -4,10 +4,11 @@ In: the examples of runs. Out: dictionaries for `page.html`. Never: an image rea
 """
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import chain, islice, zip_longest
 from typing import Any
 
-from vlmtune.report.media import Thumbnails
+from vlmtune.report.media import data_uri
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import colours
 from vlmtune.results.result import Example, Result
@@ -31,7 +32,7 @@ class Gallery:
             if not run.text_only:
                 sizes += [sum(map(_pictures, result.examples)) for result in run.results]
         self._quota = quota(sizes, PICTURES)
-        self._uri = Thumbnails()
+        self._uri = cache(data_uri)
 
     def of(self, benchmark: str, version: str, convention: str) -> list[dict[str, Any]]:
         """The examples of a benchmark, run by run."""

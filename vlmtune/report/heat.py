@@ -29,12 +29,10 @@ def heat(
 
     Between them the heat is the square root of weight / `largest`.
 
-    Args:
-        picture: The picture.
-        weights: Weights of at least 0, rows from the top: nested lists, an array or a tensor.
-        box: Left, top, width and height of the weights' patches, as fractions of the picture.
-        largest: The weight of full heat, None for the largest one here. With that of all words of a
-            caption, their pictures compare.
+    `weights` are at least 0, rows from the top: nested lists, an array or a tensor. `box` is the
+    left, top, width and height of their patches, as fractions of the picture. `largest` is the
+    weight of full heat, None for the largest one here; with that of all words of a caption, their
+    pictures compare.
 
     Example:
         >>> shown = heat(Image.new("RGB", (64, 64), "white"), [[1.0, 0.0], [0.0, 0.0]])

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
 from vlmtune.report.charts import Change, changes, charts
-from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
+from vlmtune.report.differences import ALONE, TEST, Comparison, compare_with_first, items_alone
 from vlmtune.report.flips import flips
 from vlmtune.report.items_file import Items
 from vlmtune.report.markdown import to_markdown
@@ -43,7 +43,7 @@ def write_report(
     """
     groups = flips(compare_with_first(runs), runs, items or {})
     # Both texts before the first file: an error leaves the earlier report as it is.
-    markdown, html = to_markdown(runs, groups), to_html(runs, groups)
+    markdown, html = to_markdown(runs), to_html(runs, groups)
     with all_or_none():
         write_text(folder / "report.md", markdown)
         write_text(folder / "report.html", html)
@@ -68,11 +68,14 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
     notes = caveats(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
-    lengths = changes([(one.change or 0.0, one.metric.unit) for one in comparisons])
-    bars = list(zip(comparisons, lengths, strict=True))
+    gains = [(one.change or 0.0, one.metric.unit) for one in comparisons]
+    bars = list(zip(comparisons, changes(gains), strict=True))
     # With many benchmarks tiles would fill the first screen.
     tiled = primary if len(primary) <= TILES else []
     base = None if views.baseline is None else views.names[views.baseline]
+    note = TEST
+    if single := items_alone(runs):
+        note += f" {ALONE} {', '.join(single)}."
     not_run: list[tuple[str, str, str]] = []
     for run in runs:
         not_run += [(run.name, name, why) for name, why in run.not_run]
@@ -82,8 +85,7 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         runs=list(map(_run, runs, views.colours)),
         baseline=base,
         text_only=TEXT_ONLY,
-        level=LEVEL,
-        single=items_alone(runs),
+        note=note,
         tiles=[_tile(row, runs) for row in tiled],
         charts=charts(primary, views.names, views.colours),
         titles=table.TITLES,
@@ -92,7 +94,7 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         compositional=_compared(bars, runs, "compositional"),
         retained=_compared(bars, runs, "retained"),
         sensitivity=_compared(bars, runs, "sensitivity"),
-        largest=_largest(comparisons),
+        largest=_largest(gains),
         notes=notes,
         flips=groups,
         not_run=not_run,
@@ -157,7 +159,7 @@ def _compared(
     lines: dict[int, list[dict[str, Any]]] = {}
     for one, (side, length) in bars:
         if one.result.kind == kind:
-            line = {**_comparison(one), "side": side, "length": length}
+            line = {"comparison": one, **one.texts, "side": side, "length": length}
             lines.setdefault(one.run, []).append(line)
     numbers = colours(runs)
     return [
@@ -165,41 +167,14 @@ def _compared(
     ]
 
 
-def _largest(comparisons: Sequence[Comparison]) -> str:
+def _largest(gains: Sequence[tuple[float, str]]) -> str:
     """The change that the longest bar of each unit stands for."""
-    largest: dict[str, float] = {}
-    for one in comparisons:
-        unit = one.metric.unit
-        largest[unit] = max(largest.get(unit, 0.0), abs(one.change or 0.0))
     names = {"fraction": "points", "rank": "ranks"}
     texts = []
-    for unit, change in largest.items():
-        text = table.change(change, unit).lstrip("+±")
-        texts.append(f"{text} {names.get(unit, unit)}")
+    for unit in dict.fromkeys(unit for _, unit in gains):
+        largest = max(abs(gain) for gain, own in gains if own == unit)
+        texts.append(f"{table.change(largest, unit).lstrip('+±')} {names.get(unit, unit)}")
     return ", ".join(texts)
-
-
-def _comparison(comparison: Comparison) -> dict[str, Any]:
-    paired, metric = comparison.paired, comparison.metric
-    line = {
-        "title": comparison.title,
-        "metric": comparison.result.primary,
-        "change": "",
-        "direction": comparison.direction,
-        "verdict": comparison.verdict,
-        "reason": comparison.reason,
-        "interval": "",
-        "p": "",
-        "test": "",
-    }
-    if comparison.change is not None:
-        line["change"] = table.change(comparison.change, metric.unit)
-    if paired is not None:
-        line |= {"won": paired.won, "lost": paired.lost, "n": paired.n, "test": paired.test}
-        if paired.p is not None:
-            line["p"] = table.p_value(paired.p)
-        line["interval"] = table.signed_interval(paired.low, paired.high, metric.unit)
-    return line
 
 
 def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:

@@ -3,19 +3,19 @@
 In: the rows of an item. Out: a dictionary for `page.html`. Never: a score that no row has.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, product
 from typing import Any
 
 from vlmtune.report.four_scores import square
-from vlmtune.report.media import Thumbnails
 from vlmtune.report.rankings import rankings
 from vlmtune.results.item_row import ItemRow
+from vlmtune.types import ImageRef
 
 
 def item_view(
-    i: int, row: ItemRow, sides: Sequence[Sequence[ItemRow]], thumbnails: Thumbnails
+    i: int, row: ItemRow, sides: Sequence[Sequence[ItemRow]], uri: Callable[[ImageRef], str | None]
 ) -> dict[str, Any]:
     """Item `i` with the scores of the sides: the run alone, or the run after the one before it."""
     by_run: list[ItemRow | None] = []
@@ -33,7 +33,7 @@ def item_view(
         for j, caption in enumerate(row.captions):
             scores = _scores([one and one.scores[k][j] for one in by_run])
             pairs.append({"caption": caption, "true": row.true[k][j], "scores": scores})
-        images.append({"uri": thumbnails(image), "name": image.path.name, "pairs": pairs})
+        images.append({"uri": uri(image), "name": image.path.name, "pairs": pairs})
     # A 2 x 2 item has its four scores as a square too, one for each run.
     names = ("before", "after") if len(by_run) == 2 else ("scores",)
     by_name = []
@@ -151,8 +151,8 @@ def _scores(values: Sequence[float | None]) -> str:
     """The score before and after, as far as known."""
     if all(value is None for value in values):
         return ""
-    return " → ".join(map(_score, values))
-
-
-def _score(value: float | None) -> str:
-    return "?" if value is None else f"{value:.3g}"
+    texts = []
+    for value in values:
+        text = "?" if value is None else f"{value:.3g}"
+        texts.append(text)
+    return " → ".join(texts)

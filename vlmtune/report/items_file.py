@@ -7,21 +7,21 @@ package pyarrow.
 import csv
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
 from pydantic import Field, PositiveInt, StrictInt, TypeAdapter
 from typing_extensions import TypedDict
 
-from vlmtune.errors import UserError, reason
+from vlmtune.data.tables import Cells, numbered_rows
+from vlmtune.errors import UserError
 from vlmtune.results.item_row import ItemRow
-from vlmtune.storage.files import check_shape, regular, write_atomically
+from vlmtune.storage.files import check_shape, reading, write_atomically
 from vlmtune.types import ImageRef
 
 STEM = "items"  # of the file beside report.json
 Items = dict[str, tuple[ItemRow, ...]]  # by benchmark, in the order of the outcomes
-Cells = dict[str, Any]
 
 EXPECTED, FIX = "items as vlmtune evaluate --items writes them", "change this row"
 COLUMNS = (
@@ -31,8 +31,6 @@ COLUMNS = (
 LISTS = ("files", "captions", "true", "scores", "boxes")
 NO_CELL = ("", "null", "None", "nan", "NaN")
 LONGEST_CELL = 2**30  # characters; the standard library refuses more than 2^17
-ROWS_AT_ONCE = 1024  # of a Parquet file in memory
-
 
 _Score = Annotated[float, Field(strict=True)] | None
 _Text = Annotated[str, Field(min_length=1)]
@@ -84,9 +82,8 @@ def write_items(path: Path, rows: Iterable[ItemRow]) -> None:
         UserError: The name ends in none of .jsonl, .csv and .parquet, or pyarrow is missing.
     """
     check_format(path)
-    write = _FORMATS[path.suffix.lower()][0]
     with write_atomically(path) as temporary:
-        write(temporary, map(_cells, rows))
+        _FORMATS[path.suffix.lower()](temporary, map(_cells, rows))
 
 
 def read_items(path: Path) -> Items:
@@ -100,18 +97,17 @@ def read_items(path: Path) -> Items:
         UserError: The file holds something else; the error names the row.
     """
     check_format(path)
+    # Captions and scores of an item may be longer than the limit of the standard library.
+    csv.field_size_limit(LONGEST_CELL)
     rows: list[ItemRow] = []
-    # Whatever a parser dislikes becomes one line that names the row.
-    try:
-        for cells in _FORMATS[path.suffix.lower()][1](regular(path)):
-            rows.append(_row(cells, f"row {len(rows) + 1} of {path}"))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, csv.Error) as error:
-        if isinstance(error, UserError):
-            raise
-        line = " ".join(reason(error).split())
-        raise UserError(
-            f"expected {EXPECTED} in row {len(rows) + 1} of {path}, got {line}: {FIX}"
-        ) from error
+    for position, cells in numbered_rows(path):
+        where = f"{position} of {path}"
+        if isinstance(cells, str):
+            raise UserError(f"expected {EXPECTED} in {where}, got {cells}: {FIX}")
+        with reading(where, EXPECTED, FIX):
+            if path.suffix.lower() == ".csv":
+                cells = {name: _parsed(name, cell) for name, cell in cells.items()}
+            rows.append(_row(cells, where))
     return by_benchmark(rows)
 
 
@@ -160,9 +156,6 @@ def is_items_file(path: Path) -> bool:
     return path.suffix.lower() in _FORMATS
 
 
-# -- rows and cells --------------------------------------------------------------------------------
-
-
 def _cells(row: ItemRow) -> Cells:
     # What is the default of every image is left out.
     boxes = [image.box and list(image.box) for image in row.images]
@@ -183,10 +176,10 @@ def _cells(row: ItemRow) -> Cells:
     }
 
 
-def _row(cells: Any, where: str) -> ItemRow:
-    if isinstance(cells, dict):
-        cells = {name: cell for name, cell in cells.items() if cell is not None}
-    row: _Cells = check_shape(cells, _SHAPE, where, EXPECTED, FIX)
+def _row(cells: Cells, where: str) -> ItemRow:
+    # pandas writes NaN for an empty cell; alone NaN differs from itself.
+    known = {name: cell for name, cell in cells.items() if cell is not None and cell == cell}
+    row: _Cells = check_shape(known, _SHAPE, where, EXPECTED, FIX)
     outcome = row.get("outcome", row.get("right"))
     if outcome is None:
         raise ValueError("neither a cell 'outcome' nor 'right'")
@@ -221,19 +214,11 @@ def _grid(name: str, lines: Sequence[Any], sizes: tuple[int, int]) -> tuple[tupl
     return tuple(map(tuple, lines))
 
 
-# -- formats ---------------------------------------------------------------------------------------
-
-
 def _write_json(path: Path, rows: Iterable[Cells]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
             kept = {name: cell for name, cell in row.items() if cell not in (None, [])}
             file.write(json.dumps(kept, ensure_ascii=False) + "\n")
-
-
-def _read_json(path: Path) -> Iterator[Cells]:
-    with path.open(encoding="utf-8-sig") as file:
-        yield from map(json.loads, filter(str.strip, file))
 
 
 def _write_csv(path: Path, rows: Iterable[Cells]) -> None:
@@ -250,16 +235,6 @@ def _csv_cell(cell: Any) -> Any:
     if isinstance(cell, str):
         return cell
     return json.dumps(cell, ensure_ascii=False)
-
-
-def _read_csv(path: Path) -> Iterator[Cells]:
-    # Captions and scores of an item may be longer than the limit of the standard library.
-    csv.field_size_limit(LONGEST_CELL)
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        for cells in csv.DictReader(file, strict=True):
-            if None in cells or None in cells.values():
-                raise ValueError("a row with another number of cells than the first line")
-            yield {name: _parsed(name, cell) for name, cell in cells.items()}
 
 
 def _parsed(name: str, cell: str) -> Any:
@@ -294,15 +269,6 @@ def _write_parquet(path: Path, rows: Iterable[Cells]) -> None:
     arrow.parquet.write_table(arrow.Table.from_pylist(list(rows), schema=schema), path)
 
 
-def _read_parquet(path: Path) -> Iterator[Cells]:
-    arrow = _pyarrow(path)
-    with arrow.parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(ROWS_AT_ONCE):
-            for row in batch.to_pylist():
-                # pandas writes NaN for an empty cell; alone NaN differs from itself.
-                yield {name: cell for name, cell in row.items() if cell == cell}
-
-
 def _pyarrow(path: Path) -> Any:
     try:
         importlib.import_module("pyarrow.parquet")
@@ -314,8 +280,8 @@ def _pyarrow(path: Path) -> Any:
     return importlib.import_module("pyarrow")
 
 
-_FORMATS: dict[str, tuple[Callable[..., None], Callable[[Path], Iterator[Cells]]]] = {
-    ".jsonl": (_write_json, _read_json),
-    ".csv": (_write_csv, _read_csv),
-    ".parquet": (_write_parquet, _read_parquet),
+_FORMATS: dict[str, Callable[[Path, Iterable[Cells]], None]] = {
+    ".jsonl": _write_json,
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
 }

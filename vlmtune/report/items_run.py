@@ -35,9 +35,6 @@ def run_of_items(
     differs from those in `known` (the items of runs by name). Its items then take the other's
     order, and its number is the other's primary metric. Without such a run the number is the mean
     of the outcomes.
-
-    Raises:
-        UserError: There are no items, or two of a benchmark have one id.
     """
     if not items:
         raise UserError(f"expected items in {path}, got none: name a file with items")

@@ -1,17 +1,15 @@
 """The report as Markdown tables.
 
-In: run reports and groups of items. Out: the text of `report.md`. Never: a tag of HTML.
+In: run reports. Out: the text of `report.md`. Never: a tag of HTML.
 """
 
 import re
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
-from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
-from vlmtune.report.flips import flip_lines
+from vlmtune.report.differences import ALONE, TEST, Comparison, compare_with_first, items_alone
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import Row, Section
@@ -24,26 +22,14 @@ NOTE = (
     "↑ and ↓ give the direction; the best run is bold. Numbers share a row only if benchmark, "
     "version of the metric, convention and number of items agree."
 )
-TEST = (
-    "p: McNemar's exact test if every item is right or wrong and no two items share an image or "
-    "captions; else Student's t over clusters of such items, with their weights if the metric is a "
-    "mean over groups. Where a run has several seeds, these count, too, and one seed of another "
-    "training is taken to vary as much; so do the runs of probes. "
-    f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
-    "multiple tests."
-)
 KNOWS = "What the embedding still knows"
-ALONE = (
-    "Other seeds of the training were not tested: p does not tell how much another one would "
-    "change. One seed each:"
-)
 
 
-def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) -> str:
+def to_markdown(runs: Sequence[RunReport]) -> str:
     """Writes the runs side by side.
 
-    Primary metrics, changes from the first run, retained abilities, sensitivities, items to look at
-    (`groups` of `flips`), caveats, one table for each benchmark, provenance, sources.
+    Primary metrics, changes from the first run, retained abilities, sensitivities, caveats, one
+    table for each benchmark, provenance, sources.
     """
     table.check_runs(runs)
     parts = table.sections(runs)
@@ -63,9 +49,6 @@ def to_markdown(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()
         }
         for kind, head in heads.items():
             lines += _changes(head, comparisons, runs, kind)
-    if groups:
-        kind = "Won and lost" if groups[0]["against"] else "Right and wrong"
-        lines += [f"## {kind} items", "", *map(_line_of_text, flip_lines(groups))]
     lines += _caveats(runs)
     for part in parts:
         lines += [f"## {_title(part)}", "", *_section(runs, part), ""]
@@ -120,18 +103,13 @@ def _changes(
 
 
 def _change(comparison: Comparison, name: str) -> list[str]:
-    unit, paired = comparison.metric.unit, comparison.paired
-    change = p = "–"
-    if comparison.change is not None:
-        change = table.change(comparison.change, unit)
-    left = [comparison.title, name, change]
-    if paired is None:
+    texts = comparison.texts
+    left = [comparison.title, name, texts["change"] or "–"]
+    if comparison.paired is None:
         return [*left, "", "", "", "", "", f"not tested: {comparison.reason}"]
-    if paired.p is not None:
-        p = f"{table.p_value(paired.p)} ({paired.test})"
-    interval = table.signed_interval(paired.low, paired.high, unit) or "–"
-    counts = map(str, (paired.won, paired.lost, paired.n))
-    return [*left, interval, *counts, p, comparison.verdict]
+    p = f"{texts['p']} ({texts['test']})" if texts["p"] else "–"
+    counts = [texts[name] for name in ("won", "lost", "n")]
+    return [*left, texts["interval"] or "–", *counts, p, comparison.verdict]
 
 
 def _caveats(runs: Sequence[RunReport]) -> list[str]:

@@ -66,19 +66,6 @@ def encoded(image: Image.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-class Thumbnails:
-    """Thumbnails as `data:` URIs, each image read once."""
-
-    def __init__(self) -> None:
-        self._uris: dict[ImageRef, str | None] = {}
-
-    def __call__(self, image: ImageRef) -> str | None:
-        """The thumbnail of an image, or None if there is none."""
-        if image not in self._uris:
-            self._uris[image] = data_uri(image)
-        return self._uris[image]
-
-
 def metric_table(results: Sequence[Result]) -> list[list[Cell]]:
     """One row of `COLUMNS` for each metric of each benchmark.
 

@@ -20,7 +20,9 @@ def same_model(runs: Sequence[RunReport]) -> list[list[int]]:
     groups: list[list[int]] = []
     for i, run in enumerate(runs):
         for group in groups:
-            if all(_fits(run, runs[k]) for k in group):
+            others = [runs[k] for k in group]
+            same = all(_weights(run) == _weights(other) for other in others)
+            if same and not any(_names(run) & _names(other) for other in others):
                 group.append(i)
                 break
         else:
@@ -46,10 +48,6 @@ def merged(runs: Sequence[RunReport]) -> RunReport:
         curves=curves,
         not_run=tuple(chain.from_iterable(run.not_run for run in runs)),
     )
-
-
-def _fits(run: RunReport, other: RunReport) -> bool:
-    return _weights(run) == _weights(other) and not _names(run) & _names(other)
 
 
 def _weights(run: RunReport) -> tuple[object, ...]:

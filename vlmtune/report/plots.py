@@ -16,17 +16,16 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from numpy import ndarray
+from scipy.stats import gaussian_kde
 
 from vlmtune.report.run_report import Curve
-from vlmtune.report.table import COLOURS, Row
-from vlmtune.results.metric_value import MetricValue
+from vlmtune.report.table import COLOURS
 
 WIDTH = 3.7  # inches; about the width of a card, so that text is as large as on the page
 FEW = 8  # with fewer numbers, a distribution is drawn as strokes
 POINTS = 160  # of a density curve
-QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 # Placeholders that become CSS variables of the page after drawing.
 INK, MUTED, FAINT, CARD = "#010101", "#020202", "#030303", "#040404"
@@ -72,39 +71,6 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
         return _svg(figure, key)
 
 
-def line_plot(
-    positions: Sequence[float], rows: Sequence[Row], colours: Sequence[int], axis: str, key: str
-) -> str:
-    """Draws one line over numbered groups for each run, with intervals and chance.
-
-    `rows[i]` is the metric of group `positions[i]`; `axis` says what the numbers count.
-    """
-    ordered = sorted(zip(positions, rows, strict=True), key=lambda pair: pair[0])
-    with mpl.rc_context(STYLE):
-        figure, axes = _axes()
-        for run, colour in enumerate(colours):
-            points = [(x, row.cells[run]) for x, row in ordered]
-            known = [(x, cell) for x, cell in points if cell is not None]
-            if known:
-                _line(axes, known, colour)
-        levels = [(x, row.first.chance) for x, row in ordered if row.first.chance is not None]
-        x, y = [x for x, _ in levels], [level for _, level in levels]
-        axes.plot(x, y, color=MUTED, linewidth=1.1, linestyle=(0, (3, 3)), zorder=1)
-        if rows[0].first.unit == "cosine":
-            axes.set_ylim(-1.03, 1.03)
-            axes.yaxis.set_major_locator(FixedLocator((-1, 0, 1)))
-        else:
-            axes.set_ylim(-0.02, 1.02)
-            axes.yaxis.set_major_locator(FixedLocator(QUARTERS))
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.0f} %"))
-        ticks = sorted(set(positions))
-        locator = FixedLocator(ticks) if len(ticks) < 13 else MaxNLocator(8)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        axes.set_xlabel(axis, loc="right", labelpad=2)
-        return _svg(figure, key)
-
-
 def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int], key: str) -> str:
     """Draws the distribution of each run's numbers over the items; None leaves a run out."""
     arrays = []
@@ -135,15 +101,11 @@ def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int
 
 
 def density(values: Float[ndarray, "n"], grid: Float[ndarray, "p"]) -> Float[ndarray, "p"]:
-    r"""Gaussian kernel estimate of the density of `values`, at each point of `grid`.
+    r"""Gaussian kernel estimate of the density of `values`, of which two differ, at points `grid`.
 
     The bandwidth is $0.9 \min(s, IQR / 1.34)\, n^{-1/5}$. Values that are never negative (or all
     within 0 and 1) keep all their weight there: the part of a kernel beyond the bound is folded
     back. Source: Silverman 1986, sections 2.10 and 3.4.2.
-
-    Args:
-        values: At least two different numbers.
-        grid: Increasing points.
 
     Example:
         >>> grid = np.linspace(0.0, 3.0, 301)
@@ -151,31 +113,22 @@ def density(values: Float[ndarray, "n"], grid: Float[ndarray, "p"]) -> Float[nda
         >>> round(float(np.trapezoid(curve, grid)), 3)
         1.0
     """
-    quarters = np.quantile(values, [0.25, 0.75])
-    spread = values.std(ddof=1)
-    middle = (quarters[1] - quarters[0]) / 1.34
+    # scipy's factor is in units of the standard deviation.
+    factor = 0.9 * len(values) ** -0.2
+    first, third = np.quantile(values, [0.25, 0.75])
+    middle = (third - first) / 1.34 / values.std(ddof=1)
     if middle > 0:  # 0 if half of the values are equal
-        spread = min(spread, middle)
-    width = 0.9 * spread * len(values) ** -0.2
-    curve = _kernels(values, grid, width)
+        factor *= min(1.0, middle)
+    kernels = gaussian_kde(values, factor)
+    curve = kernels(grid)
     # A kernel's tail beyond a bound comes back as the kernel of the mirrored value.
     if values.min() >= 0:
-        curve += _kernels(-values, grid, width)
+        curve += kernels(-grid)
         if values.max() <= 1:
-            curve += _kernels(2 - values, grid, width)
+            curve += kernels(2 - grid)
             curve[grid > 1] = 0
         curve[grid < 0] = 0
     return curve
-
-
-def _kernels(
-    values: Float[ndarray, "n"], grid: Float[ndarray, "p"], width: float
-) -> Float[ndarray, "p"]:
-    total = np.zeros_like(grid)
-    # In chunks: a series has tens of thousands of items.
-    for chunk in np.array_split(values, len(values) // 10_000 + 1):
-        total += np.exp(-0.5 * ((grid[:, None] - chunk) / width) ** 2).sum(axis=1)
-    return total / (len(values) * width * np.sqrt(2 * np.pi))
 
 
 def _axes() -> tuple[Figure, Axes]:
@@ -186,16 +139,6 @@ def _axes() -> tuple[Figure, Axes]:
     axes.spines[["left", "right", "top"]].set_visible(False)
     axes.tick_params(length=0)
     return figure, axes
-
-
-def _line(axes: Axes, points: Sequence[tuple[float, MetricValue]], colour: int) -> None:
-    """Draws the numbers of one run, joined, each with its interval."""
-    ink = RUN_COLOURS[colour]
-    x, y = [x for x, _ in points], [metric.value for _, metric in points]
-    axes.plot(x, y, color=ink, linewidth=1.8, marker="o", markersize=5)
-    for at, metric in points:
-        if metric.low is not None and metric.high is not None:
-            axes.plot([at, at], [metric.low, metric.high], color=ink, linewidth=5, alpha=0.28)
 
 
 def _svg(figure: Figure, key: str) -> str:

@@ -13,9 +13,7 @@ NEVER_RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def printable(text: str, colours: bool = False) -> str:
     r"""Returns a text with its control characters as `\x1b`; tabs and ends of lines stay.
 
-    Args:
-        text: The text, for example a caption of a stranger.
-        colours: Whether the escape sequences of colours stay too.
+    With `colours` the escape sequences of colours stay too.
 
     Example:
         >>> printable("a red \x1b]0;owned\x07 cube")

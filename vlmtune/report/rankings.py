@@ -20,11 +20,10 @@ def rankings(by_run: Sequence[ItemRow | None]) -> list[dict[str, Any]]:
     a tie the false candidate ranks first. A cell is the darker the higher its score among those of
     its run.
 
-    Source: Wang et al. 2023 (EqSim), figures 1 and 7.
+    A ranking has the number of its query (of the image or the caption, by `kind`), and `rows`: the
+    number of the candidate, whether it is true, and a cell of each run.
 
-    Returns:
-        For each query its number (of the image or the caption, by `kind`), and `rows`: the number
-        of the candidate, whether it is true, and a cell of each run.
+    Source: Wang et al. 2023 (EqSim), figures 1 and 7.
 
     Example:
         >>> true, one = ((True, False, False),), ((0.5, 0.75, 0.25),)

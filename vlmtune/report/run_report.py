@@ -127,18 +127,17 @@ class RunReport:
     def load(cls, path: Path) -> "RunReport":
         """Reads and checks `report.json`."""
         expected, fix = "a report.json of vlmtune", "evaluate the model again to write a new one"
-        content = read_json(path, expected, fix)
-        schema = content.pop("schema", None) if isinstance(content, dict) else None
-        try:
-            if schema != SCHEMA or schema is True:
-                raise ValueError(f"schema {schema!r}, not {SCHEMA}")
-            return LAYOUT.validate_json(json.dumps(content))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            reason = f"{where}: {first['msg']}" if where else first["msg"]
-        except (ValueError, TypeError) as error:
-            reason = str(error)
+        content = read_json(path, expected, fix, dict[str, Any])
+        schema = content.pop("schema", None)
+        reason = f"schema {schema!r}, not {SCHEMA}"
+        if schema == SCHEMA:
+            try:
+                # Only of JSON's text pydantic takes lists for tuples and nothing else for numbers.
+                return LAYOUT.validate_json(json.dumps(content))
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                reason = f"{where}: {first['msg']}".removeprefix(": ")
         raise UserError(f"expected {expected} in {path}, got {reason}: {fix}")
 
     def metric(self, benchmark: str, name: str) -> MetricValue:
@@ -156,6 +155,7 @@ LAYOUT = TypeAdapter(RunReport)
 
 
 def _check(result: Result) -> None:
+    """Raises `UserError` for numbers that are not finite or do not fit each other."""
     if result.primary not in result.metrics:
         raise UserError(
             f"expected the primary metric {result.primary!r} among the metrics of "
@@ -172,22 +172,17 @@ def _check(result: Result) -> None:
                 f"expected finite numbers for {name} of {result.benchmark}, got NaN or infinity: "
                 "evaluate again"
             )
-    _check_groups(result)
-
-
-def _check_groups(result: Result) -> None:
-    """Checks that each outcome has a group, and each group a weight."""
+    # Each outcome has a cluster and a group, if there are any, and each group a weight.
     n, weights = len(result.outcomes), len(result.group_weights)
-    largest = max(result.groups, default=-1)
-    rows = {"clusters": result.clusters, "groups": result.groups}
-    rows |= {"caption_sets": result.caption_sets}
-    rows |= {f"run {i}": numbers for i, numbers in enumerate(result.runs, 1)}
-    for name, numbers in rows.items():
-        if numbers and len(numbers) != n:
+    rows = {name: getattr(result, name) for name in ("clusters", "groups", "caption_sets")}
+    rows |= {f"run {i}": outcomes for i, outcomes in enumerate(result.runs, 1)}
+    for name, row in rows.items():
+        if row and len(row) != n:
             raise UserError(
-                f"expected {name} of {n} items of {result.benchmark}, got {len(numbers)}: "
+                f"expected {name} of {n} items of {result.benchmark}, got {len(row)}: "
                 "evaluate again"
             )
+    largest = max(result.groups, default=-1)
     if (result.groups and largest < 0) or (weights and weights <= largest):
         raise UserError(
             f"expected groups with weights in {result.benchmark}, got {weights} weights and the "

@@ -51,7 +51,11 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
     screen, the runs stand below each other.
     """
     whole = title is None and sum(not run.text_only for run in runs) == 1
-    shown = [row for row in rows(runs) if row.primary or (whole and _of_all_items(row))]
+    shown = []
+    for row in rows(runs):
+        of_all_items = "/" not in row.metric and row.first.unit != "count"
+        if row.primary or (whole and of_all_items):
+            shown.append(row)
     if title is not None:
         console().print(title, markup=False)
     table = _side_by_side(runs, shown, whole)
@@ -75,10 +79,6 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
 def _say(line: str) -> None:
     """Prints a line as it is, without styles and breaks."""
     console().print(line, markup=False, soft_wrap=True)
-
-
-def _of_all_items(row: Row) -> bool:
-    return "/" not in row.metric and row.first.unit != "count"
 
 
 def _truncated(run: RunReport) -> str:

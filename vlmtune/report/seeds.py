@@ -46,11 +46,7 @@ def seeds_of(run: RunReport) -> tuple[RunReport, ...]:
 
 
 def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
-    """Returns the recipe `name` of several runs, which must differ in their seeds.
-
-    Raises:
-        UserError: There is no run, or two have one seed or none.
-    """
+    """Returns the recipe `name` of several runs; raises `UserError` unless their seeds differ."""
     # Equal seeds would be one training counted twice.
     seeds = [run.provenance.seed for run in runs]
     if not runs or None in seeds or len(set(seeds)) < len(seeds):

@@ -337,20 +337,6 @@ def count(n: int) -> str:
     return str(n)
 
 
-def file_size(number: int) -> str:
-    """Formats a number of bytes.
-
-    Example:
-        >>> file_size(512), file_size(2_149), file_size(5_889_164)
-        ('512 bytes', '2.1 kB', '5.9 MB')
-    """
-    if number < 1000:
-        return f"{number} bytes"
-    if number < 10**5:
-        return f"{number / 1e3:.1f} kB"
-    return f"{number / 1e6:.1f} MB"
-
-
 def duration(seconds: float) -> str:
     """Formats a time span.
 

@@ -3,11 +3,9 @@
 In: rows and results of a benchmark. Out: dictionaries with text, charts and SVG. Never: HTML.
 """
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -17,14 +15,13 @@ from vlmtune.report.charts import chart
 from vlmtune.report.four_scores import matrix
 from vlmtune.report.gallery import MATRIX, Gallery
 from vlmtune.report.heat import heat_views
-from vlmtune.report.plots import density_plot, line_plot
+from vlmtune.report.plots import density_plot
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, Section, baseline, colours
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
 SMALLEST = 3  # members of a family that is drawn
-NUMBER = re.compile(r"(?:[^=]*=)?\s*(-?\d+(?:\.\d+)?)")
 NOTES = {
     "equivariance_text": "How differently a step from one caption to the other changes the scores "
     "of the two images; 0 is equivariant. In units of the run's scores.",
@@ -35,37 +32,14 @@ APART = 8  # ratio of widths from which on distributions get their own axes
 OPEN = 16  # largest first family whose bars are shown at once
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """Metrics that measure the same on several groups: `accuracy/swap` and `accuracy/replace`.
 
-    Attributes:
-        name: The part of the metrics' names before the last "/".
-        members: The group of each metric, and its row.
+    `name` is the part before the last "/", `members` the group of each metric, and its row.
     """
 
     name: str
     members: tuple[tuple[str, Row], ...]
-
-    @property
-    def positions(self) -> tuple[float, ...] | None:
-        """The numbers of the groups (`attributes=1, attributes=2` or `4, 5`), if all have one.
-
-        None if the numbers count different things (`attributes=1`, `objects=2`).
-        """
-        numbers, units = [], set()
-        for group, _ in self.members:
-            match = NUMBER.fullmatch(group)
-            if match is None:
-                return None
-            numbers.append(float(match[1]))
-            units.add(group.rpartition("=")[0])
-        return tuple(numbers) if len(units) == 1 else None
-
-    @property
-    def axis(self) -> str:
-        """What the numbers count, if the groups' names say so."""
-        return self.members[0][0].rpartition("=")[0]
 
 
 def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
@@ -79,8 +53,8 @@ def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
         >>> (family,), others = families(
         ...     [Row("b", "1", "strict", name, False, (MetricValue(0.5, 9),)) for name in names]
         ... )
-        >>> family.name, family.positions, family.axis, [row.metric for row in others]
-        ('ap', (1.0, 2.0, 4.0), 'n', ['ap'])
+        >>> family.name, [group for group, _ in family.members], [row.metric for row in others]
+        ('ap', ['n=1', 'n=2', 'n=4'], ['ap'])
     """
     parts: dict[str, list[tuple[str, Row]]] = {}
     for row in rows:
@@ -185,23 +159,15 @@ class Views:
         return cell
 
     def _family(self, family: Family, index: int) -> dict[str, Any]:
-        # Groups with numbers are points of a line, others are bars.
         rows = [row for _, row in family.members]
-        positions = family.positions
-        drawing: dict[str, Any] = {"svg": None, "chart": None}
-        if positions is not None:
-            svg = line_plot(positions, rows, self.colours, family.axis, self.key())
-            drawing["svg"] = safe(svg)
-        else:
-            labels = [(group, f"n = {table.size(row.sized)}") for group, row in family.members]
-            drawing["chart"] = chart(rows, labels, self.names, self.colours)
+        labels = [(group, f"n = {table.size(row.sized)}") for group, row in family.members]
         return {
             "name": family.name,
             "arrow": rows[0].arrow,
             "size": len(rows),
             "open": index == 0 and len(rows) <= OPEN,
             "rows": [{**self.row(row), "metric": group} for group, row in family.members],
-            **drawing,
+            "chart": chart(rows, labels, self.names, self.colours),
         }
 
     def _series(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ unreadable one left out without a word, or a run that damages the index before i
 """
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,10 @@ from vlmtune.search.files import (
     part_key,
     read_list,
     shortlist_key,
-    write_list,
 )
 from vlmtune.search.parts import Encoded, Part, write_part
 from vlmtune.search.shortlist import Shortlist, write_shortlist
-from vlmtune.storage.files import remove
+from vlmtune.storage.files import remove, write_text
 from vlmtune.storage.folder import DamagedError, locked
 from vlmtune.storage.progress import progress
 from vlmtune.types import ImageRef
@@ -116,14 +116,15 @@ def build_index(
                 listed["images"].pop(str(file), None)
                 unread.append(Unread(file, _reason(file)))
         if not listed["images"]:
+            first = f", the first as {unread[0].reason}" if unread else ""
             raise UserError(
-                f"expected images that can be read, got none in {len(unread)} files (first: "
-                f"{unread[0].reason}): name other files"
+                f"expected images ({', '.join(SUFFIXES)}) that can be read, got none in "
+                f"{len(unread)} files{first}: name other files or folders"
             )
         # Whoever has read the list of before opens its shortlist: the next run removes that.
         listed["shortlist"] = _shortlist(out, listed, parts.names, encoder)
         listed["parts"] = parts.names
-        write_list(out, listed)
+        write_text(out / LIST, json.dumps(listed, indent=1) + "\n")
     added = sum(before.get(path) != digest for path, digest in listed["images"].items())
     return Built(len(listed["images"]), added, tuple(unread))
 
@@ -216,8 +217,6 @@ def _listed(out: Path, model: Source) -> Listed:
                 "folder"
             )
         return listed
-    if out.exists() and not out.is_dir():
-        raise UserError(f"expected a folder for the index, got the file {out}: choose another")
     inside = [path.name for path in out.glob("*")]
     others = [name for name in inside if not WRITTEN.fullmatch(name)]
     if others:
@@ -247,11 +246,6 @@ def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
             raise UserError(
                 f"expected image files or folders, {given} is missing: name one that exists"
             )
-    if not files:
-        raise UserError(
-            f"expected images ({', '.join(SUFFIXES)}) in {', '.join(map(str, images))}, "
-            "got none: name other folders"
-        )
     reason = "expected a file name in UTF-8, got another: rename the file"
     named, unnamed = [], []
     for file in files:

@@ -23,8 +23,6 @@ from vlmtune.model.model import Model
 from vlmtune.storage.folder import digest
 from vlmtune.types import Pixels, Pooled, Rows
 
-PAIRS = 1024  # of a chunk, if the adapter does not say what a pair takes
-
 
 class IndexEncoder:
     """The two stages of a search with one model.
@@ -137,7 +135,8 @@ class IndexEncoder:
             assert isinstance(text, Pooled)
             vectors = images.values.to(device), text.values.to(device)
             return self.dual.compare(*vectors)[:, 0].float().cpu()
-        size = self.joint.chunk or self._fitting(images, text)
+        pair_bytes = self.joint.pair_bytes(images, text, False)
+        size = self.joint.chunk_size(pair_bytes, min(self.joint.memory, CPU_CHUNK))
         scores = []
         for start in range(0, len(images), size):
             chunk, texts = images[start : start + size].to(device), text
@@ -145,14 +144,6 @@ class IndexEncoder:
                 texts = text[torch.zeros(len(chunk), dtype=torch.int64, device=device)]
             scores.append(self.joint.score_pairs(chunk, texts).float().cpu())
         return torch.cat(scores)
-
-    def _fitting(self, images: Rows, text: Rows) -> int:
-        """How many pairs fit into the memory that the joint adapter may take."""
-        assert self.joint is not None
-        pair = self.joint.pair_bytes(images, text, False)
-        if not pair:
-            return PAIRS
-        return max(1, min(self.joint.memory, CPU_CHUNK) // pair)
 
 
 def _normalised(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

@@ -13,19 +13,19 @@ killed; the next run takes its images over. The next run also removes a shortlis
 list, such as the one that it listed before.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import check_shape, read_json, write_text
+from vlmtune.storage.files import read_json
 
 LIST = "index.json"
-VERSION = 3
+VERSION: Literal[3] = 3
 PART, SHORTLIST = re.compile(r"part-\d{5,9}"), re.compile(r"recall-\d{5,9}")
 FOLDER = f"({PART.pattern}|{SHORTLIST.pattern})"
 WRITTEN = re.compile(rf"{FOLDER}|\.({FOLDER}|index\.json)\.\d+\.(part|old)")
@@ -45,10 +45,10 @@ class Source(TypedDict):
 class Listed(TypedDict):
     """The content of `index.json`; `images` has the digest of each image by its absolute path."""
 
-    version: int
+    version: Literal[3]
     model: Source
-    parts: list[str]
-    shortlist: str | None
+    parts: list[Annotated[str, Field(pattern=f"^{PART.pattern}$")]]
+    shortlist: Annotated[str, Field(pattern=f"^{SHORTLIST.pattern}$")] | None
     images: dict[str, str]
 
 
@@ -63,25 +63,7 @@ def read_list(folder: Path) -> Listed:
         raise UserError(
             f"expected {EXPECTED} in {folder}, it has no {LIST}: build one with `vlmtune index`"
         )
-    content = read_json(path, EXPECTED, AGAIN)
-    if isinstance(content, dict) and content.get("version") != VERSION:
-        raise UserError(
-            f"expected {EXPECTED} of version {VERSION} in {folder}, got "
-            f"{content.get('version')!r}: {AGAIN}"
-        )
-    listed: Listed = check_shape(content, Listed, path, EXPECTED, AGAIN)
-    named = [(PART, name) for name in listed["parts"]]
-    if listed["shortlist"] is not None:
-        named.append((SHORTLIST, listed["shortlist"]))
-    for pattern, name in named:
-        if not pattern.fullmatch(name):
-            raise UserError(f"expected {EXPECTED} in {path}, got the folder {name!r}: {AGAIN}")
-    return listed
-
-
-def write_list(folder: Path, listed: Listed) -> None:
-    """Replaces the list of an index, whole or not at all."""
-    write_text(Path(folder) / LIST, json.dumps(listed, indent=1) + "\n")
+    return read_json(path, EXPECTED, AGAIN, Listed)
 
 
 def part_key(identity: str) -> dict[str, str | int]:

@@ -18,8 +18,9 @@ Only a joint adapter has the four files in the middle.
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
+from vlmtune.features.store import as_bytes
 from vlmtune.search.quantise import quantise, restore
 from vlmtune.storage.files import Count, write_atomically
 from vlmtune.storage.folder import DamagedError, FolderWriter, read_meta, read_names
@@ -81,7 +83,7 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
         ids = []
         lengths = [torch.zeros(1, dtype=torch.int64)]
         facts = _facts(first)
-        for chunk in _chain(first, waiting):
+        for chunk in chain([first], waiting):
             ids += chunk.ids
             writer.append("vectors.bin", as_bytes(chunk.vectors))
             pooled, tokens = _split(chunk.prepared)
@@ -164,11 +166,8 @@ class Part:
         # From a token's place in the result to its place in the file.
         shift = (starts - ends + lengths).repeat_interleave(lengths)
         positions = torch.arange(len(shift)) + shift
-        numbers, scales = (
-            self._tokens.index_select(0, positions),
-            self._scales.index_select(0, positions),
-        )
-        return numbers, scales, lengths
+        numbers = self._tokens.index_select(0, positions)
+        return numbers, self._scales.index_select(0, positions), lengths
 
 
 def mapped(
@@ -215,12 +214,8 @@ def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
 
 def _facts(first: Encoded) -> dict[str, Any]:
     """What `meta.json` says of the rows: their kind and widths."""
-    facts: dict[str, Any] = {
-        "kind": None,
-        "width": first.vectors.shape[1],
-        "pooled": 0,
-        "tokens": 0,
-    }
+    facts: dict[str, Any] = {"kind": None, "pooled": 0, "tokens": 0}
+    facts["width"] = first.vectors.shape[1]
     if first.prepared is not None:
         facts["kind"] = type(first.prepared).__name__
     pooled, tokens = _split(first.prepared)
@@ -245,13 +240,3 @@ def _split(prepared: Rows | None) -> tuple[Tensor | None, Tokens | None]:
         f"expected an adapter that prepares {', '.join(KINDS)}, got {type(prepared).__name__}: "
         "return one of these from prepare_image"
     )
-
-
-def _chain(first: Encoded, others: Iterator[Encoded]) -> Iterator[Encoded]:
-    yield first
-    yield from others
-
-
-def as_bytes(values: Tensor) -> Any:
-    """The bytes of a tensor as a file has them, row after row."""
-    return values.contiguous().reshape(-1).view(torch.uint8).numpy()

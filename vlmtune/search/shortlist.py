@@ -26,8 +26,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from typing_extensions import TypedDict
 
+from vlmtune.features.store import as_bytes
 from vlmtune.search.encoder import IndexEncoder
-from vlmtune.search.parts import Part, as_bytes, mapped, read_prepared
+from vlmtune.search.parts import Part, mapped, read_prepared
 from vlmtune.storage.files import PositiveCount, write_atomically
 from vlmtune.storage.folder import FolderWriter, read_meta
 from vlmtune.storage.progress import progress

@@ -13,7 +13,7 @@ import shutil
 import socket
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from vlmtune.errors import UserError, reason
 
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.I)
-AGAIN = "get the file again, or correct the path"
+AGAIN = "get the file again, or name another"
 Count = Annotated[int, Field(strict=True, ge=0, le=2**44)]
 """The type of a number of rows or bytes in a file: neither text nor truth value; up to 16 TiB."""
 PositiveCount = Annotated[Count, Field(gt=0)]
@@ -36,9 +36,6 @@ def all_or_none() -> Iterator[None]:
     """Renames what `write_atomically` writes in the block only when the whole block succeeds.
 
     A report is several files. If the disk is full at any of them, the old ones stay together.
-
-    Raises:
-        UserError: A file cannot be renamed.
 
     Example:
         >>> import tempfile
@@ -68,10 +65,7 @@ def write_atomically(path: Path) -> Iterator[Path]:
     """Gives a temporary path beside `path` and renames it to `path` when the block succeeds.
 
     The block writes a file or a folder there. If it fails, `path` stays as it was. Of a link the
-    target is written, and the link stays.
-
-    Raises:
-        UserError: The file or its folder cannot be written, or it is a pipe or a device.
+    target is written, and the link stays. An error of the disk is a `UserError`.
 
     Example:
         >>> import tempfile
@@ -134,7 +128,9 @@ def _reported(path: Path) -> Iterator[None]:
             raise
         advice = "choose another folder"
         if FULL.search(reason):
-            reason += _free(path.parent)
+            with suppress(OSError):
+                free = shutil.disk_usage(path.parent).free / 1e6
+                reason += f" with {free:,.1f} MB free on its disk"
             advice = "free the disk or choose another folder"
         raise UserError(f"expected to write {path}, got {reason}: {advice}") from error
 
@@ -164,10 +160,8 @@ def _host() -> int:
 def _is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it belongs to another user
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # else it belongs to another user
     return True
 
 
@@ -185,33 +179,14 @@ def _of_the_disk(error: BaseException) -> str | None:
     return None
 
 
-def _free(folder: Path) -> str:
-    """How much space the disk of a folder has, for an error."""
-    try:
-        return f" with {shutil.disk_usage(folder).free / 1e6:,.1f} MB free on its disk"
-    except OSError:
-        return ""
-
-
 def write_text(path: Path, text: str) -> None:
-    """Writes UTF-8 text atomically.
-
-    Raises:
-        UserError: The file or its folder cannot be written.
-    """
+    """Writes UTF-8 text atomically."""
     with write_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
-    """Refuses to write over a file that is read.
-
-    Args:
-        outputs: What is to be written; None is not.
-        inputs: What is read.
-
-    Raises:
-        UserError: A file is both, by whatever path.
+    """Refuses to write over a file that is read, by whatever path; an output may be None.
 
     Example:
         >>> check_outputs([Path("b"), None], [Path("a")])
@@ -240,13 +215,7 @@ def remove(path: Path) -> None:
 def reading(path: str | Path, expected: str, fix: str = AGAIN) -> Iterator[None]:
     """The boundary between a person's file and vlmtune: what fails in the block is the file's.
 
-    Args:
-        path: The file, or the folder.
-        expected: Its content, for the error ("a JSON list of ...").
-        fix: The advice, for the error.
-
-    Raises:
-        UserError: The block failed; the one line names the file and the reason.
+    The error is one line: the content that was `expected`, the file, the reason, and the `fix`.
 
     Example:
         >>> with reading("a", "rows", "mend it"):
@@ -274,17 +243,9 @@ def read_json(
     shape: Any = Any,
     parse_constant: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Reads a JSON file and checks its content.
+    """Reads a JSON file and checks its content, as `reading` and `check_shape` do.
 
-    Args:
-        path: The file.
-        expected: Its content, for the error ("a JSON list of ...").
-        fix: The advice, for the error.
-        shape: Type that the content must have, as in `check_shape`.
-        parse_constant: Handles NaN and infinity, as in `json.loads`.
-
-    Raises:
-        UserError: The file cannot be read, is not JSON or has another shape.
+    `parse_constant` handles NaN and infinity, as in `json.loads`.
     """
     with reading(path, expected, fix):
         text = regular(path).read_text(encoding="utf-8")
@@ -293,12 +254,9 @@ def read_json(
 
 
 def regular(path: str | Path) -> Path:
-    """Returns the path of a file to open, unless that is a pipe or a device, read for ever.
+    """Returns the path of a file to open; an `OSError` if it is a pipe or a device, read for ever.
 
     A missing file and a folder pass, as opening them is an error at once.
-
-    Raises:
-        OSError: It is a pipe, a device or a socket.
     """
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
@@ -309,10 +267,8 @@ def regular(path: str | Path) -> Path:
 def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: str = AGAIN) -> Any:
     """Returns the content of a file if it has the type `shape`; lists become tuples.
 
-    A `TypeAdapter` as `shape` saves the time to make one, where many values have it.
-
-    Raises:
-        UserError: It has another type; the error names the first wrong value.
+    A `TypeAdapter` as `shape` saves the time to make one, where many values have it. The error
+    names the first wrong value.
 
     Example:
         >>> check_shape([["a dog", 3]], list[tuple[str, int]], "rows.json", "rows")

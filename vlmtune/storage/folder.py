@@ -52,12 +52,7 @@ class DamagedError(Exception):
 
 
 class FolderWriter:
-    """Writes the files of a new folder and computes their checksums on the way.
-
-    Args:
-        folder: The new folder.
-        stack: Closes the files.
-    """
+    """Writes the files of a new folder and computes their checksums; `stack` closes the files."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder, self._stack = folder, stack
@@ -110,9 +105,6 @@ def open_or_build(
         kind: What it holds, for messages.
         open_it: Opens it; raises a `DamagedError` if it cannot.
         write: Writes the files, and calls `finish`.
-
-    Raises:
-        UserError: The folder cannot be written.
     """
     with contextlib.suppress(DamagedError):
         return open_it()
@@ -135,14 +127,8 @@ def read_meta(
 ) -> dict[str, Any]:
     """Returns the content of `meta.json` after checking the files.
 
-    Args:
-        folder: The folder.
-        key: The key it must have; None accepts any.
-        files: Files it must have.
-        shape: Type that the facts in `meta.json` must have, as in `check_shape`.
-
-    Raises:
-        DamagedError: The folder is incomplete, was changed or has another key.
+    It is a `DamagedError` if the folder lacks one of `files`, was changed, has another `key` (None
+    accepts any) or facts of another `shape` (see `check_shape`).
     """
     path = folder / META
     if not path.exists():
@@ -171,11 +157,8 @@ def read_meta(
 
 
 def read_names(folder: Path, name: str) -> tuple[str, ...]:
-    """Returns the strings in a JSON file of a folder, which may have half a surrogate pair.
-
-    Raises:
-        DamagedError: The file holds something else.
-    """
+    """Returns the strings in a JSON file of a folder; a `DamagedError` if it holds others."""
+    # `InstanceOf` accepts half a surrogate pair, which JSON may hold.
     try:
         return read_json(folder / name, name, shape=tuple[InstanceOf[str], ...])
     except UserError as error:
@@ -194,18 +177,11 @@ def _damage(path: Path, entry: Mapping[str, Any], small: bool) -> str | None:
         return None if checksum == entry["sha256"] else "was changed after it was written"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    except (KeyError, TypeError):
-        return f"is not described in {META}"
 
 
 @contextlib.contextmanager
 def locked(path: Path, wait: bool = True) -> Iterator[None]:
-    """Lets one process at a time build `path`; the others wait.
-
-    Raises:
-        UserError: The parent folder cannot be made or written.
-        filelock.Timeout: Another process builds it, and `wait` is false.
-    """
+    """Lets one process at a time build `path`; the others wait, or get a `Timeout`."""
     lock = FileLock(path.with_name(f"{path.name}.lock"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,14 +5,12 @@ takes several times the memory and is copied into each worker process that count
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import overload
+from collections.abc import Iterable
 
 import numpy as np
-from typing_extensions import override
 
 
-class Names(Sequence[str]):
+class Names:
     """Distinct strings in order: their bytes and 24 more for each.
 
     Example:
@@ -29,18 +27,10 @@ class Names(Sequence[str]):
         self._order = np.argsort(digests, kind="stable")
         self._digests = digests[self._order]
 
-    @override
     def __len__(self) -> int:
         return len(self._order)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    @override
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> str:
         i = range(len(self))[index]  # an IndexError where there is none
         return self._bytes(i).decode("utf-8", "surrogatepass")
 
@@ -56,7 +46,6 @@ class Names(Sequence[str]):
                 return i
         return None
 
-    @override
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.find(name) is not None
 

@@ -43,13 +43,6 @@ class _Bars(Progress):
                 yield Text(task.fields["note"], no_wrap=True, overflow="ellipsis")
 
 
-class _Left(TimeRemainingColumn):
-    def render(self, task: Task) -> Text:
-        time = super().render(task)
-        known = time.plain.strip() and "-" not in time.plain
-        return time.append(" left") if known else time
-
-
 @contextlib.contextmanager
 def work_of(owner: str) -> Iterator[None]:
     """Names what the bars in this block work for, such as a benchmark, in their labels."""
@@ -61,13 +54,7 @@ def work_of(owner: str) -> Iterator[None]:
 
 
 def labelled(label: str) -> str:
-    """A label with what the work is for.
-
-    Example:
-        >>> with work_of("winoground"):
-        ...     labelled("scoring")
-        'winoground: scoring'
-    """
+    """A label with what the work is for, as "winoground: scoring"."""
     return f"{_OWNER.get()}: {label}" if _OWNER.get() else label
 
 
@@ -78,7 +65,7 @@ def make_bar(show: bool = True) -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         _Rate(),
-        _Left(),
+        TimeRemainingColumn(),
         console=CONSOLE,
         disable=not (show and sys.stderr.isatty()),
         transient=True,
@@ -87,10 +74,7 @@ def make_bar(show: bool = True) -> Progress:
 
 @contextlib.contextmanager
 def progress(label: str, total: int | None, show: bool = True) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on a terminal, and gives the function that advances it by a count.
-
-    A total of None is an unknown total.
-    """
+    """Shows a bar on a terminal, and gives the function that advances it by a count."""
     bar = make_bar(show)
     with contextlib.suppress(LiveError):  # an older rich shows one bar at a time
         bar.start()

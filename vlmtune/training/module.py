@@ -1,4 +1,4 @@
-"""The one LightningModule: training step, validation loss, optimizer and schedule, stop on NaN.
+"""The one LightningModule: training step, validation, optimizer and schedule, stop on NaN.
 
 In: batches. Out: gradients of the weighted sum of losses, logs and checkpoints.
 Never: anything that belongs to one method.
@@ -7,7 +7,7 @@ Never: anything that belongs to one method.
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from pytorch_lightning import LightningModule
@@ -38,7 +38,8 @@ from vlmtune.training.optimization import parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
 from vlmtune.training.shard_layout import shard_layout
-from vlmtune.training.signals import StopsAtSignals
+from vlmtune.training.signals import Signals, StopsAtSignals
+from vlmtune.training.validation import Validation
 from vlmtune.types import Batch, ScoreShard
 
 LAST_FINITE = "last-before-nan.ckpt"
@@ -60,7 +61,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     On W ranks loss and gradient are those of one process with the batches of all ranks: embeddings
     of a dual adapter are gathered with their gradients, a caption of several ranks is one column,
     and each objective divides by counts over all ranks. Pairs of a joint adapter stay within a
-    rank. Validation losses are means over the ranks' own batches.
+    rank. Each rank validates on batches of its own; `Validation` adds up their numbers.
 
     A NaN or infinite score, loss or gradient stops the run on all ranks; the weights, finite before
     that step, are first saved as `last-before-nan.ckpt` in the trainer's root folder.
@@ -132,6 +133,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         torch.manual_seed(self.seed)
         self.scores = TrainingScores(backbone, adapter, pairs or AllPairs(), needs, chunk)
         self.original = self.scores.original  # registered, so that it moves between devices
+        names = [objective.name for objective in objectives]
+        self.validation = Validation([*names, "loss"])
         self._first_key = ""  # of the first record of the present step, on this rank
 
     # -- features and scores ------------------------------------------------------------------
@@ -196,7 +199,15 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             self._first_key = batch.keys[0]
         for line in batch.damaged:
             print(f"skipped a damaged record: {line}", flush=True)  # of any rank
-        return self._loss(batch, batch_idx, "train")
+        group = ProcessGroup()
+        # Ranks agree on signals where they agree that scores are finite.
+        part, losses, shard = self._loss(batch, batch_idx, group, self.signals)
+        for name, loss in losses:
+            whole = name == "loss"
+            self.log(f"train/{name}", loss, prog_bar=whole, batch_size=len(batch.keys))
+        self._diagnose(shard)
+        # Lightning averages gradients over ranks, and they must be added.
+        return group.size * part
 
     @override
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -224,23 +235,27 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
     @override
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Logs the objectives on held-out records; ranks may have unequal numbers of them."""
-        self._loss(batch, batch_idx, "val")
+        """Logs losses and accuracy on held-out records; ranks may have unequal numbers of them."""
+        _, losses, shard = self._loss(batch, batch_idx, ProcessGroup(alone=True))
+        records = len(batch.keys)
+        metrics = self.validation.update(losses, shard.rows, shard.row_targets, records)
+        for name, metric in metrics.items():
+            self.log(name, metric, prog_bar=name == "val/loss")
 
     @override
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Does nothing: `vlmtune test` runs the benchmarks of the BenchmarkCallback."""
 
-    def _loss(self, batch: Batch, batch_idx: int, stage: Literal["train", "val"]) -> Tensor:
-        group = ProcessGroup(alone=stage == "val")
+    def _loss(
+        self, batch: Batch, batch_idx: int, group: ProcessGroup, signals: Signals | None = None
+    ) -> tuple[Tensor, list[tuple[str, Tensor]], ScoreShard]:
+        """Returns this rank's part of the loss, the losses of all ranks by name, and its scores."""
         layout = shard_layout(batch, group, merged=not self.adapter.joint)
         # A generator of its own: pairs do not depend on what else a step draws.
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
         shard = self.scores.shard(batch, layout, group, generator)
         objectives = cast(list[Objective], list(self.objectives))
         names = [objective.name for objective in objectives]
-        # Ranks agree on signals in the same exchange; validation has none to agree on.
-        signals = self.signals if stage == "train" else None
         if not all_finite(shard, group, signals):
             key = first_wrong_record(shard, batch, layout, group)
             wanted = f"finite scores for {', '.join(names)}"
@@ -251,14 +266,9 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         losses = group.sum(parts.detach())
         self._check_losses(losses, names, batch, group)
         weights = parts.new_tensor([objective.weight for objective in objectives])
-        logged = {"batch_size": len(batch.keys), "sync_dist": stage == "val"}
-        for name, loss in zip(names, losses, strict=True):
-            self.log(f"{stage}/{name}", loss, **logged)
-        self.log(f"{stage}/loss", (weights * losses).sum(), prog_bar=True, **logged)
-        if stage == "train":
-            self._diagnose(shard)
-        # Lightning averages gradients over ranks, and they must be added.
-        return group.size * (weights * parts).sum()
+        total = (weights * losses).sum()
+        named = [*zip(names, losses, strict=True), ("loss", total)]
+        return (weights * parts).sum(), named, shard
 
     def _part(self, objective: Objective, shard: ScoreShard, group: ProcessGroup) -> Tensor:
         """Returns this rank's part of a loss; the parts of all ranks add up to it."""

@@ -113,8 +113,7 @@ class RunMonitor(pl.Callback):
 
 def _waited(trainer: pl.Trainer) -> float:
     """Seconds that this rank has waited for data so far; 0 where its loader does not know."""
-    fetching = getattr(trainer.train_dataloader, "fetching", None)
-    return 0.0 if fetching is None else float(fetching.seconds)
+    return float(getattr(trainer.train_dataloader, "seconds_fetching", 0.0))
 
 
 def _memory(device: torch.device) -> float:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from PIL import Image
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.videos.frames import (
@@ -65,10 +66,8 @@ class FramePairs(Builder):
     part: ClassVar[str]
 
     def __init__(
-        self, annotations: Path, videos: Path, limit: int | None = None, faces: bool = True
+        self, annotations: Path, videos: Path, limit: PositiveInt | None = None, faces: bool = True
     ) -> None:
-        if limit is not None and limit < 1:
-            raise UserError(f"expected a limit >= 1 or none, got {limit}: correct it")
         self.annotations, self.videos = Path(annotations), Path(videos)
         self.limit, self.faces = limit, faces
 

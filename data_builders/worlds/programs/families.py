@@ -24,12 +24,9 @@ from data_builders.worlds.programs.sentences import Texts, templates
 
 @dataclass(frozen=True)
 class Slot:
-    """A step of a family.
+    """A step of a family: a function of the catalogue, or "filter" for one filter an attribute.
 
-    Args:
-        function: A function of the catalogue, or "filter" for up to one filter of each attribute.
-        inputs: Numbers of the steps it takes its inputs from.
-        parameter: The field of the templates for what "filter" or "relate" states.
+    `inputs` are numbers of steps, `parameter` the templates' field for what it states.
     """
 
     function: str
@@ -39,15 +36,10 @@ class Slot:
 
 @dataclass(frozen=True)
 class Family:
-    """A program structure with its texts.
+    """A program structure, inputs first, with its texts.
 
-    Args:
-        name: Structure and functions, such as "one_hop-query_color".
-        structure: "zero_hop", ..., "compare_integer".
-        steps: The program, inputs first.
-        texts: Templates of questions and statements.
-        unstated: Attributes that a description may not state, by parameter: those that are asked
-            for, compared or in common.
+    `unstated` are attributes that a description may not state, by parameter: those that are asked
+    for, compared or in common.
     """
 
     name: str

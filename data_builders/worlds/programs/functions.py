@@ -31,13 +31,9 @@ class IllPosedError(ValueError):
 
 @dataclass(frozen=True)
 class Function:
-    """A basic function.
+    """A basic function: `compute` takes the scene, the inputs and the side input.
 
-    Args:
-        inputs: Types of its inputs.
-        output: Type of its output.
-        side: What its side input names: an attribute, "relation", or "" for none.
-        compute: The scene, the inputs and the side input to the output.
+    `side` is what the side input names: an attribute, "relation", or "" for none.
     """
 
     inputs: tuple[Type, ...]

@@ -30,16 +30,8 @@ _BOOLEANS = (False, True)
 class Generator:
     """Asks questions of scenes, one after the other; later questions balance earlier ones.
 
-    Args:
-        words: The values that each attribute may have.
-        per_image: Largest number of questions of a scene, each of another family.
-        seed: Seed of everything that is chosen.
-        wording: Which words statements may have. Families that it cannot state are not asked,
-            nor those that ask for an attribute with one value.
-        families: The families to ask.
-
-    Attributes:
-        answers: The number of questions by answer, of each family.
+    Families whose statements the wording does not allow are not asked, nor those that ask for an
+    attribute with one value. `answers` counts the questions by answer, of each family.
     """
 
     def __init__(
@@ -124,14 +116,7 @@ class Generator:
 
 
 def _too_frequent(answer: Any, counts: Counter[Any], domain: Sequence[Any]) -> bool:
-    """Whether an answer is over-represented in its family.
-
-    Example:
-        >>> _too_frequent(True, Counter({True: 7, False: 5}), (False, True))
-        True
-        >>> _too_frequent(False, Counter({True: 7, False: 5}), (False, True))
-        False
-    """
+    """Whether an answer is over-represented in its family."""
     ordered = sorted((counts[one] for one in domain), reverse=True)
     if len(ordered) < 2:
         return False

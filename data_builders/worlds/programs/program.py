@@ -8,20 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_builders.worlds.programs.functions import CATALOGUE, Type
+from data_builders.worlds.programs.functions import CATALOGUE, Function, Type
 from data_builders.worlds.programs.scene_graph import RELATIONS, SceneGraph
 from vlmtune.errors import UserError
+from vlmtune.storage.files import reading
 
 
 @dataclass(frozen=True)
 class Step:
-    """One function of a program.
-
-    Args:
-        function: A name in the catalogue.
-        inputs: Numbers of the steps whose outputs it takes.
-        value: The side input of `filter_*` and `relate`, "" for the others.
-    """
+    """One function of a program; `value` is the side input of `filter_*` and `relate`, else ""."""
 
     function: str
     inputs: tuple[int, ...] = ()
@@ -35,8 +30,7 @@ def check(program: Sequence[Step]) -> Type:
     """Returns the type of the answer: the output of the last step.
 
     Raises:
-        UserError: A function is unknown, an input is not an earlier step or has the wrong type, or
-            a side input is missing or not expected.
+        UserError: A step names no function, or its inputs do not fit that function.
 
     Example:
         >>> check((Step("scene"), Step("filter_color", (0,), "red"), Step("count", (1,))))
@@ -45,22 +39,22 @@ def check(program: Sequence[Step]) -> Type:
     types: list[Type] = []
     for number, step in enumerate(program):
         function = CATALOGUE.get(step.function)
-        if function is None:
-            raise _error(number, "a function of the catalogue", repr(step.function))
-        if not all(0 <= i < number for i in step.inputs):
-            raise _error(number, "inputs from earlier steps", str(list(step.inputs)))
-        came = tuple(types[i] for i in step.inputs)
-        if came != function.inputs:
-            expected = ", ".join(function.inputs) or "nothing"
-            raise _error(number, f"{expected} for {step.function}", ", ".join(came) or "nothing")
-        known = step.value in RELATIONS if function.side == "relation" else bool(step.value)
-        if known is not bool(function.side):
-            kind = function.side or "no side input"
-            raise _error(number, f"{kind} for {step.function}", repr(step.value))
+        if function is None or not _fits(step, function, types):
+            raise UserError(
+                f"expected a function of the catalogue with inputs of its types, got {step} as "
+                f"step {number} of a program: see docs/programs.md"
+            )
         types.append(function.output)
-    if not types:
-        raise _error(0, "at least one step", "none")
     return types[-1]
+
+
+def _fits(step: Step, function: Function, types: Sequence[Type]) -> bool:
+    """Whether the inputs are earlier steps of the right types, and the side input is stated."""
+    if not all(0 <= i < len(types) for i in step.inputs):
+        return False
+    stated = step.value in RELATIONS if function.side == "relation" else bool(step.value)
+    inputs = tuple(types[i] for i in step.inputs)
+    return inputs == function.inputs and stated is bool(function.side)
 
 
 def execute(program: Sequence[Step], scene: SceneGraph) -> Any:
@@ -68,12 +62,6 @@ def execute(program: Sequence[Step], scene: SceneGraph) -> Any:
 
     Raises:
         IllPosedError: A `unique` gets a set that has not exactly one object.
-
-    Example:
-        >>> cube = {"size": "small", "color": "red", "material": "metal", "shape": "cube"}
-        >>> scene = SceneGraph("a.png", 0, "val", (cube,), {})
-        >>> execute((Step("scene"), Step("unique", (0,)), Step("query_color", (1,))), scene)
-        'red'
     """
     values: list[Any] = []
     for step in program:
@@ -84,12 +72,7 @@ def execute(program: Sequence[Step], scene: SceneGraph) -> Any:
 
 
 def answer_word(value: Any) -> str:
-    """Returns an answer as CLEVR's files state it.
-
-    Example:
-        >>> answer_word(True), answer_word(3), answer_word("red")
-        ('yes', '3', 'red')
-    """
+    """Returns an answer as CLEVR's files state it."""
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
@@ -115,17 +98,11 @@ def decode(steps: Sequence[Any]) -> Program:
         (Step(function='scene', inputs=(), value=''),)
     """
     program = []
-    for number, step in enumerate(steps):
-        try:
+    with reading("a program", "function, inputs and value_inputs of each step"):
+        for step in steps:
             values = [*(step["value_inputs"] if "value_inputs" in step else step["side_inputs"])]
             name = step["function"] if "function" in step else step["type"]
-            inputs = tuple(int(i) for i in step["inputs"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise _error(number, "function, inputs and value_inputs", f"{step!r:.60}") from error
-        program.append(Step(name, inputs, *map(str, values[:1])))
+            inputs = tuple(map(int, step["inputs"]))
+            program.append(Step(name, inputs, *map(str, values[:1])))
     check(program)
     return tuple(program)
-
-
-def _error(number: int, expected: str, came: str) -> UserError:
-    return UserError(f"expected {expected} at step {number} of a program, got {came}: correct it")

@@ -10,32 +10,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from data_builders.phrases import with_article
 from data_builders.worlds.programs.absolute import answered_by_halves
 from data_builders.worlds.programs.effective import effective_question
 from data_builders.worlds.programs.program import Program, answer_word, encode
 from data_builders.worlds.programs.scene_graph import SceneGraph
 from data_builders.worlds.programs.search import Instance
-from data_builders.worlds.programs.wording import (
-    Wording,
-    capitalised,
-    fields,
-    number_word,
-    with_article,
-)
+from data_builders.worlds.programs.wording import Wording, fields, number_word
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its answer, and the same as statements.
+    """A question with its answer, and the same as statements, a true one and a false one.
 
-    Args:
-        scene: The scene that it is asked of.
-        instance: The family and its parameters.
-        text: The question.
-        false_answer: Another answer, at the smallest distance: the other of yes and no, a number
-            one more or one less, a value that another object of the scene has if there is one.
-        statement: A sentence that is true of the scene: it states the answer.
-        false_statement: The same sentence with the false answer.
+    `false_answer` is the nearest other one: the other of yes and no, a number one more or one less,
+    a value that another object of the scene has if there is one.
     """
 
     scene: SceneGraph
@@ -105,13 +94,6 @@ def worded(
     """Puts an instance into words: one of its family's templates each, and synonyms.
 
     None where the wording does not allow the statements that were drawn.
-
-    Args:
-        instance: What is asked.
-        scene: The scene.
-        words: The values that each attribute may have.
-        rng: Chooses templates, synonyms and the false answer.
-        wording: Which words there are. The question takes its templates from all.
     """
     texts = instance.family.texts
     blanks = fields(instance.descriptions, instance.relations, rng, wording)
@@ -124,7 +106,8 @@ def worded(
     )
     if not (wording.allows(true) and wording.allows(untrue)):
         return None
-    return Question(scene, instance, capitalised(question), answer_word(false), true, untrue)
+    capitalised = question[:1].upper() + question[1:]
+    return Question(scene, instance, capitalised, answer_word(false), true, untrue)
 
 
 def _frame(row: Mapping[str, str], answer: Any) -> str:

@@ -62,12 +62,7 @@ class Instance:
 
 @dataclass
 class SceneSearch:
-    """Searches one scene, and remembers which descriptions fit which of its objects.
-
-    Args:
-        scene: The scene.
-        words: The values that each attribute may have.
-    """
+    """Searches one scene, and remembers which descriptions fit which of its objects."""
 
     scene: SceneGraph
     words: Mapping[str, Sequence[str]]
@@ -76,10 +71,7 @@ class SceneSearch:
     _absent: list[Description] | None = None
 
     def search(self, family: Family, rng: random.Random) -> Instance | None:
-        """Returns the first sound instance in a random order, None where none is found.
-
-        None, too, where `VISITS` steps were tried.
-        """
+        """Returns the first sound instance in a random order, None after `VISITS` steps."""
         return next(_Search(self, family, rng).instances(), None)
 
     def fitting(self, objects: Objects) -> dict[Description, Objects]:
@@ -101,10 +93,7 @@ class SceneSearch:
     ) -> list[list[tuple[Description, Objects]]]:
         """Descriptions and what they fit of a set, grouped by that object or by its size.
 
-        Args:
-            objects: The set.
-            unstated: Attributes that no description may state.
-            single: Whether a description must fit one object, else also those that fit none.
+        `single` descriptions must fit one object; of others there are also those that fit none.
         """
         key = (objects, unstated, single)
         if key not in self._options:

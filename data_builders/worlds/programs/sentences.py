@@ -61,15 +61,11 @@ _WORDS: dict[Form, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Texts:
-    """The templates of a family.
+    """The templates of a family: of questions, of statements, and of statements in few words.
 
-    Args:
-        questions: Templates of questions.
-        statements: Templates of statements that are true where the answer is v: by the answer,
-            "yes", "no", "one" (of a count), or "" for any other. Those of one row differ in the
-            answer alone.
-        plain: Further statements in few different words, for models that know few. A number means
-            exactly that many.
+    A row has a statement that is true where the answer is "yes", "no", "one" (of a count), or ""
+    for any other; those of one row differ in the answer alone. In `plain` a number means exactly
+    that many.
     """
 
     questions: tuple[str, ...]

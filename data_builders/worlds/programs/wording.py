@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_builders.phrases import with_article
 from data_builders.worlds.programs.scene_graph import ATTRIBUTES
 from data_builders.worlds.programs.sentences import Texts
 from vlmtune.config import find_path
@@ -39,19 +40,9 @@ _FIELD = re.compile(r"\{.*?\}")  # of a template
 
 @dataclass(frozen=True)
 class Wording:
-    """Which words statements may have.
+    """Which words statements may have, and how many; None for any.
 
-    Args:
-        synonyms: Whether values and relations have synonyms, else one word each.
-        vocabulary: The words of statements; None for any.
-        max_words: Largest number of words of a statement; None for any.
-
-    Example:
-        >>> wording = Wording(vocabulary=frozenset(["there", "is", "a", "sphere"]), max_words=4)
-        >>> wording.allows("there is a sphere"), wording.allows("there is a ball")
-        (True, False)
-        >>> wording.spellings("sphere"), wording.knows("there is {aA}")
-        (('sphere',), True)
+    Without synonyms, values and relations have one word each.
     """
 
     synonyms: bool = True
@@ -108,20 +99,7 @@ def fields(
     rng: random.Random,
     wording: Wording,
 ) -> dict[str, str]:
-    """Returns the words for the fields of a template.
-
-    Args:
-        descriptions: What each object or set is described by, by parameter.
-        relations: The relations, by parameter.
-        rng: Chooses among synonyms.
-        wording: Which words there are.
-
-    Example:
-        >>> words = fields({"A": (("size", "small"), ("color", "red"))}, {"r": "left"},
-        ...                random.Random(0), Wording(synonyms=False))
-        >>> words["As"], words["aA"], words["r"]
-        ('small red things', 'a small red thing', 'left of')
-    """
+    """Returns the words for a template's fields: descriptions and relations by parameter."""
 
     def chosen(word: str) -> str:
         known = wording.spellings(word)
@@ -141,45 +119,15 @@ def fields(
 
 
 def plural(noun: str) -> str:
-    """The plural of a noun.
-
-    Example:
-        >>> plural("torus"), plural("cube")
-        ('tori', 'cubes')
-    """
+    """The plural of a noun."""
     return _PLURALS.get(noun, f"{noun}s")
 
 
-def with_article(words: str) -> str:
-    """The words after "a" or "an".
-
-    Example:
-        >>> with_article("object"), with_article("big object")
-        ('an object', 'a big object')
-    """
-    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
-
-
 def number_word(number: int) -> str:
-    """The number in words up to ten.
-
-    Example:
-        >>> number_word(3), number_word(12)
-        ('three', '12')
-    """
+    """The number in words up to ten."""
     return NUMBERS[number] if number < len(NUMBERS) else str(number)
 
 
-def capitalised(sentence: str) -> str:
-    """The sentence with a capital first letter."""
-    return sentence[:1].upper() + sentence[1:]
-
-
 def refines(first: Sequence[tuple[str, str]], second: Sequence[tuple[str, str]]) -> bool:
-    """Whether all that the first description fits fits the second one, too.
-
-    Example:
-        >>> refines((("color", "red"), ("shape", "cube")), (("shape", "cube"),))
-        True
-    """
+    """Whether all that the first description fits fits the second one, too."""
     return set(second) <= set(first)

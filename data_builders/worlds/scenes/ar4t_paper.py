@@ -1,15 +1,16 @@
 """PUG:AR4T's scenes with the words of appendix B.5 (Bordes et al. 2023).
 
-In: a spec and a seed. Out: scenes and their captions.
+In: a spec and a seed. Out: scenes and their captions, and the series of a split in either form.
 
 Beside `ar4t_scenes`: two objects state attributes of different kinds, a relation has several words
 with several negatives each, and one of three unary relations states the place.
 """
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 from typing_extensions import override
 
@@ -27,12 +28,18 @@ from data_builders.worlds.scenes.ar4t_captions import (
 from data_builders.worlds.scenes.ar4t_scenes import (
     AR4TPairs,
     AR4TSingles,
+    singles_beside,
     spread_pairs,
     stated_values,
 )
 from data_builders.worlds.scenes.captions import clear_relation
+from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import FLOORS, GROUND_RELATIONS, Scene
+from data_builders.worlds.scenes.series import Series
 
+AR4TForm = Literal["world", "paper"]
+SINGLES = {"train": "ar4t_single", "test": "ar4t_single_test"}  # splits of scenes of one object
+_TEST_REPEATS = 5  # scenes of an attribute alone in the test split of the paper
 Value = tuple[str, str]  # kind of attribute, value
 _GROUND = {PHRASES[relation]: relation for relation in GROUND_RELATIONS}
 FLOOR_NAMES = {name: name for name in FLOORS} | {
@@ -144,3 +151,27 @@ class PaperSingles(AR4TSingles):
         rng = random.Random(f"{self.seed}:captions:{index}")
         relation = rng.choice(UNARY) if kind else UNARY[turn % len(UNARY)]
         return alone(scene, kind, relation, f"{relation} {FLOOR_NAMES[scene.floor]}")
+
+
+def pairs_of_form(form: AR4TForm) -> type[AR4TPairs]:
+    """Returns the series of scenes with hard negatives."""
+    return PaperPairs if form == "paper" else AR4TPairs
+
+
+def ar4t_splits(
+    form: AR4TForm, split: str, pairs: int, spec: WorldSpec, seed: Callable[[str], int]
+) -> Iterator[tuple[str, Series, int]]:
+    """Yields the name, the series and the number of scenes of each part of a split.
+
+    Scenes of one object are in both splits of the paper, and in the world's form in training alone.
+    """
+    two = replace(spec, min_objects=2, max_objects=2)
+    name = f"ar4t_{split}"
+    yield name, pairs_of_form(form)(two, seed(name)), 2 * pairs
+    if split == "test" and form == "world":
+        return
+    one = replace(spec, min_objects=1, max_objects=1)
+    repeats = _TEST_REPEATS if split == "test" else 1
+    unary, isolated = singles_beside(pairs, one, repeats)
+    singles = PaperSingles if form == "paper" else AR4TSingles
+    yield SINGLES[split], singles(one, seed(SINGLES[split]), unary), unary + isolated

@@ -14,7 +14,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import permutations
 from pathlib import Path
 
@@ -59,13 +59,8 @@ class HeldOut:
     @cached_property
     def splits(self) -> dict[str, Split]:
         """The series to render and their files, by the name of the split."""
-        alone = replace(
-            self.world,
-            min_objects=1,
-            max_objects=1,
-            sizes=tuple(SIZES),
-            textures=TEXTURES,
-        )
+        one = replace(self.world, min_objects=1, max_objects=1)
+        alone = replace(one, sizes=tuple(SIZES), textures=TEXTURES)
         several = SceneSeries(self.trained, sub_seed(self.seed, "held_out_scenes"))
         single = SceneSeries(alone, sub_seed(self.seed, "held_out_objects"))
         return {
@@ -124,36 +119,19 @@ def _reversible(context: SceneContext) -> Edge | None:
     return None
 
 
-def _inverted(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "to the left of a blue sphere is a red cube"."""
-    return _both_ways(context, lambda a, phrase, b: f"{phrase} {with_article(b)} is {a}")
+def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
+    """A sentence of a relation, against the same with its two objects exchanged.
 
-
-def _cleft(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "the thing to the left of a blue sphere is a red cube"."""
-    return _both_ways(context, lambda a, phrase, b: f"the thing {phrase} {with_article(b)} is {a}")
-
-
-def _reference_first(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "a blue sphere with a red cube to the left"."""
-
-    def sentence(a: str, phrase: str, b: Noun) -> str:
-        return f"{with_article(b)} with {a} {phrase.removesuffix(' of')}"
-
-    return _both_ways(context, sentence)
-
-
-def _both_ways(
-    context: SceneContext, sentence: Callable[[str, str, Noun], str]
-) -> Sentences | None:
-    """A sentence of a relation, against the same with its two objects exchanged."""
+    `{a}` is an object, `{b}` another, `{phrase}` the relation and `{side}` the same without "of".
+    """
     edge = _reversible(context)
     if edge is None:
         return None
     first, name, second = edge
-    true = sentence(with_article(first), PHRASES[name], second)
-    false = sentence(with_article(second), PHRASES[name], first)
-    return true, false
+    phrase = PHRASES[name]
+    a, b, side = with_article(first), with_article(second), phrase.removesuffix(" of")
+    true = template.format(a=a, b=b, phrase=phrase, side=side)
+    return true, template.format(a=b, b=a, phrase=phrase, side=side)
 
 
 def _not_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
@@ -166,17 +144,8 @@ def _not_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return true, f"the {first} is not {PHRASES[name]} the {second}"
 
 
-def _first_of_two(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "a red cube to the left of a blue sphere and behind a cone", the first inverted."""
-    return _two_relations(context, 0)
-
-
-def _second_of_two(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes the same with the second relation inverted."""
-    return _two_relations(context, 1)
-
-
-def _two_relations(context: SceneContext, inverted: int) -> Sentences | None:
+def _two_relations(context: SceneContext, spec: WorldSpec, inverted: int) -> Sentences | None:
+    """Writes "a red cube to the left of a blue sphere and behind a cone", one of them inverted."""
     nouns = [describe(obj) for obj in context.scene.objects]
     edges = [edge for edge in clear_relations(context.scene) if edge[1] in GROUND_RELATIONS]
     for (i, name, j), (k, other, m) in context.shuffled(list(permutations(edges, 2))):
@@ -236,12 +205,12 @@ def _absent(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 Form = Callable[[SceneContext, WorldSpec], Sentences | None]
 _FORMS: Mapping[str, Form] = {
-    "inverted": _inverted,
-    "the thing": _cleft,
-    "reference first": _reference_first,
+    "inverted": partial(_both_ways, template="{phrase} {b} is {a}"),
+    "the thing": partial(_both_ways, template="the thing {phrase} {b} is {a}"),
+    "reference first": partial(_both_ways, template="{b} with {a} {side}"),
     "not related": _not_related,
-    "first of two relations": _first_of_two,
-    "second of two relations": _second_of_two,
+    "first of two relations": partial(_two_relations, inverted=0),
+    "second of two relations": partial(_two_relations, inverted=1),
     "predicate": _predicate,
     "not coloured": _not_coloured,
     "absent": _absent,

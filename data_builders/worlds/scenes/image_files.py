@@ -4,12 +4,8 @@ In: series of scenes. Out: image files and their scenes, the same in any chunks 
 """
 
 import hashlib
-import multiprocessing
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +14,7 @@ import torch
 from jaxtyping import UInt8
 from PIL import Image
 
+from data_builders.processes import in_processes
 from data_builders.worlds.scenes.render import Rendered
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Canvas, Series
@@ -98,23 +95,25 @@ def numbered(split: str, count: int) -> tuple[str, ...]:
     return tuple(f"{folder}/{split}_{k:06d}.png" for k in range(count))
 
 
-def chunks(
-    splits: Mapping[str, Split], canvas: Canvas, folder: Path, most: int = _CHUNK
-) -> list[SceneChunk]:
+def _chunks(
+    splits: Mapping[str, Split], canvas: Canvas, folder: Path, most: int
+) -> Iterator[SceneChunk]:
     """Cuts all splits into chunks of whole items and at most `most` images."""
     most = min(most, _RAYS_PER_CHUNK // (canvas.size * canvas.samples) ** 2)
-    work: list[SceneChunk] = []
     for name, split in splits.items():
         size = max(1, most // split.series.scenes) * split.series.scenes
-        work += [
-            SceneChunk(name, split.series, k, split.files[k : k + size], canvas, folder)
-            for k in range(0, len(split.files), size)
-        ]
-    return work
+        for k in range(0, len(split.files), size):
+            files = split.files[k : k + size]
+            yield SceneChunk(name, split.series, k, files, canvas, folder)
 
 
-def _render_chunk(chunk: SceneChunk) -> list[SceneImage]:
-    scenes, rendered = chunk.series.render(chunk.start, len(chunk.files), chunk.canvas)
+def _render_chunk(chunk: SceneChunk) -> tuple[str, list[SceneImage]]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # fastest for tensors this small
+    try:
+        scenes, rendered = chunk.series.render(chunk.start, len(chunk.files), chunk.canvas)
+    finally:
+        torch.set_num_threads(threads)
     pixels = rendered.images.cpu().numpy()
     for parent in {(chunk.folder / file).parent for file in chunk.files}:
         parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +122,7 @@ def _render_chunk(chunk: SceneChunk) -> list[SceneImage]:
         _save(pixels[k], chunk.folder / file)
         index, size = chunk.start + k, chunk.canvas.size
         images.append(SceneImage.of(file, index, scene, size, rendered, k))
-    return images
+    return chunk.split, images
 
 
 def _save(pixels: UInt8[np.ndarray, "size size 3"], path: Path) -> None:
@@ -144,8 +143,8 @@ def check_device(device: str) -> None:
         ) from error
 
 
-def useful_processes(splits: Mapping[str, Split], canvas: Canvas) -> int:
-    """Returns one process per core, fewer where starting one takes longer than its work."""
+def _useful_processes(splits: Mapping[str, Split], canvas: Canvas) -> int:
+    """One process per core, fewer where starting one takes longer than its work."""
     if canvas.device != "cpu":
         return 1
     affinity = getattr(os, "sched_getaffinity", None)
@@ -155,50 +154,30 @@ def useful_processes(splits: Mapping[str, Split], canvas: Canvas) -> int:
     return max(1, min(cores, rays // _RAYS_WORTH_A_PROCESS))
 
 
-def render_chunks(
-    work: Sequence[SceneChunk], processes: int, tick: Callable[[], None]
+def render_files(
+    splits: Mapping[str, Split],
+    canvas: Canvas,
+    folder: Path,
+    processes: int | None,
+    tick: Callable[[], None],
+    most: int = _CHUNK,
 ) -> dict[str, list[SceneImage]]:
-    """Renders all chunks, writes their images and returns those of each split in order."""
-    images: dict[str, list[SceneImage]] = {chunk.split: [] for chunk in work}
+    """Renders all splits into files below `folder` and returns the images of each, in order.
 
-    def collect(results: Iterable[list[SceneImage]]) -> None:
-        for chunk, rendered in zip(work, results, strict=True):
-            images[chunk.split] += rendered
-            for _ in rendered:
-                tick()
-
-    if processes == 1:
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # fastest for tensors this small
-        try:
-            collect(map(_render_chunk, work))
-        finally:
-            torch.set_num_threads(threads)
-        return images
-    # Spawned, not forked: torch's threads do not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _prepare_process) as pool:
-        try:
-            collect(pool.map(_render_chunk, work))
-        except BrokenProcessPool as error:
-            raise UserError(
-                f"expected {processes} rendering processes to finish, one was killed (often for "
-                "lack of memory): lower `processes` or `image_size`"
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    The files are the same with any number of processes (None: as many as useful) and with any
+    number `most` of images that are rendered together.
+    """
+    check_device(canvas.device)
+    work = _chunks(splits, canvas, folder, most)
+    calls = ((chunk,) for chunk in work)
+    workers = processes or _useful_processes(splits, canvas)
+    images: dict[str, list[SceneImage]] = {
+        name: [] for name, split in splits.items() if split.files
+    }
+    for name, rendered in in_processes(_render_chunk, calls, workers):
+        images[name] += rendered
+        for _ in rendered:
+            tick()
+    for rows in images.values():
+        rows.sort(key=lambda image: image.index)
     return images
-
-
-def _prepare_process() -> None:
-    """In a rendering process: one thread, and an end if the process that started it is killed."""
-    torch.set_num_threads(1)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

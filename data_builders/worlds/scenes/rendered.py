@@ -9,14 +9,15 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from PIL import Image
 from typing_extensions import override
 
+from data_builders.shard_builder import Fraction
+from data_builders.worlds.scenes.ar4t_paper import pairs_of_form
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
-from data_builders.worlds.scenes.ar4t_splits import pairs_of_form
 from data_builders.worlds.scenes.captions import clear_relation, sentences
 from data_builders.worlds.scenes.compositions import (
     RECTANGLES,
@@ -42,7 +43,15 @@ from data_builders.worlds.scenes.scene import (
     SHAPES,
     SIZES,
     TEXTURES,
+    Color,
+    Floor,
+    Material,
+    Rays,
     Scene,
+    Shape,
+    Side,
+    Size,
+    Texture,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
 from vlmtune.data.rendered import RenderedSet
@@ -84,17 +93,15 @@ class RenderedScenes(RenderedSet):
     """
 
     def __init__(
-        self, records: int = 12000, kind: Kind = "cola", weight: float = 1.0, image_size: int = 64,
-        samples: int = 2, seed: int = 0, min_objects: int = 1, max_objects: int = 4,
-        shapes: Sequence[str] = SHAPES, colors: Sequence[str] = tuple(COLORS),
-        materials: Sequence[str] = MATERIALS, textures: Sequence[str] = TEXTURES,
-        sizes: Sequence[str] = tuple(SIZES), floors: Sequence[str] = tuple(FLOORS),
-        stack: float = 0.0, unseen: Sequence[Rectangle] | Condition = RECTANGLES,
-        relational: float = 0.0, device: str = "cpu",
+        self, records: int = 12000, kind: Kind = "cola", weight: float = 1.0, image_size: Side = 64,
+        samples: Rays = 2, seed: int = 0, min_objects: int = 1, max_objects: int = 4,
+        shapes: Sequence[Shape] = SHAPES, colors: Sequence[Color] = tuple(COLORS),
+        materials: Sequence[Material] = MATERIALS, textures: Sequence[Texture] = TEXTURES,
+        sizes: Sequence[Size] = tuple(SIZES), floors: Sequence[Floor] = tuple(FLOORS),
+        stack: Fraction = 0.0, unseen: Sequence[Rectangle] | Condition = RECTANGLES,
+        relational: Fraction = 0.0, device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__(records, weight)
-        if kind not in get_args(Kind):
-            raise UserError(f"expected a kind of {list(get_args(Kind))}, got {kind!r}: choose one")
         check_device(device)
         self.kind, self.seed, self.canvas = kind, seed, Canvas(image_size, samples, device)
         held_out = unseen_compositions(unseen, colors, shapes)
@@ -113,9 +120,7 @@ class RenderedScenes(RenderedSet):
             form = "paper" if self.kind == "ar4t_paper" else "world"
             series = pairs_of_form(form)
             return series(replace(spec, min_objects=2, max_objects=2), seed)
-        two = replace(
-            spec, min_objects=max(2, spec.min_objects), max_objects=max(2, spec.max_objects)
-        )
+        two = spec.at_least(2)
         if self.kind != "cola":
             return _ENGINE[self.kind](two, seed)
         chosen = swaps(frozenset(spec.compositions()))

@@ -53,8 +53,6 @@ _CLEVR_VISIBLE = 200 / (320 * 240)
 _CLEVR_TRIES = 300  # of the last of ten objects one in a hundred may fit
 _CLEVR_DISTANCE = 28.0  # of the camera, which has all of these positions in view
 SIDE_RANGE, DEPTH_RANGE = (-2.4, 2.4), (-2.6, 3.2)  # of positions, from the origin
-_VOCABULARY = {"shapes": SHAPES, "colors": COLORS, "materials": MATERIALS, "textures": TEXTURES,
-               "sizes": SIZES, "floors": FLOORS, "backgrounds": BACKGROUNDS}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -90,17 +88,6 @@ class WorldSpec:
                 f"min_objects, max_objects: expected 1 <= min <= max <= {most}, got "
                 f"{self.min_objects}, {self.max_objects}; choose counts in that range"
             )
-        for name, allowed in _VOCABULARY.items():
-            names = getattr(self, name)
-            if not names or len(set(names)) != len(names) or not set(names) <= set(allowed):
-                raise UserError(
-                    f"{name}: expected distinct names out of {sorted(allowed)}, got {names}; "
-                    "remove repeated and unknown names and keep at least one"
-                )
-        for name in ("stack_probability", "min_visible", "min_exposed"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise UserError(f"{name}: expected 0 to 1, got {value}; pass a fraction")
         needed = 1 if self.clevr else self.max_objects
         if len(self.compositions()) < needed:
             raise UserError(
@@ -112,6 +99,11 @@ class WorldSpec:
         """Returns the spec of scenes as CLEVR's: 3 to 10 objects, some of them nearly hidden."""
         return replace(self, clevr=True, min_objects=3, max_objects=CLEVR_OBJECTS,
                        min_visible=_CLEVR_VISIBLE, min_exposed=0.0)  # fmt: skip
+
+    def at_least(self, count: int) -> "WorldSpec":
+        """Returns the spec of scenes with so many objects or more."""
+        low, high = max(count, self.min_objects), max(count, self.max_objects)
+        return replace(self, min_objects=low, max_objects=high)
 
     def compositions(self) -> tuple[Composition, ...]:
         """Returns the allowed (color, shape) pairs, shape by shape."""

@@ -6,7 +6,11 @@ Coordinates are right-handed, z up, the floor at z = 0.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
 
 Vector = tuple[float, float, float]
 Rgb = tuple[int, int, int]
@@ -35,6 +39,30 @@ EXTENTS: dict[str, tuple[float, float]] = {
     "cone": (0.9, 0.85),
     "torus": (1.0, 0.32),
 }
+
+
+def _one_of(names: Collection[str]) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in names:
+            raise ValueError(f"one of {', '.join(names)}")
+        return value
+
+    return AfterValidator(check)
+
+
+# The types of arguments.
+Shape = Annotated[str, _one_of(SHAPES)]
+Color = Annotated[str, _one_of(COLORS)]
+Material = Annotated[str, _one_of(MATERIALS)]
+Texture = Annotated[str, _one_of(TEXTURES)]
+Size = Annotated[str, _one_of(SIZES)]
+Floor = Annotated[str, _one_of(FLOORS)]
+Background = Annotated[str, _one_of(BACKGROUNDS)]
+Side = Annotated[int, Field(ge=8, le=1024)]
+"""Pixels of a side of an image."""
+Rays = Annotated[int, Field(ge=1, le=8)]
+"""Rays per pixel and axis."""
+
 SUPPORTS = ("cube", "cylinder")  # shapes with a flat top that another object can stand on
 GROUND_RELATIONS = ("left", "right", "front", "behind")
 MAX_OBJECTS = 8  # more do not fit into the view without heavy occlusion

@@ -48,12 +48,7 @@ class Series(ABC):
         Samples an item again until every object of all its scenes is visible enough (in rays).
         """
         length = self.scenes
-        if start % length or count % length:
-            wanted = "even numbers" if length == 2 else f"multiples of {length}"
-            raise UserError(
-                f"start, count: expected {wanted}, as an item has {length} scenes, got {start}, "
-                f"{count}; request whole items"
-            )
+        assert start % length == count % length == 0
         pending = list(range(start // length, (start + count) // length))
         attempts = dict.fromkeys(pending, 0)
         items: dict[int, tuple[Scene, ...]] = {}

@@ -1,11 +1,8 @@
 import pytest
-import torch
-from transformers import BlipForImageTextRetrieval
 
-from tests.backbones.hf_models import TEXTS, edit, pixels, write_blip
+from tests.backbones.hf_models import edit, write_blip
 from tests.refusals import refused
 from vlmtune.backbones.hf.blip import Blip
-from vlmtune.types import FeatureSpec
 
 
 @pytest.fixture(scope="module")
@@ -16,22 +13,6 @@ def path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def backbone(path):
     return Blip(str(path))
-
-
-def test_tokens_are_the_librarys_states(path, backbone):
-    model = BlipForImageTextRetrieval.from_pretrained(path).eval()
-    words = backbone.encode_text(TEXTS, FeatureSpec("words"))
-    with torch.no_grad():
-        vision = model.vision_model(pixels(), output_hidden_states=True)
-        given = {"input_ids": words.ids, "attention_mask": words.mask.long()}
-        text = model.text_encoder(**given, output_hidden_states=True)
-    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).values
-    torch.testing.assert_close(got, vision.last_hidden_state[:, 1:])
-    for layer in (-2, -3):
-        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).values
-        torch.testing.assert_close(got, vision.hidden_states[layer][:, 1:])
-        got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
-        torch.testing.assert_close(got.values[got.mask], text.hidden_states[layer][got.mask])
 
 
 def test_words_alone_have_no_use_for_cross_attention(backbone):

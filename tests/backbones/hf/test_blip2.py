@@ -3,17 +3,15 @@ import torch
 from transformers import (
     AutoImageProcessor,
     AutoTokenizer,
-    Blip2ForConditionalGeneration,
     Blip2ForImageTextRetrieval,
 )
 
-from tests.backbones.hf_models import TEXTS, edit, pixels, write_blip2
+from tests.backbones.hf_models import TEXTS, write_blip2
 from tests.backbones.libraries import blip2_matches, blip2_scores
 from tests.contracts.test_backbones import matches, picture, pixels_for
 from tests.refusals import refused
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.hf.blip2 import Blip2
-from vlmtune.types import FeatureSpec
 
 
 @pytest.fixture(scope="module")
@@ -81,28 +79,6 @@ def test_contrastive_scores_in_bfloat16_are_close(path, itc):
     torch.testing.assert_close(got, want, rtol=0.2, atol=0.2)
 
 
-def test_tokens_are_the_librarys_states(path, backbone):
-    model = Blip2ForImageTextRetrieval.from_pretrained(path).eval()
-    words = backbone.encode_text(TEXTS, FeatureSpec("words"))
-    with torch.no_grad():
-        vision = model.vision_model(pixels(), output_hidden_states=True)
-        text = model.qformer(
-            query_embeds=model.embeddings(input_ids=words.ids),
-            query_length=0,
-            attention_mask=words.mask.long(),
-            output_hidden_states=True,
-        )
-    got = backbone.encode_image(pixels(), FeatureSpec("tokens", -1)).values
-    torch.testing.assert_close(got, vision.last_hidden_state[:, 1:])
-    for layer in (-2, -3):
-        got = backbone.encode_image(pixels(), FeatureSpec("tokens", layer)).values
-        torch.testing.assert_close(got, vision.hidden_states[layer][:, 1:])
-        got = backbone.encode_text(TEXTS, FeatureSpec("tokens", layer))
-        torch.testing.assert_close(got.values[got.mask], text.hidden_states[layer][got.mask])
-    got = backbone.encode_text(TEXTS, FeatureSpec("tokens", -1))
-    torch.testing.assert_close(got.values[got.mask], text.last_hidden_state[got.mask])
-
-
 def test_every_block_but_the_last_reads_words(backbone):
     names = {id(p): name for name, p in backbone.model.named_parameters()}
     trained = {names[id(p)] for block in backbone.fusion.blocks for p in block.parameters()}
@@ -116,20 +92,3 @@ def test_there_is_nothing_to_train_in_contrastive_scores(itc):
     Matching(0).attach(itc)
     with refused("at most 0 blocks to train, which is all of the fusion, got 1"):
         Matching(1).attach(itc)
-
-
-def test_images_of_another_size_are_refused_not_cut(tmp_path):
-    size = {"height": 24, "width": 24}
-    path = edit(write_blip2(tmp_path / "blip2"), "preprocessor_config.json", size=size)
-    with refused("the model takes 32 x 32"):
-        Blip2(str(path))
-
-
-def test_a_model_that_generates_text_is_refused(path, tmp_path):
-    config = Blip2ForImageTextRetrieval.from_pretrained(path).config
-    small = {"hidden_size": 16, "ffn_dim": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config.text_config.update({**small, "vocab_size": 32, "word_embed_proj_dim": 16})
-    edit_from = write_blip2(tmp_path / "generates")
-    Blip2ForConditionalGeneration(config).save_pretrained(edit_from)
-    with refused(r"expected all weights of .*missing keys"):
-        Blip2(str(edit_from))

@@ -1,7 +1,6 @@
 import io
 import json
 import os
-import shutil
 from contextlib import suppress
 
 import pytest
@@ -11,8 +10,6 @@ from safetensors.torch import load_file, save_file
 from tests.backbones.hf_models import edit, write_clip, write_timm
 from tests.conftest import REVISION
 from tests.refusals import refused
-from vlmtune import config
-from vlmtune.backbones.hf import loading as hf_loading
 from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.backbones.timm_image import TimmImage
 from vlmtune.errors import UserError
@@ -37,18 +34,9 @@ def test_a_revision_of_a_hub_id(hub, path):
     fails("someone/nothing", "weights, tokenizer and image processor of someone/nothing.* network")
 
 
-@pytest.mark.parametrize("name", ["nowhere", "a/b/c", "/no/such/folder", "", "org/", "x y/z"])
+@pytest.mark.parametrize("name", ["a/b/c", "", "org/", "x y/z"])
 def test_what_is_no_model_is_told_in_one_line(name):
     fails(name, r"hub id \(org/repo\) or a folder")
-
-
-def test_a_relative_folder_is_found_from_anywhere(path, monkeypatch, tmp_path):
-    monkeypatch.chdir(path.parent)
-    assert HFCLIP("clip").embed_dim == 16
-    monkeypatch.chdir("/")
-    monkeypatch.setattr(config, "ROOT", tmp_path)
-    (tmp_path / "checkpoints").symlink_to(path.parent)
-    assert hf_loading.locate("checkpoints/clip") == str(path)
 
 
 def test_damaged_folders_are_told_in_one_line(path):
@@ -67,7 +55,7 @@ def test_damaged_folders_are_told_in_one_line(path):
     (path / "elsewhere").rename(path / "preprocessor_config.json")
     HFCLIP(str(path))
     (path / "config.json").unlink()
-    fails(path, "has no config.json")
+    fails(path, "a folder with config.json and weights")
 
 
 @pytest.fixture
@@ -123,7 +111,10 @@ def test_loading_is_quiet(path, capfd):
 
 
 def test_tokenizers_without_padding_are_refused(path):
-    fails(edit(path, "tokenizer_config.json", pad_token=None), "tokenizer with a padding token")
+    fails(
+        edit(path, "tokenizer_config.json", pad_token=None),
+        "does not have a padding token",
+    )
 
 
 def test_the_fingerprint_knows_the_tokenizer(path):
@@ -206,12 +197,4 @@ def test_weights_that_the_config_leaves_out_are_an_error_unless_of_another_task(
     if name == "mlm_head.bias":
         HFCLIP(str(path))
     else:
-        fails(path, f"got 1 more, first {name}: correct the number of layers")
-
-
-def test_weights_outside_the_folder_are_an_error(path):
-    names = load_file(path / "model.safetensors")
-    shutil.move(path / "model.safetensors", path.parent / "outside.safetensors")
-    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "../outside.safetensors")}
-    (path / "model.safetensors.index.json").write_text(json.dumps(index))
-    fails(path, r"names of files beside .*, got '\.\./outside\.safetensors'")
+        fails(path, f"got 1 more, first {name}: write the number of layers")

@@ -13,7 +13,7 @@ from tests.refusals import refused
 from vlmtune.backbones.hf.llava import Llava
 from vlmtune.benchmarks.rules.paired import PairedItem
 from vlmtune.benchmarks.winoground import Winoground
-from vlmtune.cli.plugins import find_model
+from vlmtune.model import load
 from vlmtune.types import FeatureSpec, ImageRef
 
 WORDS = FeatureSpec("words")
@@ -37,7 +37,7 @@ def image(folder, name, colour, size=(40, 30)):
 
 
 def test_it_is_chosen_as_other_models_are(folder, tmp_path):
-    found = find_model(folder)
+    found = load(folder)
     files = [image(tmp_path, colour, colour).path for colour in ("red", "blue")]
     scores = found.score(files, ["a red cube", "a blue cube"])
     assert scores.shape == (2, 2)

@@ -3,15 +3,14 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, Siglip2Model
 
-from tests.backbones.hf_models import edit, write_siglip, write_siglip2_naflex
+from tests.backbones.hf_models import TEXTS, edit, write_siglip2_naflex
 from tests.refusals import refused
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.backbones.hf.siglip import SigLIP
 from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex
+from vlmtune.config import instantiate
 from vlmtune.features.encode import FeatureSource
 from vlmtune.types import FeatureSpec
 
-TEXTS = ["a red cube left of the blue sphere", "dog", "a green metal cube"]
 SIZES = [(50, 36), (9, 70), (70, 9), (1, 1), (200, 200)]
 POOLED = FeatureSpec("pooled")
 
@@ -114,9 +113,11 @@ def test_patches_in_the_shared_space_leave_padding_out(backbone):
 
 
 @pytest.mark.parametrize("most", [0, 5000])
-def test_an_impossible_number_of_patches(path, most):
-    with refused(f"max_num_patches from 1 to 4096, got {most}"):
-        SigLIP2NaFlex(str(path), max_num_patches=most)
+def test_an_impossible_number_of_patches(backbone, most):
+    spec = backbone.spec()
+    spec["init_args"]["max_num_patches"] = most
+    with refused(f"as max_num_patches of .*, got '{most}'"):
+        instantiate(spec, SigLIP2NaFlex)
 
 
 def test_a_processor_that_does_not_resize(tmp_path):
@@ -131,15 +132,3 @@ def test_patches_of_another_size(tmp_path):
     path = edit(write_siglip2_naflex(tmp_path / "big"), "preprocessor_config.json", patch_size=16)
     with refused("weights, tokenizer and image processor of one SigLIP2NaFlex"):
         SigLIP2NaFlex(str(path))
-
-
-def test_each_form_of_siglip_names_the_class_of_the_other(path, tmp_path):
-    with refused("of type siglip2 .*: use vlmtune.backbones.hf.siglip2_naflex.SigLIP2NaFlex"):
-        SigLIP(str(path))
-    with refused("of type siglip .*: use vlmtune.backbones.hf.siglip.SigLIP$"):
-        SigLIP2NaFlex(str(write_siglip(tmp_path / "siglip")))
-
-
-def test_towers_without_a_pooling_head_are_refused(tmp_path):
-    with refused("weights, tokenizer and image processor of one SigLIP2NaFlex"):
-        SigLIP2NaFlex(str(write_siglip2_naflex(tmp_path / "headless", vision_use_head=False)))

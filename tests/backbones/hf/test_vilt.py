@@ -90,26 +90,6 @@ def test_no_pixel_of_an_image_passes_for_outside(backbone):
         assert (pixels[:, :, 40:] == OUTSIDE).all()
 
 
-def test_a_very_thin_image_keeps_one_row_of_patches(backbone):
-    for size in ((500, 2), (2, 500), (1, 1)):
-        pixels = backbone.preprocess(Image.new("RGB", size))[None]
-        image = backbone.encode_image(pixels, FeatureSpec("state"))
-        assert image.mask.sum() - 1 in (6, 16)
-
-
-def test_it_has_no_layers_of_one_modality(backbone):
-    for modality in ("image", "text"):
-        assert "alone" in (backbone.fits(FeatureSpec("pooled"), modality) or "")
-        assert backbone.fits(FeatureSpec("tokens", -2), modality)
-        assert backbone.fits(FeatureSpec("state", -2), modality)
-    assert backbone.fits(FeatureSpec("state"), "image") is None
-    assert backbone.fits(FeatureSpec("state"), "text")
-    assert backbone.fits(FeatureSpec("words"), "text") is None
-    assert backbone.fits(FeatureSpec("words"), "image")
-    with refused("embeds no image and no caption alone"):
-        backbone.encode_text(TEXTS, FeatureSpec("pooled"))
-
-
 def test_a_prompt_may_not_be_longer_than_the_positions(backbone):
     words = backbone.encode_text(["red cube " * 30], FeatureSpec("words"))
     longer = concatenate([words])
@@ -117,13 +97,6 @@ def test_a_prompt_may_not_be_longer_than_the_positions(backbone):
     mask = torch.ones(tokens.shape[:2], dtype=torch.bool)
     with refused("at most 12 text tokens"):
         backbone.fusion.prepare_text(Tokens(tokens, mask=mask))
-
-
-def test_a_processor_of_another_model_is_refused(tmp_path):
-    size = {"height": 32, "width": 32}
-    path = edit(write_vilt(tmp_path / "vilt"), "preprocessor_config.json", size=size)
-    with refused("weights, tokenizer and image processor of one Vilt"):
-        Vilt(str(path))
 
 
 @pytest.mark.parametrize("name", ["do_resize", "do_pad"])

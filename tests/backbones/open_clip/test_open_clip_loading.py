@@ -35,7 +35,16 @@ def test_words_that_are_not_there_are_asked_for(folder, hub):
     (path / "vocabulary.txt").unlink()  # 15 token embeddings, and CLIP has 49,408 tokens
     hub("someone/tiny", path)
     for name in (str(path), "hf-hub:someone/tiny"):
-        with refused(r"expected vocabulary\.txt .*15 token"):
+        with refused(r"expected vocabulary\.txt with 12 words .*15 token"):
+            OpenClip(name)
+
+
+def test_weights_that_are_not_there_are_never_made_up(folder, hub):
+    path = folder()
+    (path / "open_clip_model.safetensors").unlink()
+    hub("someone/tiny", path)
+    for name in (str(path), "hf-hub:someone/tiny"):
+        with refused("Required pretrained weights"):
             OpenClip(name)
 
 
@@ -75,61 +84,48 @@ def test_a_tag_that_is_not_in_the_cache_is_told_in_one_line(tagged, monkeypatch)
         OpenClip("Tiny-VL", "gone")
 
 
-def test_a_tokenizer_with_code_of_its_author_is_refused(folder, hub, tmp_path):
-    path = folder(vocabulary=False)
-    config = json.loads((path / "open_clip_config.json").read_text())
-    kwargs = {"hf_tokenizer_name": "any", "tokenizer_kwargs": {"trust_remote_code": True}}
-    config["model_cfg"]["text_cfg"] |= kwargs
-    (path / "open_clip_config.json").write_text(json.dumps(config))
-    auto = {"auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}, "tokenizer_class": "Theirs"}
-    (path / "tokenizer_config.json").write_text(json.dumps(auto))
-    (path / "config.json").write_text(json.dumps({"model_type": "clip"}))
-    (path / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    hub("someone/tiny", path)
-    for name in (str(path), "hf-hub:someone/tiny"):
-        with refused("expected a tokenizer without code of its author, got trust_remote_code"):
-            OpenClip(name)
-    assert not (tmp_path / "ran").exists()
+THEIRS = {
+    "a tower": {"hf_model_name": "theirs"},
+    "a tokenizer": {"hf_tokenizer_name": "any"},
+    "a tokenizer by its options": {
+        "hf_tokenizer_name": "any",
+        "tokenizer_kwargs": {"trust_remote_code": True},
+    },
+}
 
 
-def test_a_text_tower_or_tokenizer_with_code_never_runs_it(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("text", THEIRS.values(), ids=THEIRS)
+def test_code_of_the_author_never_runs(text, folder, tmp_path, monkeypatch):
     path, theirs = folder(vocabulary=False), tmp_path / "theirs"
-    config = json.loads((path / "open_clip_config.json").read_text())
     theirs.mkdir()
-    (theirs / "config.json").write_text(
-        json.dumps({"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Theirs"}})
-    )
+    auto = {"auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}, "tokenizer_class": "Theirs"}
+    config = {"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Theirs"}}
     for place in (path, theirs):
         (place / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    auto = {"auto_map": {"AutoTokenizer": ["theirs.Theirs", None]}, "tokenizer_class": "Theirs"}
-    (path / "tokenizer_config.json").write_text(json.dumps(auto))
-    (path / "config.json").write_text((theirs / "config.json").read_text())
+        (place / "config.json").write_text(json.dumps(config))
+        (place / "tokenizer_config.json").write_text(json.dumps(auto))
+    made = json.loads((path / "open_clip_config.json").read_text())
+    made["model_cfg"]["text_cfg"] |= text
+    (path / "open_clip_config.json").write_text(json.dumps(made))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 100))
-    text = config["model_cfg"]["text_cfg"]
-    for more in ({"hf_tokenizer_name": "any"}, {"hf_model_name": str(theirs)}):
-        config["model_cfg"]["text_cfg"] = text | more
-        (path / "open_clip_config.json").write_text(json.dumps(config))
-        with refused("Python code of its author, which vlmtune never runs"):
-            OpenClip(str(path))
+    with refused("Python code of its author, which vlmtune never runs"):
+        OpenClip(str(path))
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
-    ("part", "name", "size"),
+    ("name", "size", "message"),
     [
-        ("text_cfg", "layers", 10**7),
-        ("text_cfg", "context_length", 10**7),
+        ("layers", 10**7, "layers of at most"),
+        # As some models may have, and these weights have not.
+        ("context_length", 200_000, "config that fits the weights"),
     ],
 )
-def test_sizes_beyond_any_model_are_an_error(part, name, size, folder):
+def test_sizes_beyond_any_model_are_an_error(name, size, message, folder):
     path = folder()
     config = json.loads((path / "open_clip_config.json").read_text())
-    config["model_cfg"][part][name] = size
+    config["model_cfg"]["text_cfg"][name] = size
     (path / "open_clip_config.json").write_text(json.dumps(config))
-    with refused(f"{name} of at most"):
+    with refused(message):
         OpenClip(str(path))
-    if name == "context_length":  # as some models may have, and these weights have not
-        config["model_cfg"][part][name] = 200_000
-        (path / "open_clip_config.json").write_text(json.dumps(config))
-        with refused("config that fits the weights"):
-            OpenClip(str(path))

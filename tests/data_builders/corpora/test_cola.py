@@ -1,19 +1,15 @@
 import itertools
-import json
 import re
-import tarfile
 from pathlib import Path
 
 import pytest
-import torch
 
 from data_builders.corpora.annotations import ClevrScenes, VisualGenomeGraphs
 from data_builders.corpora.cola import ColaBuilder
 from tests.data_builders.conftest import dump, groups, load, truths, unseen_of
 from tests.refusals import refused
 from vlmtune.config import instantiate
-from vlmtune.data.schema import decode, read_manifest
-from vlmtune.errors import UserError
+from vlmtune.data.schema import read_manifest
 
 PAIR = re.compile(r"an? (.+) and an? (.+)")
 
@@ -229,47 +225,6 @@ def test_shards_are_valid_and_reproducible(world, tmp_path):
     assert first.counts["queries: true"] > 20
     reader_spec = first.arguments["annotations"]
     assert reader_spec["class_path"] == "data_builders.corpora.annotations.ClevrScenes"
-    with tarfile.open(tmp_path / "a" / first.shards[0].file) as tar:
-        for member in tar:
-            if member.name.endswith(".json"):
-                record = json.load(tar.extractfile(member))
-                group, files = decode(member.name.removesuffix(".json"), record)
-                assert files == ("0.png",)
-                assert group.truth.any()
-                assert group.truth.dtype == torch.bool
-
-
-def test_another_seed_draws_other_queries(world):
-    a, b = (groups(ColaBuilder(reader(world), seed=seed)) for seed in (0, 1))
-    assert [g.texts for g in a] != [g.texts for g in b]
-    assert [g.true_ids for g in a] == [g.true_ids for g in b]
-
-
-def without(world: Path, tmp_path: Path, count: int) -> Path:
-    folder = tmp_path / "images"
-    folder.mkdir()
-    for file in sorted((world / "images/train").glob("*.png"))[count:]:
-        (folder / file.name).write_bytes(file.read_bytes())
-    return folder
-
-
-def test_a_few_missing_images_are_counted(world, tmp_path):
-    images = without(world, tmp_path, 1)
-    builder = ColaBuilder(ClevrScenes(world / "clevr/scenes_train.json", images))
-    builder.build(tmp_path / "out", progress=False, max_left_out=0.1)
-    manifest = read_manifest(tmp_path / "out")
-    assert manifest.records == 11
-    assert manifest.counts["skipped: image missing"] == 1
-
-
-def test_many_missing_images_are_an_error(world, tmp_path):
-    images = without(world, tmp_path, 2)
-    builder = ColaBuilder(ClevrScenes(world / "clevr/scenes_train.json", images))
-    with pytest.raises(
-        UserError, match=r"at most 10% of 12 images to be unusable, got 2, .*000000"
-    ):
-        builder.build(tmp_path / "out", progress=False, max_left_out=0.1)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -284,14 +239,3 @@ def test_wrong_scenes(tmp_path, content, message):
     with refused(message) as caught:
         groups(ColaBuilder(ClevrScenes(path, tmp_path)))
     assert str(path) in str(caught.value)
-
-
-def test_wrong_arguments(world):
-    with refused("expected numbers of queries"):
-        ColaBuilder(reader(world), single=0, multi=0)
-    with refused("expected attributes out of"):
-        reader(world, single=["colour"])
-    with refused("expected single >= 1"):
-        visual_genome(world, single=0)
-    with refused("expected a SceneReader"):
-        ColaBuilder({"class_path": "data_builders.corpora.cola.ColaBuilder"})

@@ -14,7 +14,6 @@ from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.gqa import GQAGraphs
 from tests.data_builders.conftest import dump, groups, load, released, truths
 from tests.data_builders.corpora.graphs import gqa
-from tests.refusals import refused
 
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
            "behind": "behind"}  # fmt: skip
@@ -230,20 +229,6 @@ def test_negatives_of_subsets(world, clevr):
             assert true == naively_true(text, scene), text
 
 
-def test_idle_options_are_not_recorded(world):
-    reader = clevr_reader(world)
-    assert (
-        not {"form", "reversals", "subsets", "sides"}
-        & ColaBuilder(reader).spec()["init_args"].keys()
-    )
-    given = ColaBuilder(reader, form="relation", reversals=True, subsets=True).spec()["init_args"]
-    assert (given["form"], given["reversals"], given["subsets"]) == ("relation", True, True)
-    mistakes: tuple[dict[str, Any], ...] = ({"form": "with"}, {"reversals": True})
-    for wrong in mistakes:
-        with refused("and reversals only with relations"):
-            ColaBuilder(reader, **wrong)
-
-
 def test_released_queries_have_this_form():
     """The most frequent relations of Cola's own 420 queries are the ones that are read here."""
     rows = load(released("cola/COLA_multiobjects_matching_benchmark.json"))
@@ -341,9 +326,3 @@ def test_sides_of_boxes(tmp_path):
         "white cat on the top": True,
         "white cat on the bottom": False,
     }
-
-
-@pytest.mark.parametrize("size", [[64], [0, 64]])
-def test_the_size_of_images(world, size):
-    with refused("expected size as"):
-        clevr_reader(world, size=size)

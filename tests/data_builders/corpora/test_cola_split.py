@@ -196,8 +196,6 @@ def test_embedded_world(world, tmp_path):
 
 def test_wrong_arguments(tmp_path):
     reader, path = gqa(tmp_path, IMAGES), benchmark(tmp_path, LABELS)
-    with refused("expected unseen >= 1 or null, got 0"):
-        ColaSplitBuilder(path, reader, unseen=0)
     with refused("expected at most 6 unseen queries, as many as"):
         ColaSplitBuilder(path, reader, unseen=7).build(tmp_path / "out", progress=False)
     rows = [["https://a.org/1.jpg", "a", "https://a.org/2.jpg", "b"]]

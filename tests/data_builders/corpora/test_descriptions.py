@@ -1,12 +1,9 @@
 from collections import Counter
 
-import pytest
-
 from data_builders.corpora.annotations import AnnotatedObject, ClevrScenes
 from data_builders.corpora.descriptions import DescriptionsBuilder, exchanged
 from data_builders.corpora.queries import Query
 from tests.data_builders.conftest import hashes, load
-from tests.refusals import refused
 from vlmtune.data.shards import ShardSet, read_headers
 
 COLOURS = {"blue", "brown", "cyan", "gray", "green", "purple", "red", "yellow"}
@@ -111,9 +108,3 @@ def test_equal_seeds_give_equal_bytes(world, tmp_path):
         build(world, tmp_path / name, seed=seed, density=0.5)
     first, again, other = (hashes(tmp_path / name)["shard-000000.tar"] for name in "abc")
     assert first == again != other
-
-
-@pytest.mark.parametrize("wrong", [{"captions": 0}, {"density": 1.5}, {"completeness": 0}])
-def test_numbers_out_of_range_are_refused(world, tmp_path, wrong):
-    with refused("correct them"):
-        build(world, tmp_path / "out", **wrong)

@@ -1,6 +1,5 @@
 from data_builders.corpora.gqa import GQAGraphs
 from tests.data_builders.conftest import dump
-from tests.refusals import refused
 
 
 def test_graphs_as_distributed(tmp_path):
@@ -27,10 +26,3 @@ def test_graphs_as_distributed(tmp_path):
     assert len(image.objects[0].readings) == 7
     assert reader.sources() == {"train_sceneGraphs.json": path}
     assert GQAGraphs(**reader.spec()["init_args"]).spec() == reader.spec()
-
-
-def test_another_layout_is_refused(tmp_path):
-    path = tmp_path / "g.json"
-    path.write_text("[]")
-    with refused("GQA scene graphs"):
-        list(GQAGraphs(path, tmp_path).images())

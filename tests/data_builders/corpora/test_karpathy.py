@@ -25,7 +25,7 @@ def image(name: str, split: str, *raws: str, **more: str) -> dict:
     return {"filename": name, "split": split, "sentences": [{"raw": r} for r in raws], **more}
 
 
-def test_embedded_world(world, tmp_path):
+def test_embedded_world(world):
     path = world / "karpathy/dataset_scenes.json"
     builder = CocoBuilder(path, world / "images", ["train", "val"])
     rows = {
@@ -40,10 +40,7 @@ def test_embedded_world(world, tmp_path):
         assert group.truth.all()
         texts[group.image_ids[0]] = list(group.texts)
     assert texts == rows
-    for name in ("a", "b"):
-        CocoBuilder(path, world / "images", ["train", "val"]).build(tmp_path / name, False)
-    assert read_manifest(tmp_path / "a") == read_manifest(tmp_path / "b")
-    assert read_manifest(tmp_path / "a").counts["captions"] == 75
+    assert builder.counts["captions"] == 75
 
 
 def test_equal_captions_of_an_image_are_one(tmp_path):

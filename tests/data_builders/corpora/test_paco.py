@@ -1,6 +1,5 @@
 from data_builders.corpora.paco import PacoObjects
 from tests.data_builders.conftest import dump
-from tests.refusals import refused
 
 
 def row(id_: int, image: int, category: int, attributes: list[int] | None) -> dict:
@@ -44,9 +43,3 @@ def test_objects_as_distributed(tmp_path):
     assert (car.name, car.single, car.multi) == ("car", ("light blue", "metal"), ("light blue",))
     assert PacoObjects(**reader.spec()["init_args"]).spec() == reader.spec()
     assert reader.exhaustive is False
-
-
-def test_another_layout_is_refused(tmp_path):
-    path = dump(tmp_path / "paco.json", {**content(), "annotations": [{}]})
-    with refused("PACO"):
-        list(PacoObjects(path, tmp_path).images())

@@ -76,12 +76,10 @@ def test_the_table(labels, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"factor": "colour"}, "expected a factor"),
         ({"kept": 6}, "expected 1 to 5 values"),
         ({"kept": 0}, "expected 1 to 5 values"),
         ({"kept": ["Mars"]}, "expected 1 to 5 values"),
         ({"kept": 2, "complete": 5}, "fewer complete animals than 5"),
-        ({"val": 1.0}, "val from 0"),
     ],
 )
 def test_refusals(labels, tmp_path, options, message):

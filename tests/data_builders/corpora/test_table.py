@@ -171,8 +171,6 @@ def test_a_fraction_is_held_out_by_content(tmp_path):
     assert train == {f"{n}.png" for n in range(40)} - want
     with refused("expected a column of splits"):
         records(TableBuilder(path, splits=["val"]))
-    with refused("held_out from 0"):
-        TableBuilder(path, held_out=1.0)
 
 
 def test_measured_images_are_left_out_by_content(tmp_path, capsys):

@@ -1,10 +1,8 @@
 """ALIGN of Hugging Face: a convolutional image tower beside BERT.
 
 In: images and captions. Out: embeddings, and tokens of the last feature maps.
-Never: states of the image tower, which no transformer runs.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 from jaxtyping import Float
@@ -16,7 +14,7 @@ from vlmtune.backbones.base import Abilities
 from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.towers import bert_tower
-from vlmtune.backbones.staging import encode_with_tower, gradients, no_such_layer, unmasked
+from vlmtune.backbones.staging import gradients, no_such_layer, unmasked
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 
@@ -75,16 +73,6 @@ class Align(HFBackbone):
         for block in vision.encoder.blocks[: len(vision.encoder.blocks) + 1 - last]:
             maps = block(maps)
         return maps
-
-    @override
-    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
-        self.check_fits(spec, "text")
-        with gradients(spec):
-            return encode_with_tower(self._text, texts, spec)
-
-    @override
-    def too_long(self, texts: Sequence[str]) -> list[str]:
-        return self._text.tokenizer.too_long(texts)
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:

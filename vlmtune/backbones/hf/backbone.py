@@ -1,7 +1,6 @@
 """What the backbones of Hugging Face share: files, preprocessing, fingerprint and two towers.
 
 In: a hub id or a folder, then images and captions. Out: features.
-Never: the architecture of one model; subclasses take their model apart.
 """
 
 import copy
@@ -24,13 +23,13 @@ from vlmtune.backbones.hf.image_size import resized
 from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
 from vlmtune.backbones.staging import (
-    encode_with_tower,
+    encode_words,
     gradients,
     masked,
     no_such_layer,
     state_after,
 )
-from vlmtune.backbones.weight_checks import check_precision, digest
+from vlmtune.backbones.weight_checks import DTYPES, digest
 from vlmtune.storage.files import reading
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
@@ -46,17 +45,17 @@ class HFBackbone(Backbone):
         precision: Type of the weights.
         image_size: Height and width of images in pixels, of ViLT's the shorter side; None for those
             of the checkpoint. Positions of patches are interpolated once, so fine-tune the model
-            before you use it. EqSim trains at 288.
+            before you use it.
 
     Attributes:
         kind: Class of the module.
         attention: The library's attention implementation.
         optional: Parts of the module that a checkpoint may lack.
-        model: The module of the library.
         processing: The tokenizer and the image processor of the library.
     """
 
     kind: ClassVar[type[PreTrainedModel]]
+    _text: HFTextTower
     attention: ClassVar[str] = "sdpa"
     optional: ClassVar[tuple[str, ...]] = ()
 
@@ -68,13 +67,12 @@ class HFBackbone(Backbone):
         image_size: int | None = None,
     ) -> None:
         super().__init__()
-        self._dtype = check_precision(precision)
+        self._dtype = DTYPES[precision]
         # Everything that may come from a hub is read here.
         loaded = load(model, revision, self.kind, self._dtype, self.attention, self.optional)
         if image_size is not None:
             loaded = resized(loaded, image_size, model)
         self.model: Any = loaded.network
-        self.check(model)
         self.processing = (loaded.tokenizer, loaded.processor)
         # A config that the class cannot run, or a processor of another model, fails here.
         expected = f"weights, tokenizer and image processor of one {type(self).__name__}"
@@ -88,9 +86,6 @@ class HFBackbone(Backbone):
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         self.eval()
-
-    def check(self, model: str) -> None:
-        """Raises a `UserError` if the model cannot compute what it should."""
 
     def preprocessing(self, loaded: Loaded, model: str) -> "Preprocess":
         """Makes the function from images to pixel values."""
@@ -128,6 +123,16 @@ class HFBackbone(Backbone):
     @override
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         return self.transform(image)
+
+    @override
+    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
+        self.check_fits(spec, "text")
+        with gradients(spec):
+            return encode_words(self._text, self._text.words(texts), spec)
+
+    @override
+    def too_long(self, texts: Sequence[str]) -> list[str]:
+        return self._text.tokenizer.too_long(texts)
 
 
 class HFDualEncoder(HFBackbone):
@@ -189,16 +194,6 @@ class HFDualEncoder(HFBackbone):
             return masked(state.values[:, tower.special :], state.mask[:, tower.special :])
 
     @override
-    def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
-        self.check_fits(spec, "text")
-        with gradients(spec):
-            return encode_with_tower(self._text, texts, spec)
-
-    @override
-    def too_long(self, texts: Sequence[str]) -> list[str]:
-        return self._text.tokenizer.too_long(texts)
-
-    @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         if modality == "image" and spec.kind == "words":
             return "images have no words"
@@ -209,15 +204,13 @@ class HFDualEncoder(HFBackbone):
 
 
 class Preprocess:
-    """The image processor of a model, from an image to pixel values; picklable and small.
-
-    Processors that cut both sides down to multiples of a number leave nothing of a very long, thin
-    image. Such an image is first widened to one multiple.
-    """
+    """The image processor of a model, from an image to pixel values; picklable and small."""
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
-        self._ratio = 0.0  # of the sides, below which the shorter one would vanish
+        # A processor that cuts both sides down to multiples of a divisor leaves nothing of an image
+        # whose sides have a smaller ratio.
+        self._ratio = 0.0
         divisor = getattr(processor, "size_divisor", None)
         if divisor is not None:
             self._ratio = divisor / longest_side(processor)

@@ -21,11 +21,11 @@ from vlmtune.backbones.hf.towers import (
     HFImageTower,
     HFTextTower,
     bert_tower,
-    first_token,
     hide_padding,
     log_odds,
+    vision_tower,
 )
-from vlmtune.backbones.staging import masked, parameters_of, unmasked
+from vlmtune.backbones.staging import parameters_of, unmasked
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 
@@ -48,14 +48,9 @@ class Blip(HFDualEncoder):
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
         vision, text, model = self.model.vision_model, self.model.text_encoder, self.model
-        image_tower = BlipImageTower(
-            embed=partial(embed_pixels, vision),
-            block_list=vision.encoder.layers,
-            final_norm=vision.post_layernorm,
-            head=partial(first_token, model.vision_proj),
-            owners=(vision.post_layernorm, model.vision_proj),
-            special=1,
-            dtype=self._dtype,
+        embed = partial(embed_pixels, vision)
+        image_tower = vision_tower(
+            vision, model.vision_proj, self._dtype, embed, kind=BlipImageTower
         )
         text_tower = bert_tower(
             loaded.tokenizer, text, model.text_proj, self._dtype, kind=BlipTextTower
@@ -94,13 +89,6 @@ class BlipTextTower(BertTextTower):
             nn.ModuleList([layer.attention, layer.intermediate, layer.output])  # type: ignore[list-item]
             for layer in self.block_list
         ]
-
-    @override
-    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        tokens = state.values.to(self.dtype)
-        for layer in self.block_list[first:stop]:
-            tokens = layer(tokens, None, **self.attention(state.mask))
-        return masked(tokens, state.mask)
 
 
 class BlipFusion(Fusion):

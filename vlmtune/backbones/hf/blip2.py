@@ -1,6 +1,6 @@
 """BLIP-2 with its matching head, and with its contrastive heads.
 
-In: images and captions. Out: log-odds or cosines of pairs. Never: one embedding of an image.
+In: images and captions. Out: log-odds or cosines of pairs.
 """
 
 from functools import partial
@@ -21,11 +21,11 @@ from vlmtune.backbones.hf.towers import (
     HFImageTower,
     HFTextTower,
     HFTokenizer,
-    first_token,
     hide_padding,
     log_odds,
+    vision_tower,
 )
-from vlmtune.backbones.staging import masked, parameters_of, side_by_side, unmasked
+from vlmtune.backbones.staging import parameters_of, side_by_side, unmasked
 from vlmtune.types import FeatureSpec, Tokens
 
 TEMPERATURE = 0.07  # at the start of pre-training; the library's checkpoints lack what it became
@@ -44,15 +44,12 @@ class Blip2(HFDualEncoder):
     $\frac{1}{0.07} \max_q \cos(v_q, t)$ over the queries q. An image has no single embedding, so
     adapters that need one refuse it.
 
-    Tokens of texts are those of the Q-Former on the caption alone.
+    Tokens of texts are those of the Q-Former on the caption alone; it stays in float32 whatever the
+    precision. Other arguments are those of `HFBackbone`.
 
     Args:
         score: Which of the two is the `fusion`: "itm", which the adapter `Matching` also trains,
             or "itc", which has nothing to train there.
-        model: As in `HFBackbone`.
-        revision: As in `HFBackbone`.
-        precision: As in `HFBackbone`; the Q-Former stays in float32.
-        image_size: As in `HFBackbone`.
     """
 
     kind = Blip2ForImageTextRetrieval
@@ -74,15 +71,8 @@ class Blip2(HFDualEncoder):
         vision, model = self.model.vision_model, self.model
         queries = model.config.num_query_tokens
         self.no_pooled = f"it embeds each of {queries} queries of an image, not the image"
-        image_tower = BlipImageTower(
-            embed=partial(embed_pixels, vision),
-            block_list=vision.encoder.layers,
-            final_norm=vision.post_layernorm,
-            head=partial(first_token, nn.Identity()),  # never called: an image has no embedding
-            owners=(vision.post_layernorm,),
-            special=1,
-            dtype=self._dtype,
-        )
+        embed, head = partial(embed_pixels, vision), nn.Identity()  # an image has no embedding
+        image_tower = vision_tower(vision, head, self._dtype, embed, kind=BlipImageTower)
         table = model.embeddings.position_embeddings
         text_tower = QFormerTextTower(
             tokenizer=HFTokenizer(loaded.tokenizer, table.num_embeddings),
@@ -115,13 +105,6 @@ class QFormerTextTower(BertTextTower):
     @override
     def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
         return read_in(self.embeddings, tokens + self.table.weight[: tokens.shape[1]])
-
-    @override
-    def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        tokens, mask = state.values.to(self.dtype), hide_padding(state.mask, self.dtype)
-        for layer in self.blocks[first:stop]:
-            tokens = layer(tokens, mask)
-        return masked(tokens, state.mask)
 
 
 class QFormerFusion(Fusion):

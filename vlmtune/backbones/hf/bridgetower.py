@@ -3,6 +3,7 @@
 In: images and captions. Out: log-odds of pairs, and embeddings if the checkpoint has them.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -74,22 +75,17 @@ class BridgeTower(HFDualEncoder):
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
         model = self.model.bridgetower
         visual, text = model.vision_model.visual, model.text_model
-        # The image embedding goes through layers of the fusion before its head.
-        embed = BridgeImageHead(model, self.model.itc_image_head)
         image_tower = BridgeImageTower(
             embed=partial(_embed, visual),
             # The library never runs image blocks beyond the number of text blocks.
             block_list=visual.transformer.resblocks[: len(text.encoder.layer)],
             final_norm=visual.ln_post,
-            head=embed,
-            owners=(visual.ln_post, *embed.owners),
-            special=1,
+            # A checkpoint without the contrastive heads embeds nothing.
+            head=self.model.itc_image_head or nn.Identity(),
             dtype=self._dtype,
+            fusion=model,
         )
-        text_head = self.model.itc_text_head
-        # A checkpoint without the contrastive heads has no head for its texts.
-        if text_head is None:
-            text_head = nn.Identity()
+        text_head = self.model.itc_text_head or nn.Identity()
         text_tower = bert_tower(
             loaded.tokenizer,
             text,
@@ -121,22 +117,29 @@ class BridgeTower(HFDualEncoder):
         return float(self.model.logit_scale.detach().float().exp()), 0.0
 
 
-class BridgeImageHead:
-    """From an image's tokens after the final norm to its embedding."""
-
-    def __init__(self, model: Any, head: nn.Module | None) -> None:
-        self._head, self._types = head, model.token_type_embeddings
-        self._transform = model.cross_modal_image_transform
-        self.owners = () if head is None else (self._transform, self._types, head)
-
-    def __call__(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n d"]:
-        """Returns the embeddings."""
-        assert self._head is not None
-        return self._head(self._transform(tokens[:, 0]) + self._types.weight[IMAGE])
-
-
+@dataclass(eq=False)
 class BridgeImageTower(HFImageTower):
-    """A vision transformer whose blocks take tokens before rows."""
+    """A vision transformer whose blocks take tokens before rows.
+
+    The image embedding goes through layers of the fusion before its head.
+    """
+
+    fusion: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layers = (self.fusion.cross_modal_image_transform, self.fusion.token_type_embeddings)
+        self.tail = parameters_of(self.final_norm, *layers, self.head)
+
+    @override
+    def unprojected(self, state: Tokens) -> None:
+        return None
+
+    @override
+    def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
+        token = self.norm(state).values[:, 0].to(self.dtype)
+        kind = self.fusion.token_type_embeddings.weight[IMAGE]
+        return self.head(self.fusion.cross_modal_image_transform(token) + kind).float()
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:

@@ -3,7 +3,6 @@
 In: images and captions. Out: embeddings, and log-odds of pairs if the checkpoint has the head.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +19,6 @@ from vlmtune.backbones.hf.towers import (
     HFImageTower,
     HFTextTower,
     bert_tower,
-    first_token,
     hide_padding,
     log_odds,
     through,
@@ -72,9 +70,7 @@ class Flava(HFDualEncoder):
             embed=image.embeddings,
             block_list=image.encoder.layer,
             final_norm=image.layernorm,
-            head=partial(first_token, model.image_projection),
-            owners=(image.layernorm, model.image_projection),
-            special=1,
+            head=model.image_projection,
             dtype=self._dtype,
         )
         text_tower = bert_tower(

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from vlmtune.backbones.hf.backbone import HFDualEncoder
 from vlmtune.backbones.hf.loading import Loaded
-from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, HFTokenizer, first_token
+from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, HFTokenizer, vision_tower
 from vlmtune.backbones.staging import last_real
 from vlmtune.backbones.weight_checks import named_openai
 from vlmtune.errors import UserError
@@ -36,27 +36,17 @@ class HFCLIP(HFDualEncoder):
     pools_highest: ClassVar[int | None] = 2
 
     @override
-    def check(self, model: str) -> None:
-        config = self.model.config
-        acts = {config.text_config.hidden_act, config.vision_config.hidden_act}
-        if named_openai(model) and acts != {"quick_gelu"}:
-            raise UserError(
-                f"expected hidden_act quick_gelu for OpenAI's weights, got {', '.join(acts)} in "
-                f"the config of {model}: correct config.json"
-            )
-
-    @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
         vision, text, model = self.model.vision_model, self.model.text_model, self.model
-        image_tower = HFImageTower(
-            embed=partial(_embed, vision),
-            block_list=vision.encoder.layers,
-            final_norm=vision.post_layernorm,
-            head=partial(first_token, model.visual_projection),
-            owners=(vision.post_layernorm, model.visual_projection),
-            special=1,
-            dtype=self._dtype,
-        )
+        acts = {text.config.hidden_act, vision.config.hidden_act}
+        source = str(self.init_args["model"])
+        if named_openai(source) and acts != {"quick_gelu"}:
+            raise UserError(
+                f"expected hidden_act quick_gelu for OpenAI's weights, got {', '.join(acts)} in "
+                f"the config of {source}: write quick_gelu there"
+            )
+        embed = partial(_embed, vision)
+        image_tower = vision_tower(vision, model.visual_projection, self._dtype, embed)
         table = text.embeddings.position_embedding
         tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings)
         end = int(text.eos_token_id)
@@ -93,11 +83,8 @@ def _embed(vision: Any, pixels: Float[Tensor, "n 3 height width"]) -> Float[Tens
 
 
 def _check_end(tokenizer: HFTokenizer, end: int, highest: bool) -> None:
-    """Raises a `UserError` unless the model pools the last token of a caption.
-
-    The library pools the first token with id `end`, or the one with the `highest` id.
-    """
-    # A caption of one word shows whether the last of its tokens is the pooled one.
+    """Raises a `UserError` unless the model pools the last token of a caption."""
+    # The library pools the first token with id `end`, or the one with the highest id.
     ids, mask = tokenizer(["a"])
     pooled = ids[0].argmax() if highest else (ids[0] == end).int().argmax()
     if tokenizer.special[1] != 1 or int(pooled) != int(mask.sum()) - 1:

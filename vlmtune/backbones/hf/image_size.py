@@ -1,8 +1,7 @@
 """Images of another size than a model of Hugging Face was trained on.
 
-In: a loaded model and a size. Out: the same model with interpolated positions and an image
+In: a loaded model and a size. Out: the same model with interpolated positions, and an image
 processor of that size.
-Never: a weight other than the positions of patches; those are interpolated as the library does.
 """
 
 import copy
@@ -25,8 +24,8 @@ def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
     positions for each image and ALIGN has none: of them the image processor alone changes.
 
     Raises:
-        UserError: `image_size` is below 1 or no multiple of the patch size and of the image
-            processor's divisor, or the image processor makes no images of one size.
+        UserError: `image_size` is no multiple of the patch size and of the image processor's
+            divisor, or the image processor makes no images of one size.
     """
     network, processor = loaded.network, loaded.processor
     tables = {}

@@ -1,7 +1,6 @@
 """LLaVA: a language model that reads an image, asked whether a caption is true of it.
 
 In: images and captions, or whole questions. Out: log-odds of one answer against another.
-Never: free text; the probabilities of the next token are read.
 """
 
 from collections.abc import Sequence
@@ -47,17 +46,10 @@ class Llava(HFBackbone):
     caption.
 
     Args:
-        model: As in `HFBackbone`.
-        revision: As in `HFBackbone`.
-        precision: As in `HFBackbone`.
-        image_size: As in `HFBackbone`.
         prompt: The question, in the form the model was tuned on, with one `<image>` and, after it,
             one `{caption}`.
         true_answer: The answer for a true caption.
-        false_answer: The answer for a false one.
-
-    Raises:
-        UserError: `prompt` has another form, or both answers begin with one token.
+        false_answer: The answer for a false one; it begins with another token.
     """
 
     kind = LlavaForConditionalGeneration
@@ -141,11 +133,7 @@ class Llava(HFBackbone):
     ) -> Float[Tensor, "n"]:
         """Returns the log-odds of the first answer against the second, for n images and questions.
 
-        Questions begin as `prompt` does, up to `<image>`.
-
-        Raises:
-            UserError: Both answers begin with one token; or a question begins otherwise, has
-                another `<image>`, or is longer than the context.
+        Questions begin as `prompt` does, up to `<image>`; anything else is a `UserError`.
         """
         ids, words = self._answer_ids(questions[0], *answers), self._words(questions)
         assert words.ids is not None
@@ -218,11 +206,8 @@ class Llava(HFBackbone):
 class LlavaFusion(Fusion):
     """The language model over a question, whose image token gives way to the tokens of an image.
 
-    Args:
-        model: The library's model.
-        dtype: Type of the weights.
-        position: Position of the image token in every question.
-        answers: The tokens whose log-odds are the score.
+    The image token stands at `position` of every question; `answers` are the tokens whose log-odds
+    are the score.
     """
 
     image_input, text_input = FeatureSpec("tokens", -1), FeatureSpec("words")

@@ -22,15 +22,13 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.utils import logging
-from typing_extensions import TypedDict
 
-from vlmtune.backbones.config_sizes import MODEL, PROCESSOR, check_sizes, check_weights_fill
-from vlmtune.backbones.hf.types import supported_types
+from vlmtune.backbones.advice import supported_types
+from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
 from vlmtune.backbones.hub_connection import hub_or_cache
-from vlmtune.backbones.weight_checks import check_finite, not_loaded
+from vlmtune.backbones.weight_checks import check_finite, loaded_whole
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 CONFIG = "config.json"
@@ -39,12 +37,6 @@ WEIGHTS = ("*.safetensors", "*.bin")
 TABLES = ("position_ids", "token_type_ids", "inv_freq", "masked_bias", "relative_position_index")
 # Fields of a config that do not change what the model computes.
 INCIDENTAL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"}
-
-
-class WeightIndex(TypedDict):
-    """Which file holds each weight."""
-
-    weight_map: dict[str, str]
 
 
 class Loaded(NamedTuple):
@@ -75,37 +67,32 @@ def load(
         options["revision"] = revision
     # Else the library asks the hub, in a thread, to convert repositories without safetensors.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
-    try:
-        connection = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
-        with connection, quiet():
-            # A damaged config may ask for more memory than there is, before any weight is read.
-            check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], MODEL, model)
-            config = AutoConfig.from_pretrained(name, **options)
-            _check_type(model, config.model_type, kind)
-            files = [file for pattern in WEIGHTS for file in Path(name).glob(pattern)]
-            check_weights_fill(lambda: kind(config), files, model)
-            loaded: Any = kind.from_pretrained(
-                name,
-                dtype=dtype,
-                attn_implementation=attention,
-                weights_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are an error below, with a name
-                **options,
-            )
-            network, report = loaded
-            # A part without any weights is left out; a part with some of them is an error.
-            absent = _dropped(network, report, optional)
-            _check_weights(model, network, report)
-            tokenizer = AutoTokenizer.from_pretrained(name, **options)
-            # By PIL, as the checkpoints were trained; torchvision resizes a little differently.
-            processor = AutoImageProcessor.from_pretrained(name, backend="pil", **options)
-            check_sizes(processor.to_dict(), PROCESSOR, model)
-    except UserError:
-        raise
-    except Exception as error:  # the library raises anything from OSError to KeyError
-        parts = f"weights, tokenizer and image processor of {model}"
-        raise not_loaded(parts, error) from error
+    connection = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
+    parts = f"weights, tokenizer and image processor of {model}"
+    with loaded_whole(parts), connection, quiet():
+        # A damaged config may ask for more memory than there is, before any weight is read.
+        check_sizes(PreTrainedConfig.get_config_dict(name, **options)[0], model)
+        config = AutoConfig.from_pretrained(name, **options)
+        _check_type(model, config.model_type, kind)
+        files = [file for pattern in WEIGHTS for file in Path(name).glob(pattern)]
+        check_weights_fill(lambda: kind(config), files, model)
+        loaded: Any = kind.from_pretrained(
+            name,
+            dtype=dtype,
+            attn_implementation=attention,
+            weights_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are an error below, with a name
+            **options,
+        )
+        network, report = loaded
+        # A part without any weights is left out; a part with some of them is an error.
+        absent = _dropped(network, report, optional)
+        _check_weights(model, network, report)
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+        # By PIL, as the checkpoints were trained; torchvision resizes a little differently.
+        processor = AutoImageProcessor.from_pretrained(name, backend="pil", **options)
+        check_sizes(processor.to_dict(), model)
     return Loaded(network.eval().requires_grad_(False), tokenizer, processor, absent)
 
 
@@ -117,33 +104,14 @@ def locate(model: str) -> str:
         'openai/clip-vit-base-patch32'
     """
     folder = find_path(model)
-    if folder is None:
-        if HUB_ID.fullmatch(model):
-            return model
+    if folder is None and HUB_ID.fullmatch(model):
+        return model
+    if folder is None or not (folder / CONFIG).is_file():
         raise UserError(
             f"expected a hub id (org/repo) or a folder with {CONFIG} and weights, got {model!r}: "
-            "check the spelling"
+            "check the spelling, or save the model with save_pretrained"
         )
-    if not (folder / CONFIG).is_file():
-        raise UserError(
-            f"expected a folder with {CONFIG} and weights, got {model!r}, which has no {CONFIG}: "
-            "correct the path, or save the model with save_pretrained"
-        )
-    # An index may name files outside the folder, which the library would read.
-    for index in folder.glob("*.index.json"):
-        _check_index(index)
     return str(folder)
-
-
-def _check_index(path: Path) -> None:
-    """Raises a `UserError` if weights are to be read from another folder."""
-    content = read_json(path, "a weight_map from weights to files", shape=WeightIndex)
-    files = set(content["weight_map"].values())
-    outside = sorted(name for name in files if Path(name).name != name)
-    if outside:
-        raise UserError(
-            f"expected names of files beside {path}, got {outside[0]!r}: get the folder again"
-        )
 
 
 def describe(loaded: Loaded) -> list[Any]:
@@ -203,22 +171,17 @@ def _dropped(
 
 
 def _check_weights(model: str, network: nn.Module, report: dict[str, Any]) -> None:
-    """Refuses weights that do not fill the model, are not finite, or change what it computes.
-
-    The library would fill in random ones, and leave out those of more layers or of LoRA.
-    """
-    for fault in ("missing_keys", "mismatched_keys"):
-        names = []
-        for entry in report.get(fault) or ():
-            # The library gives a missing weight as its name, a mismatched one as a tuple.
-            name = entry if isinstance(entry, str) else str(entry[0])
-            names.append(name)
-        names.sort()
-        if names:
-            raise UserError(
-                f"expected all weights of {model}, got {len(names)} {fault.replace('_', ' ')}, "
-                f"first {names[0]}: use the whole checkpoint of this model"
-            )
+    """Refuses weights that do not fill the model, are not finite, or change what it computes."""
+    # The library would fill in random weights for these.
+    missing = sorted(report.get("missing_keys") or ())
+    mismatched = sorted(name for name, *_ in report.get("mismatched_keys") or ())
+    if faulty := missing or mismatched:
+        fault = "missing" if missing else "mismatched"
+        raise UserError(
+            f"expected all weights of {model}, got {len(faulty)} {fault} keys, first {faulty[0]}: "
+            "use the whole checkpoint of this model"
+        )
+    # The library would leave out the weights of more layers or of LoRA.
     modules = {name for name, _ in network.named_modules()}
     surplus = []
     for name in sorted(map(str, report.get("unexpected_keys") or ())):
@@ -227,7 +190,7 @@ def _check_weights(model: str, network: nn.Module, report: dict[str, Any]) -> No
     if surplus:
         raise UserError(
             f"expected the weights of {model} alone, got {len(surplus)} more, first {surplus[0]}: "
-            "correct the number of layers in config.json, or merge LoRA and adapters into the "
+            "write the number of layers in config.json, or merge LoRA and adapters into the "
             "weights before you save them"
         )
     check_finite(network.state_dict(), f"get the weights of {model} again")

@@ -4,9 +4,8 @@ In: images and captions. Out: embeddings, tokens and states.
 """
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 from jaxtyping import Float
 from tokenizers import normalizers
 from torch import Tensor
@@ -15,13 +14,65 @@ from typing_extensions import override
 
 from vlmtune.backbones.hf.backbone import HFDualEncoder
 from vlmtune.backbones.hf.loading import Loaded
-from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, HFTokenizer, Mask, States
+from vlmtune.backbones.hf.towers import (
+    HFImageTower,
+    HFTextTower,
+    HFTokenizer,
+    Mask,
+    States,
+    vision_tower,
+)
 from vlmtune.backbones.staging import last_real, padded
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 
-class SigLIP(HFDualEncoder):
+class SigLIPFamily(HFDualEncoder):
+    """What SigLIP and SigLIP 2 share: the text tower, and the pooling head of the image tower."""
+
+    image_tower_kind: ClassVar[type[HFImageTower]] = HFImageTower
+
+    @override
+    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
+        vision = self.model.vision_model
+        image_tower = vision_tower(
+            vision, vision.head, self._dtype, special=0, kind=self.image_tower_kind
+        )
+        text = self.model.text_model
+        table = text.embeddings.position_embedding
+        tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings, lower=True)
+        _check_end(tokenizer, loaded.tokenizer)
+        text_tower = SiglipTextTower(
+            tokenizer=tokenizer,
+            embedding=text.embeddings.token_embedding,
+            table=table,
+            block_list=text.encoder.layers,
+            final_norm=text.final_layer_norm,
+            projection=text.head,
+            dtype=self._dtype,
+        )
+        return image_tower, text_tower
+
+    @override
+    def portable_tokenizer(self) -> Any:
+        """Returns a tokenizer that lower-cases captions and gives no mask."""
+        tokenizer = super().portable_tokenizer()
+        # Programs without vlmtune must not mask the padding either.
+        tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
+        inner = getattr(tokenizer, "backend_tokenizer", None)
+        if inner is None:
+            return tokenizer
+        steps = [normalizers.Lowercase()]
+        if inner.normalizer is not None:
+            described = json.loads(inner.to_str())["normalizer"]
+            if described.get("normalizers", [{}])[0] == {"type": "Lowercase"}:
+                return tokenizer
+            steps.append(inner.normalizer)
+        inner.normalizer = normalizers.Sequence(steps)
+        return tokenizer
+
+
+class SigLIP(SigLIPFamily):
     """SigLIP (Zhai et al. 2023, arXiv 2303.15343) as `transformers.SiglipModel` computes it.
 
     SigLIP 2 (Tschannen et al. 2025, arXiv 2502.14786) too, except its NaFlex models, which are
@@ -31,24 +82,6 @@ class SigLIP(HFDualEncoder):
     """
 
     kind = SiglipModel
-
-    @override
-    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
-        vision = self.model.vision_model
-        image_tower = HFImageTower(
-            embed=vision.embeddings,
-            block_list=vision.encoder.layers,
-            final_norm=vision.post_layernorm,
-            head=vision.head,
-            owners=(vision.post_layernorm, vision.head),
-            special=0,
-            dtype=self._dtype,
-        )
-        return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
-
-    @override
-    def portable_tokenizer(self) -> Any:
-        return siglip_tokenizer(super().portable_tokenizer())
 
 
 class SiglipTextTower(HFTextTower):
@@ -65,38 +98,6 @@ class SiglipTextTower(HFTextTower):
     @override
     def pool(self, tokens: States, mask: Mask) -> Float[Tensor, "n w"]:
         return last_real(tokens, mask)
-
-
-def siglip_text_tower(text: Any, loaded: Loaded, dtype: torch.dtype) -> SiglipTextTower:
-    """Makes the text tower of SigLIP and of SigLIP 2."""
-    table = text.embeddings.position_embedding
-    tokenizer = HFTokenizer(loaded.tokenizer, table.num_embeddings, lower=True)
-    _check_end(tokenizer, loaded.tokenizer)
-    return SiglipTextTower(
-        tokenizer=tokenizer,
-        embedding=text.embeddings.token_embedding,
-        table=table,
-        block_list=text.encoder.layers,
-        final_norm=text.final_layer_norm,
-        projection=text.head,
-        dtype=dtype,
-    )
-
-
-def siglip_tokenizer(tokenizer: Any) -> Any:
-    """Lets a tokenizer lower-case captions and give no mask, as SigLIP attends to the padding."""
-    # Programs without vlmtune must not mask the padding either.
-    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = ["input_ids"]
-    inner = getattr(tokenizer, "backend_tokenizer", None)
-    if inner is not None:
-        steps = [normalizers.Lowercase()]
-        if inner.normalizer is not None:
-            described = json.loads(inner.to_str())["normalizer"]
-            if described.get("normalizers", [{}])[0] == {"type": "Lowercase"}:
-                return tokenizer
-            steps.append(inner.normalizer)
-        inner.normalizer = normalizers.Sequence(steps)
-    return tokenizer
 
 
 def _check_end(tokenizer: HFTokenizer, loaded: Any) -> None:

@@ -3,101 +3,25 @@
 In: images of any shape, and captions. Out: embeddings, tokens and states, padded to one length.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from PIL import Image
+from pydantic import Field
 from torch import Tensor
 from transformers import Siglip2Model
 from typing_extensions import override
 
-from vlmtune.backbones.hf.backbone import HFDualEncoder, Preprocess
+from vlmtune.backbones.hf.backbone import Preprocess
 from vlmtune.backbones.hf.loading import Loaded
-from vlmtune.backbones.hf.siglip import siglip_text_tower, siglip_tokenizer
-from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower, hide_padding, through
+from vlmtune.backbones.hf.siglip import SigLIPFamily
+from vlmtune.backbones.hf.towers import HFImageTower, hide_padding, through
 from vlmtune.backbones.staging import masked
 from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
 
-MOST = 4096  # patches of an image, as many as 64 x 64
-
-
-class SigLIP2NaFlex(HFDualEncoder):
-    """SigLIP 2 with NaFlex (Tschannen et al. 2025, arXiv 2502.14786, section 2.4.2).
-
-    Computed as in `transformers.Siglip2Model`. An image is resized to at most `max_num_patches`
-    patches, its sides are rounded up to whole patches, and so it nearly keeps its shape. Positions
-    are resampled to its rows and columns. Tokens and states of an image with fewer patches end in
-    padding, to which nothing attends. Texts are those of `SigLIP`.
-
-    Pixels of an image are a strip: its patches one below the other, after a first square that
-    holds its rows and columns of patches.
-
-    Args:
-        max_num_patches: Most patches of an image; None for the number in the model's image
-            processor (256). More patches show more detail and cost more.
-        model: As in `HFBackbone`.
-        revision: As in `HFBackbone`.
-        precision: As in `HFBackbone`.
-
-    Raises:
-        UserError: `max_num_patches` is below 1 or above 4096, or the image processor does not
-            resize.
-    """
-
-    kind = Siglip2Model
-    images_differ = True
-
-    def __init__(
-        self,
-        model: str,
-        revision: str | None = None,
-        precision: Literal["fp32", "bf16"] = "fp32",
-        max_num_patches: int | None = None,
-    ) -> None:
-        if max_num_patches is not None and not 1 <= max_num_patches <= MOST:
-            raise UserError(
-                f"expected max_num_patches from 1 to {MOST}, got {max_num_patches}: choose one"
-            )
-        self.max_num_patches = max_num_patches
-        super().__init__(model, revision, precision)
-
-    @override
-    def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
-        processor = loaded.processor
-        if not processor.do_resize:
-            raise UserError(
-                f"expected an image processor that resizes, got do_resize false in {model}: use "
-                "the model's own"
-            )
-        if self.max_num_patches is not None:
-            processor.max_num_patches = self.max_num_patches
-        return StripPreprocess(processor)
-
-    @override
-    def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
-        vision = self.model.vision_model
-        image_tower = NaFlexImageTower(
-            embed=vision.embeddings,
-            block_list=vision.encoder.layers,
-            final_norm=vision.post_layernorm,
-            head=vision.head,
-            owners=(vision.post_layernorm, vision.head),
-            special=0,
-            dtype=self._dtype,
-        )
-        return image_tower, siglip_text_tower(self.model.text_model, loaded, self._dtype)
-
-    @override
-    def portable_tokenizer(self) -> Any:
-        return siglip_tokenizer(super().portable_tokenizer())
-
-    @override
-    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
-        super().measure(pixels)
-        # The first square of a strip holds the shape.
-        self.image_tokens = pixels.shape[2] // pixels.shape[3] - 1
+Patches = Annotated[int, Field(ge=1, le=4096)]  # up to 64 x 64
 
 
 class NaFlexImageTower(HFImageTower):
@@ -131,6 +55,55 @@ class NaFlexImageTower(HFImageTower):
         return head(self.norm(state).values.to(self.dtype), state.mask).float()
 
 
+class SigLIP2NaFlex(SigLIPFamily):
+    """SigLIP 2 with NaFlex (Tschannen et al. 2025, arXiv 2502.14786, section 2.4.2).
+
+    Computed as in `transformers.Siglip2Model`. An image is resized to at most `max_num_patches`
+    patches, its sides are rounded up to whole patches, and so it nearly keeps its shape. Positions
+    are resampled to its rows and columns. Tokens and states of an image with fewer patches end in
+    padding, to which nothing attends. Texts are those of `SigLIP`.
+
+    Pixels of an image are a strip: its patches one below the other, after a first square that
+    holds its rows and columns of patches.
+
+    Args:
+        max_num_patches: Most patches of an image; None for the number in the model's image
+            processor (256). More patches show more detail and cost more.
+    """
+
+    kind = Siglip2Model
+    image_tower_kind = NaFlexImageTower
+    images_differ = True
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None = None,
+        precision: Literal["fp32", "bf16"] = "fp32",
+        max_num_patches: Patches | None = None,
+    ) -> None:
+        self.max_num_patches = max_num_patches
+        super().__init__(model, revision, precision)
+
+    @override
+    def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
+        processor = loaded.processor
+        if not processor.do_resize:
+            raise UserError(
+                f"expected an image processor that resizes, got do_resize false in {model}: use "
+                "the model's own"
+            )
+        if self.max_num_patches is not None:
+            processor.max_num_patches = self.max_num_patches
+        return StripPreprocess(processor)
+
+    @override
+    def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
+        super().measure(pixels)
+        # The first square of a strip holds the shape.
+        self.image_tokens = pixels.shape[2] // pixels.shape[3] - 1
+
+
 class StripPreprocess(Preprocess):
     """NaFlex's image processor, into a strip of patches with its rows and columns before them."""
 
@@ -154,9 +127,7 @@ def to_strip(
     # Values of a patch are row by row, each pixel with its three channels.
     strip = patches.view(-1, side, 3).permute(2, 0, 1)
     head = strip.new_zeros(3, side, side)
-    rows, columns = shape.to(head)
-    head[0] = rows
-    head[1] = columns
+    head[0], head[1] = shape.to(head)
     return torch.cat([head, strip], dim=1)
 
 

@@ -1,7 +1,6 @@
 """Towers of Hugging Face dual encoders, and their tokenizer.
 
 In: modules of a loaded model. Out: towers that run block by block.
-Never: loading, nor a choice of features.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +23,6 @@ from vlmtune.backbones.staging import (
     too_long,
     unmasked,
 )
-from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
 
 States = Float[Tensor, "n t w"]
@@ -41,13 +39,11 @@ class HFTokenizer:
 
     def __init__(self, tokenizer: Any, positions: int, lower: bool = False) -> None:
         self._tokenizer, self._positions, self._lower = tokenizer, positions, lower
-        if tokenizer.pad_token_id is None:
-            raise UserError("expected a tokenizer with a padding token, got none: set pad_token")
-        self.pad = int(tokenizer.pad_token_id)
         # 1 where the tokenizer adds a token of its own, 0 where the word is.
         added = self._encode(["a"], return_special_tokens_mask=True)["special_tokens_mask"][0]
         words = added.logical_not().nonzero().flatten().tolist()
         self.special = (words[0], len(added) - words[-1] - 1)
+        self.pad = int(tokenizer.pad_token_id)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
         """Returns ids up to the longest caption, and their mask."""
@@ -57,7 +53,7 @@ class HFTokenizer:
         return output["input_ids"], mask
 
     def too_long(self, texts: Sequence[str]) -> list[str]:
-        """Returns the captions of more tokens than the model reads."""
+        """Returns the captions of more tokens than the model reads; their ends are cut off."""
 
         def mask(some: list[str], length: int) -> Bool[Tensor, "n t"]:
             return self._encode(some, max_length=length)["attention_mask"].bool()
@@ -87,22 +83,20 @@ class HFImageTower(ImageTower):
         embed: From pixels to the input of the first block.
         block_list: The blocks.
         final_norm: The final norm.
-        head: From tokens after the norm to embeddings.
-        owners: The modules that `final_norm` and `head` use.
-        special: Leading positions that are not patches.
+        head: From the class token after the norm to an embedding; from all tokens if there is none.
         dtype: Type of the weights, in which it computes.
+        special: Leading positions that are not patches: 1 for a class token.
     """
 
     embed: Callable[[Tensor], Tensor]
     block_list: nn.ModuleList
     final_norm: Any
-    head: Callable[[Tensor], Tensor]
-    owners: Sequence[nn.Module]
-    special: int
+    head: nn.Module
     dtype: torch.dtype
+    special: int = 1
 
     def __post_init__(self) -> None:
-        self.blocks, self.tail = list(self.block_list), parameters_of(*self.owners)
+        self.blocks, self.tail = list(self.block_list), parameters_of(self.final_norm, self.head)
         self.layers, self.width = len(self.blocks), int(self.final_norm.weight.shape[0])
 
     @override
@@ -119,12 +113,26 @@ class HFImageTower(ImageTower):
 
     @override
     def unprojected(self, state: Tokens) -> Float[Tensor, "n w"] | None:
-        projects = getattr(self.head, "func", None) is first_token
-        return self.norm(state).values[:, 0] if projects else None
+        return self.norm(state).values[:, 0] if self.special else None
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        return self.head(self.norm(state).values.to(self.dtype)).float()
+        tokens = self.norm(state).values.to(self.dtype)
+        return self.head(tokens[:, 0] if self.special else tokens).float()
+
+
+def vision_tower(
+    vision: Any,
+    head: nn.Module,
+    dtype: torch.dtype,
+    embed: Callable[[Tensor], Tensor] | None = None,
+    special: int = 1,
+    kind: type[HFImageTower] = HFImageTower,
+) -> HFImageTower:
+    """Makes the image tower of a vision model with the names of CLIP's."""
+    embed = embed or vision.embeddings
+    blocks, norm = vision.encoder.layers, vision.post_layernorm
+    return kind(embed, blocks, norm, head, dtype, special)
 
 
 @dataclass(eq=False)
@@ -248,19 +256,10 @@ def through(
     blocks: Sequence[nn.Module], tokens: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> Tensor:
     """Runs blocks of the library, some of which return a tuple."""
-    # Towers of one library differ in what a block returns.
     for block in blocks:
-        output = block(tokens, attention_mask, **options)
+        output = block(tokens, attention_mask=attention_mask, **options)
         tokens = output[0] if isinstance(output, tuple) else output
     return tokens
-
-
-def first_token(projection: nn.Module, tokens: States) -> Float[Tensor, "n d"]:
-    """Projects the first token: a tower's head, as `partial(first_token, projection)`.
-
-    A partial, unlike a lambda, belongs to the copy when a model is copied.
-    """
-    return projection(tokens[:, 0])
 
 
 def hide_padding(mask: Mask, dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:

@@ -1,6 +1,6 @@
 """ViLT with its retrieval head: one transformer over patches and words.
 
-In: images and captions. Out: a score of each pair. Never: an embedding of either alone.
+In: images and captions. Out: a score of each pair.
 """
 
 from collections.abc import Sequence

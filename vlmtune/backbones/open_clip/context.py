@@ -1,7 +1,6 @@
 """Gives a CLIP text tower more positions, for captions longer than it was trained on.
 
 In: an open_clip model whose text attends to the left only. Out: the same model with more positions.
-Never: another weight changed.
 """
 
 from typing import Any
@@ -51,14 +50,12 @@ def extend_context(network: nn.Module, name: str, length: int) -> None:
     positions = getattr(text, "positional_embedding", None)
     pool = getattr(text, "text_pool_type", getattr(text, "pool_type", ""))
     mask = getattr(text, "attn_mask", None)
-    plain = positions is not None and mask is not None and pool in ("argmax", "eos")
-    if not plain or getattr(text, "cls_emb", None) is not None:
+    plain = pool in ("argmax", "eos") and getattr(text, "cls_emb", None) is None
+    if positions is None or mask is None or not plain:
         raise UserError(
             f"expected a text tower that attends to the left and pools the end token, for "
             f"context_length {length}, got that of {name}: leave context_length out"
         )
-    assert positions is not None
-    assert mask is not None
     if length == len(positions):
         return
     if length < len(positions) or len(positions) <= KEPT + 1:

@@ -1,16 +1,14 @@
 """Finds and loads open_clip models; open_clip downloads weights that its cache lacks.
 
-In: a model name, and a tag or a weights file. Out: the model, its tokenizer and its config, or a
-`UserError`.
+In: a model name, and a tag or a weights file. Out: the model, its tokenizer and its config.
 Never: OpenAI's weights with an activation that they were not trained with.
 """
 
 import contextlib
 import difflib
-import hashlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,18 +18,16 @@ from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
 from torch import nn
 from transformers import PreTrainedConfig
-from typing_extensions import TypedDict
 
-from vlmtune.backbones.config_sizes import MODEL, check_sizes, check_weights_fill
+from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.context import extend_context
 from vlmtune.backbones.open_clip.weights import load_weights, preprocessing, warn_of_activation
 from vlmtune.backbones.state_dicts import is_torchscript
-from vlmtune.backbones.weight_checks import check_finite, named_openai, not_loaded
+from vlmtune.backbones.weight_checks import check_finite, file_facts, loaded_whole, named_openai
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
 
 CONFIG = "open_clip_config.json"
 VOCABULARY = "vocabulary.txt"
@@ -42,10 +38,7 @@ RANDOM = "random"  # the only way to random weights: forgotten ones would go unn
 
 
 class OpenClipParts(NamedTuple):
-    """A model with its tokenizer and its architecture config.
-
-    `file` is the file, the sha256 and the architecture of weights from a file.
-    """
+    """A model with its tokenizer, its architecture config, and the facts of a weights file."""
 
     network: nn.Module
     tokenizer: Any
@@ -65,31 +58,29 @@ def load(
     tag, file = _weights(name, pretrained)
     # open_clip reads the files of SigLIP's authors itself; other files are read and checked here.
     ours = file is not None and file.suffix not in BIG_VISION
-    try:
-        with _connection(name, tag), _quiet():
-            config = _checked_config(name, model)
-            _check_activation(name, tag, file, config)
-            source = tag if ours or file is None else str(file)
-            preparation = None if file is None else preprocessing(name)
-            network = open_clip.create_model(
-                name,
-                pretrained=source,
-                precision=precision,
-                pretrained_text=file is None,
-                force_image_size=image_size,
-                force_preprocess_cfg=preparation,
-            )
-            if image_size is not None:
-                _check_image_size(network, name, image_size)
-                config["vision_cfg"] = config.get("vision_cfg", {}) | {"image_size": image_size}
-            if context_length is not None:
-                config["text_cfg"] = config.get("text_cfg", {}) | {"context_length": context_length}
-            tokenizer = _tokenizer(name, config)
-    except UserError:
-        raise
-    except Exception as error:  # open_clip raises anything from AssertionError to HTTP errors
-        source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
-        raise not_loaded(f"weights and tokenizer of {source}", error) from error
+    given = tag if ours or file is None else str(file)
+    source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
+    parts = f"weights and tokenizer of {source}"
+    with loaded_whole(parts), _connection(name, tag), _quiet():
+        config = _checked_config(name, model)
+        _check_activation(name, tag, file, config)
+        preparation = None if file is None else preprocessing(name)
+        network = open_clip.create_model(
+            name,
+            pretrained=given,
+            precision=precision,
+            pretrained_text=file is None,
+            # Else a hub repository or a folder without weights would give random ones.
+            require_pretrained=not ours and pretrained != RANDOM,
+            force_image_size=image_size,
+            force_preprocess_cfg=preparation,
+        )
+        if image_size is not None:
+            _check_image_size(network, name, image_size)
+            config["vision_cfg"] = config.get("vision_cfg", {}) | {"image_size": image_size}
+        if context_length is not None:
+            config["text_cfg"] = config.get("text_cfg", {}) | {"context_length": context_length}
+        tokenizer = _tokenizer(name, config)
     if file is not None and ours:
         load_weights(network, file, name, resized=image_size is not None)
         if not config.get("quick_gelu", False):
@@ -98,54 +89,8 @@ def load(
     check_finite(network.state_dict(), f"get the weights of {model} again")
     if context_length is not None:
         extend_context(network, name, context_length)
-    source = None if file is None else _described(file, name)
-    return OpenClipParts(network, tokenizer, config, source)
-
-
-def _checked_config(name: str, model: str) -> dict[str, Any]:
-    """The config of an architecture, which neither runs code nor is too large to build."""
-    config = open_clip.get_model_config(name) or {}
-    _check_code(config, name)
-    check_sizes(config, MODEL, model)
-
-    def build() -> nn.Module:
-        return open_clip.create_model(
-            name, load_weights=False, pretrained_text=False, device="meta"
-        )
-
-    check_weights_fill(build, _files(name), model)
-    return config
-
-
-def _described(file: Path, name: str) -> dict[str, str]:
-    with file.open("rb") as opened:
-        sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-    return {"file": file.name, "sha256": sha256, "architecture": name}
-
-
-def _connection(name: str, tag: str | None) -> contextlib.AbstractContextManager[Any]:
-    """A block that asks the hub, if it has the weights or the tokenizer of a model."""
-    if name.startswith(HUB) or tag is not None:
-        source = name if tag is None else f"{name} with pretrained={tag!r}"
-        return hub_or_cache(source)
-    text = (open_clip.get_model_config(name) or {}).get("text_cfg") or {}
-    # With weights in a file, the tokenizer may still come from the hub.
-    parts = {"hf_model_name", "hf_tokenizer_name"} & {*text}
-    return hub_or_cache(f"the tokenizer of {name}") if parts else contextlib.nullcontext()
-
-
-def _check_image_size(network: nn.Module, name: str, size: int) -> None:
-    visual: Any = network.visual
-    patch = getattr(visual, "patch_size", None)
-    if patch is None or not hasattr(visual, "positional_embedding"):
-        raise UserError(
-            f"expected open_clip's own vision transformer for image_size {size}, got {name}: leave "
-            "image_size out"
-        )
-    if size % patch[0] or size % patch[1]:
-        raise UserError(
-            f"expected image_size in patches of {patch[0]} x {patch[1]}, got {size}: change it"
-        )
+    facts = None if file is None else file_facts(file, name)
+    return OpenClipParts(network, tokenizer, config, facts)
 
 
 def locate(model: str) -> str:
@@ -161,59 +106,18 @@ def locate(model: str) -> str:
     if not model.startswith(LOCAL) and builtin in open_clip.list_models():
         return builtin
     folder = find_path(model.removeprefix(LOCAL))
-    if folder is None and not model.startswith(LOCAL):
+    if folder is None or not (folder / CONFIG).is_file():
         # A typing error is likelier than a missing folder.
         near = difflib.get_close_matches(builtin, open_clip.list_models(), 3) or ["ViT-B-32"]
         raise UserError(
-            f"expected an open_clip model, hf-hub:org/repo or a folder, got {model!r}: "
-            f"did you mean {', '.join(near)}?"
+            f"expected an open_clip model, hf-hub:org/repo or a folder with {CONFIG} and weights, "
+            f"got {model!r}: did you mean {', '.join(near)}?"
         )
-    if folder is None or not (folder / CONFIG).is_file():
-        lacks = "" if folder is None else f", which has no {CONFIG}"
-        raise UserError(
-            f"expected a folder with {CONFIG} and weights, got {model!r}{lacks}: correct the path"
-        )
-    _check_folder(folder)
     return f"{LOCAL}{folder}"
 
 
-class ModelConfig(TypedDict):
-    """The sizes of an architecture, as open_clip names them."""
-
-    embed_dim: int
-    vision_cfg: dict[str, Any]
-    text_cfg: dict[str, Any]
-
-
-class FolderConfig(TypedDict):
-    """The content of `open_clip_config.json` that vlmtune reads."""
-
-    model_cfg: ModelConfig
-
-
-def _check_folder(folder: Path) -> None:
-    expected = "model_cfg with embed_dim, vision_cfg and text_cfg"
-    read_json(folder / CONFIG, expected, "write it anew", FolderConfig)
-    if not _files(f"{LOCAL}{folder}"):
-        raise UserError(
-            f"expected weights (open_clip_model.safetensors) in {folder}, got none: "
-            "copy or download them there"
-        )
-
-
-def _files(name: str) -> list[Path]:
-    """The files of weights in a local folder; none for other names."""
-    if not name.startswith(LOCAL):
-        return []
-    folder = Path(name.removeprefix(LOCAL))
-    files: list[Path] = []
-    for pattern in WEIGHTS:
-        files += folder.glob(pattern)
-    return files
-
-
 def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None]:
-    """Returns the tag or the file to load, checked; neither for a model's own or random weights."""
+    """Returns the tag or the file to load; neither for a model's own or random weights."""
     builtin = not name.startswith((HUB, LOCAL))
     if pretrained is None and builtin:
         tags = list_pretrained_tags_by_model(name)
@@ -224,72 +128,101 @@ def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None
             f"line --pretrained) with a weights file, {RANDOM!r} for random weights, or a tag "
             f"({shown})"
         )
-    if pretrained is None:
-        return None, None
-    if not builtin:
+    if pretrained is not None and not builtin:
         raise UserError(
             f"expected pretrained=null for {name}, which brings its own weights, "
             f"got {pretrained!r}: leave pretrained out"
         )
-    if pretrained == RANDOM:
+    if pretrained is None or pretrained == RANDOM:
         return None, None
-    if tag := get_pretrained_cfg(name, pretrained):
-        quick = bool((open_clip.get_model_config(name) or {}).get("quick_gelu", False))
-        if tag.get("quick_gelu", False) and not quick:
-            raise UserError(
-                f"expected a model with QuickGELU for the weights {pretrained!r}, got {name}, "
-                f"which would run them with GELU: use model {name + '-quickgelu'!r}"
-            )
+    if get_pretrained_cfg(name, pretrained):
         return pretrained, None
     file = find_path(pretrained)
     if file is None or not file.is_file():
+        tags = ", ".join(list_pretrained_tags_by_model(name)) or "no tags"
         raise UserError(
-            f"expected a weights file or, for {name}, one of "
-            f"{', '.join(list_pretrained_tags_by_model(name)) or 'no tags'}, got {pretrained!r}: "
-            "correct pretrained"
+            f"expected a weights file or, for {name}, one of {tags}, got {pretrained!r}: choose "
+            "a tag, or give the path of the file"
         )
     return None, file
+
+
+def _connection(name: str, tag: str | None) -> contextlib.AbstractContextManager[Any]:
+    """A block that asks the hub, if it has the weights or the tokenizer of a model."""
+    if name.startswith(HUB) or tag is not None:
+        source = name if tag is None else f"{name} with pretrained={tag!r}"
+        return hub_or_cache(source)
+    text = (open_clip.get_model_config(name) or {}).get("text_cfg") or {}
+    # With weights in a file, the tokenizer may still come from the hub.
+    parts = {"hf_model_name", "hf_tokenizer_name"} & {*text}
+    return hub_or_cache(f"the tokenizer of {name}") if parts else contextlib.nullcontext()
+
+
+def _checked_config(name: str, model: str) -> dict[str, Any]:
+    """The config of an architecture, which neither runs code nor is too large to build."""
+    config = open_clip.get_model_config(name) or {}
+    check_sizes(config, model)
+    text = config.get("text_cfg") or {}
+    tower = {}
+    if text.get("hf_model_name"):
+        tower, _ = PreTrainedConfig.get_config_dict(text["hf_model_name"])
+        check_sizes(tower, model)
+    # open_clip would run the code of either.
+    options = text.get("tokenizer_kwargs") or {}
+    if "auto_map" in tower or options.get("trust_remote_code"):
+        raise ValueError("its text tower or tokenizer needs trust_remote_code")
+    files: list[Path] = []
+    if name.startswith(LOCAL):
+        for pattern in WEIGHTS:
+            files += Path(name.removeprefix(LOCAL)).glob(pattern)
+
+    def build() -> nn.Module:
+        return open_clip.create_model(
+            name, load_weights=False, pretrained_text=False, device="meta"
+        )
+
+    check_weights_fill(build, files, model)
+    return config
 
 
 def _check_activation(
     name: str, tag: str | None, file: Path | None, config: dict[str, Any]
 ) -> None:
-    """Refuses weights known to be OpenAI's if they would run with GELU."""
-    if config.get("quick_gelu", False) or tag is not None:
+    """Refuses weights known to be trained with QuickGELU if they would run with GELU."""
+    if config.get("quick_gelu", False):
         return
-    if file is None:
-        source, cure = name, "set quick_gelu to true in its config"
+    cure = f"use model {name + '-quickgelu'!r}"
+    if tag is not None:
+        source, quick = tag, get_pretrained_cfg(name, tag).get("quick_gelu", False)
+    elif file is not None:
+        # Of all CLIP weights only OpenAI's come as TorchScript.
+        source, quick = str(file), named_openai(str(file)) or is_torchscript(file)
     else:
-        source, cure = str(file), f"use model {name + '-quickgelu'!r}"
-    # Of all CLIP weights only OpenAI's come as TorchScript.
-    if named_openai(source.removeprefix(HUB)) or (file is not None and is_torchscript(file)):
+        source, quick = name, named_openai(name.removeprefix(HUB))
+        cure = "set quick_gelu to true in its config"
+    if quick:
         raise UserError(
-            f"expected a model with QuickGELU for OpenAI's weights, got {source}, "
-            f"which would run with GELU: {cure}"
+            f"expected a model with QuickGELU for the weights {source}, got {name}, which would "
+            f"run them with GELU: {cure}"
         )
 
 
-def _check_code(config: Mapping[str, Any], name: str) -> None:
-    """Refuses a model whose text tower or tokenizer would run code; open_clip would let it."""
-    text = config.get("text_cfg") or {}
-    if not isinstance(text, Mapping):
-        return
-    tower = text.get("hf_model_name")
-    if tower:
-        described, _ = PreTrainedConfig.get_config_dict(tower)
-        check_sizes(described, MODEL, str(tower))
-        if "auto_map" in described:
-            raise not_loaded(f"the text tower {tower}", ValueError("trust_remote_code"))
-    if (text.get("tokenizer_kwargs") or {}).get("trust_remote_code"):
+def _check_image_size(network: nn.Module, name: str, size: int) -> None:
+    visual: Any = network.visual
+    patch = getattr(visual, "patch_size", None)
+    native = patch is not None and hasattr(visual, "positional_embedding")
+    # The last rows of an image that do not fill a patch would be cut.
+    if patch is None or not native or size % patch[0] or size % patch[1]:
         raise UserError(
-            f"expected a tokenizer without code of its author, got trust_remote_code in {CONFIG} "
-            f"of {name}: read that code, then remove the entry from a local copy of the model"
+            f"expected image_size in whole patches of open_clip's own vision transformer, got "
+            f"{size} for {name} with patches of {patch}: choose a multiple, or leave it out"
         )
 
 
 def _tokenizer(name: str, config: dict[str, Any]) -> Any:
     """The tokenizer of a model; ours if the model comes with a vocabulary."""
     text = config.get("text_cfg", {})
+    rows = int(text.get("vocab_size", 49408))
     vocabulary = _vocabulary(name)
     if vocabulary is None:
         options = {"context_length": text.get("context_length")}
@@ -297,22 +230,19 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
             # Else transformers asks on standard input whether to run the author's code.
             options["trust_remote_code"] = False
         tokenizer = open_clip.get_tokenizer(name, **options)
-        rows = int(text.get("vocab_size", 49408))
-        if isinstance(tokenizer, open_clip.SimpleTokenizer) and rows < tokenizer.vocab_size:
-            raise UserError(
-                f"expected {VOCABULARY} next to the weights of {name}, whose {rows} token "
-                f"embeddings are too few for CLIP's {tokenizer.vocab_size} tokens, got none: "
-                "copy it there"
-            )
-        return tokenizer
-    # A blank line inside the file is an error of the tokenizer's; the last line break is none.
-    words = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    tokenizer = WordTokenizer(words, int(text.get("context_length", 77)))
-    rows = text.get("vocab_size", 49408)
-    if tokenizer.vocab_size != rows:
+        fits = not isinstance(tokenizer, open_clip.SimpleTokenizer) or rows >= tokenizer.vocab_size
+        found = "no such file"
+    else:
+        # A blank line inside the file is an error of the tokenizer's; the last line break is none.
+        words = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        tokenizer = WordTokenizer(words, int(text.get("context_length", 77)))
+        # With other words than in training, the id of the end token would be another.
+        fits = tokenizer.vocab_size == rows
+        found = f"{len(words)} words"
+    if not fits:
         raise UserError(
-            f"expected {rows - 3} words in {vocabulary} (vocab_size less "
-            f"pad, start and end), got {len(tokenizer.words)}: they must be the model's own"
+            f"expected {VOCABULARY} with {rows - 3} words next to the weights of {name}, which "
+            f"have {rows} token embeddings, got {found}: copy the model's own file there"
         )
     return tokenizer
 

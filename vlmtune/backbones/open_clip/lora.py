@@ -1,6 +1,6 @@
 """Merges LoRA layers that a weights file of open_clip keeps next to the weights.
 
-In: a state dict of FSC-CLIP's layout. Out: only the weights. Never: a guess at another layout.
+In: a state dict of FSC-CLIP's layout. Out: only the weights.
 """
 
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vlmtune.errors import UserError
+from vlmtune.storage.files import reading
 
 DOWN = "lora_A"
 PACKED = f"in_proj_weight_{DOWN}"  # how this layout names the update of queries, keys and values
@@ -25,9 +25,6 @@ def merged_lora(state: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
 
     Source: github.com/ytaek-oh/fsc-clip, commit 604015d, `lora_layers.py` and `patch.py`: its
     training with `--lora-rank` saves the weights with these layers next to them.
-
-    Raises:
-        UserError: An update has no weight, no second matrix, or another size.
 
     Example:
         >>> import torch
@@ -52,30 +49,16 @@ def merged_lora(state: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
         stem = down.removesuffix(DOWN)
         up = f"{stem}lora_B"
         weight = f"{stem}weight" if stem.endswith(".") else stem.removesuffix("_")
-        if weight not in state or up not in state:
-            missing = "no second matrix" if weight in state else "no weight"
-            raise UserError(
-                f"expected {weight} and {up} with {down} in {file}, got {missing}: save the whole "
-                "state dict of the model with its LoRA layers"
-            )
-        whole, a, b = (state[name].float() for name in (weight, down, up))
-        # Matrices of a convolution have a row, or a column, for each place of the kernel.
-        kernel = whole.shape[-1] if whole.ndim == 4 else 1
-        rank = a.shape[0] // kernel
-        if rank < 1 or b.shape[1] != a.shape[0] or len(b) * a.shape[1] != whole.numel():
-            raise UserError(
-                f"expected LoRA matrices that fit {weight} of {_size(whole)} in {file}, got "
-                f"{_size(a)} and {_size(b)}: save the state dict again"
-            )
+        with reading(file, f"{weight} and {up} that fit {down}", "save the whole state dict again"):
+            whole, a, b = state[weight].float(), state[down].float(), state[up].float()
+            # Matrices of a convolution have a row, or a column, for each place of the kernel.
+            kernel = whole.shape[-1] if whole.ndim == 4 else 1
+            rank = a.shape[0] // kernel
+            merged[weight] = whole + (b @ a).view(whole.shape) / rank
         ranks.add(rank)
-        merged[weight] = whole + (b @ a).view(whole.shape) / rank
     warnings.warn(
         f"{file.name} keeps LoRA apart: {len(downs)} updates of rank "
         f"{', '.join(map(str, sorted(ranks)))} are merged with alpha 1, as in FSC-CLIP's code",
         stacklevel=2,
     )
     return merged
-
-
-def _size(matrix: Tensor) -> str:
-    return " x ".join(map(str, matrix.shape))

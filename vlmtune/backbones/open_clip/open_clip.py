@@ -1,41 +1,47 @@
 """Every open_clip model: by built-in name, from the Hugging Face hub, or from a folder.
 
 In: a model name, then images and captions. Out: features.
-Never: finding files, which is `loading`'s; nor running towers, which is `towers`'.
 """
 
 import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from jaxtyping import Float
 from open_clip import get_model_preprocess_cfg
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, image_transform_v2
 from PIL import Image
+from pydantic import ConfigDict, Field, PositiveFloat
 from safetensors.torch import save_file
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import TypedDict, override
 
 from vlmtune.backbones.base import Abilities, Backbone
 from vlmtune.backbones.open_clip.loading import CONFIG, RANDOM, VOCABULARY, load
 from vlmtune.backbones.open_clip.text import TextSide, Tokenizer
 from vlmtune.backbones.open_clip.towers import ImageSide
 from vlmtune.backbones.staging import gradients
-from vlmtune.backbones.weight_checks import check_precision, digest, not_loaded
+from vlmtune.backbones.weight_checks import DTYPES, digest, loaded_whole
 from vlmtune.backbones.word_tokenizer import WordTokenizer
-from vlmtune.errors import UserError
 from vlmtune.storage.files import write_text
 from vlmtune.types import Features, FeatureSpec, Pixels
 
 WEIGHTS_FILE = "open_clip_model.safetensors"
-ALLOWED = {
-    "interpolation": ("bicubic", "bilinear"),
-    "resize_mode": ("shortest", "longest", "squash"),
-}
 PLAIN = "with a plain vision transformer and open_clip's own text transformer"
+
+
+class Preprocessing(TypedDict, total=False):
+    """What may replace the preprocessing that a model came with."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    mean: Annotated[list[float], Field(min_length=3, max_length=3)]
+    std: Annotated[list[PositiveFloat], Field(min_length=3, max_length=3)]
+    interpolation: Literal["bicubic", "bilinear"]
+    resize_mode: Literal["shortest", "longest", "squash"]
 
 
 class OpenClip(Backbone):
@@ -56,33 +62,26 @@ class OpenClip(Backbone):
             (`epoch_5.pt`) or a state dict (.pt, .pth, .bin, .safetensors), loaded without running
             its code. None for a model with its own weights.
         precision: Type of the weights.
-        preprocessing: Replacements in the model's preprocessing: `mean`, `std`, `interpolation`
-            ("bicubic", "bilinear") and `resize_mode` ("shortest", "longest", "squash"). Some
-            published numbers need it, such as PUG: SPAR's, whose script gives every model
-            ImageNet's mean and deviation.
+        preprocessing: Replacements in the model's preprocessing. Some published numbers need it,
+            such as PUG: SPAR's, whose script gives every model ImageNet's mean and deviation.
         context_length: Tokens that a caption may have, start and end included; None for those the
             model was trained on (77). A larger number stretches the positions after the first 20
             (Long-CLIP, Zhang et al. 2024, without its fine-tuning): captions of up to 20 tokens
             keep their embeddings, longer ones change. Train on long captions before you use it.
         image_size: Height and width of images in pixels; None for those the model was trained on.
             The positions of its patches are interpolated (bicubic), so fine-tune it before you use
-            it. EqSim trains at 288.
+            it.
 
     Attributes:
-        model: The open_clip module.
         tokenizer: Turns captions into ids and masks.
-        preprocessing: open_clip's settings: size, mean, std, interpolation, resize_mode.
         image_tower: A native ViT or timm's plain one (SigLIP); None for others.
         text_tower: open_clip's own text transformer; None for Hugging Face text towers and for
             towers that mask padding by ids (CoCa).
 
     Raises:
         UserError: There is no such model, tag or file; a built-in name comes without `pretrained`;
-            the weights do not fit; OpenAI's weights would run without QuickGELU, the activation
-            they were trained with; `preprocessing` has another field or an impossible value;
-            `context_length` is too small, or the text tower does not attend to the left only; or
-            `image_size` is not a multiple of the patch size, or the image tower is not open_clip's
-            own vision transformer.
+            the weights do not fit, or would run without the activation they were trained with; or
+            the model cannot take that `context_length` or `image_size`.
 
     Example:
         >>> backbone = OpenClip("ViT-S-32-alt", "random")
@@ -97,14 +96,13 @@ class OpenClip(Backbone):
         model: str,
         pretrained: str | None = None,
         precision: Literal["fp32", "bf16"] = "fp32",
-        preprocessing: dict[str, Any] | None = None,
+        preprocessing: Preprocessing | None = None,
         context_length: int | None = None,
         image_size: int | None = None,
     ) -> None:
         super().__init__()
-        self._dtype = check_precision(precision)
+        self._dtype = DTYPES[precision]
         self.random_weights = pretrained == RANDOM
-        _check_preprocessing(preprocessing or {})
         network, tokenizer, self._config, self.weights_file = load(
             model, pretrained, precision, context_length, image_size
         )
@@ -112,22 +110,16 @@ class OpenClip(Backbone):
         # What a user replaces counts before what the weights came with.
         self.preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
         self.tokenizer = Tokenizer(tokenizer)
-        try:
+        with loaded_whole(f"preprocess_cfg of {model}"):
             config = PreprocessCfg(**self.preprocessing)
             self.transform: Any = image_transform_v2(config, is_train=False)
             blank = self.transform(Image.new("RGB", (8, 8)))[None].to(self._dtype)
-        except Exception as error:  # of values that open_clip does not check, an AssertionError
-            raise not_loaded(f"preprocess_cfg of {model}", error) from error
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         # Sizes that no config states are measured on a blank image.
         self._image = ImageSide(self.model, self._dtype, blank)
         self._text = TextSide(self.model, self.tokenizer, self._dtype)
         self.image_tower, self.text_tower = self._image.tower, self._text.tower
-        self._set_sizes()
-        self.eval()
-
-    def _set_sizes(self) -> None:
         self.embed_dim = int(self._config["embed_dim"])
         self.image_width, self.image_tokens = self._image.width, self._image.count
         self.text_width, self.text_special = self._text.width, self._text.special
@@ -136,6 +128,7 @@ class OpenClip(Backbone):
         bias: Any = self.model.logit_bias
         if bias is not None:
             self.logit_bias = float(bias.detach())
+        self.eval()
 
     @cached_property
     @override
@@ -201,20 +194,3 @@ class OpenClip(Backbone):
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
         side = self._image if modality == "image" else self._text
         return side.fits(spec)
-
-
-def _check_preprocessing(fields: dict[str, Any]) -> None:
-    for field, value in fields.items():
-        if field in ("mean", "std"):
-            fits = isinstance(value, list | tuple) and len(value) == 3
-            fits = fits and all(isinstance(x, int | float) and x >= 0 for x in value)
-            fits = fits and (field == "mean" or all(x > 0 for x in value))
-        else:
-            fits = value in ALLOWED.get(field, ())
-        if not fits:
-            wanted = "mean and std of three numbers"
-            for name, known in ALLOWED.items():
-                wanted += f", {name} of {', '.join(known)}"
-            raise UserError(
-                f"expected in preprocessing {wanted}, got {field}: {value!r}: choose one of these"
-            )

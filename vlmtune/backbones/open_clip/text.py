@@ -19,7 +19,7 @@ from vlmtune.backbones.staging import (
     check_words,
     checked_length,
     embed_words,
-    encode_with_tower,
+    encode_words,
     last_real,
     masked,
     no_such_layer,
@@ -213,7 +213,7 @@ class TextSide:
     def encode(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         """Encodes captions, with the tower where there is one."""
         if self.tower is not None:
-            return encode_with_tower(self.tower, texts, spec)
+            return encode_words(self.tower, self.tower.words(texts), spec)
         ids, mask = self.tokenizer.checked(texts, sum(self.special))
         device = self.model.logit_scale.device
         ids, mask = ids.to(device), mask.to(device)

@@ -1,6 +1,6 @@
 """Puts weights of a file into an open_clip model, all of them and nothing else.
 
-In: a model of a named architecture, and a file. Out: the model with these weights, or an error.
+In: a model of a named architecture, and a file. Out: the model with these weights.
 Never: a tensor that is resized, filled with zeros or left out without a warning.
 """
 
@@ -42,7 +42,15 @@ def load_weights(network: nn.Module, file: Path, name: str, resized: bool = Fals
     if resized:
         # This is open_clip's own interpolation, which it applies to its tags.
         resize_pos_embed(state, network)  # type: ignore[arg-type]
-    _check(network, state, file, name)
+    if "logit_bias" in state and "logit_bias" not in network.state_dict():
+        # SigLIP weights under a CLIP name: a constant on all scores changes no ranking.
+        bias = float(state.pop("logit_bias"))
+        warnings.warn(
+            f"{file.name} has logit_bias {bias:.4g}, which {name} does not use: scores lack this "
+            "constant, their order stays",
+            stacklevel=2,
+        )
+    check_weights(network, state, file, name)
     network.load_state_dict(state)
 
 
@@ -89,34 +97,28 @@ def _named_as(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]
     return {k: v for k, v in state.items() if k in wanted or k not in NO_WEIGHTS}
 
 
-def _check(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) -> None:
+def check_weights(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) -> None:
+    """Raises a `UserError` unless a state dict has exactly the names and sizes of a network."""
     wanted = network.state_dict()
-    if "logit_bias" in state and "logit_bias" not in wanted:
-        # SigLIP weights under a CLIP name: a constant on all scores changes no ranking.
-        bias = float(state.pop("logit_bias"))
-        warnings.warn(
-            f"{file.name} has logit_bias {bias:.4g}, which {name} does not use: scores lack this "
-            "constant, their order stays",
-            stacklevel=2,
-        )
     others = [key for key in state if key not in wanted]
     wrong = [key for key in wanted if key not in state or state[key].shape != wanted[key].shape]
-    hint = next((text for part, text in HINTS.items() if part in "\n".join(others)), None)
+    if not (wrong or others):
+        return
+    # One wrong weight tells enough; a hint tells what the file is instead.
+    found = f"{len(others)} more, first {others[0]}" if others else ""
+    advice = "name the architecture of these weights, or save the file without other weights"
     if wrong:
-        # One wrong weight tells enough; a hint tells what the file is instead.
         first = wrong[0]
         there = f"size {_size(state[first])}" if first in state else "none"
-        raise UserError(
-            f"expected the weights of {name} in {file}, got {there} for {first}, whose size is "
-            f"{_size(wanted[first])} ({len(wrong)} of {len(wanted)} differ): "
-            f"{hint or 'name the architecture of these weights'}"
+        found = (
+            f"{there} for {first}, whose size is {_size(wanted[first])} "
+            f"({len(wrong)} of {len(wanted)} differ)"
         )
-    if others:
-        raise UserError(
-            f"expected only the weights of {name} in {file}, got {len(others)} more, first "
-            f"{others[0]} of size {_size(state[others[0]])}: "
-            f"{hint or 'name the architecture that has them, or save the file without them'}"
-        )
+    for part, hint in HINTS.items():
+        if part in "\n".join(others):
+            advice = hint
+            break
+    raise UserError(f"expected only the weights of {name} in {file}, got {found}: {advice}")
 
 
 def _size(tensor: Tensor) -> str:

@@ -60,6 +60,7 @@ class ChoiceItems(Items):
     groups: tuple[str, ...]  # the distinct groups
     members: Int[Tensor, "n"]  # number of the group of each item
     identical: int  # how many items have a false candidate that repeats a true one
+    kept: tuple[ChoiceItem, ...]  # the items as the convention counts them
 
     @property
     @override
@@ -70,14 +71,7 @@ class ChoiceItems(Items):
     @property
     @override
     def evaluated(self) -> tuple[ComparedItem, ...]:
-        assert self.pairs is not None
-        images, texts = self.pairs.T.tolist()
-        comparisons = []
-        for row, true in zip(self.positions.tolist(), self.true_counts.tolist(), strict=True):
-            image = self.images[images[row[0]]]
-            captions = tuple(self.texts[texts[position]] for position in row if position >= 0)
-            comparisons.append(ComparedItem((image,), captions[:true], captions[true:]))
-        return tuple(comparisons)
+        return tuple(item.comparison for item in self.kept)
 
     @property
     def sizes(self) -> Int[Tensor, "n"]:
@@ -88,17 +82,6 @@ class ChoiceItems(Items):
         """Number of items of each group."""
         counts = torch.bincount(self.members, minlength=len(self.groups)).tolist()
         return dict(zip(self.groups, counts, strict=True))
-
-    def rows_of(self, counted: Bool[Tensor, "n"]) -> dict[str, Int[Tensor, "k"]]:
-        """The items of each group that count, without groups of none."""
-        order = torch.argsort(self.members, stable=True)
-        sizes = list(self.group_sizes().values())
-        kept_rows = {}
-        for group, rows in zip(self.groups, order.split(sizes), strict=True):
-            kept = rows[counted[rows]]
-            if len(kept):
-                kept_rows[group] = kept
-        return kept_rows
 
     def chance(self) -> Float[Tensor, "n"]:
         """The probability that random scores put all true candidates first."""
@@ -198,6 +181,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             groups=groups,
             members=members,
             identical=identical,
+            kept=tuple(checked),
         )
         if self.primary == self.keys[1] and not self._macro_groups(arrays):
             raise UserError(
@@ -308,15 +292,19 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             expected = macro_mean(chance, macro, clusters).value
             metrics[macro_key] = macro_mean(credit, macro, clusters, expected)
         listed = self.reference_groups(items.group_sizes())
-        rows_of = items.rows_of(counted)
+        sizes = list(items.group_sizes().values())
+        # The items of each group, side by side.
+        parts = torch.argsort(items.members, stable=True).split(sizes)
+        rows_of = {
+            group: rows[counted[rows]] for group, rows in zip(items.groups, parts, strict=True)
+        }
         # A group may have the name of a union; the group's own number stays then.
         named = {**self.unions(items.groups), **_each(items.groups)}
         for name, groups in named.items():
             rows = [rows_of[group] for group in groups if group in rows_of and group in listed]
-            if not rows:
-                continue
-            for metric, value in of(torch.cat(rows)).items():
-                metrics[f"{metric}/{name}"] = value
+            if sum(map(len, rows)):
+                for metric, value in of(torch.cat(rows)).items():
+                    metrics[f"{metric}/{name}"] = value
         return metrics
 
     def _ranks(self, chosen: Float[Tensor, "n m"], ties: Ties) -> dict[str, MetricValue]:
@@ -353,24 +341,15 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         return set(self.reference_groups(items.group_sizes())) & set(items.groups)
 
     def _example(self, values: Float[Tensor, "m"], item: int, correct: bool) -> Example:
-        items = self.items
-        true = int(self.items.true_counts[item])
-        weakest = int(values[:true].argmin())
-        rival = true + int(values[true:].argmax())
+        shown = self.items.kept[item]
+        weakest = int(values[: shown.true].argmin())
+        rival = shown.true + int(values[shown.true :].argmax())
         if correct:
             first, second, verdict = weakest, rival, "not"
         else:
             first, second, verdict = rival, weakest, "true"
-        assert items.pairs is not None
-        image = items.pairs[items.positions[item, 0], 0]
-        column, other = items.pairs[items.positions[item, [first, second]], 1].tolist()
-        return Example(
-            query=f"{items.texts[column]} ({verdict}: {items.texts[other]})",
-            images=(items.images[int(image)],),
-            scores=(float(values[first]),),
-            true=(correct,),
-            correct=correct,
-        )
+        query = f"{shown.candidates[first]} ({verdict}: {shown.candidates[second]})"
+        return Example(query, (shown.image,), (float(values[first]),), (correct,), correct)
 
 
 def united(groups: Sequence[str], stems: Sequence[str], border: str) -> dict[str, list[str]]:

@@ -7,10 +7,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import Field
 from torch import Tensor
 from typing_extensions import override
 
@@ -98,7 +99,7 @@ class Ranking(Benchmark[RankingItems]):
 
     primary_metric: ClassVar[str] = f"{TO_IMAGE}_recall@1"
 
-    folds: int | None = field(default=None, kw_only=True)
+    folds: Annotated[int, Field(ge=2)] | None = field(default=None, kw_only=True)
 
     @abstractmethod
     def read(self) -> Sequence[CaptionedImage]:

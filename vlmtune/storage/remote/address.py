@@ -52,12 +52,8 @@ class Address:
     `$NAME` and `${NAME}` stand for environment variables. They are read when they are needed, so a
     config, a checkpoint and a report hold the name alone.
 
-    Attributes:
-        given: The URL, as a config has it.
-
-    Raises:
-        UserError: The URL itself holds a password, a query string or parameters, or it is a chain
-            of fsspec ("simplecache::https://...").
+    The URL itself, `given`, may hold neither a password nor a query string nor parameters, and it
+    may be no chain of fsspec ("simplecache::https://...").
 
     Example:
         >>> address = Address("https://reader:$PASSWORD@host/shards/")
@@ -106,14 +102,8 @@ class Address:
         """The complete URL, for the storage alone. It may hold secrets."""
         return _VARIABLE.sub(lambda x: self._values[x[1] or x[2]], self.given)
 
-    def shown(self, name: str) -> str:
-        """Returns the address of a file of the folder as messages show it."""
-        return f"{self}/{name}"
-
     def clean(self, text: str) -> str:
-        r"""Returns a message of another library in one line and without secrets.
-
-        URLs lose user, password and query string; values of the variables become their names.
+        r"""Returns a message of another library in one line, shortened and without secrets.
 
         Example:
             >>> Address("https://host/a").clean("GET 'https://u:p@host/a?key=1'\n failed")

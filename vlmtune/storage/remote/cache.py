@@ -12,6 +12,7 @@ when a process ends, whatever ended it. The time of a file's last access is that
 
 import contextlib
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -19,7 +20,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -29,6 +29,9 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import beside, remove_leftovers
 from vlmtune.storage.remote.download import DownloadError
 
+fcntl: Any = None
+with contextlib.suppress(ImportError):  # Windows has none
+    fcntl = importlib.import_module("fcntl")
 KEY = "[0-9a-f]{64}"
 """Names of files in the cache; others in the folder are never touched."""
 log = logging.getLogger("vlmtune")
@@ -72,73 +75,69 @@ class FileCache:
             key: The file's name in the cache; equal keys are equal files.
             size: Its bytes.
             download: Writes the checked file to a path, or raises.
-            wait: Whether the caller needs it now. If so, the call waits while somebody else
-                downloads the file, and the cache may exceed its limit.
+            wait: Whether the caller needs it now. If so, the call waits while another process
+                downloads the file, and the cache may exceed its limit. If not, the result is None
+                if another process downloads the file, or if it does not fit beside files in use.
             sha256: The sha256 of its content; None if it is not known.
 
         Returns:
-            The file, which is in use until it is closed. With `wait` False: None if somebody else
-            downloads it, or if it does not fit beside the files in use.
-
-        Raises:
-            UserError: The folder cannot be written or locked.
+            The file, which is in use until it is closed.
         """
-        file = self._stored(key, size, partial(self._is_checked, key, sha256))
-        if file is not None:
-            return file
-        started = time.time_ns()
-        with self._reported(), contextlib.suppress(Timeout), self._locked(key, wait):
-            # Another process may have downloaded it meanwhile.
-            file = self._stored(key, size, partial(self._is_whole, key, sha256))
+        with self._reported():
+            file = self._stored(key, size, sha256)
             if file is not None:
                 return file
-            failure = self.folder / f"{key}.failed"
-            # Those that waited for a download share its failure: otherwise they would fail in turn.
-            # A failure of the future was written before the clock was set back.
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                when, reason = failure.read_text(encoding="utf-8").split(" ", 1)
-                if started <= int(when) <= time.time_ns():
-                    raise DownloadError(reason)
-            try:
-                file = self._download(key, size, download, wait)
-            except DownloadError as error:
-                failure.write_text(f"{time.time_ns()} {error}", encoding="utf-8")
-                raise
-            failure.unlink(missing_ok=True)
-            return file
+            started = time.time_ns()
+            with contextlib.suppress(Timeout), self._locked(key, wait):
+                # Another process may have downloaded it meanwhile.
+                file = self._stored(key, size, sha256, check=True)
+                if file is None:
+                    self._share_failure(key, started)
+                    file = self._download(key, size, download, wait)
+                return file
         return None
 
-    def _stored(self, key: str, size: int, accepts: Callable[[BinaryIO], bool]) -> BinaryIO | None:
-        """Opens a file if it is there and accepted; None if not."""
-        path = self.folder / key
-        with self._reported():
-            try:
-                file = path.open("rb")
-            except FileNotFoundError:
-                return None
-            _hold(file)
-            status = os.fstat(file.fileno())
-            # It may have been removed before it was locked, or something else has changed it.
-            if status.st_nlink == 0 or status.st_size != size or not accepts(file):
-                file.close()
-                return None
-            with contextlib.suppress(PermissionError):  # another user's file
-                os.utime(file.fileno(), ns=(time.time_ns(), status.st_mtime_ns))
-            return file
+    def _share_failure(self, key: str, started: int) -> None:
+        """Fails as the download that the caller waited for: else all that wait fail in turn."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            when, reason = self._failure(key).read_text(encoding="utf-8").split(" ", 1)
+            # A failure of the future was written before the clock was set back.
+            if started <= int(when) <= time.time_ns():
+                raise DownloadError(reason)
 
-    def _is_checked(self, key: str, sha256: str | None, file: BinaryIO) -> bool:
-        """Whether a file is the one that was checked last under this key, or cannot be checked."""
+    def _failure(self, key: str) -> Path:
+        return self.folder / f"{key}.failed"
+
+    def _stored(
+        self, key: str, size: int, sha256: str | None, check: bool = False
+    ) -> BinaryIO | None:
+        """Opens a file if it is there as it was checked last; with `check` it is checked again."""
+        path = self.folder / key
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return None
+        _hold(file)
+        status = os.fstat(file.fileno())
+        # It may have been removed before it was locked, or something else has changed it.
+        sound = status.st_nlink > 0 and status.st_size == size
+        if not sound or not self._is_whole(key, sha256, file, check):
+            file.close()
+            return None
+        with contextlib.suppress(PermissionError):  # another user's file
+            os.utime(file.fileno(), ns=(time.time_ns(), status.st_mtime_ns))
+        return file
+
+    def _is_whole(self, key: str, sha256: str | None, file: BinaryIO, check: bool) -> bool:
+        """Whether a file is the one that was checked last; with `check`, or has its sha256."""
         if sha256 is None:
             return True
         with contextlib.suppress(OSError, ValueError):
             note = (self.folder / f"{key}.checked").read_text(encoding="utf-8")
-            return json.loads(note) == _identity(file)
-        return False
-
-    def _is_whole(self, key: str, sha256: str | None, file: BinaryIO) -> bool:
-        """Whether a file has its sha256, which is computed unless it was checked."""
-        if self._is_checked(key, sha256, file):
-            return True
+            if note == _identity(file):
+                return True
+        if not check:
+            return False
         if hashlib.file_digest(cast(Any, file), "sha256").hexdigest() != sha256:
             log.warning(
                 "%s was changed after its download: it is downloaded again", self.folder / key
@@ -149,15 +148,14 @@ class FileCache:
         return True
 
     def _note_checked(self, key: str, file: BinaryIO) -> None:
-        note = self.folder / f"{key}.checked"
-        note.write_text(json.dumps(_identity(file)), encoding="utf-8")
+        (self.folder / f"{key}.checked").write_text(_identity(file), encoding="utf-8")
 
     def renew(self, key: str, download: Callable[[Path], None]) -> Path:
         """Downloads a file that no check describes, such as a manifest, at each call.
 
         It does not count towards the limit. If `download` raises, the earlier file stays.
         """
-        path = self._unchecked(key)
+        path = self.renewed(key)
         part = beside(path, "part")
         with self._reported():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,18 +164,14 @@ class FileCache:
             part.replace(path)
             return path
 
-    def renewed(self, key: str) -> Path | None:
-        """Returns the file of the last call of `renew` that succeeded."""
-        path = self._unchecked(key)
-        return path if path.is_file() else None
+    def renewed(self, key: str) -> Path:
+        """Returns where the file of the last call of `renew` that succeeded lies, if one did."""
+        return self.folder / "copies" / f"{key}.json"
 
     def has_room(self, size: int) -> bool:
         """Tells whether `size` bytes fit beside the files that are in use."""
         with self._reported(), self._locked(""):
             return self._fits(size)
-
-    def _unchecked(self, key: str) -> Path:
-        return self.folder / "copies" / f"{key}.json"
 
     def _fits(self, size: int) -> bool:
         reserved = self._reserved()
@@ -202,7 +196,11 @@ class FileCache:
             _hold(file)  # it is in use before others can see it
             part.replace(self.folder / key)
             self._note_checked(key, file)
+            self._failure(key).unlink(missing_ok=True)
             return file
+        except DownloadError as error:
+            self._failure(key).write_text(f"{time.time_ns()} {error}", encoding="utf-8")
+            raise
         finally:
             part.unlink(missing_ok=True)
 
@@ -269,27 +267,20 @@ class FileCache:
             ) from error
 
 
-def _identity(file: BinaryIO) -> list[int]:
-    """What changes when a file is written again or copied."""
+def _identity(file: BinaryIO) -> str:
+    """Another text when a file is written again or copied."""
     status = os.fstat(file.fileno())
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
+    return json.dumps([status.st_size, status.st_mtime_ns, status.st_ino])
 
 
 def _hold(file: BinaryIO) -> None:
     """Marks an open file as in use, until it is closed."""
-    fcntl = _locks()
-    fcntl.flock(file, fcntl.LOCK_SH)
-
-
-def _locks() -> Any:
-    try:
-        import fcntl
-    except ImportError:
+    if fcntl is None:
         raise UserError(
             "expected Linux or macOS for files of remote storage, got a system without flock: "
             "copy the files to this machine"
-        ) from None
-    return fcntl
+        )
+    fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def _free(path: Path, remove: bool = False) -> bool:
@@ -301,7 +292,6 @@ def _free(path: Path, remove: bool = False) -> bool:
     except PermissionError:  # another user's file
         return False
     try:
-        fcntl = _locks()
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if remove:
             path.unlink(missing_ok=True)

@@ -88,22 +88,14 @@ def download(
 ) -> None:
     """Downloads a file of a remote folder to the path `part`.
 
-    Args:
-        address: The remote folder.
-        name: The file's name in it.
-        part: Where to write it; it is replaced whole.
-        size: Bytes that it has; None for unknown.
-        check: Raises a `DownloadError` if the file is not what it should be.
-        patience: When to give up.
-
-    Raises:
-        DownloadError: All tries failed, or no try can succeed (a `RefusedError`).
-        UserError: A package is missing, or the disk refuses the file.
+    `check` raises a `DownloadError` if the file is not what it should be; a `size` of None is
+    unknown. It fails with a `DownloadError`, a `RefusedError` if no try can succeed, or a
+    `UserError` if a package is missing or the disk refuses the file.
     """
     reason, least = "", 0.0
     for failed in range(patience.tries):
         if failed:
-            log.info("%s: %s; trying again", address.shown(name), reason)
+            log.info("%s/%s: %s; trying again", address, name, reason)
             time.sleep(patience.pause(failed, least))
         # A try that was given up may still write, so each has its own file.
         file = part.with_name(f"{part.name}.{failed}")
@@ -202,18 +194,13 @@ def check_content(file: Path, size: int, sha256: str | None) -> None:
 
 
 def file_system(address: Address, timeout: float) -> tuple[Any, str]:
-    """Returns the file system of fsspec for a folder, and the folder's path in it.
-
-    Raises:
-        UserError: Its package is not installed, or fsspec does not know the scheme.
-    """
+    """Returns the file system of fsspec for a folder, and the folder's path in it."""
     key = os.getpid(), address.url, timeout
     if key not in _FILE_SYSTEMS:
         try:
             system, folder = url_to_fs(address.url, **_options(address.scheme, timeout))
         except ImportError:
             package = known_implementations[address.scheme]["class"].partition(".")[0]
-            package = "aiohttp" if package == "fsspec" else package
             raise UserError(
                 f"expected the package {package}, which reads {address.scheme}:// addresses, got "
                 f"none: pip install {package}"
@@ -245,9 +232,8 @@ def _options(scheme: str, timeout: float) -> dict[str, Any]:
 
 
 def _is_permanent(error: Exception) -> bool:
-    if isinstance(error, FileNotFoundError | PermissionError):
-        return True
-    if type(error).__name__ in _NO_CREDENTIALS:  # of botocore and google.auth
+    unknown = type(error).__name__ in _NO_CREDENTIALS  # of botocore and google.auth
+    if unknown or isinstance(error, FileNotFoundError | PermissionError):
         return True
     status = getattr(error, "status", None)
     return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY

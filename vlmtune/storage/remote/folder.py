@@ -40,13 +40,10 @@ class RemoteFolder:
     """Reads the files of a folder in remote storage.
 
     Args:
-        url: The folder, such as `s3://bucket/shards`. `$NAME` stands for an environment variable.
+        url: The folder, such as `s3://bucket/shards`; see `Address`.
         cache: Folder of the local copies; None for `~/.cache/vlmtune/shards`.
         cache_bytes: Bytes that they may take.
         patience: When a download is given up.
-
-    Raises:
-        UserError: The URL holds a password or a query string.
     """
 
     def __init__(
@@ -59,7 +56,7 @@ class RemoteFolder:
         self.address = Address(url)
         self.cache = FileCache(Path(cache or CACHE).expanduser(), cache_bytes)
         self.patience = patience or Patience()
-        self._ahead = _Ahead()
+        self._read_ahead = _Ahead()
         self._failed: dict[str, tuple[float, str]] = {}
 
     def __str__(self) -> str:
@@ -69,11 +66,7 @@ class RemoteFolder:
         """Returns the local copy of a small JSON file without a checksum, such as a manifest.
 
         It is downloaded at each call. If the storage fails, the copy of an earlier call serves.
-
-        Raises:
-            UserError: It is not there or refused, or cannot be downloaded and there is no copy.
         """
-        shown = self.address.shown(name)
         key = self._digest(name)
 
         def fetch(part: Path) -> None:
@@ -83,26 +76,16 @@ class RemoteFolder:
             return self.cache.renew(key, fetch)
         except DownloadError as error:
             path = self.cache.renewed(key)
-            if path is None or isinstance(error, RefusedError):
+            if isinstance(error, RefusedError) or not path.is_file():
                 raise UserError(
-                    f"expected {name} in {self}, got none: it {error}; correct the address, or "
+                    f"expected {name} in {self}, got none: it {error}; name another address, or "
                     "try again when the storage answers"
                 ) from None
-            log.warning("%s %s; reading the copy of an earlier run", shown, error)
+            log.warning("%s/%s %s; reading the copy of an earlier run", self, name, error)
             return path
 
     def file(self, name: str, size: int, sha256: str, checked: bool = True) -> "RemoteFile":
-        """Returns a file of the folder.
-
-        Args:
-            name: Its name.
-            size: Its bytes.
-            sha256: The sha256 of its content, or a digest that changes with it.
-            checked: Whether it is that of the content. If not, only the size is checked.
-
-        Raises:
-            UserError: The sha256 is none.
-        """
+        """Returns a file of the folder; unless `checked`, its sha256 is only of its description."""
         if not re.fullmatch(KEY, sha256):
             raise UserError(
                 f"expected the sha256 of {name} in the manifest of {self}, got {sha256[:80]!r}: "
@@ -113,6 +96,12 @@ class RemoteFolder:
         key = self._digest(f"{name} {size} {sha256}")
         return RemoteFile(self, name, size, key, None)
 
+    @property
+    def _ahead(self) -> "_Ahead":
+        if self._read_ahead.process != os.getpid():  # its thread stayed in the forked process
+            self._read_ahead = _Ahead()
+        return self._read_ahead
+
     def _digest(self, what: str) -> str:
         """Identifies something of this folder: another user or query may get another content."""
         return hashlib.sha256(f"{self.address.given}/{what}".encode()).hexdigest()
@@ -121,10 +110,6 @@ class RemoteFolder:
         """Opens a file, after downloading it if the cache lacks it, or has it changed.
 
         It is in use, and stays in the cache, until it is closed.
-
-        Raises:
-            DownloadError: It cannot be downloaded.
-            UserError: A package or an environment variable is missing, or the cache is unusable.
         """
         opened = self._ahead.take(file.key) or self._open(file, wait=False)
         if opened is None:
@@ -176,7 +161,7 @@ class RemoteFile:
     sha256: str | None
 
     def __str__(self) -> str:
-        return self.folder.address.shown(self.name)
+        return f"{self.folder}/{self.name}"
 
     @property
     def local(self) -> Path:
@@ -190,8 +175,7 @@ class RemoteFile:
 
     def open(self, mode: str = "rb", buffering: int = -1) -> BinaryIO:
         """Opens the local copy for reading, as `Path.open` does. See `RemoteFolder.open`."""
-        if mode != "rb":
-            raise ValueError(f"a remote file opens with mode 'rb', not {mode!r}")
+        assert mode == "rb", "a remote file is read alone"
         return self.folder.open(self)
 
 
@@ -199,20 +183,15 @@ class _Ahead:
     """Files that are opened before they are needed, by a thread that ends when it has them."""
 
     def __init__(self) -> None:
-        self._reset()
-
-    def __reduce__(self) -> tuple[type["_Ahead"], tuple[()]]:
-        return _Ahead, ()  # another process has its own thread and files
-
-    def _reset(self) -> None:
-        self._process, self._lock = os.getpid(), threading.Lock()
+        self.process, self._lock = os.getpid(), threading.Lock()
         self._thread: threading.Thread | None = None
         self._next: list[RemoteFile] = []
         self._opened: dict[str, BinaryIO] = {}
 
+    def __reduce__(self) -> tuple[type["_Ahead"], tuple[()]]:
+        return _Ahead, ()  # another process has its own thread and files
+
     def expect(self, folder: RemoteFolder, files: Sequence["RemoteFile"]) -> None:
-        if self._process != os.getpid():  # the thread stayed in the process that was forked
-            self._reset()
         with self._lock:
             wanted = {file.key for file in files}
             for key in self._opened.keys() - wanted:
@@ -223,13 +202,10 @@ class _Ahead:
                 self._thread.start()
 
     def wait(self) -> None:
-        thread = self._thread
-        if thread is not None and self._process == os.getpid():
-            thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
     def take(self, key: str) -> BinaryIO | None:
-        if self._process != os.getpid():
-            self._reset()
         with self._lock:
             self._next = [file for file in self._next if file.key != key]
             return self._opened.pop(key, None)

@@ -44,10 +44,7 @@ _CHECKED_AT = 48  # pixels a side at which a scene is checked for hidden objects
 def complete(family: SceneFamily, key: str, min_exposed: float = MIN_EXPOSED) -> list[SceneRequest]:
     """Returns a family's requests with everything that they leave out, which is the same in all.
 
-    Args:
-        family: The requests.
-        key: Seed of what is sampled.
-        min_exposed: Least fraction of an object that must not be hidden by others, 0 to 1.
+    `key` seeds what is sampled; `min_exposed` of each object must not be hidden by others.
 
     Raises:
         UserError: Objects overlap, hide each other or are out of view, or a relation does not fit.

@@ -11,9 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from data_builders.worlds.scenes.requests.fields import SceneRequest, parse, refusal
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from data_builders.worlds.scenes.requests.fields import SceneRequest, parse, refusal, validated
 from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, regular
 
@@ -79,70 +81,44 @@ def families(requests: Sequence[Any], limit: int | None = LIMIT) -> list[SceneFa
 
     Raises:
         UserError: A request is wrong, or there are more images than `limit`.
-
-    Example:
-        >>> sweep = {"floor": ["sand", "wood"], "objects[0].color": ["red", "blue", "gray"]}
-        >>> [family] = families([{"objects": [{}], "sweep": sweep, "count": 2}])
-        >>> family.images, family.values[1]
-        (12, {'floor': 'sand', 'objects[0].color': 'blue'})
     """
     if not requests:
         raise UserError("expected scene requests, got none: give one or more")
-    parts = [_Parts.of(content, f"scenes[{k}]") for k, content in enumerate(requests)]
-    images = sum(part.images for part in parts)
+    paths = [f"scenes[{k}]" for k in range(len(requests))]
+    swept = [
+        validated(_Swept, content, path) for content, path in zip(requests, paths, strict=True)
+    ]
+    images = sum(request.images for request in swept)
     if limit is not None and images > limit:
-        most = max(parts, key=lambda part: part.images)
+        path, most = max(zip(paths, swept, strict=True), key=lambda pair: pair[1].images)
         got = f"{images:,}, {most.images:,} of them of this request"
         advice = "sweep fewer values or raise `limit`"
-        raise refusal(most.path, f"at most {limit:,} images in all", got, advice)
-    return [part.family() for part in parts]
+        raise refusal(path, f"at most {limit:,} images in all", got, advice)
+    return [request.family(path) for request, path in zip(swept, paths, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """A request without its keys `sweep` and `count`, and those."""
+class _Swept(BaseModel):
+    """A request with its keys `sweep` and `count`; all other keys are extra here."""
 
-    path: str
-    plain: dict[str, Any]
-    sweep: dict[str, list[Any]]
-    count: int
+    model_config = ConfigDict(extra="allow", strict=True)
 
-    @classmethod
-    def of(cls, content: Any, path: str) -> "_Parts":
-        if not isinstance(content, Mapping):
-            raise refusal(path, "an object {...}", repr(content), "correct it")
-        plain = {key: value for key, value in content.items() if key not in ("sweep", "count")}
-        count = content.get("count", 1)
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            expected = "a whole number of at least 1"
-            raise refusal(f"{path}.count", expected, repr(count), "correct it")
-        return cls(path, plain, _sweep(content.get("sweep", {}), f"{path}.sweep"), count)
+    count: PositiveInt = 1
+    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
 
     @property
     def images(self) -> int:
-        return self.count * math.prod(len(values) for values in self.sweep.values())
+        return self.count * math.prod(map(len, self.sweep.values()))
 
-    def family(self) -> SceneFamily:
+    def family(self, path: str) -> SceneFamily:
         names, combinations = list(self.sweep), itertools.product(*self.sweep.values())
         values = [dict(zip(names, row, strict=True)) for row in combinations]
         requests = []
         for row in values:
-            content = copy.deepcopy(self.plain)
+            content = copy.deepcopy(self.model_extra)
             for name, value in row.items():
-                _set(content, name, value, f"{self.path}.sweep")
-            requests.append(parse(content, self.path, lambda field: _swept(field, self.sweep)))
-        return SceneFamily(self.path, tuple(requests), tuple(values), self.count)
-
-
-def _sweep(sweep: Any, path: str) -> dict[str, list[Any]]:
-    if not isinstance(sweep, Mapping):
-        example = '{"floor": ["sand", "wood"]}'
-        raise refusal(path, f"an object such as {example}", repr(sweep), "correct it")
-    for name, values in sweep.items():
-        if not isinstance(values, list) or not values:
-            expected = "a list of one or more values"
-            raise refusal(f"{path}['{name}']", expected, repr(values), "list what to render")
-    return dict(sweep)
+                _set(content, name, value, f"{path}.sweep")
+            requests.append(parse(content, path, lambda field: _swept(field, self.sweep)))
+        return SceneFamily(path, tuple(requests), tuple(values), self.count)
 
 
 def _swept(field: str, sweep: Mapping[str, Any]) -> str:
@@ -170,7 +146,7 @@ def _set(content: Any, name: str, value: Any, path: str) -> None:
             content = content[step]
         else:
             expected = "the path of a field of this request, such as objects[0].color"
-            raise refusal(path, expected, repr(name), "add the object, or correct the path")
+            raise refusal(path, expected, repr(name), "add the object, or write another path")
     if not isinstance(content, dict) or last in content:
         raise refusal(path, "fields that the request does not set besides", repr(name),
                       "leave it out of one of the two")  # fmt: skip

@@ -9,13 +9,12 @@ import pytest
 
 from data_builders.phrases import INVERSE
 from data_builders.worlds.scenes.ar4t_paper import PaperPairs, PaperSingles
-from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs, AR4TSingles, singles_beside
+from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs, AR4TSingles
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.compositions import RECTANGLES, unseen_compositions
 from data_builders.worlds.scenes.render import render
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, camera, half_height
-from data_builders.worlds.scenes.series import Canvas
 from data_builders.worlds.scenes.statements import Noun, relation_holds
 
 UNSEEN = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
@@ -176,15 +175,6 @@ def test_scenes_of_one_object_take_turns():
     assert stated == dict.fromkeys(words, 2)
 
 
-def test_how_many_scenes_of_one_object():
-    # 1,000 scenes with a relation, 1,000 with one of 14 values of attributes.
-    assert singles_beside(1000, ONE) == (300, 71)
-    assert singles_beside(0, ONE) == (0, 0)
-    assert singles_beside(1000, ONE, 5) == (300, 357)
-    one = {"materials": ("metal",), "sizes": ("large",), "textures": ("plain",)}
-    assert singles_beside(1000, WorldSpec(max_objects=1, colors=("red",), **one)) == (300, 0)
-
-
 # Table 7 of PUG's appendix B.5.
 TABLE_7 = {
     "above": {"below", "beneath", "under"},
@@ -277,11 +267,3 @@ def test_unary_relations_of_the_paper_take_turns():
         assert not captions.alternative
         relations[captions.relation, scene.objects[0].shape] += 1
     assert relations == dict.fromkeys(itertools.product(("at", "in", "inside"), SHAPES), 2)
-
-
-def test_the_same_items_again():
-    for series in (AR4TPairs(SPEC, 5), PaperPairs(SPEC, 5), AR4TSingles(ONE, 5, 4)):
-        assert [item(series, k) for k in range(16)] == [item(series, k) for k in range(16)]
-        whole, half = series.render(0, 16, Canvas(32, 1)), series.render(8, 8, Canvas(32, 1))
-        assert whole[0][8:] == half[0]
-        assert whole[1].images[8:].equal(half[1].images)

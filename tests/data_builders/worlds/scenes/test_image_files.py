@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,8 @@ def render_in(folder: Path, size: int, processes: int = 1):
     pairs = ExchangedPairs(WorldSpec(min_objects=2, max_objects=2), 3)
     some = image_files.Split(pairs, image_files.numbered("ar4t_x", 6))
     splits = {"train": image_files.Split(SERIES, image_files.numbered("train", 7)), "ar4t_x": some}
-    some = image_files.chunks(splits, CANVAS, folder, size)
-    images = image_files.render_chunks(some, processes, lambda: counted.append(1))
+    tick = partial(counted.append, 1)
+    images = image_files.render_files(splits, CANVAS, folder, processes, tick, size)
     assert sum(counted) == 13
     files = {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*.png")}
     assert len(files) == 13

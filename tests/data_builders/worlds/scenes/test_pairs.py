@@ -19,9 +19,7 @@ from data_builders.worlds.scenes.pairs import (
 )
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import COLORS, SHAPES, overlap
-from data_builders.worlds.scenes.series import Canvas
 from data_builders.worlds.scenes.statements import exists
-from tests.refusals import refused
 
 UNSEEN = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
 SPEC = WorldSpec(min_objects=2, max_objects=4, stack_probability=0.5)
@@ -103,11 +101,6 @@ def test_exchanged_positions_reverse_a_relation():
             assert getattr(c, kind) == getattr(b, kind) != getattr(a, kind) == getattr(d, kind)
         assert UNSEEN.isdisjoint(map(composition, (a, b, c, d)))
     assert kinds == {"color", "material", "size", "texture"}
-
-
-def test_half_an_item_is_not_rendered():
-    with refused("expected even numbers"):
-        ExchangedPairs(SPEC, 0).render(1, 2, Canvas(16, 1))
 
 
 def test_only_one_object_moves_to_the_other_side():
@@ -201,11 +194,3 @@ def test_a_forbidden_composition_does_not_occur(cls):
     ):
         for _, pair in items(cls(spec, 5)):
             assert forbidden.isdisjoint(composition(o) for s in pair for o in s.objects)
-
-
-@pytest.mark.parametrize(
-    "cls", [MovedPairs, CountedPairs, ChangedPairs, ActedPairs, StepPairs, EditedPairs]
-)
-def test_the_same_item_again(cls):
-    first, second = (list(items(cls(SPEC, 5), 4)) for _ in range(2))
-    assert first == second

@@ -21,7 +21,6 @@ from data_builders.worlds.scenes.scene import (
     half_height,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
-from tests.refusals import refused
 
 MEASURES = ("images", "visible", "unoccluded", "boxes", "pixel_coords")
 
@@ -139,17 +138,6 @@ def test_scenes_do_not_depend_on_their_batch() -> None:
             assert torch.equal(getattr(part, name), getattr(whole, name)[start:stop, :count])
 
 
-def test_series_do_not_depend_on_start_and_count() -> None:
-    spec = WorldSpec(min_objects=3, max_objects=5, stack_probability=0.3)
-    series, canvas = SceneSeries(spec, 3), Canvas(32)
-    scenes, whole = series.render(0, 24, canvas)
-    for start, count in ((0, 5), (5, 1), (6, 18)):
-        sampled, part = series.render(start, count, canvas)
-        assert sampled == scenes[start : start + count]
-        for name in MEASURES:
-            assert torch.equal(getattr(part, name), getattr(whole, name)[start : start + count])
-
-
 def test_series_show_every_object() -> None:
     spec = WorldSpec(min_objects=4, max_objects=6, min_visible=0.008)
     scenes, rendered = SceneSeries(spec, 1).render(0, 16, Canvas(64))
@@ -158,8 +146,3 @@ def test_series_show_every_object() -> None:
         assert (row[len(scene.objects) :] == 0.0).all()
     assert rendered.visible.shape == (16, 6)
     assert rendered.images.shape == (16, 64, 64, 3)
-
-
-def test_errors_say_what_to_do() -> None:
-    with refused("size, samples: expected 8 to 1024"):
-        render([Scene((_object("cube"),))], 4)

@@ -57,10 +57,7 @@ def test_the_captions_of_a_cola_group_exchange_the_colors():
         assert sorted(words[0]) == sorted(words[1])
 
 
-def test_wrong_arguments_are_refused():
-    wrong: Any = "pairs"
-    with refused("expected a kind of .*'pairs'"):
-        RenderedScenes(8, wrong)
+def test_colours_without_a_swap_are_refused():
     # Of what is left only gray has two shapes.
     three: Any = {"colors": ["red", "blue", "gray"], "shapes": ["cube", "sphere", "cone"]}
     with refused("expected two colours and two shapes"):

@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.image_files import chunks, render_chunks
+from data_builders.worlds.scenes.image_files import render_files
 from data_builders.worlds.scenes.world import ScenesBuilder
 from tests.data_builders.conftest import SMALL, load, rendered, rows_of, unseen_of
 from tests.data_builders.worlds.scenes.truth import holds
@@ -33,8 +33,9 @@ def scenes(tmp_path_factory, foiled):
     """CLEVR's scenes of the training images, and of AR4T's images of one object, by file name."""
     builder = ScenesBuilder(**OPTIONS)
     split = {"ar4t_single": builder._splits()["ar4t_single"]}
-    work = chunks(split, builder.canvas, tmp_path_factory.mktemp("singles"))
-    singles = clevr.scenes("single", render_chunks(work, 1, lambda: None)["ar4t_single"])
+    folder = tmp_path_factory.mktemp("singles")
+    images = render_files(split, builder.canvas, folder, 1, lambda: None)
+    singles = clevr.scenes("single", images["ar4t_single"])
     listed = [*load(foiled / "clevr/scenes_train.json")["scenes"], *singles["scenes"]]
     return {scene["image_filename"]: scene for scene in listed}
 

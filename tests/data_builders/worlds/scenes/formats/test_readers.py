@@ -42,6 +42,7 @@ READERS = [
     (PugImageNet, ["images/pug_imagenet"], {"factors": list(FACTORS)}, "accuracy", None),
     (PugSpar, SPAR, {"setups": list(SETUPS)}, "accuracy", None),
     (PugSparRetrieval, SPAR, {"setups": ["scene"]}, "accuracy", None),
+    (PugSparRetrieval, SPAR, {"setups": list(SETUPS)}, "accuracy", None),
     (Retrieval, KARPATHY, {}, "text_to_image_recall@5", None),
     (SugarCrepe, ["sugar_crepe", "images/suite"], {}, "accuracy", 7 * COUNT),
     (Valse, ["valse", "images/suite"], {}, "acc_r/average", None),
