@@ -28,8 +28,6 @@ def test_reads_times_and_words_captions(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        [],
-        {"v": 3},
         {"v": [3]},
         {"v": [row_of(timestamp=None)]},
         {"v": [row_of(timestamp=True)]},

@@ -5,7 +5,6 @@ import pytest
 from PIL import Image
 
 from tests.benchmarks.models import drawn, scorer
-from tests.refusals import refused
 from vlmtune.benchmarks.boundary_grounding import THRESHOLDS, BoundaryGrounding
 
 
@@ -91,32 +90,6 @@ def test_a_distance_equal_to_the_threshold_is_not_below_it(tmp_path, time, right
     benchmark = write(tmp_path, (30,), [("v0", time, "a", "b")])
     result = benchmark.run(by_table({("v0", 3, "a"): 1.0, ("v0", 4, "b"): 1.0}))
     assert result.metrics["accuracy@0.1"].value == right
-
-
-def test_pairs_are_those_of_the_own_video_once(tmp_path):
-    rows = [("v0", 1.0, "a", "b"), ("v0", 2.0, "b", "c"), ("v1", 1.0, "a", "b")]
-    benchmark = write(tmp_path, (11, 9), rows)
-    items = benchmark.items
-    pairs = {shown(items.images[i], items.texts[j]) for i, j in items.pairs.tolist()}
-    wanted = {("v0", k, "a") for k in range(10)} | {("v0", k, "b") for k in range(11)}
-    wanted |= {("v0", k, "c") for k in range(1, 11)}
-    wanted |= {("v1", k, "a") for k in range(8)} | {("v1", k, "b") for k in range(1, 9)}
-    assert pairs == wanted
-    assert len(benchmark.items.pairs) == len(wanted)
-
-
-def test_limit_and_other_arguments(tmp_path):
-    rows = [("v0", 1.1, "a", "b"), ("v0", 4.4, "c", "d"), ("v1", 2.3, "a", "c")]
-    write(tmp_path, (40, 20), rows)
-
-    def made(**more):
-        return BoundaryGrounding(str(tmp_path / "val.json"), str(tmp_path / "frames"), **more)
-
-    assert len(made(limit=2, seed=None).items.images) == 40
-    assert len({made(limit=1, seed=seed).items.texts for seed in range(9)}) > 1
-    (tmp_path / "val.json").write_text('{"v0": []}')
-    with refused("expected items"):
-        made().load()
 
 
 def test_examples_show_the_predicted_frames_and_where_it_was_wrong_the_true_ones(tmp_path):

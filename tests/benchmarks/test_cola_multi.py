@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.benchmarks.models import by_name, fixed, oracle
+from tests.benchmarks.models import fixed, oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.files import write_image
@@ -33,16 +33,6 @@ def test_many_images_of_two_pairs_of_captions_say_little(tmp_path):
     assert metric.high - metric.low > 0.6  # of 24 items: 0.4 at most
 
 
-def test_keys_and_chance_of_all_three_scores(tmp_path):
-    result = ColaMulti.fixture(tmp_path).run(by_name(lambda name, text: float(len(name + text))))
-    assert result.primary == "accuracy"
-    assert {key: metric.chance for key, metric in result.metrics.items()} == {
-        "text_accuracy": 1 / 4,
-        "accuracy": 1 / 4,
-        "group_accuracy": pytest.approx(1 / 6),
-    }
-
-
 def test_the_image_score_and_not_the_text_score_is_the_accuracy(tmp_path):
     # Captions prefer their image, images do not prefer their caption: column offsets do that.
     values = {"red cup on blue box": 9.0, "old man by young tree": 9.0}
@@ -51,8 +41,13 @@ def test_the_image_score_and_not_the_text_score_is_the_accuracy(tmp_path):
     texts = [benchmark.items.texts[j] for j in benchmark.items.pairs[:, 1]]
     offsets = torch.tensor([values.get(text, 0.0) for text in texts])
     metrics = benchmark.run(lambda images, texts, pairs=None: truth + offsets).metrics
-    assert metrics["accuracy"].value == 1.0
-    assert metrics["text_accuracy"].value == metrics["group_accuracy"].value == 0.0
+    numbers = {key: (metric.value, metric.chance) for key, metric in metrics.items()}
+    group = (0.0, pytest.approx(1 / 6))
+    assert numbers == {
+        "text_accuracy": (0.0, 0.25),
+        "accuracy": (1.0, 0.25),
+        "group_accuracy": group,
+    }
 
 
 def test_items_are_grouped_by_the_words_they_state(tmp_path):
@@ -67,9 +62,6 @@ def test_items_are_grouped_by_the_words_they_state(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[", "JSONDecodeError"),
-        ("{}", "got {} at the top"),
-        ("[]", "got none: get them from"),
         ('[["a.png", "x", "b.png"]]', "got nothing at 0/3"),
         ('[["a.png", "x", "b.png", 3]]', "got 3 at 0/3"),
         ('[["a.png", "x", "b.png", " "]]', "got ' ' at 0/3"),

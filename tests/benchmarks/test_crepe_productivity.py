@@ -142,6 +142,3 @@ def test_errors(tmp_path):
     whole = CrepeProductivity(str(tmp_path), str(tmp_path), ["negate"], complexities=None)
     with refused(r"negate_all\.csv.*CREPE"):
         whole.load()
-    (tmp_path / "VG_100K_2" / "2.jpg").unlink()
-    with refused("1 are missing"):
-        CrepeProductivity(str(tmp_path), str(tmp_path), complexities=[4, 5]).load()

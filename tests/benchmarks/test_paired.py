@@ -124,18 +124,6 @@ def test_series_and_mean_scores(images):
     assert result.series["mean_scores"] == (1.0, 2.0, 1.0, 2.0)
 
 
-def test_another_primary_metric(images):
-    class Other(Toy):
-        primary_metric = "accuracy"
-        keys = ("text_accuracy", "accuracy", "group_accuracy")
-
-    quads = (0, 1, "a", "b"), (2, 3, "c", "d")
-    result = scored(Other(items_of(images, *quads)), (0.5, 0.5, 0.5, 0.5), (0.9, 0.0, 0.0, 0.9))
-    assert result.metrics["accuracy"].value == 0.5
-    assert result.outcomes == (0.0, 1.0)
-    assert result.primary == "accuracy"
-
-
 def test_examples_show_both_images_best_first(images):
     toy = Toy(items_of(images, (0, 1, "a", "b"), (0, 2, "a", "c")))
     result = toy.run(by_name(lambda name, text: float(name == "0.png")))

@@ -134,10 +134,3 @@ def test_files_without_pairs_or_captions_are_refused(tmp_path):
         make(tmp_path, PAIRS[6:]).load()
     with refused("a blank one"):
         make(tmp_path, [*PAIRS, ("On", "nan", "", "", "7.png")]).load()
-    path = write(tmp_path, PAIRS)
-    (tmp_path / "a/3.png").unlink()
-    with refused("1 are missing"):
-        PugAR4T(str(path), str(tmp_path)).load()
-    path.write_text(path.read_text().replace("filename_neg", "negative"))
-    with refused("got no filename_neg"):
-        PugAR4T(str(path), str(tmp_path)).load()

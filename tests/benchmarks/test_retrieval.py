@@ -180,8 +180,7 @@ def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], r"got \[\] at the top"),
-        ({"images": [3]}, "got 3 at 0"),
+        ({"images": [3]}, "got 3 at images/0"),
         ({"images": []}, r"a split out of \[\]"),
         ({"images": [{"split": "val"}]}, r"a split out of \['val'\]"),
         (changed({"sentences": [{"raw": " "}]}), "' ' at 0/sentences/0/raw"),

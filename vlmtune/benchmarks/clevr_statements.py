@@ -7,7 +7,6 @@ that a model writes. Source of questions and properties: Johnson et al. 2017, se
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NotRequired

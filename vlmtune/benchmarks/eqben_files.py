@@ -58,7 +58,6 @@ class EqBenEntry(NamedTuple):
 
 def read_entries(path: Path) -> list[EqBenEntry]:
     """Reads a released file of any layout, in its order or in that of `sample_cnt`."""
-
     content = read_json(path, LAYOUT)
     first = content[0] if isinstance(content, list) and content else None
     if not (isinstance(first, dict) and {"image", "caption"} <= first.keys()):
