@@ -105,20 +105,10 @@ def test_the_published_classes_have_names_of_their_own(tmp_path):
     assert "This is a photo of a power-drill" in texts
 
 
-def test_words_and_prompt_are_the_user_s(tmp_path):
+def test_the_prompt_is_the_users(tmp_path):
     PugImageNet.fixture(tmp_path)
-    words = tmp_path / "words.json"
-    words.write_text(json.dumps({"Jack_O_Lantern": "pumpkin lantern"}))
-    texts = PugImageNet(str(tmp_path), prompt="art of the {}.", words=str(words)).items.texts
-    assert texts == tuple(f"art of the {x}." for x in ("bird house", "pumpkin lantern", "wolf"))
-    for wrong, message in (
-        ({"Cat": "cat"}, "'Cat'"),
-        ({"Wolf": "bird house"}, "two are 'bird house'"),
-        ([], r"\{folder: words\}.*got \[\] at the top"),
-    ):
-        words.write_text(json.dumps(wrong))
-        with refused(message):
-            PugImageNet(str(tmp_path), words=str(words)).load()
+    texts = PugImageNet(str(tmp_path), prompt="art of the {}.").items.texts
+    assert texts == tuple(f"art of the {x}." for x in ("bird house", "jack o lantern", "wolf"))
 
 
 def test_a_part_of_the_factors_and_of_the_images(tmp_path):

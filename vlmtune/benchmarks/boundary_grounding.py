@@ -79,8 +79,8 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     captions, which a model cannot tell apart, any is right for each. Intervals count videos.
 
     The paper names neither its split nor its wording; a caption is the subject and its status, "a
-    man is still". Its thresholds come from GEB+, whose script reports the F1 of several predictions, as many as it draws at random for a
-    whole run; with one prediction, as here, that is the accuracy.
+    man is still". Its thresholds come from GEB+, whose script reports the F1 of several
+    predictions; with one prediction, as here, that is the accuracy.
 
     Conventions differ in ties: of candidates that score best, "strict" takes the farthest from the
     truth, "reference" the first, as argmax does.

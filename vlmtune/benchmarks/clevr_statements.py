@@ -112,16 +112,13 @@ class ClevrStatements(MultipleChoice):
     @override
     def read(self) -> list[Statement]:
         content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
-        return [
-            Statement(
-                ImageRef(Path(self.images, row["image_filename"])),
-                (row["statement"], row["false_statement"]),
-                row["family"],
-                answers=(row["answer"], row["false_answer"]),
-                properties=_properties(row),
-            )
-            for row in content["questions"]
-        ]
+        items = []
+        for row in content["questions"]:
+            image = ImageRef(Path(self.images, row["image_filename"]))
+            texts = (row["statement"], row["false_statement"])
+            answers = (row["answer"], row["false_answer"])
+            items.append(Statement(image, texts, row["family"], 1, answers, _properties(row)))
+        return items
 
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:

@@ -71,9 +71,8 @@ class ColaSingle(Benchmark[QueryItems]):
 
     Chance is the mean over classes of what random scores reach; intervals resample the classes.
 
-    Conventions differ in two points. Tied scores share one threshold in both, and scores are ranked
-    as they are: torchmetrics from 0.11 on squashes logits by a sigmoid, under which those of CLIP
-    collapse into ties, but the published script runs only with earlier versions.
+    Conventions differ in two points. Tied scores share one threshold in both. Logits are not squashed
+    by a sigmoid as in torchmetrics from 0.11 on; the published script runs only with earlier versions.
 
     - "strict": the class described above has no AP. PACO's names are read as words ("light_blue
       car_(automobile)": "light blue car"), as in `vlmtune.benchmarks.cola_files.spelled`.

@@ -46,9 +46,8 @@ class EqBen(Paired):
 
     `average` is the mean of text, image and group accuracy over the five sub-datasets. Kubric's is
     the mean of its three parts (`.../eqbenkubric`). With the files of some parts only, it is the
-    mean over those. `text_accuracy` and the like without a part are over all items alike: four of
-    five are Action Genome's. In the released data an item may have the same caption twice; it
-    counts and is never won.
+    mean over those. `text_accuracy` and the like without a part are over all items alike. An item
+    that has the same caption twice counts and is never won.
 
     Args:
         path: The annotation file, or for each part (`eqbenag`, `eqbenyoucook2`, `eqbengebc`,

@@ -25,7 +25,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 def get_file(source: str = "") -> str:
     """The advice of an error about a file; `source` is where to get it."""
-    return f"get the file from {source}, or correct the path" if source else AGAIN
+    return f"get the file from {source}, or name its path" if source else AGAIN
 
 
 def file_error(path: str | Path, layout: str, came: str, source: str = "") -> UserError:

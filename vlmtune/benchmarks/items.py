@@ -96,8 +96,7 @@ def numbered(values: Iterable[T]) -> tuple[tuple[T, ...], Int[Tensor, "n"]]:
     """
     listed = list(values)
     numbers = number(listed)
-    positions = [numbers[value] for value in listed]
-    return tuple(numbers), torch.tensor(positions, dtype=torch.int64)
+    return tuple(numbers), torch.tensor([numbers[value] for value in listed], dtype=torch.int64)
 
 
 def distinct_pairs(

@@ -63,9 +63,8 @@ class PugAnimals(Benchmark[AnimalItems]):
     - `text/<factor>` that of $\delta^{text}_i$ and $\delta^{text}_j$,
     - `across/<factor>` that of $\delta^{image}_i$ and $\delta^{text}_i$,
 
-    over samples and then over changes (both directions of a change give the same). They are
-    cosines, from -1 to 1; vectors with nothing in common reach 0. `series` has the mean of
-    each sample; intervals count animals. See `vlmtune.metrics.equivariance`.
+    over samples and then over changes (both directions of a change give the same). Vectors with
+    nothing in common reach 0. `series` has the mean of each sample; intervals count animals.
 
     Captions are "A photo of a [size] sized [animal] textured with [texture] on a [background]
     background", without the texture where it is Default; sizes 0.7, 1.0 and 1.3 are small, medium
@@ -75,8 +74,6 @@ class PugAnimals(Benchmark[AnimalItems]):
 
     Conventions: "strict" takes all pairs of samples, exactly; "reference" pairs them at random, as
     appendix C.1 says (no script is published), with `seed`.
-
-    It needs embeddings, so it cannot evaluate a joint model.
 
     Args:
         images: The folder with a folder for each animal.

@@ -50,8 +50,6 @@ class PugSparRetrieval(Classification):
     published script, `scene` has the first ten rows and the first of tied candidates wins, in the
     order of the script, or of appearance where the script's order differs from run to run.
 
-    Each set-up is scored by itself. A joint model pays for each of 600 million pairs.
-
     Args:
         setups: Which set-ups; null for all, with one world all but `scene`.
         world: Only the images of this background, such as "SaltFlats" (table 11).

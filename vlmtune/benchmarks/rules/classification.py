@@ -41,7 +41,7 @@ class ImageClassifier(Protocol):
     def class_scores(
         self, images: Sequence[ImageRef], outputs: Sequence[int]
     ) -> Float[Tensor, "N C"]:
-        """Scores N images for C of the classes, given by their positions in `labels`."""
+        """Scores N images for C of the classes, given by position in `labels`."""
         ...
 
 
@@ -97,7 +97,7 @@ class Bank:
 
 
 class Ranks(NamedTuple):
-    """The best true candidate of each of n items: its rank, and what it is compared with."""
+    """The best true candidate of each of n items, and the best false one."""
 
     ranks: Int[Tensor, "n"]  # its rank among the false candidates, from 1
     best: Int[Tensor, "n 2"]  # positions of the best true and the best false candidate
@@ -154,11 +154,7 @@ class Classification(Benchmark[ClassItems]):
         """The candidates of a group; of every group without `bank_per_group`."""
 
     def outputs(self, labels: Sequence[str]) -> Sequence[int]:
-        """The class of an image classifier, by its position in `labels`, of each candidate.
-
-        Raises:
-            UserError: The candidates are not classes of the classifier.
-        """
+        """The class of an image classifier, by its position in `labels`, of each candidate."""
         raise UserError(
             f"expected a model that reads texts for {self.name}, got an image classifier: leave "
             "the benchmark out"
@@ -267,7 +263,6 @@ class Classification(Benchmark[ClassItems]):
         ranked = Ranks(joined.ranks[order], joined.best[order], joined.scores[order])
         hits = (ranked.ranks == 1).double()
         everything = torch.arange(len(hits))
-
         metrics: dict[str, MetricValue] = {}
         fewest = int(items.candidates.min())
         for key, k in self.keys.items():
@@ -276,20 +271,16 @@ class Classification(Benchmark[ClassItems]):
         expected = macro_mean(items.chance, items.members, items.clusters).value
         metrics["macro_accuracy"] = macro_mean(hits, items.members, items.clusters, expected)
 
-        galleries = []
-        if not self.group_keys:
-            galleries.append(everything)
-        else:
+        examples: list[Example] = []
+        if self.group_keys:
             for g, name in enumerate(items.groups):
                 rows = (items.members == g).nonzero()[:, 0]
-                galleries.append(rows)
                 clusters = self.group_clusters(name, rows)
                 for key, k in self.group_keys.items():
                     metrics[f"{key}/{name}"] = self._rate(ranked, k, rows, clusters)
-        examples: list[Example] = []
-        for rows in galleries:
-            examples += self._examples(ranked, rows)
-
+                examples += self._examples(ranked, rows)
+        else:
+            examples += self._examples(ranked, everything)
         series = {}
         if self.class_series:
             sizes = torch.bincount(items.labels)
@@ -314,12 +305,10 @@ class Classification(Benchmark[ClassItems]):
         """The first right and wrong images: of each class, or of each image within a group."""
         right = (ranked.ranks[rows] == 1).tolist()
         alike = rows if self.group_keys else self.items.labels[rows]
-        keys = alike.tolist()
-
-        def show(row: int) -> Example:
-            return self._show(ranked, int(rows[row]))
-
-        return gallery(right, keys.__getitem__, show, self.shown)
+        keys, numbers = alike.tolist(), rows.tolist()
+        return gallery(
+            right, keys.__getitem__, lambda row: self._show(ranked, numbers[row]), self.shown
+        )
 
     def _show(self, ranked: Ranks, i: int) -> Example:
         """Shows the image of item i with the candidate that won, and the best other one."""

@@ -114,10 +114,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     - "reference": ties as `reference_ties` says, identical candidates stay, groups as
       `reference_groups` says.
 
-    Intervals count images: items of one image file do not vary independently. They do not count
-    captions, as intervals of `Paired` do: most benchmarks of this rule have captions of their own
-    for each image, and such captions change no cluster. Where templates give many images the same
-    captions (PUG: SPAR, ARO), an interval is about other images with these captions.
+    Intervals count images: items of one image file do not vary independently. Where templates give
+    many images the same captions (PUG: SPAR, ARO), they are about other images with these captions.
     """
 
     # Names of accuracy and macro accuracy

@@ -106,8 +106,7 @@ class Paired(Benchmark[PairedItems]):
     (`equivariance_deviations` of the metrics) and, as `mean_scores`, the mean 2 x 2 matrix: image 0
     with captions 0 and 1, image 1 with captions 0 and 1.
 
-    Items that share an image are not independent, nor are items of the same two captions: many
-    images of few captions tell little of others. Intervals count both.
+    Intervals count images and captions: items that share either are not independent.
 
     A reader returns `PairedItem`s and may override the hooks after it.
     """

@@ -81,8 +81,7 @@ class Ranking(Benchmark[RankingItems]):
     - `image_to_text_median_rank`, `text_to_image_median_rank`: of the best true partner.
     - With `folds`, each recall again as `.../<folds> folds`.
 
-    Intervals count images, with their captions. They do not count captions apart: a caption of one
-    image lies in that image's cluster, so only captions that several images have could add to it.
+    Intervals count images, with their captions.
 
     Conventions:
 
@@ -122,8 +121,7 @@ class Ranking(Benchmark[RankingItems]):
         comparisons = []
         shared = several[columns].tolist()
         for owner, text, is_shared in zip(owners.tolist(), captions, shared, strict=True):
-            # A caption that another image has too is also a wrong one.
-            false = (text,) if is_shared else ()
+            false = (text,) if is_shared else ()  # a caption of two images is also a wrong one
             comparisons.append(ComparedItem((items[owner].image,), (text,), false))
         return RankingItems(
             images=tuple(item.image for item in items),
