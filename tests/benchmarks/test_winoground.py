@@ -11,18 +11,6 @@ def by_stem(look):
     return scorer(lambda image, text: look(image.path.stem, text))
 
 
-def test_fixture_has_the_released_layout(tmp_path):
-    made = Winoground.fixture(tmp_path)
-    rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
-    names = "id image_0 image_1 caption_0 caption_1 tag secondary_tag num_main_preds collapsed_tag"
-    assert set(rows[0]) == set(names.split())
-    assert [image.path.name for image in made.items.images] == [
-        f"ex_{i}_img_{side}.png" for i in range(3) for side in (0, 1)
-    ]
-    assert made.items.pairs.shape == (12, 2)
-    assert made.spec()["init_args"]["name"] == "winoground"
-
-
 def test_accuracy_by_tag(tmp_path):
     made = Winoground.fixture(tmp_path)
     rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]

@@ -8,7 +8,6 @@ Files: `coco_karpathy_test.json` or `flickr30k_test.json`, a JSON list of `{"ima
 Images are whole. Source: Yuksekgonul et al. 2023, section 2.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -71,7 +70,7 @@ class AroOrder(MultipleChoice):
         path, shuffles = folder / "coco_karpathy_test.json", folder / "shuffles.json"
         rows = [{"image": file, "caption": captions} for file, captions in captions_of.items()]
         write_json(path, rows)
-        write_shuffles(path, shuffles, _LongWords())
+        write_shuffles(path, shuffles)
         return cls(str(path), str(folder), str(shuffles))
 
     @override
@@ -86,14 +85,3 @@ class AroOrder(MultipleChoice):
             candidates = tuple(normalised(text) for text in (caption, *shuffled))
             items.append(ChoiceItem(ImageRef(Path(self.images, image)), candidates))
         return items
-
-
-class _LongWords:
-    """Takes long words for nouns: enough of a tagger for a fixture."""
-
-    def tag(self, words: Sequence[str]) -> list[str]:
-        tags = []
-        for word in words:
-            tag = "NOUN" if len(word) > 3 else "DET"
-            tags.append(tag)
-        return tags

@@ -103,11 +103,8 @@ class ClevrQuestions(MultipleChoice):
         for i, (question, answer, function) in enumerate(rows):
             file = f"CLEVR_val_{i % 2:06d}.png"
             write_image(folder / file, 90 * i, 20, 200)
-            scene = {"function": "scene", "inputs": [], "value_inputs": []}
-            steps = [scene, {**scene, "function": function}]
-            row = {"image_index": i % 2, "split": "val", "question_index": i, "program": steps}
-            row |= {"image_filename": file, "question": question, "answer": answer}
-            questions.append(row | {"question_family_index": i})
+            row = {"image_filename": file, "question": question, "answer": answer}
+            questions.append(row | {"program": [{"function": "scene"}, {"function": function}]})
         path = write_json(folder / "CLEVR_val_questions.json", {"info": {}, "questions": questions})
         return cls(path, str(folder))
 

@@ -94,18 +94,18 @@ class ClevrStatements(MultipleChoice):
     @classmethod
     def fixture(cls, folder: Path) -> "ClevrStatements":
         rows = [
-            ("there is a cube", "there is no cube", "yes", "no", "exist", 3, 2),
-            ("the cube is red", "the cube is blue", "red", "blue", "query_color", 4, 2),
-            ("there is no ball", "there is a ball", "no", "yes", "exist", 3, 3),
+            ("there is a cube", "there is no cube", "yes", "no", "exist", 3),
+            ("the cube is red", "the cube is blue", "red", "blue", "query_color", 4),
+            ("there is no ball", "there is a ball", "no", "yes", "exist", 3),
         ]
+        keys = ("statement", "false_statement", "answer", "false_answer", "type", "size")
+        same = {"structure": "zero_hop", "topology": "chain", "relation": "none"}
         questions = []
-        for i, (true, false, answer, other, kind, size, effective) in enumerate(rows):
-            write_image(folder / f"val_{i % 2}.png", 90 * i, 20, 200)
-            row = {"image_filename": f"val_{i % 2}.png", "image_index": i % 2, "question": "Is it?"}
-            row |= {"statement": true, "false_statement": false, "answer": answer}
-            row |= {"false_answer": other, "family": f"zero_hop-{kind}", "structure": "zero_hop"}
-            row |= {"type": kind, "topology": "chain", "relation": "none", "size": size}
-            questions.append(row | {"effective_size": effective})
+        for i, row in enumerate(rows):
+            file = f"val_{i % 2}.png"
+            write_image(folder / file, 90 * i, 20, 200)
+            own = {**dict(zip(keys, row, strict=True)), "family": f"zero_hop-{row[4]}"}
+            questions.append({"image_filename": file, "effective_size": 2, **own, **same})
         path = write_json(folder / "questions_val.json", {"info": {}, "questions": questions})
         return cls(path, str(folder))
 

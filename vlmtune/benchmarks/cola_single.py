@@ -71,8 +71,8 @@ class ColaSingle(Benchmark[QueryItems]):
 
     Chance is the mean over classes of what random scores reach; intervals resample the classes.
 
-    Conventions differ in two points. Tied scores share one threshold in both. Logits are not squashed
-    by a sigmoid as in torchmetrics from 0.11 on; the published script runs only with earlier versions.
+    Conventions differ in two points. Tied scores share one threshold in both, and logits are not
+    squashed by a sigmoid: the published script runs only with torchmetrics before 0.11.
 
     - "strict": the class described above has no AP. PACO's names are read as words ("light_blue
       car_(automobile)": "light blue car"), as in `vlmtune.benchmarks.cola_files.spelled`.

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
+from vlmtune.benchmarks.crepe_files import COLUMNS, SOURCE, read_regions
 from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
@@ -64,8 +64,7 @@ class CrepeSystematicity(MultipleChoice):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "CrepeSystematicity":
-        header = ["region_id", "caption", "x", "y", "width", "height", "image_id"]
-        header += [f"valid_hard_negs_{kind}" for kind in NEGATIVES]
+        header = [*COLUMNS, *(f"valid_hard_negs_{kind}" for kind in NEGATIVES)]
         rows_of = {
             "seen": [
                 ("a red brick path", ["a brown brick path"], ["a red mall and blue path"] * 2),
@@ -78,7 +77,7 @@ class CrepeSystematicity(MultipleChoice):
             cells = []
             for i, (caption, atom, comp) in enumerate(rows):
                 lists = map(repr, (atom, comp, atom + comp))
-                cells.append([i, caption, 2, 1, 5, 6, i + 1, *lists])
+                cells.append([i + 1, caption, 2, 1, 5, 6, *lists])
             write_csv(path, header, cells)
         for number in (1, 2):
             write_image(folder / "VG_100K" / f"{number}.jpg", 100 * number, 50, 90)

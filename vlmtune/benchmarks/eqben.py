@@ -10,7 +10,7 @@ location, count or attribute, and Stable Diffusion. The layouts of the released 
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -72,16 +72,16 @@ class EqBen(Paired):
         rows = []
         for i, part in enumerate((*PARTS, "eqbensd")):
             kind = "npy" if part == "eqbenyoucook2" else "png"
-            names = [f"{part}/{side}.{kind}" for side in (0, 1)]
-            for side, image in enumerate(names):
-                colour = (30 * PARTS.index(part), 255 * side, 9)
+            row = {"caption0": f"first {i}", "caption1": f"second {i}"}
+            for side in (0, 1):
+                name, colour = f"{part}/{side}.{kind}", (30 * PARTS.index(part), 255 * side, 9)
+                row[f"image{side}"] = name
                 if kind == "png":
-                    write_image(folder / image, *colour)
+                    write_image(folder / name, *colour)
                 else:
-                    (folder / image).parent.mkdir(exist_ok=True)
-                    np.save(folder / image, np.full((8, 8, 3), colour, dtype=np.uint8))
-            row: dict[str, Any] = {"image0": names[0], "image1": names[1]}
-            rows.append(row | {"caption0": f"first {i}", "caption1": f"second {i}"})
+                    (folder / name).parent.mkdir(exist_ok=True)
+                    np.save(folder / name, np.full((8, 8, 3), colour, dtype=np.uint8))
+            rows.append(row)
         return cls(write_json(folder / "eqben.json", rows), str(folder))
 
     @override

@@ -13,6 +13,7 @@ from torch import Tensor
 from vlmtune.benchmarks.items import numbered
 from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.errors import UserError
+from vlmtune.storage.files import reading
 
 SIZES = {0.7: "small", 1.0: "medium", 1.3: "big"}
 COLUMNS = (
@@ -65,13 +66,9 @@ class Samples:
 def read_scene(path: str, values: Mapping[str, str]) -> AnimalScene:
     """Turns a row of the csv at `path` into a scene."""
     file, world, animal, scale, yaw, texture = (values[name] for name in COLUMNS)
-    try:
+    layout = f"a character_scale of {list(SIZES)} and a camera_yaw in each row"
+    with reading(path, layout, "pass PUG: Animals' csv"):
         size, angle = SIZES[float(scale)], f"{float(yaw):g}"
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"expected a character_scale of {list(SIZES)} and a camera_yaw in {path}, got "
-            f"{scale!r} and {yaw!r}: pass PUG: Animals' csv"
-        ) from error
     return AnimalScene(f"{animal}/{file}", animal, (world, size, texture, angle))
 
 

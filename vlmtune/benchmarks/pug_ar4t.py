@@ -28,15 +28,12 @@ from vlmtune.types import ImageRef
 
 COLUMNS = ("Relation", "caption", "alt_caption", "filename_neg", "filepath")
 KINDS = {  # table 8
-    "material": ("brick", "metal", "wood", "glass", "cloth", "plastic", "rock"),
-    "size": ("big", "long", "tall", "large", "short", "small", "little", "tiny"),
-    "colour": (
-        *("black", "blue", "yellow", "white", "green", "gray", "brown"),
-        *("red", "silver", "orange", "pink", "gold"),
-    ),
-    "texture": ("striped", "dark", "cloudy"),
+    "material": "brick metal wood glass cloth plastic rock",
+    "size": "big long tall large short small little tiny",
+    "colour": "black blue yellow white green gray brown red silver orange pink gold",
+    "texture": "striped dark cloudy",
 }
-_KIND_OF = {attribute: kind for kind, attributes in KINDS.items() for attribute in attributes}
+_KIND_OF = {word: kind for kind, words in KINDS.items() for word in words.split()}
 
 
 @dataclass(frozen=True)
@@ -80,10 +77,8 @@ class PugAR4T(Paired):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "PugAR4T":
-        left, right = (
-            "Banana to the left of chair in museum",
-            "Banana to the right of chair in museum",
-        )
+        left = "Banana to the left of chair in museum"
+        right = left.replace("left", "right")
         green, large = "Green mug and large vase at beach", "Large mug and green vase at beach"
         rows = [
             ("To the left of", left, "Chair to the right of banana in museum", "0.png", "1.png"),
@@ -129,11 +124,9 @@ class PugAR4T(Paired):
         return [self._item(scene, negative) for scene, negative in listed], counts
 
     def _item(self, scene: _Scene, negative: _Scene) -> PairedItem:
-        images = (
-            ImageRef(Path(self.images, scene.file)),
-            ImageRef(Path(self.images, negative.file)),
-        )
-        captions = (scene.caption, negative.caption)
+        first = ImageRef(Path(self.images, scene.file))
+        second = ImageRef(Path(self.images, negative.file))
+        images, captions = (first, second), (scene.caption, negative.caption)
         if _words(scene.caption) == _words(negative.caption):
             return PairedItem(images, captions, "attributes", _kinds(scene, negative))
         return PairedItem(images, captions, "relations", _relations(scene, negative))
@@ -168,8 +161,7 @@ def _relations(*scenes: _Scene) -> tuple[str, ...]:
 
 
 def _kinds(*scenes: _Scene) -> tuple[str, ...]:
-    first_words = [scene.caption.split()[0].lower() for scene in scenes]
-    kinds = dict.fromkeys(map(_KIND_OF.get, first_words))
+    kinds = dict.fromkeys(_KIND_OF.get(scene.caption.split()[0].lower()) for scene in scenes)
     return tuple(filter(None, kinds))
 
 
