@@ -91,8 +91,6 @@ def test_the_prompt_is_the_users(tmp_path):
     [
         ({"answer": "perhaps"}, r"the answer 'perhaps' to 'exist' in questions\[1\]"),
         ({"program": [{"function": "dance"}]}, "the answer 'yes' to 'dance'"),
-        ({"program": []}, "questions/1/program"),
-        ({"answer": None}, "questions/1/answer"),
     ],
 )
 def test_a_wrong_row_is_named(tmp_path, change, fault):

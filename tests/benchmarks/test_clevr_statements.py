@@ -9,20 +9,11 @@ from vlmtune.benchmarks.files import write_image
 
 
 def row(image: int, family: str, answer: str, other: str, **more) -> dict:
-    return {
-        "image_filename": f"{image}.png",
-        "statement": f"the answer {image} is {answer}",
-        "false_statement": f"the answer {image} is {other}",
-        "answer": answer,
-        "false_answer": other,
-        "family": family,
-        "structure": "one_hop",
-        "type": "exist",
-        "topology": "chain",
-        "relation": "spatial",
-        "size": 7,
-        "effective_size": 5,
-    } | more
+    texts = {"statement": f"the answer {image} is {answer}"}
+    texts["false_statement"] = f"the answer {image} is {other}"
+    known = {"image_filename": f"{image}.png", "answer": answer, "false_answer": other}
+    form = {"structure": "one_hop", "type": "exist", "topology": "chain", "relation": "spatial"}
+    return {**texts, **known, **form, "family": family, "size": 7, "effective_size": 5} | more
 
 
 ROWS = [

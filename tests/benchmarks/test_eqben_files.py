@@ -1,3 +1,4 @@
+import itertools
 import random
 
 import pytest
@@ -8,13 +9,11 @@ from vlmtune.benchmarks.eqben_files import EqBenEntry, read_entries
 
 
 def record(part, i, listed=False):
-    captions = [f"first {i}", f"second {i}"]
-    return {
-        "image0": f"{part}/v{i}/0.png",
-        "image1": f"{part}/v{i}/1.png",
-        "caption0": [captions[0], "unused"] if listed else captions[0],
-        "caption1": [captions[1]] if listed else captions[1],
-    }
+    first, second = f"first {i}", f"second {i}"
+    captions = {"caption0": first, "caption1": second}
+    if listed:
+        captions = {"caption0": [first, "unused"], "caption1": [second]}
+    return {"image0": f"{part}/v{i}/0.png", "image1": f"{part}/v{i}/1.png", **captions}
 
 
 def entry(part, i):
@@ -46,11 +45,10 @@ def shuffled_scores(number, seed=0):
     for i in range(number):
         part = "eqbenag" if i < 2 else "eqbensd"
         whole = record(part, i)
-        for c in (0, 1):
-            for k in (0, 1):
-                info = {"dataset": part, "name": f"c{c}i{k}", "sample_cnt": i}
-                shown = {"image": whole[f"image{k}"], "caption": whole[f"caption{c}"]}
-                scores.append({**shown, "private_info": info})
+        for c, k in itertools.product((0, 1), repeat=2):
+            info = {"dataset": part, "name": f"c{c}i{k}", "sample_cnt": i}
+            shown = {"image": whole[f"image{k}"], "caption": whole[f"caption{c}"]}
+            scores.append({**shown, "private_info": info})
     random.Random(seed).shuffle(scores)
     return scores
 

@@ -6,6 +6,7 @@ import pytest
 from tests.benchmarks.models import drawn, scorer
 from tests.refusals import refused
 from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.benchmarks.pug_imagenet import FACTORS, PugImageNet
 
 LABELS = ("BirdHouse", "Jack_O_Lantern", "Wolf")
@@ -93,16 +94,10 @@ def test_imagenet_has_two_classes_of_one_name(tmp_path):
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="the published mapping is not here")
-def test_the_published_classes_have_names_of_their_own(tmp_path):
-    labels = sorted(json.loads(REAL.read_text()))
-    for factor in FACTORS:
-        for label in labels:
-            (tmp_path / factor / label).mkdir(parents=True)
-            (tmp_path / factor / label / "0.png").write_bytes(b"0")
-    texts = PugImageNet(str(tmp_path)).items.texts
-    assert len(texts) == 151
-    assert texts[0] == "This is a photo of a african crocodile"
-    assert "This is a photo of a power-drill" in texts
+def test_the_published_classes_have_names_of_their_own():
+    names = {spoken(label) for label in json.loads(REAL.read_text())}
+    assert len(names) == 151
+    assert {"african crocodile", "power-drill"} <= names
 
 
 def test_the_prompt_is_the_users(tmp_path):

@@ -18,6 +18,7 @@ GROUPS = [
     ("left", "right", "Blue", "Red"),
     ("left", "right", "Grass", "Stone"),
 ]
+FIELDS = (*COLUMNS[1:5], "character2_pos", *COLUMNS[5:])
 HARD = ("single_left_right", "single_bottom_top", "double_left_right", "double_bottom_top")
 HARD = (*HARD, "attributes_blue_red", "attributes_grass_stone")
 
@@ -37,15 +38,7 @@ def folder(tmp_path_factory):
 
 def rows():
     for (p1, p2, t1, t2), c1, c2, w in itertools.product(GROUPS, ANIMALS, ANIMALS, WORLDS):
-        yield {
-            "world_name": w,
-            "character_name": c1,
-            "character2_name": c2,
-            "character1_pos": p1,
-            "character2_pos": p2,
-            "character_texture": t1,
-            "character2_texture": t2,
-        }
+        yield dict(zip(FIELDS, (w, c1, c2, p1, p2, t1, t2), strict=True))
 
 
 def make(folder, **options):

@@ -18,15 +18,10 @@ def write(folder, rows_of, images=4):
     for i in range(images):
         Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / f"{i}.png")
     for piece, rows in rows_of.items():
-        content = {
-            f"id_{i}": {
-                "image_file": f"{i % images}.png",
-                "caption": caption,
-                "foil": foil,
-                "mturk": {"caption": votes, "foil": 3 - votes, "other": 0},
-            }
-            for i, (caption, foil, votes) in enumerate(rows)
-        }
+        content = {}
+        for i, (caption, foil, votes) in enumerate(rows):
+            texts = {"image_file": f"{i % images}.png", "caption": caption, "foil": foil}
+            content[f"id_{i}"] = texts | {"mturk": {"caption": votes, "foil": 3 - votes}}
         (folder / f"{piece}.json").write_text(json.dumps(content))
     return list(rows_of)
 
@@ -57,8 +52,8 @@ def values(result):
 def test_worked_example_strict(example):
     found = values(example(threshold=0.5).run(EXAMPLE))
     expected = {"p_c": 0.5, "p_f": 0.75, "acc": 0.625, "min": 0.5, "acc_r": 0.75}
-    assert {key: found[key] for key in expected} == pytest.approx(expected)
-    assert {key: found[f"{key}/plurals"] for key in expected} == pytest.approx(expected)
+    for key, value in expected.items():
+        assert found[key] == found[f"{key}/plurals"] == pytest.approx(value)
     pairs = [(c > f) + 0.5 * (c == f) for c in CAPTIONS for f in FOILS]
     assert found["auroc"] == pytest.approx(sum(pairs) / 16)
 
