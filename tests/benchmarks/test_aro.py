@@ -9,6 +9,7 @@ from PIL import Image
 from tests.benchmarks.models import by_text, drawn
 from tests.refusals import refused
 from vlmtune.benchmarks.aro import MINIMUM, Aro, symmetric
+from vlmtune.benchmarks.files import write_json
 from vlmtune.types import ImageRef
 
 REAL = Path(__file__).parents[2].parent / "shared/data/aro/aro_symmetric_relations.json"
@@ -29,8 +30,7 @@ def rows(count, groups, seed):
 
 def write(folder, items, **settings):
     Image.new("RGB", (8, 8)).save(folder / "0.png")
-    path = folder / "aro.json"
-    path.write_text(json.dumps(items))
+    path = write_json(folder / "aro.json", items)
     return Aro(str(path), str(folder), **settings)
 
 

@@ -1,4 +1,3 @@
-import json
 import random
 
 import pytest
@@ -6,6 +5,7 @@ from PIL import Image
 
 from tests.benchmarks.models import drawn, scorer
 from vlmtune.benchmarks.boundary_grounding import THRESHOLDS, BoundaryGrounding
+from vlmtune.benchmarks.files import write_json
 
 
 def write(folder, frames, rows, **more):
@@ -19,8 +19,7 @@ def write(folder, frames, rows, **more):
         annotations.setdefault(video, []).append(
             {"timestamp": time, "subject": "", "status_before": before, "status_after": after}
         )
-    path = folder / "val.json"
-    path.write_text(json.dumps(annotations))
+    path = write_json(folder / "val.json", annotations)
     return BoundaryGrounding(str(path), str(folder / "frames"), **more)
 
 

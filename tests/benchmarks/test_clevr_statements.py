@@ -1,11 +1,9 @@
-import json
-
 import pytest
 import torch
 
 from tests.refusals import refused
 from vlmtune.benchmarks.clevr_statements import ClevrStatements
-from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.files import write_image, write_json
 
 
 def row(image: int, family: str, answer: str, other: str, **more) -> dict:
@@ -29,8 +27,7 @@ ROWS = [
 def benchmark(folder, rows, **options) -> ClevrStatements:
     for image in range(4):
         write_image(folder / f"{image}.png", 50 * image, 0, 0)
-    path = folder / "questions_val.json"
-    path.write_text(json.dumps({"info": {}, "questions": rows}))
+    path = write_json(folder / "questions_val.json", {"info": {}, "questions": rows})
     return ClevrStatements(str(path), str(folder), **options)
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 from tests.benchmarks.models import fixed, oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.files import write_image, write_json
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 REAL = SHARED / "data/cola/COLA_multiobjects_matching_benchmark.json"
@@ -22,8 +22,7 @@ def test_many_images_of_two_pairs_of_captions_say_little(tmp_path):
             write_image(tmp_path / f"{k}.png", k, 9, 200 - k)
         first, second = captions[i % 2][:: 1 - 2 * (i % 3 == 0)]  # in either order
         rows.append([f"{2 * i}.png", first, f"{2 * i + 1}.png", second])
-    path = tmp_path / "pairs.json"
-    path.write_text(json.dumps(rows))
+    path = write_json(tmp_path / "pairs.json", rows)
     benchmark = ColaMulti(str(path), str(tmp_path))
     result = benchmark.evaluate(torch.randn(96, generator=torch.Generator().manual_seed(0)))
     assert len(set(result.clusters)) == 24

@@ -9,6 +9,7 @@ from PIL import Image
 from tests.benchmarks.models import oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben import PARTS, EqBen
+from vlmtune.benchmarks.files import write_json
 from vlmtune.benchmarks.rules.paired import PairedWins
 from vlmtune.data.images import read
 from vlmtune.metrics.item_groups import ItemGroups
@@ -91,8 +92,7 @@ def test_parts_weigh_alike_however_many_items_they_have(tmp_path):
 def test_one_part_alone_has_outcomes(tmp_path):
     made = EqBen.fixture(tmp_path)
     rows = [row for row in json.loads(Path(made.path).read_text()) if "eqbensd" in row["image0"]]
-    path = tmp_path / "sd.json"
-    path.write_text(json.dumps(rows))
+    path = write_json(tmp_path / "sd.json", rows)
     one = EqBen({"eqbensd": str(path)}, str(tmp_path))
     one.load()
     values = torch.zeros(len(one.items.pairs), dtype=torch.float64)

@@ -1,7 +1,6 @@
 """What people voted decides which items count."""
 
 import csv
-import json
 import random
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from tests.benchmarks.models import by_name, drawn
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_pairs import TablePairs
 from vlmtune.benchmarks.votes import agreeing
@@ -25,8 +24,7 @@ def cola_file(folder: Path, votes: list) -> str:
         for name in names:
             write_image(folder / name, i, 9, 7)
         rows.append([names[0], f"x{i}", names[1], f"y{i}", *([] if cast is None else [cast])])
-    path = folder / "cola.json"
-    path.write_text(json.dumps(rows))
+    path = write_json(folder / "cola.json", rows)
     return str(path)
 
 
