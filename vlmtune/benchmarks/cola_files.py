@@ -100,10 +100,12 @@ def read_queries(path: Path, folder: Path) -> Queries:
     texts = tuple(" ".join(filter(None, _atoms(label))) for label in labels)
     images = tuple(ImageRef(_locate(folder, name)) for name in names)
     counts = {len(row) for row in chain(flags, hard)}
-    if counts != {len(texts)}:
-        raise file_error(path, LAYOUT, f"rows of {sorted(counts)} flags for {len(texts)} labels")
-    if len({*texts, *images}) < len(texts) + len(images):
-        raise file_error(path, LAYOUT, "the same label or image twice")
+    is_repeated = len({*texts, *images}) < len(texts) + len(images)
+    if is_repeated or counts != {len(texts)}:
+        came = f"rows of {sorted(counts)} flags for {len(texts)} labels"
+        if is_repeated:
+            came = "the same label or image twice"
+        raise file_error(path, LAYOUT, came)
     every = None if None in annotations else _every_word(labels, annotations)
     return Queries(
         images=images,
