@@ -13,7 +13,6 @@ from tests.benchmarks.models import oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben import PARTS, EqBen, EqBenEntry, read_entries
 from vlmtune.benchmarks.files import write_json
-from vlmtune.benchmarks.rules.paired import PairedWins
 from vlmtune.data.images import read
 from vlmtune.metrics.item_groups import ItemGroups
 
@@ -43,8 +42,9 @@ def averages(scores, order=PARTS):
     for part in order:
         kinds.append(wins_of(*scores[part]))
         groups += [part] * N
-    accuracy = PairedWins(*(torch.cat(kind) for kind in zip(*kinds, strict=True)))
-    return EqBen("x", "y").more_metrics(accuracy, groups, torch.arange(len(groups)))
+    text, image = (torch.cat(kind) for kind in zip(*kinds, strict=True))
+    wins = (text, image, text & image)
+    return EqBen("x", "y").more_metrics(wins, groups, torch.arange(len(groups)))
 
 
 def test_average_of_the_fifteen_scores_as_printed():

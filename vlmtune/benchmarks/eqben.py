@@ -31,7 +31,7 @@ from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.files import is_text, write_image, write_json
-from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedItem, PairedWins
+from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedItem, Wins
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import macro_mean
 from vlmtune.metrics.item_groups import ItemGroups
@@ -230,23 +230,23 @@ class EqBen(Paired):
 
     @override
     def more_metrics(
-        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
         weights = _weights(groups)[parts.unique()]
         chance = sum(CHANCES) / len(CHANCES)
-        credit = self.outcomes(accuracy)
+        credit = self.outcomes(wins)
         metrics = {"average": macro_mean(credit, parts, clusters, chance, weights)}
         is_kubric = torch.tensor([group.startswith(KUBRIC) for group in groups])
         inside = torch.where(is_kubric, parts, -1)
         if is_kubric.any():
-            for key, wins, by_chance in zip(self.keys, accuracy.sides, CHANCES, strict=True):
-                metrics[f"{key}/{KUBRIC}"] = macro_mean(wins.double(), inside, clusters, by_chance)
+            for key, won, by_chance in zip(self.keys, wins, CHANCES, strict=True):
+                metrics[f"{key}/{KUBRIC}"] = macro_mean(won.double(), inside, clusters, by_chance)
         return metrics
 
     @override
-    def outcomes(self, accuracy: PairedWins) -> Float[Tensor, "n"]:
-        text, image, group = (wins.double() for wins in accuracy.sides)
+    def outcomes(self, wins: Wins) -> Float[Tensor, "n"]:
+        text, image, group = (won.double() for won in wins)
         return (text + image + group) / 3
 
     @override

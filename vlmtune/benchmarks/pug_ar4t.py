@@ -22,7 +22,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import file_error, read_csv, write_csv, write_image
 from vlmtune.benchmarks.pug_files import SITE, spoken
-from vlmtune.benchmarks.rules.paired import Paired, PairedItem, PairedWins
+from vlmtune.benchmarks.rules.paired import Paired, PairedItem, Wins
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.types import ImageRef
 
@@ -133,7 +133,7 @@ class PugAR4T(Paired):
 
     @override
     def more_metrics(
-        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         return self._read[1]
 

@@ -146,10 +146,6 @@ class Classification(Benchmark[ClassItems]):
     shown: ClassVar[int] = SHOWN
 
     @abstractmethod
-    def read(self) -> Sequence[ClassItem]:
-        """Reads which images there are, and their classes."""
-
-    @abstractmethod
     def candidates(self, group: str) -> Sequence[Candidate]:
         """The candidates of a group; of every group without `bank_per_group`."""
 

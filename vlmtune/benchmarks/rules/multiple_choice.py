@@ -3,7 +3,6 @@
 In: `ChoiceItem`s from a reader. Out: accuracy over items and over groups, and ranks. Never: files.
 """
 
-from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -124,10 +123,6 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     # Whether an item without false candidates is right in the published script
     reference_alone: ClassVar[bool] = False
     recalls: ClassVar[tuple[int, ...]] = ()  # the k of `recall@<k>`
-
-    @abstractmethod
-    def read(self) -> Sequence[ChoiceItem]:
-        """Reads the annotation files: all items, in the order of the file."""
 
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
         """Groups united under one name, for an accuracy each and for the macro accuracy."""

@@ -4,7 +4,6 @@ In: `PairedItem`s from a reader. Out: text, image and group accuracy, over all i
 Never: files.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -45,22 +44,8 @@ class PairedItem:
     tags: tuple[str, ...] = ()  # further names under which its accuracy is reported
 
 
-@dataclass(frozen=True)
-class PairedWins:
-    """Which of n items are right on the text side and on the image side."""
-
-    text: Bool[Tensor, "n"]
-    image: Bool[Tensor, "n"]
-
-    @property
-    def group(self) -> Bool[Tensor, "n"]:
-        """Right on both sides."""
-        return self.text & self.image
-
-    @property
-    def sides(self) -> tuple[Bool[Tensor, "n"], Bool[Tensor, "n"], Bool[Tensor, "n"]]:
-        """Text, image and group."""
-        return self.text, self.image, self.group
+Wins = tuple[Bool[Tensor, "n"], Bool[Tensor, "n"], Bool[Tensor, "n"]]
+"""Which of n items are right on the text side, on the image side, and on both."""
 
 
 @dataclass(frozen=True)
@@ -118,20 +103,15 @@ class Paired(Benchmark[PairedItems]):
     # counts, and is never won.
     twins_differ: ClassVar[bool] = True
 
-    @abstractmethod
-    def read(self) -> Sequence[PairedItem]:
-        """Reads the annotation files: all items, in the order of the file."""
-
     def more_metrics(
-        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         """Further metrics, such as averages that the source defines over groups."""
         return {}
 
-    def outcomes(self, accuracy: PairedWins) -> Float[Tensor, "n"]:
+    def outcomes(self, wins: Wins) -> Float[Tensor, "n"]:
         """What the primary metric gives each item."""
-        side = self.keys.index(self.primary)
-        return accuracy.sides[side].double()
+        return wins[self.keys.index(self.primary)].double()
 
     def weighted_groups(self, groups: Sequence[str]) -> ItemGroups | None:
         """The groups the primary metric is a mean over; None where it is a mean over items."""
@@ -166,11 +146,12 @@ class Paired(Benchmark[PairedItems]):
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
         values = scores.detach().cpu().double()[items.positions]
-        accuracy = PairedWins(text_correct(values), image_correct(values))
-        metrics = self._rates(accuracy, torch.arange(len(values)))
-        metrics |= self.more_metrics(accuracy, items.groups, items.ways)
+        text, image = text_correct(values), image_correct(values)
+        wins = (text, image, text & image)
+        metrics = self._rates(wins, torch.arange(len(values)))
+        metrics |= self.more_metrics(wins, items.groups, items.ways)
         for name, rows in items.members().items():
-            metrics |= self._rates(accuracy, rows, f"/{name}")
+            metrics |= self._rates(wins, rows, f"/{name}")
         members: tuple[int, ...] = ()
         weights: tuple[float, ...] = ()
         groups = self.weighted_groups(items.groups)
@@ -194,7 +175,7 @@ class Paired(Benchmark[PairedItems]):
         )
         return self.result(
             metrics,
-            self.outcomes(accuracy),
+            self.outcomes(wins),
             items.clusters,
             caption_sets=tuple(items.caption_sets.tolist()),
             groups=members,
@@ -204,13 +185,13 @@ class Paired(Benchmark[PairedItems]):
         )
 
     def _rates(
-        self, accuracy: PairedWins, rows: Int[Tensor, "k"], suffix: str = ""
+        self, wins: Wins, rows: Int[Tensor, "k"], suffix: str = ""
     ) -> dict[str, MetricValue]:
         """The three accuracies of some items."""
         ways = self.items.ways[rows]
         rates = {}
-        for key, wins, chance in zip(self.keys, accuracy.sides, CHANCES, strict=True):
-            rates[f"{key}{suffix}"] = cluster_robust_mean(wins[rows].double(), ways, chance)
+        for key, won, chance in zip(self.keys, wins, CHANCES, strict=True):
+            rates[f"{key}{suffix}"] = cluster_robust_mean(won[rows].double(), ways, chance)
         return rates
 
     def _check_twins(self, items: Sequence[PairedItem]) -> None:

@@ -3,7 +3,6 @@
 In: `CaptionedImage`s from a reader. Out: recalls and median ranks both ways. Never: files.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -99,10 +98,6 @@ class Ranking(Benchmark[RankingItems]):
     primary_metric: ClassVar[str] = f"{TO_IMAGE}_recall@1"
 
     folds: Annotated[int, Field(ge=2)] | None = field(default=None, kw_only=True)
-
-    @abstractmethod
-    def read(self) -> Sequence[CaptionedImage]:
-        """Reads the images with their captions, in the order of the file."""
 
     @override
     def arrange(self, items: Sequence[CaptionedImage]) -> RankingItems:
