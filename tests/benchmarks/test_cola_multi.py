@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.benchmarks.models import fixed, oracle
+from tests.benchmarks.models import oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.files import write_image, write_json
@@ -87,16 +87,5 @@ def test_released_file(tmp_path):
     assert (len(rows), len(benchmark.items.images), len(benchmark.items.texts)) == (210, 218, 294)
     pairs = {(x, y) for row in rows for x in row[::2] for y in row[1::2]}
     assert len(benchmark.items.pairs) == len(pairs)
-    values = torch.rand(218, 294, generator=torch.Generator().manual_seed(0))
-    names = {image.path.name: i for i, image in enumerate(benchmark.items.images)}
-    columns = {text: j for j, text in enumerate(benchmark.items.texts)}
-    result = benchmark.run(fixed(values))
-    wins = []
-    for first, one, second, two in rows:
-        a, b = (names[x.rpartition("/")[2]] for x in (first, second))
-        c, d = columns[one], columns[two]
-        wins.append(bool(values[a, c] > values[b, c] and values[b, d] > values[a, d]))
-    assert result.outcomes == tuple(wins)
-    assert result.metrics["accuracy"].n == 210
-    assert result.metrics["accuracy"].value == pytest.approx(sum(wins) / 210)
-    assert benchmark.run(oracle(benchmark)).metrics["accuracy"].value == 1.0
+    result = benchmark.run(oracle(benchmark))
+    assert (result.metrics["accuracy"].n, result.metrics["accuracy"].value) == (210, 1.0)
