@@ -111,6 +111,7 @@ class Aro(MultipleChoice):
     def reference_groups(self, sizes: Mapping[str, int]) -> Collection[str]:
         if self.task == "relation":
             return sizes.keys() - symmetric()
+        # The authors' notebook leaves rare pairs out of its mean.
         return {pair for pair, count in sizes.items() if count >= MINIMUM}
 
 

@@ -25,7 +25,7 @@ class AnsweredItem(ChoiceItem):
     answers: tuple[str, ...] = ()
 
 
-def blind_accuracies(
+def accuracies_without_images(
     items: Sequence[AnsweredItem],
     groups: Mapping[str, Sequence[str]],
     clusters: Int[Tensor, "n"],

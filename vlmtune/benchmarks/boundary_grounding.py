@@ -273,6 +273,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         for threshold in THRESHOLDS:
             near = (items.distance < threshold - ROUNDING).double()
             hits = near[chosen]
+            # Chance is the fraction of a query's candidates that are near enough.
             by_query = torch.bincount(items.query, weights=near, minlength=n) / sizes
             chance = float(by_query.mean())
             metric = cluster_robust_mean(hits, items.clusters, chance)
@@ -296,6 +297,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         if self.strict:
             far = torch.where(tied, items.distance, -torch.inf)
             tied = tied & (items.distance == items.by_query(far, "amax")[items.query])
+        # Of the candidates that are left the first, which has the smallest number.
         candidates = torch.where(tied, torch.arange(len(values)), len(values))
         return items.by_query(candidates, "amin")
 
@@ -307,6 +309,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
 
         def show(i: int) -> Example:
             correct = bool(outcomes[i] == 1)
+            # A wrong prediction is shown beside the candidate nearest to the truth.
             rows = (items.query == i).nonzero().flatten()
             nearest = int(rows[items.distance[rows].argmin()])
             candidates = [int(chosen[i])]

@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.blind_baselines import AnsweredItem, blind_accuracies
+from vlmtune.benchmarks.blind_baselines import AnsweredItem, accuracies_without_images
 from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
 from vlmtune.results.result import Result
@@ -137,6 +137,7 @@ class ClevrQuestions(MultipleChoice):
         result = super().evaluate(scores)
         kept: Any = self.items.kept
         types = {"type": [item.group for item in kept]}
+        # Types differ in how many answers they have.
         chance = float(self.items.chance().mean())
-        result.metrics.update(blind_accuracies(kept, types, self.items.clusters, chance))
+        result.metrics.update(accuracies_without_images(kept, types, self.items.clusters, chance))
         return result

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.blind_baselines import AnsweredItem, blind_accuracies
+from vlmtune.benchmarks.blind_baselines import AnsweredItem, accuracies_without_images
 from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
@@ -140,7 +140,7 @@ class ClevrStatements(MultipleChoice):
             "type": [dict(item.properties)["type"] for item in kept],
             "family": [item.group for item in kept],
         }
-        result.metrics.update(blind_accuracies(kept, groups, clusters, 1 / 2))
+        result.metrics.update(accuracies_without_images(kept, groups, clusters, 1 / 2))
         return result
 
 

@@ -202,6 +202,7 @@ class ColaSingle(Benchmark[QueryItems]):
         """
         items = self.items
         values = self._in_columns(scores)
+        # Outcomes are those of the classes that count, in their order.
         counted = self._precision(values).counted.nonzero()[:, 0].tolist()
         rows = []
         for c, precision in zip(counted, result.outcomes, strict=True):
@@ -258,6 +259,7 @@ def _query_all(
     for c in range(labels.shape[1]):
         ranked = pool[:, c]
         positives = labels[ranked, c]
+        # Without a distractor there is no rank to compare with.
         if positives.any() and not positives.all():
             true, distractor = mean_ranks(values[ranked, c], positives)
             rows.append((true, distractor, (len(positives) + 1) / 2))

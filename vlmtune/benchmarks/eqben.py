@@ -142,6 +142,7 @@ def _from_scores(records: list[Any]) -> list[EqBenEntry]:
         content = record.get("image"), record.get("caption")
         items.setdefault(key, {})[info["name"]] = content
     entries = []
+    # `sample_cnt` counts over all parts, so that it orders the items.
     for part, number in sorted(items, key=lambda key: key[1]):
         scores = items[part, number]
         image0, caption0 = scores.get("c0i0", (None, None))
@@ -233,6 +234,7 @@ class EqBen(Paired):
         self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
+        # A part that is not there has no weight.
         weights = _weights(groups)[parts.unique()]
         chance = sum(CHANCES) / len(CHANCES)
         credit = self.outcomes(wins)

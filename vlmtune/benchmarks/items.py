@@ -34,6 +34,7 @@ class ComparedItem:
         """Equal for two items of the same images and captions, in whatever order."""
         false = frozenset(self.false)
         if len(self.images) == len(self.true):
+            # Two pairs of image and caption are the same item in either order.
             return frozenset(zip(self.images, self.true, strict=True)), false
         return (self.images, self.true), false
 

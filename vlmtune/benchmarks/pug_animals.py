@@ -95,6 +95,7 @@ def group_samples(
     """Groups the scenes that differ in one factor only."""
     position = FACTORS.index(factor)
     described = factor in DESCRIBED
+    # Views from the side serve the camera's angle alone, which no caption tells.
     usable = [i for i, scene in enumerate(scenes) if scene.frontal or not described]
     values = list(dict.fromkeys(scenes[i].values[position] for i in usable))
     groups: dict[tuple[str, ...], dict[str, int]] = {}
@@ -262,6 +263,7 @@ class PugAnimals(Benchmark[AnimalItems]):
             left_out = samples.left_out
             if left_out:
                 metrics[f"left_out/{factor}"] = count(left_out, left_out + len(samples.clusters))
+        # The first factor gives the primary metric.
         clusters = next(iter(self.items.samples.values())).clusters
         outcomes = torch.tensor(series[self.primary], dtype=torch.float64)
         return self.result(metrics, outcomes, clusters, degree=2, series=series)
@@ -281,6 +283,7 @@ class PugAnimals(Benchmark[AnimalItems]):
             return paired_alignment(differences, generator)
 
         n, values = samples.images.shape
+        # Each change once: back from b' to b both differences turn around, and cosines stay.
         changes = list(itertools.combinations(range(values), 2))
         sides = ["image"]
         if samples.texts is not None:

@@ -9,6 +9,7 @@ relation, or with the two attributes exchanged. Scenes of one object have none.
 Source: Bordes et al. 2023, PUG, section 3.4.1 and appendix B.5.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -110,6 +111,7 @@ class PugAR4T(Paired):
         for scene in scenes:
             negative = index.negative(scene)
             if negative is not None:
+                # Two scenes that name each other are one pair.
                 pairs.setdefault(frozenset((scene.file, negative.file)), (scene, negative))
             elif scene.negative:
                 missing += 1
@@ -127,6 +129,7 @@ class PugAR4T(Paired):
         first = ImageRef(Path(self.images, scene.file))
         second = ImageRef(Path(self.images, negative.file))
         images, captions = (first, second), (scene.caption, negative.caption)
+        # Exchanged attributes leave the words of a caption the same.
         if _words(scene.caption) == _words(negative.caption):
             return PairedItem(images, captions, "attributes", _kinds(scene, negative))
         return PairedItem(images, captions, "relations", _relations(scene, negative))
@@ -141,7 +144,7 @@ class PugAR4T(Paired):
 def _scene(values: dict[str, str]) -> _Scene:
     cells = [" ".join(values[name].split()) for name in COLUMNS]
     # pandas may write an empty cell as "nan".
-    cells = ["" if cell.lower() == "nan" else cell for cell in cells]
+    cells = [re.sub("(?i)^nan$", "", cell) for cell in cells]
     relation, caption, alternative, negative, file = cells
     return _Scene(file.lstrip("/"), relation, caption, alternative, negative)
 
@@ -173,6 +176,7 @@ class _Index:
         self.by_name: dict[str, _Scene | None] = {}
         for scene in scenes:
             name = PurePosixPath(scene.file).name
+            # A name that two folders have does not tell which scene is meant.
             self.by_name[name] = None if name in self.by_name else scene
 
     def negative(self, scene: _Scene) -> _Scene | None:

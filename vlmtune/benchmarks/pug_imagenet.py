@@ -161,6 +161,7 @@ class PugImageNet(Classification):
             raise file_error(self.mapping, layout, f"{len(ids)} of which {count} are folders")
         classes = class_of_id(ids, IDS).tolist()
         labelled = []
+        # -1: no class of the data has this id, so that it is never right.
         for name, number in zip(names, classes, strict=True):
             label = None if number < 0 else self._labels[number]
             labelled.append((name, label))

@@ -200,8 +200,8 @@ def read_setups(
     """Reads `labels.csv` and makes set-ups of it, in the published order."""
     rows = []
     for values in read_csv(path, COLUMNS, SOURCE):
-        file, own_world, first, second, side, *textures = (values[name] for name in COLUMNS)
-        if world in (None, own_world):
-            row = SparRow(file, own_world, first, second, RENAMED.get(side, side), *textures)
+        file, background_name, first, second, side, *textures = (values[name] for name in COLUMNS)
+        if world in (None, background_name):
+            row = SparRow(file, background_name, first, second, RENAMED.get(side, side), *textures)
             rows.append(row)
     return [make(name, rows, background, published) for name in DEFINITIONS if name in setups]

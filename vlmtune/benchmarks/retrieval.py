@@ -87,6 +87,7 @@ class Retrieval(Ranking):
 
     @override
     def read(self) -> list[CaptionedImage]:
+        # Published scripts rank five captions an image; some have six or seven.
         used = None if self.strict else FIRST
         rows = read_split(Path(self.path), self.split)
         items = []

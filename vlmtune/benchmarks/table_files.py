@@ -93,6 +93,7 @@ def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:
         )
     if isinstance(image, Path):
         return ImageRef(image)
+    # By its content: many rows may hold one image, and a table is measured more than once.
     path = Path.home() / ".cache/vlmtune/images" / hashlib.sha256(image).hexdigest()
     if not path.is_file():
         with write_atomically(path) as temporary:

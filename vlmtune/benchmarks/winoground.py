@@ -70,7 +70,7 @@ def _tags(row: Row) -> tuple[str, ...]:
     """The secondary tags and the number of main predicates of an item."""
     tags, predicates = row.get("secondary_tag"), row.get("num_main_preds")
     names = []
-    if is_text(tags):
+    if is_text(tags):  # copies of the data may lack it
         names = [tag.strip() for tag in tags.split(",")]
     if predicates == 1:
         names.append("1 main predicate")

@@ -161,6 +161,7 @@ class ZeroShotClassification(Classification):
             return super().run(score)
         items, prompts = self.items, self.items.banks[0].prompts
         images, texts = embed(score, items, self.name)
+        # CLIP's classifier: the mean direction of a class's prompts.
         unit = normalize(texts, dim=1)
         sums = torch.zeros(len(prompts), unit.shape[1], dtype=unit.dtype)
         for columns in prompts.unbind(dim=1):

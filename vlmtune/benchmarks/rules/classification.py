@@ -80,6 +80,7 @@ class Bank:
     def true(self) -> Int[Tensor, "T 2"]:
         """The true pairs of an image and a prompt."""
         is_true = self.labels[:, None] == self.classes
+        # An image is true of every prompt of its candidates.
         rows, candidates = is_true.nonzero().unbind(dim=1)
         prompts = self.texts[self.prompts[candidates]]
         images = self.images[rows][:, None].expand_as(prompts)
@@ -165,6 +166,7 @@ class Classification(Benchmark[ClassItems]):
         images, image = numbered(item.image for item in items)
         groups, members = numbered(item.group for item in items)
         _, clusters = numbered(item.cluster for item in items)
+        # Sorted, because `series` has the classes in alphabetical order.
         labels = number(sorted({item.label for item in items}))
         label = torch.tensor([labels[item.label] for item in items])
         # The items of each bank: of one group, or all.
@@ -179,6 +181,7 @@ class Classification(Benchmark[ClassItems]):
             candidates = self.candidates(group)
             bank = _bank(candidates, texts, labels, rows, image[rows], label[rows])
             banks.append(bank)
+            # Several candidates may stand for one class, and some for none.
             known = bank.classes[bank.classes >= 0]
             of_class = torch.bincount(known, minlength=len(labels))
             chance[rows] = of_class[bank.labels].double() / len(candidates)
@@ -291,6 +294,7 @@ class Classification(Benchmark[ClassItems]):
         hits = (ranked.ranks[rows] <= k).double()
         chance = self.items.chance[rows]
         if k > 1:
+            # Each class has one candidate where more than the first rank counts.
             sizes = self.items.candidates[rows].double()
             chance = (torch.full_like(sizes, k) / sizes).clamp(max=1)
         # The mean of equal numbers may differ from them by rounding.
@@ -354,6 +358,7 @@ def _bank(
 
 def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bool) -> Ranks:
     """Ranks the best true candidate; of equal scores a false one comes first, or by position."""
+    # -inf takes the other side out of the argmax.
     best = torch.where(is_true, values, -torch.inf).argmax(dim=1)
     rival = torch.where(is_true, -torch.inf, values).argmax(dim=1)
     # A true candidate without a rival is its own.

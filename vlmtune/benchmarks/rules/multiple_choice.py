@@ -84,6 +84,7 @@ class ChoiceItems(Items):
 
     def chance(self) -> Float[Tensor, "n"]:
         """The probability that random scores put all true candidates first."""
+        # Of all ways to choose as many candidates as are true, one is right.
         shapes = zip(self.sizes.tolist(), self.true_counts.tolist(), strict=True)
         ways = [comb(size, true) for size, true in shapes]
         return 1 / torch.tensor(ways).double()
@@ -149,6 +150,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             raise UserError(f"expected items with a false candidate in {self.name}, got none")
         candidates = [item.candidates for item in checked]
         images, rows = numbered(item.image for item in checked)
+        # Crops of one file vary together.
         _, files = numbered(item.image.path for item in checked)
         groups, members = numbered(item.group for item in checked)
         texts = number(chain.from_iterable(candidates))
@@ -220,6 +222,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         items = self.items
         assert items.pairs is not None
         positions = items.positions[rows]
+        # Where an item has no further candidate some text is read, which `false` leaves out.
         columns = items.pairs[positions.clamp(min=0), 1]
         embeddings = embedded(score.embed_texts(items.texts), len(items.texts), self.name)
         texts = normalize(embeddings)[columns]
@@ -250,6 +253,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         if alone.any():
             metrics["without_negatives"] = count(int(alone.sum()), len(credit))
 
+        # What does not count is neither right nor wrong in the gallery.
         right: list[bool | None] = (credit == 1).tolist()
         for i in (alone | ~counted).nonzero()[:, 0].tolist():
             right[i] = None
@@ -302,6 +306,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
 
     def _ranks(self, chosen: Float[Tensor, "n m"], ties: Ties) -> dict[str, MetricValue]:
         items = self.items
+        # Of two candidates the accuracy says it all; several true ones have no one rank.
         if chosen.shape[1] < 3 or (items.true_counts > 1).any():
             return {}
         sizes = items.sizes
@@ -323,6 +328,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         """Of each item the group or union it counts in for the macro accuracy, -1 for none."""
         unions = self.unions(items.groups) or _each(items.groups)
         macro = self._macro_groups(items)
+        # -1 stays for groups that the published mean leaves out.
         numbers = dict.fromkeys(items.groups, -1)
         for i, union in enumerate(unions.values()):
             numbers.update(dict.fromkeys(macro & set(union), i))

@@ -130,6 +130,7 @@ class Paired(Benchmark[PairedItems]):
         pairs, positions = distinct_pairs(each_image, each_text)
         # Crops of one file are not independent either.
         _, files = numbered(image.path for image in images)
+        # In either order: which caption comes first says nothing.
         _, caption_sets = numbered(frozenset(item.texts) for item in items)
         return PairedItems(
             images=images,
@@ -145,6 +146,7 @@ class Paired(Benchmark[PairedItems]):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
+        # Of each item the score of image i with caption j.
         values = scores.detach().cpu().double()[items.positions]
         text, image = text_correct(values), image_correct(values)
         wins = (text, image, text & image)

@@ -111,6 +111,7 @@ class Ranking(Benchmark[RankingItems]):
             )
         counts = torch.tensor([len(item.captions) for item in items])
         owners = torch.arange(len(items)).repeat_interleave(counts)
+        # An image may have one caption twice, which does not make it the caption of two images.
         distinct = torch.stack([columns, owners], dim=1).unique(dim=0)
         several = torch.bincount(distinct[:, 0], minlength=len(texts)) > 1
         comparisons = []
@@ -145,7 +146,7 @@ class Ranking(Benchmark[RankingItems]):
         metrics["mean_recall"] = MetricValue(mean, len(recalls), chance)
         for key, side in sides.items():
             middle = side.ranks.double().quantile(0.5)
-            if not self.strict:
+            if not self.strict:  # as published scripts round it
                 middle = middle.floor()
             metrics[f"{key}_median_rank"] = MetricValue(
                 float(middle), len(side.ranks), higher_is_better=False, unit="rank"
@@ -212,6 +213,7 @@ class Ranking(Benchmark[RankingItems]):
         queries = []
         for i, rank in enumerate(sides[TO_IMAGE].ranks.tolist()):
             column = int(items.columns[i])
+            # In the reference convention a caption is true of its own image alone.
             is_true = true[:, column] if self.strict else images == items.owners[i]
             some = shown(scores[:, column], is_true)
             images_shown = tuple(items.images[k] for k in some.positions)
