@@ -104,8 +104,8 @@ class ClevrStatements(MultipleChoice):
         for i, row in enumerate(rows):
             file = f"val_{i % 2}.png"
             write_image(folder / file, 90 * i, 20, 200)
-            own = {**dict(zip(keys, row, strict=True)), "family": f"zero_hop-{row[4]}"}
-            questions.append({"image_filename": file, "effective_size": 2, **own, **same})
+            question = {**dict(zip(keys, row, strict=True)), "family": f"zero_hop-{row[4]}"}
+            questions.append({"image_filename": file, "effective_size": 2, **question, **same})
         path = write_json(folder / "questions_val.json", {"info": {}, "questions": questions})
         return cls(path, str(folder))
 
