@@ -41,8 +41,7 @@ class Aro(MultipleChoice):
     them. In "reference" the mean leaves out the 157 names that the authors' notebook takes for
     symmetric or unclear (`aro_symmetric.json`), or the pairs of attributes with fewer than 25
     items, and it is the primary metric. Both count a tie as wrong: the authors take the argmax with
-    the false caption first. Other readers put the true caption first, so that ties are right, or
-    score whole images; their numbers differ.
+    the false caption first. Readers that put the true caption first have other numbers.
 
     Args:
         images: The folder that `image_path` starts from.

@@ -38,9 +38,8 @@ class AroOrder(MultipleChoice):
     "strict": a tie is wrong. A shuffle that gives the caption back is left out of its item. The
     caption is written as its shuffles are, with spaces before commas and contractions, because the
     spacing would give it away. "reference": the caption as it is and all four shuffles; a tie is
-    right, because the authors take the argmax with the caption first. Their shuffles come from the
-    global random state and depend on the versions of two taggers. Re-runs of the published numbers
-    differ by points, so they compare in kind only.
+    right, because the authors take the argmax with the caption first. Their shuffles depend on the
+    global random state and two taggers, so the published numbers compare in kind only.
 
     Args:
         images: The folder that `image` starts from.

@@ -74,11 +74,10 @@ class ColaSingle(Benchmark[QueryItems]):
     Conventions differ in two points. Tied scores share one threshold in both, and logits are not
     squashed by a sigmoid: the published script runs only with torchmetrics before 0.11.
 
-    - "strict": the class described above has no AP. PACO's names are read as words ("light_blue
-      car_(automobile)": "light blue car"), as in `vlmtune.benchmarks.cola_files.spelled`.
-    - "reference": it counts as 0, as with torchmetrics 1.x; with the versions the script runs with,
-      the whole mean would be NaN. Queries are scored as the file writes them; how Cola's authors
-      turned PACO's names into words is not published.
+    - "strict": a class with positives outside its hard set alone has no AP. PACO's names are read as
+      words ("light_blue car_(automobile)": "light blue car"), see `cola_files.spelled`.
+    - "reference": it counts as 0, as with torchmetrics 1.x. Queries are scored as the file writes
+      them; how Cola's authors turned PACO's names into words is not published.
 
     Args:
         seen: JSON file `{"seen": [label, ...], "unseen": [label, ...]}`, labels as in the benchmark

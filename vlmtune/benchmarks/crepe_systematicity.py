@@ -31,13 +31,10 @@ class CrepeSystematicity(MultipleChoice):
     - `accuracy`: over all items of both; `macro_accuracy`: the mean of the two.
     - `mean_rank`, `median_rank`, `recall@3`, `recall@5`.
 
-    Items differ in how many negatives they have, so chance is the mean of 1 / candidates. "strict":
-    captions are lower-cased, a tie is wrong, and a negative that repeats the caption is left out,
-    as is an item without negatives of the chosen kind. "reference": captions as in the file, and a
-    tie is right, because the authors sort with the true caption first; an item without negatives is
-    right too, as in the published script, which ranks the caption among itself alone (its chance is
-    1), and `without_negatives` counts such items where there are any. The primary metric is
-    `accuracy`.
+    Chance is the mean of 1 / candidates. "strict": captions are lower-cased, a tie is wrong, and a
+    negative that repeats the caption is left out, as is an item without negatives of the chosen
+    kind. "reference": captions as in the file, and a tie is right, because the authors sort with
+    the true caption first; so is an item without negatives, and `without_negatives` counts these.
 
     The division into seen and unseen says something only of models pre-trained on `corpus`.
 

@@ -51,12 +51,12 @@ class _Scene:
 class PugAR4T(Paired):
     """Text, image and group accuracy over pairs of a scene and its hard negative.
 
-    Items are the unordered pairs of rows of which one names the other as its negative; the 2 x 2
-    captions are their `caption`s. They are `/relations` or `/attributes`: exchanging attributes
-    leaves the words of the caption the same, an opposite relation does not. Within them the numbers
-    are reported by relation (`/to the left of`, ...; an item has two) and by kind of attribute
-    (`/material`, `/size`, `/colour`, `/texture`; an item has one or two), that of the first word of
-    each caption. The paper proposes these scores and prints none.
+    Items are the unordered pairs of rows of which one names the other as its negative. They are
+    `/relations` or `/attributes`: exchanging attributes leaves the words of the caption the same,
+    an opposite relation does not. Within them the numbers are reported by relation (`/to the left
+    of`, ...; an item has two) and by kind of attribute (`/material`, `/size`, `/colour`,
+    `/texture`; an item has one or two), that of the first word of each caption. The paper proposes
+    these scores and prints none.
 
     Conventions: "strict" leaves out pairs whose captions mean the same, so that no model could tell
     them apart: the negative's caption is the caption or its `alt_caption` (equal attributes, or two

@@ -59,8 +59,7 @@ class PugImageNet(Classification):
       images of the fraction of ids that stand for their class.
 
     The paper's zero-shot prompt is "This is a photo of a [ ]" (BLIP; its CLIP numbers come from
-    OpenCLIP's own templates). The notebook crops the middle 256 x 256 of an image before it
-    resizes; here the backbone's own preprocessing applies.
+    OpenCLIP's own templates). The notebook crops the middle 256 x 256 of an image first.
 
     An image classifier of ImageNet's 1,000 classes (`--model timm:...`) reads no prompts. It is
     measured in "reference", as the paper's supervised models are: candidate i is its output i.

@@ -39,13 +39,11 @@ class PugSpar(MultipleChoice):
     Conventions: in "strict" a tie is wrong. In the published script a coin puts the caption or its
     negative first, and the first of two that tie wins; "reference" gives a tie 1/2, the expectation
     of that coin. The script's keys `..._one_objects_Grass_relations_left_...` and `..._bottom_...`
-    are `single_left_right` and `single_bottom_top`: "Grass" is left over from the loop before, the
-    rows are Default.
+    are `single_left_right` and `single_bottom_top`, with Default textures.
 
     The published numbers of CLIP and OpenCLIP come from images resized to 224 x 224 (bilinear) and
-    normalised with ImageNet's mean and deviation instead of the model's own preprocessing, and from
-    cosines in half precision. Both belong to the backbone. For the former give `OpenClip` the
-    `preprocessing` that this plug-in's YAML shows.
+    normalised with ImageNet's mean and deviation, as with the `preprocessing` of `OpenClip` that
+    this plug-in's YAML shows, and from cosines in half precision.
 
     Args:
         setups: Which set-ups.

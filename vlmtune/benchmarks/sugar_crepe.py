@@ -34,9 +34,7 @@ class SugarCrepe(MultipleChoice):
       aggregate of the published comparison of compositional fine-tuning (vl_compo).
 
     Both conventions count a tie as wrong, as the released evaluation does. They differ in the
-    primary metric: `accuracy` in "strict", `macro_accuracy` in "reference". Other scripts take the
-    argmax with the true caption first and so count ties as right; their numbers are higher where a
-    scorer ties.
+    primary metric: `accuracy` in "strict", `macro_accuracy` in "reference".
     """
 
     citation: ClassVar[str] = "Hsieh et al. 2023, SugarCrepe, section 4 (accuracy per subset)"

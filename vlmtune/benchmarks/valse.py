@@ -95,8 +95,7 @@ class Valse(MultipleChoice):
         path: The folder with the eleven JSON files.
         images: The folder with all images, or for each piece the folder with its images, or the
             folders that are searched for them in turn.
-        pieces: The pieces to evaluate, names of files without `.json`. All are 7,702 rows; all but
-            "foil-it" are 6,759, the closest to the 6,795 that EqSim's table 1 states.
+        pieces: The pieces to evaluate, names of files without `.json`.
         threshold: The score above which a caption counts as true.
     """
 

@@ -43,9 +43,7 @@ class ZeroShotClassification(Classification):
     Several templates are one classifier. With `ensemble: scores` a class scores the mean of the
     scores of its prompts, which works for any model. With `ensemble: embeddings` the image is
     compared with the normalised mean of their normalised embeddings, as CLIP's authors do; it needs
-    a dual model. For cosines the former is the latter times the length of that mean, which differs
-    from class to class, so published numbers of several templates need the latter. With one
-    template they agree.
+    a dual model, as do published numbers of several templates. With one template they agree.
 
     An image classifier (`--model timm:...`) reads no prompts: each folder is the class of its name
     (ImageNet's WordNet ids, "n01440764"), or, with as many folders as classes, of its place among

@@ -100,8 +100,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     - `macro_accuracy`: mean over groups of the accuracy within each, where there are groups; over
       the unions where `unions` unites groups.
     - `accuracy/<group>` and `accuracy/<union>`.
-    - `mean_rank` and `median_rank` (rounded down) of the true caption, where an item has more than
-      two candidates, and `recall@<k>` for each k of `recalls`.
+    - `mean_rank`, `median_rank` (rounded down) and `recall@<k>` for each k of `recalls`, where an
+      item has more than two candidates.
     - `text_to_text_accuracy`, where items have several true captions and the model is dual: how
       often the first is closer to the second than to any false one; in "reference", each to each.
     - `identical_candidates`: how many items have a candidate that repeats the true one, as shuffles
