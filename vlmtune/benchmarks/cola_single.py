@@ -74,8 +74,8 @@ class ColaSingle(Benchmark[QueryItems]):
     Conventions differ in two points. Tied scores share one threshold in both, and logits are not
     squashed by a sigmoid: the published script runs only with torchmetrics before 0.11.
 
-    - "strict": a class with positives outside its hard set alone has no AP. PACO's names are read as
-      words ("light_blue car_(automobile)": "light blue car"), see `cola_files.spelled`.
+    - "strict": a class with positives outside its hard set alone has no AP. PACO's names are read
+      as words ("light_blue car_(automobile)": "light blue car"), see `cola_files.spelled`.
     - "reference": it counts as 0, as with torchmetrics 1.x. Queries are scored as the file writes
       them; how Cola's authors turned PACO's names into words is not published.
 

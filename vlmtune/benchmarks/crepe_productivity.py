@@ -32,7 +32,7 @@ class CrepeProductivity(MultipleChoice):
     - `accuracy`: recall@1 over all items of all types (micro).
     - `macro_accuracy`: mean over the types of recall@1 over all items of each. The authors state no
       average; a published comparison (vl_compo) takes this one over the `_all` files.
-    - `accuracy/<type>` and `accuracy/<type>/<n>`, n being the number of atoms, as the authors print.
+    - `accuracy/<type>`, and `accuracy/<type>/<n>` for n atoms, the numbers of the authors.
     - `mean_rank`, `median_rank`, `recall@3`, `recall@5`.
 
     "strict": captions are lower-cased, because negations begin with a capital where true captions
