@@ -64,7 +64,6 @@ def test_items_are_grouped_by_the_words_they_state(tmp_path):
         ('[["a.png", "x", "b.png"]]', "got nothing at 0/3"),
         ('[["a.png", "x", "b.png", 3]]', "got 3 at 0/3"),
         ('[["a.png", "x", "b.png", " "]]', "got ' ' at 0/3"),
-        ('[["u/a.png", "x", "a.png", "y"]]', "twice"),
     ],
 )
 def test_malformed_file(tmp_path, content, message):

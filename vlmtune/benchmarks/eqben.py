@@ -162,8 +162,7 @@ class EqBen(Paired):
 
     `average` is the mean of text, image and group accuracy over the five sub-datasets. Kubric's is
     the mean of its three parts (`.../eqbenkubric`). With the files of some parts only, it is the
-    mean over those. `text_accuracy` and the like without a part are over all items alike. An item
-    that has the same caption twice counts and is never won.
+    mean over those. `text_accuracy` and the like without a part are over all items alike.
 
     Args:
         path: The annotation file, or for each part (`eqbenag`, `eqbenyoucook2`, `eqbengebc`,
@@ -176,7 +175,6 @@ class EqBen(Paired):
     source: ClassVar[str] = "github.com/Wangt-CN/EqBen (data download)"
     primary_metric: ClassVar[str] = "average"
     limit_per_group: ClassVar[bool] = True
-    twins_differ: ClassVar[bool] = False
 
     path: str | dict[str, str]
     images: str

@@ -69,7 +69,6 @@ class PugAR4T(Paired):
 
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
     source: ClassVar[str] = f"PUG_AR4T.tar.gz (97 GB), {SITE}"
-    twins_differ: ClassVar[bool] = False
 
     path: str
     images: str

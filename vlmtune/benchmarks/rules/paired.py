@@ -16,7 +16,6 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
 from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, numbered
-from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.paired_accuracy import (
@@ -87,7 +86,8 @@ class Paired(Benchmark[PairedItems]):
 
     An item is right on the text side where each image prefers its caption, on the image side where
     each caption prefers its image, as a group where both hold; a tie is never a win. Random scores
-    reach 1/4, 1/4 and 1/6. `series` holds each item's deviation from equivariance on either side
+    reach 1/4, 1/4 and 1/6. An item with one image or caption twice is never won, and the report
+    lists it. `series` holds each item's deviation from equivariance on either side
     (`equivariance_deviations` of the metrics) and, as `mean_scores`, the mean 2 x 2 matrix: image 0
     with captions 0 and 1, image 1 with captions 0 and 1.
 
@@ -99,9 +99,6 @@ class Paired(Benchmark[PairedItems]):
     # Names of text, image and group accuracy
     keys: ClassVar[tuple[str, str, str]] = ("text_accuracy", "image_accuracy", "group_accuracy")
     primary_metric: ClassVar[str] = "group_accuracy"
-    # Whether an item with the same image or caption twice is an error. Otherwise such an item
-    # counts, and is never won.
-    twins_differ: ClassVar[bool] = True
 
     def more_metrics(
         self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
@@ -119,8 +116,6 @@ class Paired(Benchmark[PairedItems]):
 
     @override
     def arrange(self, items: Sequence[PairedItem]) -> PairedItems:
-        if self.twins_differ:
-            self._check_twins(items)
         images, image_numbers = numbered(chain.from_iterable(item.images for item in items))
         texts, text_numbers = numbered(chain.from_iterable(item.texts for item in items))
         rows, columns = image_numbers.view(-1, 2), text_numbers.view(-1, 2)
@@ -195,15 +190,6 @@ class Paired(Benchmark[PairedItems]):
         for key, won, chance in zip(self.keys, wins, CHANCES, strict=True):
             rates[f"{key}{suffix}"] = cluster_robust_mean(won[rows].double(), ways, chance)
         return rates
-
-    def _check_twins(self, items: Sequence[PairedItem]) -> None:
-        for i, item in enumerate(items):
-            if len(set(item.images)) < 2 or len(set(item.texts)) < 2:
-                raise UserError(
-                    f"expected two images and two captions in each item of {self.name}, got item "
-                    f"{i} with the same image or caption twice ({item.texts[0][:60]!r}): "
-                    "leave the item out of the file"
-                )
 
 
 def _example(item: PairedItem, scores: Float[Tensor, "2 2"], side: int) -> Example:
