@@ -6,9 +6,8 @@ from PIL import Image
 
 from tests.benchmarks.models import by_name, drawn
 from tests.refusals import refused
-from vlmtune.benchmarks.pug_spar import PugSpar
+from vlmtune.benchmarks.pug_spar import COLUMNS, PugSpar
 from vlmtune.benchmarks.pug_spar_retrieval import PugSparRetrieval
-from vlmtune.benchmarks.pug_spar_setups import COLUMNS
 
 WORLDS = ["Desert", "SaltFlats", "Arena"]
 ANIMALS = ["blank", "Camel", "Pig", "Anlylosaurus"]

@@ -1,11 +1,11 @@
-"""The set-ups on the published grid: its size, its captions, and the published percentages."""
+"""The set-ups on the published grid: their sizes and the published percentages."""
 
 import itertools
 
 import pytest
 
 from tests.refusals import refused
-from vlmtune.benchmarks.pug_spar_setups import BLANK, DEFINITIONS, HARD, SparRow, make
+from vlmtune.benchmarks.pug_spar import BLANK, DEFINITIONS, HARD, SparRow, make
 
 WORLDS = ("Desert", "SaltFlats")  # of ten
 NAMES = (
@@ -14,12 +14,8 @@ NAMES = (
     "Impala Lion Orca Pig Rabbit Squirrel Chicken WhiteShark Anlylosaurus BlackRockFish "
     "PoisonDartFrog"
 )
-GROUPS = [
-    ("left", "Default", "Default"),
-    ("bottom", "Default", "Default"),
-    ("left", "Blue", "Red"),
-    ("left", "Grass", "Stone"),
-]
+GROUPS = [("left", "Default", "Default"), ("bottom", "Default", "Default")]
+GROUPS += [("left", "Blue", "Red"), ("left", "Grass", "Stone")]
 SIZES = {  # set-up -> images and candidates of one world
     "scene": (4, 1),
     "single_default": (128, 33),

@@ -19,8 +19,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import check_chosen
 from vlmtune.benchmarks.items import number
-from vlmtune.benchmarks.pug_spar import write_grid
-from vlmtune.benchmarks.pug_spar_setups import DEFINITIONS, SOURCE, SetUp, read_setups
+from vlmtune.benchmarks.pug_spar import DEFINITIONS, SOURCE, SetUp, read_setups, write_grid
 from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
 from vlmtune.types import ImageRef
 
