@@ -13,12 +13,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.aro_shuffles import (
-    normalised,
-    read_captions,
-    read_shuffles,
-    write_shuffles,
-)
+from vlmtune.benchmarks.aro_shuffles import normalised, read_captions, read_shuffles, write_shuffles
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice

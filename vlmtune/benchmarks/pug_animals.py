@@ -34,12 +34,8 @@ from vlmtune.types import ImageRef
 
 SIZES = {0.7: "small", 1.0: "medium", 1.3: "big"}
 COLUMNS = (
-    "filename",
-    "world_name",
-    "character_name",
-    "character_scale",
-    "camera_yaw",
-    "character_texture",
+    *("filename", "world_name", "character_name"),
+    *("character_scale", "camera_yaw", "character_texture"),
 )
 FACTORS = ("background", "size", "texture", "camera_yaw")
 DESCRIBED = FACTORS[:3]  # by the captions

@@ -25,16 +25,8 @@ from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 FACTORS = (
-    "Worlds",
-    "Camera_Pitch",
-    "Camera_Yaw",
-    "Camera_Roll",
-    "Object_Pitch",
-    "Object_Yaw",
-    "Object_Roll",
-    "Object_Scale",
-    "Object_Texture",
-    "Scene_Light",
+    *("Worlds", "Camera_Pitch", "Camera_Yaw", "Camera_Roll", "Object_Pitch", "Object_Yaw"),
+    *("Object_Roll", "Object_Scale", "Object_Texture", "Scene_Light"),
 )
 IDS = 1000  # classes of ImageNet
 

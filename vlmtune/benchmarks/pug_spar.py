@@ -30,13 +30,8 @@ from vlmtune.types import ImageRef
 SOURCE = f"PUG_SPAR.tar.gz (16 GB), {SITE}"
 BLANK = "blank"
 COLUMNS = (
-    "filename",
-    "world_name",
-    "character_name",
-    "character2_name",
-    "character1_pos",
-    "character_texture",
-    "character2_texture",
+    *("filename", "world_name", "character_name", "character2_name"),
+    *("character1_pos", "character_texture", "character2_texture"),
 )
 RENAMED = {"below": "bottom", "above": "top"}  # sides in some copies
 SCENES = 10  # images of `scene` in the published script

@@ -33,17 +33,9 @@ from vlmtune.types import ImageRef
 
 VOTES = 2  # annotators, of three, who must have chosen the caption
 PIECES = (
-    "existence",
-    "plurals",
-    "counting-hard",
-    "counting-small-quant",
-    "counting-adversarial",
-    "relations",
-    "action-replacement",
-    "actant-swap",
-    "coreference-standard",
-    "coreference-hard",
-    "foil-it",
+    *("existence", "plurals", "counting-hard", "counting-small-quant", "counting-adversarial"),
+    *("relations", "action-replacement", "actant-swap"),
+    *("coreference-standard", "coreference-hard", "foil-it"),
 )
 LAYOUT = "a VALSE object of rows by id with image_file, caption, foil and mturk"
 
