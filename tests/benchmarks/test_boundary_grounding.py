@@ -1,12 +1,19 @@
-import json
 import random
 
 import pytest
 from PIL import Image
 
+from tests.benchmarks.json_files import write as write_file
 from tests.benchmarks.models import drawn, scorer
 from tests.refusals import refused
-from vlmtune.benchmarks.boundary_grounding import THRESHOLDS, BoundaryGrounding
+from vlmtune.benchmarks.boundary_grounding import (
+    THRESHOLDS,
+    BoundaryGrounding,
+    CaptionedBoundary,
+    read_boundaries,
+    read_frames,
+)
+from vlmtune.benchmarks.files import write_json
 
 
 def write(folder, frames, rows, **more):
@@ -20,8 +27,7 @@ def write(folder, frames, rows, **more):
         annotations.setdefault(video, []).append(
             {"timestamp": time, "subject": "", "status_before": before, "status_after": after}
         )
-    path = folder / "val.json"
-    path.write_text(json.dumps(annotations))
+    path = write_json(folder / "val.json", annotations)
     return BoundaryGrounding(str(path), str(folder / "frames"), **more)
 
 
@@ -93,32 +99,6 @@ def test_a_distance_equal_to_the_threshold_is_not_below_it(tmp_path, time, right
     assert result.metrics["accuracy@0.1"].value == right
 
 
-def test_pairs_are_those_of_the_own_video_once(tmp_path):
-    rows = [("v0", 1.0, "a", "b"), ("v0", 2.0, "b", "c"), ("v1", 1.0, "a", "b")]
-    benchmark = write(tmp_path, (11, 9), rows)
-    items = benchmark.items
-    pairs = {shown(items.images[i], items.texts[j]) for i, j in items.pairs.tolist()}
-    wanted = {("v0", k, "a") for k in range(10)} | {("v0", k, "b") for k in range(11)}
-    wanted |= {("v0", k, "c") for k in range(1, 11)}
-    wanted |= {("v1", k, "a") for k in range(8)} | {("v1", k, "b") for k in range(1, 9)}
-    assert pairs == wanted
-    assert len(benchmark.items.pairs) == len(wanted)
-
-
-def test_limit_and_other_arguments(tmp_path):
-    rows = [("v0", 1.1, "a", "b"), ("v0", 4.4, "c", "d"), ("v1", 2.3, "a", "c")]
-    write(tmp_path, (40, 20), rows)
-
-    def made(**more):
-        return BoundaryGrounding(str(tmp_path / "val.json"), str(tmp_path / "frames"), **more)
-
-    assert len(made(limit=2, seed=None).items.images) == 40
-    assert len({made(limit=1, seed=seed).items.texts for seed in range(9)}) > 1
-    (tmp_path / "val.json").write_text('{"v0": []}')
-    with refused("expected items"):
-        made().load()
-
-
 def test_examples_show_the_predicted_frames_and_where_it_was_wrong_the_true_ones(tmp_path):
     rows = [("v0", 1.1, "a", "b"), ("v1", 7.1, "a", "b")]
     benchmark = write(tmp_path, (40, 40), rows)
@@ -129,3 +109,67 @@ def test_examples_show_the_predicted_frames_and_where_it_was_wrong_the_true_ones
     assert (wrong.correct, wrong.true) == (False, (False, False, True, True))
     assert [image.path.stem for image in wrong.images] == ["00005", "00006", "00035", "00036"]
     assert wrong.scores == (1.0, 1.0, 0.0, 0.0)
+
+
+def row_of(**more):
+    row = {"timestamp": 2, "subject": "a man", "status_before": "sits", "status_after": "stands"}
+    return row | more
+
+
+def extract(folder, names):
+    folder.mkdir(parents=True)
+    for name in names:
+        Image.new("RGB", (2, 2)).save(folder / name)
+
+
+def test_reads_times_and_words_captions(tmp_path):
+    path = write_file(
+        tmp_path, {"v": [row_of(), row_of(subject=" ", action_of_cause="x")], "w": []}
+    )
+    assert read_boundaries(path) == [
+        CaptionedBoundary("v", 2.0, "a man sits", "a man stands"),
+        CaptionedBoundary("v", 2.0, "sits", "stands"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"v": [3]},
+        {"v": [row_of(timestamp=None)]},
+        {"v": [row_of(timestamp=True)]},
+        {"v": [row_of(timestamp=-1)]},
+        {"v": [row_of(status_before=None)]},
+        {"v": [row_of(subject="", status_after=" ")]},
+    ],
+)
+def test_malformed_annotations(tmp_path, content):
+    with refused(r"expected JSON `\{video"):
+        read_boundaries(write_file(tmp_path, content))
+
+
+def test_frames_are_in_the_order_of_their_numbers(tmp_path):
+    extract(tmp_path / "v", [f"frame_{k}.jpg" for k in range(8, 12)])
+    (tmp_path / "v" / "notes.txt").write_text("no frame")
+    query = CaptionedBoundary("v", 0.5, "a", "b")
+    (own,) = read_frames(tmp_path, [query, query], 5.0, "somewhere").values()
+    assert [frame.path.stem for frame in own] == [f"frame_{k}" for k in range(8, 12)]
+
+
+@pytest.mark.parametrize(
+    "names", [["1.jpg", "3.jpg"], ["1.jpg", "1.png"], ["1.jpg", "b.jpg"], ["1.jpg", "01.jpg"]]
+)
+def test_gaps_between_frames(tmp_path, names):
+    extract(tmp_path / "v", names)
+    with refused("numbered without gaps"):
+        read_frames(tmp_path, [CaptionedBoundary("v", 0.1, "a", "b")], 5.0, "somewhere")
+
+
+def test_videos_without_frames_or_with_too_few_for_their_boundary(tmp_path):
+    extract(tmp_path / "v", [f"{k}.jpg" for k in range(10)])
+    queries = [CaptionedBoundary(name, 0.1, "a", "b") for name in "vwx"]
+    with refused(r"3 videos .* 2 have fewer than two, first 'w'"):
+        read_frames(tmp_path, queries, 5.0, "somewhere")
+    with refused(r"its boundary at 9 s, got 10, which at 5 a second end at"):
+        read_frames(tmp_path, [CaptionedBoundary("v", 9.0, "a", "b")], 5.0, "somewhere")
+    assert read_frames(tmp_path, [CaptionedBoundary("v", 9.0, "a", "b")], 1.0, "somewhere")

@@ -1,4 +1,3 @@
-import json
 import random
 from collections import Counter, defaultdict
 
@@ -7,7 +6,7 @@ import pytest
 from tests.benchmarks.models import by_name, drawn
 from tests.refusals import refused
 from vlmtune.benchmarks.clevr_questions import ANSWERS, YES_OR_NO, ClevrQuestions
-from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.files import write_image, write_json
 
 
 def row(image, kind, question, answer, key="function"):
@@ -19,8 +18,7 @@ def row(image, kind, question, answer, key="function"):
 def write(folder, rows, **options):
     for image in range(6):
         write_image(folder / f"{image}.png", 40 * image, 0, 0)
-    path = folder / "CLEVR_val_questions.json"
-    path.write_text(json.dumps({"info": {}, "questions": rows}))
+    path = write_json(folder / "CLEVR_val_questions.json", {"info": {}, "questions": rows})
     return ClevrQuestions(str(path), str(folder), **options)
 
 
@@ -91,8 +89,6 @@ def test_the_prompt_is_the_users(tmp_path):
     [
         ({"answer": "perhaps"}, r"the answer 'perhaps' to 'exist' in questions\[1\]"),
         ({"program": [{"function": "dance"}]}, "the answer 'yes' to 'dance'"),
-        ({"program": []}, "questions/1/program"),
-        ({"answer": None}, "questions/1/answer"),
     ],
 )
 def test_a_wrong_row_is_named(tmp_path, change, fault):

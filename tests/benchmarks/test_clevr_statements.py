@@ -1,28 +1,17 @@
-import json
-
 import pytest
 import torch
 
 from tests.refusals import refused
 from vlmtune.benchmarks.clevr_statements import ClevrStatements
-from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.files import write_image, write_json
 
 
 def row(image: int, family: str, answer: str, other: str, **more) -> dict:
-    return {
-        "image_filename": f"{image}.png",
-        "statement": f"the answer {image} is {answer}",
-        "false_statement": f"the answer {image} is {other}",
-        "answer": answer,
-        "false_answer": other,
-        "family": family,
-        "structure": "one_hop",
-        "type": "exist",
-        "topology": "chain",
-        "relation": "spatial",
-        "size": 7,
-        "effective_size": 5,
-    } | more
+    texts = {"statement": f"the answer {image} is {answer}"}
+    texts["false_statement"] = f"the answer {image} is {other}"
+    known = {"image_filename": f"{image}.png", "answer": answer, "false_answer": other}
+    form = {"structure": "one_hop", "type": "exist", "topology": "chain", "relation": "spatial"}
+    return {**texts, **known, **form, "family": family, "size": 7, "effective_size": 5} | more
 
 
 ROWS = [
@@ -38,8 +27,7 @@ ROWS = [
 def benchmark(folder, rows, **options) -> ClevrStatements:
     for image in range(4):
         write_image(folder / f"{image}.png", 50 * image, 0, 0)
-    path = folder / "questions_val.json"
-    path.write_text(json.dumps({"info": {}, "questions": rows}))
+    path = write_json(folder / "questions_val.json", {"info": {}, "questions": rows})
     return ClevrStatements(str(path), str(folder), **options)
 
 

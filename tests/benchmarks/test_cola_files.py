@@ -81,14 +81,11 @@ def test_files_of_one_name_in_two_folders_are_two_images(tmp_path):
     ("change", "message"),
     [
         (lambda raw: raw.pop("data"), "got nothing at data"),
-        (lambda raw: raw["labels"].clear(), r"got \[\] at labels"),
         (lambda raw: raw["data"][1][2].pop(), r"rows of \[2, 3\] flags for 3 labels"),
         (lambda raw: raw["data"][1].__setitem__(3, [0, 1, 2]), "got 2 at data/1/3/2"),
         (lambda raw: raw["data"][0].append(1), "at data/0"),
-        (lambda raw: raw["data"][0].__setitem__(0, 7), "got 7 at data/0/0"),
         (lambda raw: raw["labels"].__setitem__(1, raw["labels"][0]), "same label or image twice"),
         (lambda raw: raw["data"][1].__setitem__(0, raw["data"][0][0]), "same label or image twice"),
-        (lambda raw: raw["labels"].__setitem__(0, 3), "got 3 at labels/0"),
         (lambda raw: raw["data"][0].__setitem__(1, [3]), "got 3 at data/0/1/"),
     ],
 )
@@ -102,9 +99,7 @@ def test_malformed_file(tmp_path, fixture, change, message):
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ([], r"got \[\] at the top"),
         ({"seen": ["red cube"]}, "got nothing at unseen"),
-        ({"seen": 1, "unseen": []}, "got 1 at seen"),
         ({"seen": ["green cone"], "unseen": []}, "'green cone', which is not a label"),
     ],
 )

@@ -5,10 +5,10 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.benchmarks.models import by_name, fixed, oracle
+from tests.benchmarks.models import oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.files import write_image, write_json
 
 SHARED = Path(__file__).parents[2].parent / "shared"
 REAL = SHARED / "data/cola/COLA_multiobjects_matching_benchmark.json"
@@ -22,8 +22,7 @@ def test_many_images_of_two_pairs_of_captions_say_little(tmp_path):
             write_image(tmp_path / f"{k}.png", k, 9, 200 - k)
         first, second = captions[i % 2][:: 1 - 2 * (i % 3 == 0)]  # in either order
         rows.append([f"{2 * i}.png", first, f"{2 * i + 1}.png", second])
-    path = tmp_path / "pairs.json"
-    path.write_text(json.dumps(rows))
+    path = write_json(tmp_path / "pairs.json", rows)
     benchmark = ColaMulti(str(path), str(tmp_path))
     result = benchmark.evaluate(torch.randn(96, generator=torch.Generator().manual_seed(0)))
     assert len(set(result.clusters)) == 24
@@ -31,16 +30,6 @@ def test_many_images_of_two_pairs_of_captions_say_little(tmp_path):
     metric = result.metrics["accuracy"]
     assert (metric.n, metric.clusters) == (24, 2)
     assert metric.high - metric.low > 0.6  # of 24 items: 0.4 at most
-
-
-def test_keys_and_chance_of_all_three_scores(tmp_path):
-    result = ColaMulti.fixture(tmp_path).run(by_name(lambda name, text: float(len(name + text))))
-    assert result.primary == "accuracy"
-    assert {key: metric.chance for key, metric in result.metrics.items()} == {
-        "text_accuracy": 1 / 4,
-        "accuracy": 1 / 4,
-        "group_accuracy": pytest.approx(1 / 6),
-    }
 
 
 def test_the_image_score_and_not_the_text_score_is_the_accuracy(tmp_path):
@@ -51,8 +40,13 @@ def test_the_image_score_and_not_the_text_score_is_the_accuracy(tmp_path):
     texts = [benchmark.items.texts[j] for j in benchmark.items.pairs[:, 1]]
     offsets = torch.tensor([values.get(text, 0.0) for text in texts])
     metrics = benchmark.run(lambda images, texts, pairs=None: truth + offsets).metrics
-    assert metrics["accuracy"].value == 1.0
-    assert metrics["text_accuracy"].value == metrics["group_accuracy"].value == 0.0
+    numbers = {key: (metric.value, metric.chance) for key, metric in metrics.items()}
+    group = (0.0, pytest.approx(1 / 6))
+    assert numbers == {
+        "text_accuracy": (0.0, 0.25),
+        "accuracy": (1.0, 0.25),
+        "group_accuracy": group,
+    }
 
 
 def test_items_are_grouped_by_the_words_they_state(tmp_path):
@@ -67,13 +61,9 @@ def test_items_are_grouped_by_the_words_they_state(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[", "JSONDecodeError"),
-        ("{}", "got {} at the top"),
-        ("[]", "got none: get them from"),
         ('[["a.png", "x", "b.png"]]', "got nothing at 0/3"),
         ('[["a.png", "x", "b.png", 3]]', "got 3 at 0/3"),
         ('[["a.png", "x", "b.png", " "]]', "got ' ' at 0/3"),
-        ('[["u/a.png", "x", "a.png", "y"]]', "twice"),
     ],
 )
 def test_malformed_file(tmp_path, content, message):
@@ -96,16 +86,5 @@ def test_released_file(tmp_path):
     assert (len(rows), len(benchmark.items.images), len(benchmark.items.texts)) == (210, 218, 294)
     pairs = {(x, y) for row in rows for x in row[::2] for y in row[1::2]}
     assert len(benchmark.items.pairs) == len(pairs)
-    values = torch.rand(218, 294, generator=torch.Generator().manual_seed(0))
-    names = {image.path.name: i for i, image in enumerate(benchmark.items.images)}
-    columns = {text: j for j, text in enumerate(benchmark.items.texts)}
-    result = benchmark.run(fixed(values))
-    wins = []
-    for first, one, second, two in rows:
-        a, b = (names[x.rpartition("/")[2]] for x in (first, second))
-        c, d = columns[one], columns[two]
-        wins.append(bool(values[a, c] > values[b, c] and values[b, d] > values[a, d]))
-    assert result.outcomes == tuple(wins)
-    assert result.metrics["accuracy"].n == 210
-    assert result.metrics["accuracy"].value == pytest.approx(sum(wins) / 210)
-    assert benchmark.run(oracle(benchmark)).metrics["accuracy"].value == 1.0
+    result = benchmark.run(oracle(benchmark))
+    assert (result.metrics["accuracy"].n, result.metrics["accuracy"].value) == (210, 1.0)

@@ -17,13 +17,11 @@ def values_for(benchmark, seed=0):
 def test_both_layouts_and_both_label_forms_agree(tmp_path, fixture):
     raw, values = raw_of(fixture), values_for(fixture)
     expected = fixture.run(fixed(values)).metrics
-    flat = {
-        "labels": ["red cube", "blue cube", "red cone"],
-        "data": [
-            [image, [f"{a[0]} {noun}" for a, noun in objects], label, hard]
-            for image, objects, label, hard in raw["data"]
-        ],
-    }
+    data = [
+        [image, [f"{a[0]} {noun}" for a, noun in objects], *flags]
+        for image, objects, *flags in raw["data"]
+    ]
+    flat = {"labels": ["red cube", "blue cube", "red cone"], "data": data}
     for layout, other in (
         ("pairs", [raw["labels"], raw["data"]]),
         ("strings", [flat["labels"], flat["data"]]),
@@ -39,9 +37,8 @@ def test_both_layouts_and_both_label_forms_agree(tmp_path, fixture):
 @pytest.mark.parametrize("absent", ["null", "left out"])
 def test_without_annotations_what_needs_them_is_left_out(tmp_path, fixture, absent):
     raw = raw_of(fixture)
-    raw["data"] = [
-        [e[0], None, *e[2:]] if absent == "null" else [e[0], *e[2:]] for e in raw["data"]
-    ]
+    nothing = [None] if absent == "null" else []
+    raw["data"] = [[e[0], *nothing, *e[2:]] for e in raw["data"]]
     benchmark = ColaSingle(str(write(tmp_path, raw)), str(tmp_path))
     metrics = benchmark.run(fixed(values_for(fixture))).metrics
     assert "map" in metrics
@@ -195,10 +192,9 @@ def test_without_standard_fewer_images_and_pairs_and_the_same_numbers(tmp_path, 
     assert fixture.items.pairs is None
     assert len(lean.items.pairs) < fixture.items.truth.numel()
     assert lean.items.truth.equal(fixture.items.truth[tuple(lean.items.pairs.T)])
-    # the last image has no word of any query
-    assert set(map(tuple, fixture.items.truth.nonzero().tolist())) <= set(
-        map(tuple, lean.items.pairs.tolist())
-    )
+    # The last image has no word of any query.
+    true = set(map(tuple, fixture.items.truth.nonzero().tolist()))
+    assert true <= set(map(tuple, lean.items.pairs.tolist()))
     metrics = lean.run(fixed(values[:5])).metrics
     full = fixture.run(fixed(values)).metrics
     assert full.keys() - metrics.keys() == {"standard_map", "map_seen", "map_unseen"}

@@ -1,4 +1,3 @@
-import random
 from pathlib import Path
 
 from vlmtune.benchmarks.items import LISTED, ComparedItem, find_repeats, sample
@@ -63,26 +62,6 @@ def test_all_are_counted_and_the_first_are_listed():
     assert same.listed[1].items == (1, 2 * LISTED + 1)
     (one,) = (find.listed for find in find_repeats([ComparedItem((A,), ("x",))] * 99))
     assert one[0].items == tuple(range(LISTED))
-
-
-def test_against_a_loop():
-    rng = random.Random(0)
-    for _ in range(20):
-        items = []
-        for _ in range(25):
-            images = tuple(rng.choice((A, B, C)) for _ in range(2))
-            items.append(ComparedItem(images, tuple(rng.choice("xy") for _ in range(2))))
-        both = (zip(x.images, x.true, strict=True) for x in items)
-        pairs = [sorted((str(i.path), t) for i, t in pair) for pair in both]
-        # An item of two equal pairs is that of one.
-        pairs = [p[:1] if p[0] == p[1] else p for p in pairs]
-        expected = {
-            "item": sum(pair in pairs[:i] for i, pair in enumerate(pairs)),
-            "caption": sum(item.true[0] == item.true[1] for item in items),
-            "image": sum(item.images[0] == item.images[1] for item in items),
-        }
-        found = {one.kind: one.total for one in find_repeats(items)}
-        assert found == {kind: n for kind, n in expected.items() if n}
 
 
 GROUPS = ["a"] * 10 + ["b"] * 3 + ["a"] * 2

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.benchmarks.models import by_name, drawn
+from tests.benchmarks.models import by_name, drawn, oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.types import ImageRef
@@ -124,18 +124,6 @@ def test_series_and_mean_scores(images):
     assert result.series["mean_scores"] == (1.0, 2.0, 1.0, 2.0)
 
 
-def test_another_primary_metric(images):
-    class Other(Toy):
-        primary_metric = "accuracy"
-        keys = ("text_accuracy", "accuracy", "group_accuracy")
-
-    quads = (0, 1, "a", "b"), (2, 3, "c", "d")
-    result = scored(Other(items_of(images, *quads)), (0.5, 0.5, 0.5, 0.5), (0.9, 0.0, 0.0, 0.9))
-    assert result.metrics["accuracy"].value == 0.5
-    assert result.outcomes == (0.0, 1.0)
-    assert result.primary == "accuracy"
-
-
 def test_examples_show_both_images_best_first(images):
     toy = Toy(items_of(images, (0, 1, "a", "b"), (0, 2, "a", "c")))
     result = toy.run(by_name(lambda name, text: float(name == "0.png")))
@@ -152,12 +140,10 @@ def test_examples_show_both_images_best_first(images):
     assert [one.correct for one in tied] == [False] * 4
 
 
-def test_errors_are_one_line_and_say_what_to_do(images, tmp_path):
-    cases = [
-        (Toy([]), "got none: get them from example.org/toy"),
-        (Toy(items_of(images, (0, 0, "a", "b"))), "item 0 with the same image or caption"),
-        (Toy(items_of(images, (0, 1, "a", "b"), (0, 1, "a", "a"))), "item 1 with the same"),
-    ]
-    for toy, message in cases:
-        with refused(message):
-            toy.load()
+def test_an_item_with_an_image_or_a_caption_twice_is_never_won(images):
+    toy = Toy(items_of(images, (0, 0, "a", "b"), (1, 2, "c", "c"), (3, 4, "d", "e")))
+    result = toy.run(oracle(toy))
+    assert result.outcomes == (0.0, 0.0, 1.0)
+    assert [(one.kind, one.total) for one in toy.repeats()] == [("caption", 1), ("image", 1)]
+    with refused("got none: get them from example.org/toy"):
+        Toy([]).load()

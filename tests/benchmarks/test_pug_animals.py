@@ -152,15 +152,6 @@ def test_a_model_that_sees_nothing_is_at_chance(tmp_path):
     assert {m.value for m in result.metrics.values()} == {0.0}
 
 
-def test_length_of_embeddings_is_nothing(tmp_path):
-    benchmark = PugAnimals.fixture(tmp_path)
-    image, text = hashed(0), hashed(1)
-    one = benchmark.run(Model(image, text))
-    other = benchmark.run(Model(lambda p: 7 * image(p), lambda t: 0.1 * text(t)))
-    values = {k: m.value for k, m in one.metrics.items()}
-    assert {k: m.value for k, m in other.metrics.items()} == pytest.approx(values)
-
-
 def test_random_pairs_are_seeded_and_estimate_all_pairs(tmp_path):
     PugAnimals.fixture(tmp_path)
     model = Model(hashed(0), hashed(1))
@@ -221,26 +212,13 @@ def test_a_joint_model_is_refused(tmp_path):
         benchmark.evaluate(torch.zeros(24))
 
 
-def test_embeddings_that_do_not_fit_are_refused(tmp_path):
-    benchmark = PugAnimals.fixture(tmp_path)
-    image, text = hashed(0), hashed(1)
-    with refused("24 finite embeddings"):
-        benchmark.run(Model(lambda p: image(p) * torch.nan, text))
-    with refused("width 6"):
-        benchmark.run(Model(image, hashed(1, 3)))
-    short = Model(image, text)
-    short.embed_texts = lambda texts: torch.zeros(3, 6)
-    with refused(r"expected [0-9]+ finite embeddings .*3, 6"):
-        benchmark.run(short)
-
-
 def test_files_that_do_not_fit_are_refused(tmp_path):
     benchmark = PugAnimals.fixture(tmp_path)
     text = Path(benchmark.path).read_text()
     with refused("expected factors"):
         PugAnimals("", "", factors=["pose"])
     Path(benchmark.path).write_text(text.replace(",0.7,", ",0.8,"))
-    with refused(r"got '0\.8' and '0'"):
+    with refused(r"a character_scale of .*got another layout.*0\.8"):
         benchmark.load()
     lines = text.splitlines()
     Path(benchmark.path).write_text("\n".join([*lines, lines[1]]))
@@ -248,8 +226,4 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
         benchmark.load()
     Path(benchmark.path).write_text("\n".join(line for line in lines if "1.3" not in line))
     with refused("two values of size"):
-        benchmark.load()
-    Path(benchmark.path).write_text(text)
-    (tmp_path / "Cat/0.png").unlink()
-    with refused(r"1 are missing, first '.*Cat/0\.png': get .*PUG_ANIMAL"):
         benchmark.load()

@@ -46,9 +46,9 @@ def test_parts_are_relations_and_kinds_of_attributes(tmp_path):
 
 
 def test_table_8_has_30_attributes_of_four_kinds():
-    names = [name for own in KINDS.values() for name in own]
+    names = " ".join(KINDS.values()).split()
     assert len(names) == len(set(names)) == 30
-    assert [len(own) for own in KINDS.values()] == [7, 8, 12, 3]
+    assert [len(own.split()) for own in KINDS.values()] == [7, 8, 12, 3]
 
 
 def test_a_pair_is_one_item_whoever_names_the_other(tmp_path):
@@ -134,10 +134,3 @@ def test_files_without_pairs_or_captions_are_refused(tmp_path):
         make(tmp_path, PAIRS[6:]).load()
     with refused("a blank one"):
         make(tmp_path, [*PAIRS, ("On", "nan", "", "", "7.png")]).load()
-    path = write(tmp_path, PAIRS)
-    (tmp_path / "a/3.png").unlink()
-    with refused("1 are missing"):
-        PugAR4T(str(path), str(tmp_path)).load()
-    path.write_text(path.read_text().replace("filename_neg", "negative"))
-    with refused("got no filename_neg"):
-        PugAR4T(str(path), str(tmp_path)).load()

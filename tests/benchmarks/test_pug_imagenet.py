@@ -6,6 +6,7 @@ import pytest
 from tests.benchmarks.models import drawn, scorer
 from tests.refusals import refused
 from vlmtune.benchmarks.files import write_image
+from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.benchmarks.pug_imagenet import FACTORS, PugImageNet
 
 LABELS = ("BirdHouse", "Jack_O_Lantern", "Wolf")
@@ -93,32 +94,16 @@ def test_imagenet_has_two_classes_of_one_name(tmp_path):
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="the published mapping is not here")
-def test_the_published_classes_have_names_of_their_own(tmp_path):
-    labels = sorted(json.loads(REAL.read_text()))
-    for factor in FACTORS:
-        for label in labels:
-            (tmp_path / factor / label).mkdir(parents=True)
-            (tmp_path / factor / label / "0.png").write_bytes(b"0")
-    texts = PugImageNet(str(tmp_path)).items.texts
-    assert len(texts) == 151
-    assert texts[0] == "This is a photo of a african crocodile"
-    assert "This is a photo of a power-drill" in texts
+def test_the_published_classes_have_names_of_their_own():
+    names = {spoken(label) for label in json.loads(REAL.read_text())}
+    assert len(names) == 151
+    assert {"african crocodile", "power-drill"} <= names
 
 
-def test_words_and_prompt_are_the_user_s(tmp_path):
+def test_the_prompt_is_the_users(tmp_path):
     PugImageNet.fixture(tmp_path)
-    words = tmp_path / "words.json"
-    words.write_text(json.dumps({"Jack_O_Lantern": "pumpkin lantern"}))
-    texts = PugImageNet(str(tmp_path), prompt="art of the {}.", words=str(words)).items.texts
-    assert texts == tuple(f"art of the {x}." for x in ("bird house", "pumpkin lantern", "wolf"))
-    for wrong, message in (
-        ({"Cat": "cat"}, "'Cat'"),
-        ({"Wolf": "bird house"}, "two are 'bird house'"),
-        ([], r"\{folder: words\}.*got \[\] at the top"),
-    ):
-        words.write_text(json.dumps(wrong))
-        with refused(message):
-            PugImageNet(str(tmp_path), words=str(words)).load()
+    texts = PugImageNet(str(tmp_path), prompt="art of the {}.").items.texts
+    assert texts == tuple(f"art of the {x}." for x in ("bird house", "jack o lantern", "wolf"))
 
 
 def test_a_part_of_the_factors_and_of_the_images(tmp_path):
@@ -165,5 +150,5 @@ def test_a_class_without_images_is_named(tmp_path):
     benchmark = PugImageNet.fixture(tmp_path)
     for path in (tmp_path / "Camera_Yaw/Wolf").iterdir():
         path.unlink()
-    with refused(r"Camera_Yaw, got ValueError \(no image in 'Wolf'\): get them from PUG"):
+    with refused(r"Camera_Yaw, got .*1 without images \['Wolf'\]\): get them from PUG"):
         benchmark.load()

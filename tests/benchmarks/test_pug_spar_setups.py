@@ -1,11 +1,11 @@
-"""The set-ups on the published grid: its size, its captions, and the published percentages."""
+"""The set-ups on the published grid: their sizes and the published percentages."""
 
 import itertools
 
 import pytest
 
 from tests.refusals import refused
-from vlmtune.benchmarks.pug_spar_setups import BLANK, DEFINITIONS, HARD, SparRow, make
+from vlmtune.benchmarks.pug_spar import BLANK, DEFINITIONS, HARD, SparRow, make
 
 WORLDS = ("Desert", "SaltFlats")  # of ten
 NAMES = (
@@ -14,12 +14,8 @@ NAMES = (
     "Impala Lion Orca Pig Rabbit Squirrel Chicken WhiteShark Anlylosaurus BlackRockFish "
     "PoisonDartFrog"
 )
-GROUPS = [
-    ("left", "Default", "Default"),
-    ("bottom", "Default", "Default"),
-    ("left", "Blue", "Red"),
-    ("left", "Grass", "Stone"),
-]
+GROUPS = [("left", "Default", "Default"), ("bottom", "Default", "Default")]
+GROUPS += [("left", "Blue", "Red"), ("left", "Grass", "Stone")]
 SIZES = {  # set-up -> images and candidates of one world
     "scene": (4, 1),
     "single_default": (128, 33),
@@ -66,34 +62,6 @@ def test_each_set_up_has_the_published_size(grid, name):
         assert set(setup.captions) <= set(setup.candidates)
         assert set(setup.negatives or ()) <= set(setup.candidates)
     assert (full.negatives is not None) == (name in HARD)
-
-
-def test_captions_are_the_published_ones(grid):
-    def texts(name, first, second, group):
-        wanted = (first, second, *group)
-        row = next(r for r in grid if (r.first, r.second, r.side, r.texture) == wanted)
-        setup = make(name, grid, True, False)
-        i = setup.rows.index(row)
-        return setup.captions[i], setup.negatives and setup.negatives[i]
-
-    left, bottom, blue = ("left", "Default"), ("bottom", "Default"), ("left", "Blue")
-    one, two = "GiantTortoise", ("Zebra", "Bear")
-    sides = "of a {} on the bottom and a {} on the top of the picture"
-    textures = "of a {} textured with Blue and a {} textured with Red"
-    place = f"of a {one} on the {{}} of the picture"
-    for arguments, caption, negative in (
-        (("scene", BLANK, BLANK, left), "", None),
-        (("single_blue_red", BLANK, one, blue), f"of a {one}", None),
-        (("single_left_right", BLANK, one, left), place.format("right"), place.format("left")),
-        (("single_bottom_top", one, BLANK, bottom), place.format("bottom"), place.format("top")),
-        (("double_default", *two, left), "of a Bear and a Zebra", None),
-        (("double_bottom_top", *two, bottom), sides.format(*two), sides.format(*two[::-1])),
-        (("attributes_blue_red", *two, blue), textures.format(*two), textures.format(*two[::-1])),
-    ):
-        got = texts(*arguments)
-        assert got[0] == " ".join(f"This is a photo {caption} in a Desert environment".split())
-        wanted = negative and f"This is a photo {negative} in a Desert environment"
-        assert got[1] == wanted
 
 
 @pytest.mark.parametrize(

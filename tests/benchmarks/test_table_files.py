@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from data_builders.corpora.table import TableBuilder
+from tests.benchmarks.models import by_name
 from tests.refusals import refused
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.files import write_image
@@ -15,7 +15,6 @@ from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_pairs import TablePairs
 from vlmtune.benchmarks.table_retrieval import TableRetrieval
 from vlmtune.cli.plugins import make_list
-from vlmtune.types import ImageRef
 
 
 def table(folder: Path, *rows: dict) -> str:
@@ -30,15 +29,7 @@ def table(folder: Path, *rows: dict) -> str:
 
 def scorer(scores: dict[tuple[str, str], float]):
     """Scores pairs by the name of the image and the caption."""
-
-    def score(images: list[ImageRef], texts: list[str], pairs=None) -> torch.Tensor:
-        if pairs is None:
-            rows = [[scores[i.path.name, t] for t in texts] for i in images]
-        else:
-            rows = [scores[images[i].path.name, texts[t]] for i, t in pairs.tolist()]
-        return torch.tensor(rows).float()
-
-    return score
+    return by_name(lambda *pair: scores[pair])
 
 
 def test_pairs(tmp_path, capsys):
@@ -103,9 +94,8 @@ def test_splits(splits, given, measured, tmp_path):
 
 def test_a_split_that_is_not_there(tmp_path):
     row = {"image": "a.png", "caption": "x", "negative": "n"}
-    path = table(tmp_path, {**row, "split": "train"})
     with refused(r"called test, val, .*got \['train'\]: name some"):
-        TableMultipleChoice(path).read()
+        TableMultipleChoice(table(tmp_path, {**row, "split": "train"})).read()
     with refused(r"a split of .*\['test'\], got \[\]: name some by `splits`"):
         TableMultipleChoice(table(tmp_path, row), splits=["test"]).read()
 

@@ -18,15 +18,10 @@ def write(folder, rows_of, images=4):
     for i in range(images):
         Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / f"{i}.png")
     for piece, rows in rows_of.items():
-        content = {
-            f"id_{i}": {
-                "image_file": f"{i % images}.png",
-                "caption": caption,
-                "foil": foil,
-                "mturk": {"caption": votes, "foil": 3 - votes, "other": 0},
-            }
-            for i, (caption, foil, votes) in enumerate(rows)
-        }
+        content = {}
+        for i, (caption, foil, votes) in enumerate(rows):
+            texts = {"image_file": f"{i % images}.png", "caption": caption, "foil": foil}
+            content[f"id_{i}"] = texts | {"mturk": {"caption": votes, "foil": 3 - votes}}
         (folder / f"{piece}.json").write_text(json.dumps(content))
     return list(rows_of)
 
@@ -57,8 +52,8 @@ def values(result):
 def test_worked_example_strict(example):
     found = values(example(threshold=0.5).run(EXAMPLE))
     expected = {"p_c": 0.5, "p_f": 0.75, "acc": 0.625, "min": 0.5, "acc_r": 0.75}
-    assert {key: found[key] for key in expected} == pytest.approx(expected)
-    assert {key: found[f"{key}/plurals"] for key in expected} == pytest.approx(expected)
+    for key, value in expected.items():
+        assert found[key] == found[f"{key}/plurals"] == pytest.approx(value)
     pairs = [(c > f) + 0.5 * (c == f) for c in CAPTIONS for f in FOILS]
     assert found["auroc"] == pytest.approx(sum(pairs) / 16)
 
@@ -140,26 +135,6 @@ def test_against_a_loop_over_valid_rows(tmp_path, convention):
         assert found["acc"] == pytest.approx((p_c + p_f) / 2)
 
 
-def test_average_is_the_mean_over_pieces(tmp_path):
-    # Pairwise accuracy by piece, over 1,000 rows each; their mean is 64.0.
-    shares = (66.9, 56.2, 62.1, 62.5, 57.5, 64.3, 75.6, 68.6, 52.1, 49.7, 88.8)
-    rows_of = {piece: [(f"c{i}", f"f{i}", 3) for i in range(1000)] for piece in PIECES}
-    write(tmp_path, rows_of)
-    right = {
-        f"{chr(97 + p)}/c{i}" for p, share in enumerate(shares) for i in range(round(10 * share))
-    }
-    for p, piece in enumerate(PIECES):
-        path = tmp_path / f"{piece}.json"
-        rows = json.loads(path.read_text())
-        for row in rows.values():
-            row |= {kind: f"{chr(97 + p)}/{row[kind]}" for kind in ("caption", "foil")}
-        path.write_text(json.dumps(rows))
-    made = Valse(str(tmp_path), str(tmp_path), convention="reference")
-    result = made.run(by_text(lambda text: float(text in right)))
-    assert 100 * values(result)["acc_r/average"] == pytest.approx(64.0, abs=0.05)
-    assert result.metrics[result.primary].n == 11
-
-
 def test_ids_that_recur_in_another_file_are_other_rows(tmp_path):
     made = Valse.fixture(tmp_path)
     result = made.run(oracle(made))
@@ -194,20 +169,16 @@ def test_folders_by_piece_are_searched_in_turn(tmp_path):
     (two / "1.png").unlink()
     with refused(r"2 images for valse, 1 are missing, first '.*train/1.png'"):
         Valse(str(tmp_path), {"plurals": [str(one), str(two)]}, ["plurals"]).load()
+    with refused(r"2 are missing, first 'plurals/0.png"):
+        Valse(str(tmp_path), {"relations": str(one)}, ["plurals"]).load()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", r"got \[\] at the top"),
-        ("{", "JSONDecodeError"),
         ("{}", "expected items in the files of valse, got none"),
         ('{"a": {"caption": "x"}}', "got nothing at a/mturk"),
-        ('{"a": {"caption": "x", "mturk": {"caption": 3}}}', "row 'a' with"),
-        (
-            '{"a": {"image_file": "a", "caption": "x", "foil": "x", "mturk": {"caption": 3}}}',
-            "caption and foil different",
-        ),
+        ('{"a": {"caption": "x", "mturk": {"caption": 3}}}', "got nothing at a/image_file"),
     ],
 )
 def test_malformed_file(tmp_path, content, message):
@@ -219,10 +190,6 @@ def test_malformed_file(tmp_path, content, message):
 def test_arguments_are_checked():
     with refused(r"pieces of .* got \['singulars'\]"):
         Valse("x", "y", ["singulars"])
-    with refused(r"got \[\]"):
-        Valse("x", "y", [])
-    with refused("got none for relations"):
-        Valse("x", {"plurals": "y"}, ["plurals", "relations"])
 
 
 def test_limit_counts_within_each_piece(tmp_path):

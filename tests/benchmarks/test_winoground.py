@@ -11,18 +11,6 @@ def by_stem(look):
     return scorer(lambda image, text: look(image.path.stem, text))
 
 
-def test_fixture_has_the_released_layout(tmp_path):
-    made = Winoground.fixture(tmp_path)
-    rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
-    names = "id image_0 image_1 caption_0 caption_1 tag secondary_tag num_main_preds collapsed_tag"
-    assert set(rows[0]) == set(names.split())
-    assert [image.path.name for image in made.items.images] == [
-        f"ex_{i}_img_{side}.png" for i in range(3) for side in (0, 1)
-    ]
-    assert made.items.pairs.shape == (12, 2)
-    assert made.spec()["init_args"]["name"] == "winoground"
-
-
 def test_accuracy_by_tag(tmp_path):
     made = Winoground.fixture(tmp_path)
     rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
@@ -44,10 +32,6 @@ def test_files_as_others_write_them(tmp_path):
     made = Winoground.fixture(tmp_path)
     rows = [json.loads(line) for line in Path(made.path).read_text().splitlines()]
     bare = [{key: row[key] for key in row if key[:5] in ("image", "capti")} for row in rows]
-    # U+2028 is a line end to `splitlines`, and allowed unescaped within JSON.
-    bare[0]["caption_0"] = "some\u2028plants"
-    Path(made.path).write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in bare))
-    again = Winoground(made.path, made.images, limit=1, seed=None)
-    assert again.items.texts[0] == "some\u2028plants"
-    result = again.run(scorer(lambda *_: 0.0))
+    Path(made.path).write_text("\n\n".join(map(json.dumps, bare)))
+    result = Winoground(made.path, made.images).run(scorer(lambda *_: 0.0))
     assert list(result.metrics) == ["text_accuracy", "image_accuracy", "group_accuracy"]

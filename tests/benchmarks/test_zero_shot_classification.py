@@ -108,14 +108,13 @@ def test_embeddings_of_a_model_that_has_none_or_bad_ones(tmp_path):
     benchmark = write(tmp_path, (1, 1), ensemble="embeddings")
     with refused("use a dual adapter, or leave the benchmark"):
         benchmark.run(fixed(torch.eye(2)))
-    dual = Dual(benchmark)
-    dual.text[0, 0] = torch.nan
-    with refused("2 finite embeddings of width 8"):
-        benchmark.run(dual)
-    dual = Dual(benchmark)
-    dual.text = dual.text[:, :4]
-    with refused(r"of shape \(2, 4\)"):
-        benchmark.run(dual)
+    good = Dual(benchmark).text
+    broken = good * torch.tensor([[torch.nan], [1.0]])
+    for text, shape in ((broken, "2, 8"), (good[:, :4], "2, 4"), (good[:1], "1, 8")):
+        dual = Dual(benchmark)
+        dual.text = text
+        with refused(rf"2 finite embeddings of width 8 .* of shape \({shape}\)"):
+            benchmark.run(dual)
 
 
 def test_many_images_are_scored_in_parts(tmp_path, monkeypatch):
@@ -153,15 +152,10 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
     assert texts({"fire_truck": "lorry", "cat": "tabby"})[1] == "a photo of a lorry."
     for wrong, message in (
         (["tabby"], r"2 names.*got \['tabby'\]"),
-        (3, "2 names.*got 3 at the top"),
-        (
-            {"fire_truck": "lorry", "x": "y", "cat": "tabby", "z": "y"},
-            "one of both for 2, first 'x'",
-        ),
+        ({"fire_truck": "a", "cat": "b", "x": "y", "z": "y"}, "one of both for 2, first 'x'"),
         ({"cat": "tabby"}, "one of both for 1, first 'fire_truck'"),
         (["tabby", " "], "got ' ' at 1"),
         (["crane", "crane"], "'crane' for 'fire_truck' and 'cat'"),
-        ([["crane"], "crane"], "at 0"),
     ):
         with refused(message):
             texts(wrong)
@@ -169,22 +163,12 @@ def test_names_come_from_folders_a_list_or_an_object(tmp_path):
 
 def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
     write(tmp_path, (1, 1, 1, 1))
-    path = tmp_path / "names.json"
-    path.write_text(json.dumps({f"c{i}": f"thing {i}" for i in range(4)}))
     shutil.move(tmp_path / "data" / "c2", tmp_path / "elsewhere")
+    path = tmp_path / "names.json"
     for names in ({f"c{i}": f"thing {i}" for i in range(4)}, [f"thing {i}" for i in range(4)]):
         path.write_text(json.dumps(names))
-        with refused(r"first 'c2'|a JSON list of 3 names") as error:
+        with refused(r"first 'c2'|a JSON list of 3 names"):
             ZeroShotClassification(str(tmp_path / "data"), classes=str(path)).load()
-        assert ZeroShotClassification.source in str(error.value)
-    (tmp_path / "data" / "c2").mkdir()
-    benchmark = ZeroShotClassification(str(tmp_path / "data"), classes=str(path))
-    with refused(r"no image in 'c2'\): get them from"):
-        benchmark.load()
-    (tmp_path / "data" / "c2" / "0.png").write_bytes(b"")
-    benchmark = ZeroShotClassification(str(tmp_path / "data"), classes=str(path))
-    with refused(r"4 images for zero_shot_classification, 1 are empty files.*c2/0\.png"):
-        benchmark.load()
 
 
 @pytest.mark.parametrize("templates", [(), ("a photo",), ("{} {}",)])
@@ -194,7 +178,7 @@ def test_wrong_templates(templates):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "message"), [((), "0 folders|no such file"), ((2,), "1 folders"), ((1, 0), "'c1'")]
+    ("sizes", "message"), [((), "no such file"), ((2,), "1 folders"), ((1, 0), "'c1'")]
 )
 def test_missing_folders_and_images(tmp_path, sizes, message):
     with refused(message):

@@ -74,13 +74,10 @@ def test_yaml_and_plug_in_have_one_stem_and_the_common_options(config):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_a_limit_is_at_least_1_and_a_convention_an_option_where_it_changes_something(config):
-    for option, value, message in (
-        ("convention", "lenient", "convention"),
-        ("limit", 0, "least 1"),
-    ):
+    for option, value in (("convention", "lenient"), ("limit", 0)):
         spec = yaml.safe_load(config.read_text())
         spec["init_args"][option] = value
-        with refused(message):
+        with refused(option):
             instantiate(spec, Benchmark)
 
 

@@ -196,13 +196,6 @@ def test_mutual_pairs_take_what_is_mined_from_either_side_first(hard, seed):
     assert (partners & near).sum() >= 2 * size - 6
 
 
-def test_mutual_pairs_take_no_mined_text_that_is_true():
-    given = mined()
-    for seed in range(10):
-        chosen = choose(MutualPairs(2, mined=2), seed, given)
-        assert (chosen & given.truth).sum(dim=1).tolist() == [1, 1, 1, 1]
-
-
 def test_only_hard_pairs_need_embeddings_only_mined_ones_neighbours():
     for kind in (RankingPairs, MutualPairs):
         assert (kind(mined=8).needs_reference, kind(mined=8).needs_mined_negatives) == (False, True)

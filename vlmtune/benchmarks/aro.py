@@ -41,8 +41,7 @@ class Aro(MultipleChoice):
     them. In "reference" the mean leaves out the 157 names that the authors' notebook takes for
     symmetric or unclear (`aro_symmetric.json`), or the pairs of attributes with fewer than 25
     items, and it is the primary metric. Both count a tie as wrong: the authors take the argmax with
-    the false caption first. Other readers put the true caption first, so that ties are right, or
-    score whole images; their numbers differ.
+    the false caption first. Readers that put the true caption first have other numbers.
 
     Args:
         images: The folder that `image_path` starts from.
@@ -111,15 +110,11 @@ class Aro(MultipleChoice):
     def reference_groups(self, sizes: Mapping[str, int]) -> Collection[str]:
         if self.task == "relation":
             return sizes.keys() - symmetric()
+        # The authors' notebook leaves rare pairs out of its mean.
         return {pair for pair, count in sizes.items() if count >= MINIMUM}
 
 
 @cache
 def symmetric() -> frozenset[str]:
-    """The 157 relations that the published mean leaves out.
-
-    Example:
-        >>> "next to" in symmetric(), "eating" in symmetric()
-        (True, False)
-    """
+    """The 157 relations that the published mean leaves out."""
     return frozenset(read_json(SYMMETRIC, "the relations that ARO leaves out")["names"])

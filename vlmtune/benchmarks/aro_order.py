@@ -8,18 +8,12 @@ Files: `coco_karpathy_test.json` or `flickr30k_test.json`, a JSON list of `{"ima
 Images are whole. Source: Yuksekgonul et al. 2023, section 2.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.aro_shuffles import (
-    normalised,
-    read_captions,
-    read_shuffles,
-    write_shuffles,
-)
+from vlmtune.benchmarks.aro_shuffles import normalised, read_captions, read_shuffles, write_shuffles
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
@@ -39,9 +33,8 @@ class AroOrder(MultipleChoice):
     "strict": a tie is wrong. A shuffle that gives the caption back is left out of its item. The
     caption is written as its shuffles are, with spaces before commas and contractions, because the
     spacing would give it away. "reference": the caption as it is and all four shuffles; a tie is
-    right, because the authors take the argmax with the caption first. Their shuffles come from the
-    global random state and depend on the versions of two taggers. Re-runs of the published numbers
-    differ by points, so they compare in kind only.
+    right, because the authors take the argmax with the caption first. Their shuffles depend on the
+    global random state and two taggers, so the published numbers compare in kind only.
 
     Args:
         images: The folder that `image` starts from.
@@ -71,7 +64,7 @@ class AroOrder(MultipleChoice):
         path, shuffles = folder / "coco_karpathy_test.json", folder / "shuffles.json"
         rows = [{"image": file, "caption": captions} for file, captions in captions_of.items()]
         write_json(path, rows)
-        write_shuffles(path, shuffles, _LongWords())
+        write_shuffles(path, shuffles)
         return cls(str(path), str(folder), str(shuffles))
 
     @override
@@ -86,14 +79,3 @@ class AroOrder(MultipleChoice):
             candidates = tuple(normalised(text) for text in (caption, *shuffled))
             items.append(ChoiceItem(ImageRef(Path(self.images, image)), candidates))
         return items
-
-
-class _LongWords:
-    """Takes long words for nouns: enough of a tagger for a fixture."""
-
-    def tag(self, words: Sequence[str]) -> list[str]:
-        tags = []
-        for word in words:
-            tag = "NOUN" if len(word) > 3 else "DET"
-            tags.append(tag)
-        return tags

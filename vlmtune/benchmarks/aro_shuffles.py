@@ -4,12 +4,8 @@ In: captions and a tagger. Out: the file of shuffles, and the shuffles in it. Ne
 depends on the captions before it.
 
 Shuffles depend on a tagger and on chance, so `vlmtune shuffles` writes them once, and every model
-is scored on the same ones. The file is JSON:
-
-    {"version": 1, "annotations": sha256 of the caption file, "tagger": its class and arguments,
-     "seed": 0, "shuffles": [[four texts], ...], "sha256": digest of the shuffles}
-
-with a list of four for each caption, image by image in the order of the caption file.
+is scored on the same ones: four for each caption, image by image in the order of the caption file,
+with the digests of the caption file and of the shuffles.
 Source: Yuksekgonul et al. 2023, section 2 and appendix (COCO-Order, Flickr30k-Order).
 """
 
@@ -56,12 +52,7 @@ class Shuffles(TypedDict):
 
 
 def normalised(caption: str) -> str:
-    """A caption as ARO scores it: lower case, without most punctuation, 30 words at most.
-
-    Example:
-        >>> normalised('A man, riding a "HORSE"; on the beach - (sunny).  ')
-        'a man, riding a horse on the beach - sunny'
-    """
+    """A caption as ARO scores it: lower case, without most punctuation, 30 words at most."""
     return " ".join(REMOVED.sub(" ", caption.lower()).split()[:LONGEST])
 
 

@@ -265,7 +265,7 @@ def _check_option(name: str, value: Any, hint: Any) -> None:
     try:
         TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        message = error.errors()[0]["msg"].replace("Input should", "it should")
+        message = error.errors()[0]["msg"].replace("Input", "it").replace("String", "it")
         raise UserError(f"expected a valid {name}, got {value!r}: {message}") from None
 
 

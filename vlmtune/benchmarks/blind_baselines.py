@@ -25,7 +25,7 @@ class AnsweredItem(ChoiceItem):
     answers: tuple[str, ...] = ()
 
 
-def blind_accuracies(
+def accuracies_without_images(
     items: Sequence[AnsweredItem],
     groups: Mapping[str, Sequence[str]],
     clusters: Int[Tensor, "n"],
@@ -50,17 +50,16 @@ def blind_accuracies(
     names = [*(f"{kind}_mode_accuracy" for kind in groups), "n_gram_accuracy"]
     credits = {name: torch.zeros(len(items), dtype=torch.float64) for name in names}
     for half in (is_odd, ~is_odd):
-        seen = half.nonzero()[:, 0].tolist()
-        model = NGram().fit(items[i].candidates[0] for i in seen)
-        counts: Counter[tuple[str, str, str]] = Counter()
+        seen: list[int] = half.nonzero()[:, 0].tolist()
+        unseen: list[int] = (~half).nonzero()[:, 0].tolist()
         for kind, group in groups.items():
-            counts.update((kind, group[i], items[i].answers[0]) for i in seen)
-        for i in (~half).nonzero()[:, 0].tolist():
-            item = items[i]
-            for kind, group in groups.items():
-                times = [float(counts[kind, group[i], answer]) for answer in item.answers]
+            counts = Counter((group[i], items[i].answers[0]) for i in seen)
+            for i in unseen:
+                times = [float(counts[group[i], answer]) for answer in items[i].answers]
                 credits[f"{kind}_mode_accuracy"][i] = _credit(times)
-            likelihoods = [model.log_probability(text) for text in item.candidates]
+        model = NGram().fit(items[i].candidates[0] for i in seen)
+        for i in unseen:
+            likelihoods = [model.log_probability(text) for text in items[i].candidates]
             credits["n_gram_accuracy"][i] = _credit(likelihoods)
     return {name: cluster_robust_mean(credit, clusters, chance) for name, credit in credits.items()}
 

@@ -10,27 +10,109 @@ them. Sources: Wang et al. 2023, EqBen, appendix A.6 (the task and its score); W
 GEB+ (annotations and thresholds).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Benchmark, Convention, gallery
-from vlmtune.benchmarks.boundary_files import CaptionedBoundary, read_boundaries, read_frames
-from vlmtune.benchmarks.files import write_image, write_json
+from vlmtune.benchmarks.files import SUFFIXES, Text, write_image, write_json
 from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number, numbered
+from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.result import Example, Result
+from vlmtune.storage.files import read_json
+from vlmtune.types import ImageRef
 
+LAYOUT = "JSON `{video: [{timestamp, subject, status_before, status_after, ...}]}`"
+LATE = 1.0  # seconds that a boundary may lie after the last frame
 THRESHOLDS = (0.1, 0.2, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 ROUNDING = 1e-6  # seconds: 0.7 - 0.6 is not less than 0.1
+
+
+class _Boundary(TypedDict):
+    """A boundary of a video in the file."""
+
+    timestamp: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+    subject: str
+    status_before: Text
+    status_after: Text
+
+
+@dataclass(frozen=True)
+class CaptionedBoundary:
+    """A moment of a video, in seconds, with captions of the states before and after it."""
+
+    video: str
+    time: float
+    before: str
+    after: str
+
+
+def read_boundaries(path: Path) -> list[CaptionedBoundary]:
+    """Reads all boundaries in the order of the file."""
+    boundaries = []
+    for video, rows in read_json(path, LAYOUT, shape=dict[str, list[_Boundary]]).items():
+        for row in rows:
+            captions = []
+            for status in (row["status_before"], row["status_after"]):
+                words = f"{row['subject']} {status}".split()
+                captions.append(" ".join(words))
+            boundaries.append(CaptionedBoundary(video, float(row["timestamp"]), *captions))
+    return boundaries
+
+
+def read_frames(
+    folder: Path, queries: Sequence[CaptionedBoundary], fps: float, source: str
+) -> dict[str, tuple[ImageRef, ...]]:
+    """Lists the frames of each video of some boundaries, in the order of their numbers."""
+    videos = dict.fromkeys(query.video for query in queries)
+    frames = {video: _frames(folder / video) for video in videos}
+    short = [video for video, refs in frames.items() if len(refs) < 2]
+    if short:
+        raise UserError(
+            f"expected a folder with frames for each of {len(frames)} videos in {folder}, "
+            f"{len(short)} have fewer than two, first {short[0]!r}: extract them from the videos "
+            f"({source}), or name another folder by `frames`"
+        )
+    for query in queries:
+        count = len(frames[query.video])
+        end = (count - 1) / fps
+        if query.time > count / fps + LATE:
+            raise UserError(
+                f"expected frames of {query.video!r} up to its boundary at {query.time:g} s, got "
+                f"{count}, which at {fps:g} a second end at {end:g} s: "
+                "set `fps` to the rate they were extracted at, or extract them again"
+            )
+    return frames
+
+
+def _frames(folder: Path) -> tuple[ImageRef, ...]:
+    if not folder.is_dir():
+        return ()
+    paths = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
+    by_number: dict[int, Path] = {}
+    for path in paths:
+        digits = re.search(r"\d+$", path.stem)
+        if digits:
+            by_number[int(digits[0])] = path
+    order = sorted(by_number)
+    # A frame's number is its time, so a gap would shift all times after it.
+    has_gaps = bool(order) and order[-1] - order[0] != len(order) - 1
+    if len(order) != len(paths) or has_gaps:
+        raise UserError(
+            f"expected frames numbered without gaps in {folder}, got {len(paths)} that are not: "
+            "extract them again"
+        )
+    return tuple(ImageRef(by_number[number]) for number in order)
 
 
 @dataclass(frozen=True)
@@ -79,8 +161,8 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     captions, which a model cannot tell apart, any is right for each. Intervals count videos.
 
     The paper names neither its split nor its wording; a caption is the subject and its status, "a
-    man is still". Its thresholds come from GEB+, whose script reports the F1 of several predictions, as many as it draws at random for a
-    whole run; with one prediction, as here, that is the accuracy.
+    man is still". Its thresholds come from GEB+, whose script reports the F1 of several
+    predictions; with one prediction, as here, that is the accuracy.
 
     Conventions differ in ties: of candidates that score best, "strict" takes the farthest from the
     truth, "reference" the first, as argmax does.
@@ -191,6 +273,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         for threshold in THRESHOLDS:
             near = (items.distance < threshold - ROUNDING).double()
             hits = near[chosen]
+            # Chance is the fraction of a query's candidates that are near enough.
             by_query = torch.bincount(items.query, weights=near, minlength=n) / sizes
             chance = float(by_query.mean())
             metric = cluster_robust_mean(hits, items.clusters, chance)
@@ -214,6 +297,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         if self.strict:
             far = torch.where(tied, items.distance, -torch.inf)
             tied = tied & (items.distance == items.by_query(far, "amax")[items.query])
+        # Of the candidates that are left the first, which has the smallest number.
         candidates = torch.where(tied, torch.arange(len(values)), len(values))
         return items.by_query(candidates, "amin")
 
@@ -225,6 +309,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
 
         def show(i: int) -> Example:
             correct = bool(outcomes[i] == 1)
+            # A wrong prediction is shown beside the candidate nearest to the truth.
             rows = (items.query == i).nonzero().flatten()
             nearest = int(rows[items.distance[rows].argmin()])
             candidates = [int(chosen[i])]

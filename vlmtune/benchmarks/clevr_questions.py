@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.blind_baselines import AnsweredItem, blind_accuracies
+from vlmtune.benchmarks.blind_baselines import AnsweredItem, accuracies_without_images
 from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
 from vlmtune.results.result import Result
@@ -103,11 +103,8 @@ class ClevrQuestions(MultipleChoice):
         for i, (question, answer, function) in enumerate(rows):
             file = f"CLEVR_val_{i % 2:06d}.png"
             write_image(folder / file, 90 * i, 20, 200)
-            scene = {"function": "scene", "inputs": [], "value_inputs": []}
-            steps = [scene, {**scene, "function": function}]
-            row = {"image_index": i % 2, "split": "val", "question_index": i, "program": steps}
-            row |= {"image_filename": file, "question": question, "answer": answer}
-            questions.append(row | {"question_family_index": i})
+            row = {"image_filename": file, "question": question, "answer": answer}
+            questions.append(row | {"program": [{"function": "scene"}, {"function": function}]})
         path = write_json(folder / "CLEVR_val_questions.json", {"info": {}, "questions": questions})
         return cls(path, str(folder))
 
@@ -140,6 +137,7 @@ class ClevrQuestions(MultipleChoice):
         result = super().evaluate(scores)
         kept: Any = self.items.kept
         types = {"type": [item.group for item in kept]}
+        # Types differ in how many answers they have.
         chance = float(self.items.chance().mean())
-        result.metrics.update(blind_accuracies(kept, types, self.items.clusters, chance))
+        result.metrics.update(accuracies_without_images(kept, types, self.items.clusters, chance))
         return result

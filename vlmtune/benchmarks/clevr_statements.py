@@ -7,7 +7,6 @@ that a model writes. Source of questions and properties: Johnson et al. 2017, se
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NotRequired
@@ -17,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.blind_baselines import AnsweredItem, blind_accuracies
+from vlmtune.benchmarks.blind_baselines import AnsweredItem, accuracies_without_images
 from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import MultipleChoice
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
@@ -95,34 +94,31 @@ class ClevrStatements(MultipleChoice):
     @classmethod
     def fixture(cls, folder: Path) -> "ClevrStatements":
         rows = [
-            ("there is a cube", "there is no cube", "yes", "no", "exist", 3, 2),
-            ("the cube is red", "the cube is blue", "red", "blue", "query_color", 4, 2),
-            ("there is no ball", "there is a ball", "no", "yes", "exist", 3, 3),
+            ("there is a cube", "there is no cube", "yes", "no", "exist", 3),
+            ("the cube is red", "the cube is blue", "red", "blue", "query_color", 4),
+            ("there is no ball", "there is a ball", "no", "yes", "exist", 3),
         ]
+        keys = ("statement", "false_statement", "answer", "false_answer", "type", "size")
+        same = {"structure": "zero_hop", "topology": "chain", "relation": "none"}
         questions = []
-        for i, (true, false, answer, other, kind, size, effective) in enumerate(rows):
-            write_image(folder / f"val_{i % 2}.png", 90 * i, 20, 200)
-            row = {"image_filename": f"val_{i % 2}.png", "image_index": i % 2, "question": "Is it?"}
-            row |= {"statement": true, "false_statement": false, "answer": answer}
-            row |= {"false_answer": other, "family": f"zero_hop-{kind}", "structure": "zero_hop"}
-            row |= {"type": kind, "topology": "chain", "relation": "none", "size": size}
-            questions.append(row | {"effective_size": effective})
+        for i, row in enumerate(rows):
+            file = f"val_{i % 2}.png"
+            write_image(folder / file, 90 * i, 20, 200)
+            question = {**dict(zip(keys, row, strict=True)), "family": f"zero_hop-{row[4]}"}
+            questions.append({"image_filename": file, "effective_size": 2, **question, **same})
         path = write_json(folder / "questions_val.json", {"info": {}, "questions": questions})
         return cls(path, str(folder))
 
     @override
     def read(self) -> list[Statement]:
         content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
-        return [
-            Statement(
-                ImageRef(Path(self.images, row["image_filename"])),
-                (row["statement"], row["false_statement"]),
-                row["family"],
-                answers=(row["answer"], row["false_answer"]),
-                properties=_properties(row),
-            )
-            for row in content["questions"]
-        ]
+        items = []
+        for row in content["questions"]:
+            image = ImageRef(Path(self.images, row["image_filename"]))
+            texts = (row["statement"], row["false_statement"])
+            answers = (row["answer"], row["false_answer"])
+            items.append(Statement(image, texts, row["family"], 1, answers, _properties(row)))
+        return items
 
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
@@ -144,7 +140,7 @@ class ClevrStatements(MultipleChoice):
             "type": [dict(item.properties)["type"] for item in kept],
             "family": [item.group for item in kept],
         }
-        result.metrics.update(blind_accuracies(kept, groups, clusters, 1 / 2))
+        result.metrics.update(accuracies_without_images(kept, groups, clusters, 1 / 2))
         return result
 
 

@@ -88,6 +88,7 @@ class Queries:
 def read_queries(path: Path, folder: Path) -> Queries:
     """Reads a benchmark file; `folder` has the images, whose existence is checked later."""
     raw = read_json(path, LAYOUT)
+    # The released script reads `[labels, data]`.
     if isinstance(raw, list) and len(raw) == 2:
         raw = {"labels": raw[0], "data": raw[1]}
     if isinstance(raw, dict) and isinstance(raw.get("data"), list):
@@ -100,10 +101,12 @@ def read_queries(path: Path, folder: Path) -> Queries:
     texts = tuple(" ".join(filter(None, _atoms(label))) for label in labels)
     images = tuple(ImageRef(_locate(folder, name)) for name in names)
     counts = {len(row) for row in chain(flags, hard)}
-    if counts != {len(texts)}:
-        raise file_error(path, LAYOUT, f"rows of {sorted(counts)} flags for {len(texts)} labels")
-    if len({*texts, *images}) < len(texts) + len(images):
-        raise file_error(path, LAYOUT, "the same label or image twice")
+    is_repeated = len({*texts, *images}) < len(texts) + len(images)
+    if is_repeated or counts != {len(texts)}:
+        came = f"rows of {sorted(counts)} flags for {len(texts)} labels"
+        if is_repeated:
+            came = "the same label or image twice"
+        raise file_error(path, LAYOUT, came)
     every = None if None in annotations else _every_word(labels, annotations)
     return Queries(
         images=images,
@@ -153,6 +156,7 @@ def _locate(folder: Path, image: str) -> Path:
     """The file under the longest end of the path that exists, else under its bare name."""
     full = urlsplit(image).path if "://" in image else image
     parts = [part for part in PurePosixPath(full).parts if part != "/"]
+    # The longest end first: files of one name lie in two folders of CLEVR.
     for start in range(len(parts) - 1):
         end = parts[start:]
         if ".." not in end and (path := folder.joinpath(*end)).is_file():

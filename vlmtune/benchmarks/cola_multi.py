@@ -50,14 +50,13 @@ class ColaMulti(VoteOptions, Paired):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "ColaMulti":
-        files = {}
         for i in range(5):
-            files[i] = f"https://example.org/vg/{i}.png"
             write_image(folder / f"{i}.png", 50 * i, 9, 200 - 40 * i)
+        site = "https://example.org/vg"
         rows = [
-            [files[0], "red cup on blue box", files[1], "blue cup on red box"],
-            [files[0], "red cup on blue box", files[2], "blue box on red cup"],
-            [files[3], "old man by young tree", files[4], "young man by old tree"],
+            [f"{site}/0.png", "red cup on blue box", f"{site}/1.png", "blue cup on red box"],
+            [f"{site}/0.png", "red cup on blue box", f"{site}/2.png", "blue box on red cup"],
+            [f"{site}/3.png", "old man by young tree", f"{site}/4.png", "young man by old tree"],
         ]
         return cls(write_json(folder / "cola_multi.json", rows), str(folder))
 

@@ -71,15 +71,13 @@ class ColaSingle(Benchmark[QueryItems]):
 
     Chance is the mean over classes of what random scores reach; intervals resample the classes.
 
-    Conventions differ in two points. Tied scores share one threshold in both, and scores are ranked
-    as they are: torchmetrics from 0.11 on squashes logits by a sigmoid, under which those of CLIP
-    collapse into ties, but the published script runs only with earlier versions.
+    Conventions differ in two points. Tied scores share one threshold in both, and logits are not
+    squashed by a sigmoid: the published script runs only with torchmetrics before 0.11.
 
-    - "strict": the class described above has no AP. PACO's names are read as words ("light_blue
-      car_(automobile)": "light blue car"), as in `vlmtune.benchmarks.cola_files.spelled`.
-    - "reference": it counts as 0, as with torchmetrics 1.x; with the versions the script runs with,
-      the whole mean would be NaN. Queries are scored as the file writes them; how Cola's authors
-      turned PACO's names into words is not published.
+    - "strict": a class with positives outside its hard set alone has no AP. PACO's names are read
+      as words ("light_blue car_(automobile)": "light blue car"), see `cola_files.spelled`.
+    - "reference": it counts as 0, as with torchmetrics 1.x. Queries are scored as the file writes
+      them; how Cola's authors turned PACO's names into words is not published.
 
     Args:
         seen: JSON file `{"seen": [label, ...], "unseen": [label, ...]}`, labels as in the benchmark
@@ -203,6 +201,7 @@ class ColaSingle(Benchmark[QueryItems]):
         """
         items = self.items
         values = self._in_columns(scores)
+        # Outcomes are those of the classes that count, in their order.
         counted = self._precision(values).counted.nonzero()[:, 0].tolist()
         rows = []
         for c, precision in zip(counted, result.outcomes, strict=True):
@@ -259,6 +258,7 @@ def _query_all(
     for c in range(labels.shape[1]):
         ranked = pool[:, c]
         positives = labels[ranked, c]
+        # Without a distractor there is no rank to compare with.
         if positives.any() and not positives.all():
             true, distractor = mean_ranks(values[ranked, c], positives)
             rows.append((true, distractor, (len(positives) + 1) / 2))

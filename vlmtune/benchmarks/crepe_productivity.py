@@ -31,18 +31,15 @@ class CrepeProductivity(MultipleChoice):
 
     - `accuracy`: recall@1 over all items of all types (micro).
     - `macro_accuracy`: mean over the types of recall@1 over all items of each. The authors state no
-      average; a published comparison (vl_compo) takes this one over the `_all` files, which hold
-      more items than the files of 4 to 12: the two do not compare.
-    - `accuracy/<type>` and `accuracy/<type>/<n>`, n being the number of atoms; the latter are the
-      numbers of the authors.
+      average; a published comparison (vl_compo) takes this one over the `_all` files.
+    - `accuracy/<type>`, and `accuracy/<type>/<n>` for n atoms, the numbers of the authors.
     - `mean_rank`, `median_rank`, `recall@3`, `recall@5`.
 
     "strict": captions are lower-cased, because negations begin with a capital where true captions
-    often do not, which gives a cased tokenizer the answer. A tie is wrong. 34 of the 6,652 swaps
-    repeat the true caption and 222 of the 16,336 negations do so up to case; these negatives are
-    not false and are left out of their items. "reference": captions as in the file and all five
-    negatives; a tie is right, because the authors sort with the true caption first. The primary
-    metric is `accuracy`, in "reference" `macro_accuracy`.
+    often do not. A tie is wrong. Negatives that repeat the true caption (34 of the 6,652 swaps, 222
+    of the 16,336 negations up to case) are left out of their items. "reference": captions as in the
+    file and all five negatives; a tie is right, because the authors sort with the true caption
+    first. The primary metric is `accuracy`, in "reference" `macro_accuracy`.
 
     Args:
         path: The folder `prod_hard_negatives`.
@@ -108,6 +105,7 @@ class CrepeProductivity(MultipleChoice):
         count = min(self.negatives, len(negatives))
         if self.seed is None:
             return negatives[:count]
+        # Seeded by the caption, so that an item's negative does not depend on the others.
         return random.Random(f"{self.seed}/{caption}").sample(list(negatives), count)
 
     def _files(self) -> Iterator[tuple[str, Path]]:

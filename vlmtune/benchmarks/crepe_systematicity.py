@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
+from vlmtune.benchmarks.crepe_files import COLUMNS, SOURCE, read_regions
 from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.multiple_choice import Ties
@@ -31,13 +31,10 @@ class CrepeSystematicity(MultipleChoice):
     - `accuracy`: over all items of both; `macro_accuracy`: the mean of the two.
     - `mean_rank`, `median_rank`, `recall@3`, `recall@5`.
 
-    Items differ in how many negatives they have, so chance is the mean of 1 / candidates. "strict":
-    captions are lower-cased, a tie is wrong, and a negative that repeats the caption is left out,
-    as is an item without negatives of the chosen kind. "reference": captions as in the file, and a
-    tie is right, because the authors sort with the true caption first; an item without negatives is
-    right too, as in the published script, which ranks the caption among itself alone (its chance is
-    1), and `without_negatives` counts such items where there are any. The primary metric is
-    `accuracy`.
+    Chance is the mean of 1 / candidates. "strict": captions are lower-cased, a tie is wrong, and a
+    negative that repeats the caption is left out, as is an item without negatives of the chosen
+    kind. "reference": captions as in the file, and a tie is right, because the authors sort with
+    the true caption first; so is an item without negatives, and `without_negatives` counts these.
 
     The division into seen and unseen says something only of models pre-trained on `corpus`.
 
@@ -64,8 +61,7 @@ class CrepeSystematicity(MultipleChoice):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "CrepeSystematicity":
-        header = ["region_id", "caption", "x", "y", "width", "height", "image_id"]
-        header += [f"valid_hard_negs_{kind}" for kind in NEGATIVES]
+        header = [*COLUMNS, *(f"valid_hard_negs_{kind}" for kind in NEGATIVES)]
         rows_of = {
             "seen": [
                 ("a red brick path", ["a brown brick path"], ["a red mall and blue path"] * 2),
@@ -78,7 +74,7 @@ class CrepeSystematicity(MultipleChoice):
             cells = []
             for i, (caption, atom, comp) in enumerate(rows):
                 lists = map(repr, (atom, comp, atom + comp))
-                cells.append([i, caption, 2, 1, 5, 6, i + 1, *lists])
+                cells.append([i + 1, caption, 2, 1, 5, 6, *lists])
             write_csv(path, header, cells)
         for number in (1, 2):
             write_image(folder / "VG_100K" / f"{number}.jpg", 100 * number, 50, 90)

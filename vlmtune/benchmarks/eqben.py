@@ -2,31 +2,45 @@
 
 In: annotation files of some parts, and images. Out: items of the paired rule.
 
-Seven parts, 251,048 items: Action Genome (`eqbenag`), YouCook2, GEBC, Kubric with a changed
-location, count or attribute, and Stable Diffusion. The layouts of the released files are those of
-`vlmtune.benchmarks.eqben_files`; YouCook2's images are `.npy` video frames. Source: Wang et al.
-2023, "Equivariant Similarity for Vision-Language Foundation Models", sections 4 and 5.3.
+Seven parts, 251,048 items: Action Genome (`eqbenag`), YouCook2 (images are `.npy` video frames),
+GEBC, Kubric with a changed location, count or attribute, and Stable Diffusion. An item belongs to
+the part that is the first folder of its image's name. Two layouts are released:
+
+1. Items: `{"image0", "image1", "caption0", "caption1"}`, in a list (the whole annotation, the 10 %
+   subset, the 20 items a part for chat models, Kubric, Stable Diffusion), by video (YouCook2,
+   GEBC), or by video and subject (Action Genome, whose captions are lists: the first counts).
+   Winoground's spelling `image_0`, `caption_0` is read too.
+2. Scores to fill in: `{"image", "caption", "private_info": {"dataset", "name", "sample_cnt"}}` in
+   any order, four an item, named `c0i0`, `c0i1`, `c1i0`, `c1i1`. In a release without
+   `private_info`, that of entry i is number `private_random_idx.json[i]` of `private_info.json`,
+   both beside the file.
+
+Source: Wang et al. 2023, "Equivariant Similarity for Vision-Language Foundation Models", sections 4
+and 5.3.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple, NotRequired
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from pydantic import StrictInt
 from torch import Tensor
-from typing_extensions import override
+from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.eqben_files import read_entries
-from vlmtune.benchmarks.files import write_image, write_json
-from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedItem, PairedWins
+from vlmtune.benchmarks.files import is_text, write_image, write_json
+from vlmtune.benchmarks.rules.paired import CHANCES, Paired, PairedItem, Wins
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import macro_mean
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.results.metric_value import MetricValue
+from vlmtune.storage.files import check_shape, read_json, reading
 from vlmtune.types import ImageRef
 
+LAYOUT = "EqBen items with image0, image1, caption0 and caption1"
+INFO, ORDER = "private_info.json", "private_random_idx.json"
 KUBRIC = "eqbenkubric"
 # Part, and its weight in the paper's average: five sub-datasets weigh alike, Kubric's is split.
 WEIGHTS = {
@@ -41,14 +55,114 @@ WEIGHTS = {
 PARTS = tuple(WEIGHTS)
 
 
+class _Info(TypedDict):
+    """Which of the four scores of which item a record stands for."""
+
+    name: Literal["c0i0", "c0i1", "c1i0", "c1i1"]
+    sample_cnt: StrictInt
+    dataset: NotRequired[Any]
+
+
+class _Score(TypedDict):
+    """A score to fill in."""
+
+    private_info: _Info
+    image: NotRequired[Any]
+    caption: NotRequired[Any]
+
+
+class EqBenEntry(NamedTuple):
+    """One item as a file has it: names of two images, and two captions."""
+
+    images: tuple[str, str]
+    texts: tuple[str, str]
+
+    @property
+    def part(self) -> str:
+        """The first folder of the first image's name."""
+        return self.images[0].partition("/")[0]
+
+
+def read_entries(path: Path) -> list[EqBenEntry]:
+    """Reads a released file of any layout, in its order or in that of `sample_cnt`."""
+    content = read_json(path, LAYOUT)
+    first = content[0] if isinstance(content, list) and content else None
+    if not (isinstance(first, dict) and {"image", "caption"} <= first.keys()):
+        with reading(path, LAYOUT):
+            return [_entry(record, where) for record, where in _records(content, "top")]
+    if "private_info" not in first:
+        content = _with_info(content, path)
+    scores = check_shape(content, list[_Score], path, LAYOUT)
+    with reading(path, LAYOUT):
+        return _from_scores(scores)
+
+
+def _records(node: Any, where: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """All items of a tree of lists and mappings, each with where it stands."""
+    if isinstance(node, dict) and ("image0" in node or "image_0" in node):
+        yield node, where
+    elif isinstance(node, dict | list):
+        children = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, child in children:
+            yield from _records(child, f"{where}/{key}")
+    else:
+        raise ValueError(f"{node!r:.40} at {where}")
+
+
+def _entry(record: dict[str, Any], where: str) -> EqBenEntry:
+    mark = "_" if "image_0" in record else ""
+    cells = []
+    for key in (f"image{mark}0", f"image{mark}1", f"caption{mark}0", f"caption{mark}1"):
+        cell = record.get(key)
+        if key.startswith("caption") and isinstance(cell, list) and cell:
+            cell = cell[0]
+        if not is_text(cell):
+            raise ValueError(f"an item without {key} at {where}")
+        cells.append(cell)
+    first, second, caption, other = cells
+    return EqBenEntry((first, second), (caption, other))
+
+
+def _with_info(scores: list[Any], path: Path) -> list[dict[str, Any]]:
+    """Adds `private_info` to shuffled scores, from the two files beside them."""
+    fix = f"put {INFO} and {ORDER} of the same release beside the scores"
+    infos = read_json(path.with_name(INFO), "EqBen's list of private_info", fix, list[_Info])
+    layout = f"the order of {len(scores)} scores"
+    order = read_json(path.with_name(ORDER), layout, fix, list[StrictInt])
+    with reading(path.with_name(ORDER), layout, fix):
+        return [{**score, "private_info": infos[i]} for score, i in zip(scores, order, strict=True)]
+
+
+def _from_scores(records: list[Any]) -> list[EqBenEntry]:
+    """Puts the four scores of each item together."""
+    items: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
+    for record in records:
+        info = record["private_info"]
+        key = str(info.get("dataset")), info["sample_cnt"]
+        content = record.get("image"), record.get("caption")
+        items.setdefault(key, {})[info["name"]] = content
+    entries = []
+    # `sample_cnt` counts over all parts, so that it orders the items.
+    for part, number in sorted(items, key=lambda key: key[1]):
+        scores = items[part, number]
+        image0, caption0 = scores.get("c0i0", (None, None))
+        image1, caption1 = scores.get("c1i1", (None, None))
+        # The two other scores show the same images and captions, crossed.
+        crossed = (image1, caption0), (image0, caption1)
+        where = f"sample {number} of {part}"
+        if (scores.get("c0i1"), scores.get("c1i0")) != crossed:
+            raise ValueError(f"other than four scores of two images and two captions at {where}")
+        record = {"image0": image0, "image1": image1, "caption0": caption0, "caption1": caption1}
+        entries.append(_entry(record, where))
+    return entries
+
+
 class EqBen(Paired):
     """Text, image and group accuracy of each part, and the paper's average of its 15 scores.
 
     `average` is the mean of text, image and group accuracy over the five sub-datasets. Kubric's is
     the mean of its three parts (`.../eqbenkubric`). With the files of some parts only, it is the
-    mean over those. `text_accuracy` and the like without a part are over all items alike: four of
-    five are Action Genome's. In the released data an item may have the same caption twice; it
-    counts and is never won.
+    mean over those. `text_accuracy` and the like without a part are over all items alike.
 
     Args:
         path: The annotation file, or for each part (`eqbenag`, `eqbenyoucook2`, `eqbengebc`,
@@ -61,7 +175,6 @@ class EqBen(Paired):
     source: ClassVar[str] = "github.com/Wangt-CN/EqBen (data download)"
     primary_metric: ClassVar[str] = "average"
     limit_per_group: ClassVar[bool] = True
-    twins_differ: ClassVar[bool] = False
 
     path: str | dict[str, str]
     images: str
@@ -73,16 +186,16 @@ class EqBen(Paired):
         rows = []
         for i, part in enumerate((*PARTS, "eqbensd")):
             kind = "npy" if part == "eqbenyoucook2" else "png"
-            names = [f"{part}/{side}.{kind}" for side in (0, 1)]
-            for side, image in enumerate(names):
-                colour = (30 * PARTS.index(part), 255 * side, 9)
+            row = {"caption0": f"first {i}", "caption1": f"second {i}"}
+            for side in (0, 1):
+                name, colour = f"{part}/{side}.{kind}", (30 * PARTS.index(part), 255 * side, 9)
+                row[f"image{side}"] = name
                 if kind == "png":
-                    write_image(folder / image, *colour)
+                    write_image(folder / name, *colour)
                 else:
-                    (folder / image).parent.mkdir(exist_ok=True)
-                    np.save(folder / image, np.full((8, 8, 3), colour, dtype=np.uint8))
-            row: dict[str, Any] = {"image0": names[0], "image1": names[1]}
-            rows.append(row | {"caption0": f"first {i}", "caption1": f"second {i}"})
+                    (folder / name).parent.mkdir(exist_ok=True)
+                    np.save(folder / name, np.full((8, 8, 3), colour, dtype=np.uint8))
+            rows.append(row)
         return cls(write_json(folder / "eqben.json", rows), str(folder))
 
     @override
@@ -116,23 +229,24 @@ class EqBen(Paired):
 
     @override
     def more_metrics(
-        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
+        # A part that is not there has no weight.
         weights = _weights(groups)[parts.unique()]
         chance = sum(CHANCES) / len(CHANCES)
-        credit = self.outcomes(accuracy)
+        credit = self.outcomes(wins)
         metrics = {"average": macro_mean(credit, parts, clusters, chance, weights)}
         is_kubric = torch.tensor([group.startswith(KUBRIC) for group in groups])
         inside = torch.where(is_kubric, parts, -1)
         if is_kubric.any():
-            for key, wins, by_chance in zip(self.keys, accuracy.sides, CHANCES, strict=True):
-                metrics[f"{key}/{KUBRIC}"] = macro_mean(wins.double(), inside, clusters, by_chance)
+            for key, won, by_chance in zip(self.keys, wins, CHANCES, strict=True):
+                metrics[f"{key}/{KUBRIC}"] = macro_mean(won.double(), inside, clusters, by_chance)
         return metrics
 
     @override
-    def outcomes(self, accuracy: PairedWins) -> Float[Tensor, "n"]:
-        text, image, group = (wins.double() for wins in accuracy.sides)
+    def outcomes(self, wins: Wins) -> Float[Tensor, "n"]:
+        text, image, group = (won.double() for won in wins)
         return (text + image + group) / 3
 
     @override

@@ -25,7 +25,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 def get_file(source: str = "") -> str:
     """The advice of an error about a file; `source` is where to get it."""
-    return f"get the file from {source}, or correct the path" if source else AGAIN
+    return f"get the file from {source}, or name its path" if source else AGAIN
 
 
 def file_error(path: str | Path, layout: str, came: str, source: str = "") -> UserError:
@@ -132,10 +132,8 @@ def class_folders(folder: str | Path, source: str) -> dict[str, list[Path]]:
                 files = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
                 images[path.name] = sorted(files)
         empty = [name for name, files in images.items() if not files]
-        if empty:
-            raise ValueError(f"no image in {empty[0]!r}")
-        if len(images) < 2:
-            raise ValueError(f"{len(images)} folders")
+        if empty or len(images) < 2:
+            raise ValueError(f"{len(images)} folders, {len(empty)} without images {empty[:1]}")
     return images
 
 

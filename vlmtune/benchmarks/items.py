@@ -34,6 +34,7 @@ class ComparedItem:
         """Equal for two items of the same images and captions, in whatever order."""
         false = frozenset(self.false)
         if len(self.images) == len(self.true):
+            # Two pairs of image and caption are the same item in either order.
             return frozenset(zip(self.images, self.true, strict=True)), false
         return (self.images, self.true), false
 
@@ -96,8 +97,7 @@ def numbered(values: Iterable[T]) -> tuple[tuple[T, ...], Int[Tensor, "n"]]:
     """
     listed = list(values)
     numbers = number(listed)
-    positions = [numbers[value] for value in listed]
-    return tuple(numbers), torch.tensor(positions, dtype=torch.int64)
+    return tuple(numbers), torch.tensor([numbers[value] for value in listed], dtype=torch.int64)
 
 
 def distinct_pairs(

@@ -61,13 +61,14 @@ def pair_scorer(score: PairScorer | MatrixFunction) -> PairScorer:
         >>> pair_scorer(lengths)(images, ["a cat", "a dog!"], torch.tensor([[1, 0], [0, 1]]))
         tensor([11., 11.], dtype=torch.float64)
     """
+    takes_pairs: Any = score
     try:
         inspect.signature(score).bind("images", "texts", "pairs")
     except TypeError:
         return _by_matrix(score)
     except ValueError:  # it does not tell its arguments
-        return score
-    return score
+        return takes_pairs
+    return takes_pairs
 
 
 def _by_matrix(function: MatrixFunction) -> PairScorer:

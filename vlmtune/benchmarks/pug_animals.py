@@ -24,21 +24,101 @@ from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.items import Items, numbered
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, embed
-from vlmtune.benchmarks.pug_animals_samples import (
-    COLUMNS,
-    DESCRIBED,
-    FACTORS,
-    AnimalScene,
-    Samples,
-    group_samples,
-    read_scene,
-)
-from vlmtune.benchmarks.pug_files import SITE
+from vlmtune.benchmarks.pug_files import SITE, spoken
 from vlmtune.errors import UserError
 from vlmtune.metrics.equivariance import agreement, alignment, mean_cosine, paired_alignment
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.results.result import Result
+from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
+
+SIZES = {0.7: "small", 1.0: "medium", 1.3: "big"}
+COLUMNS = (
+    *("filename", "world_name", "character_name"),
+    *("character_scale", "camera_yaw", "character_texture"),
+)
+FACTORS = ("background", "size", "texture", "camera_yaw")
+DESCRIBED = FACTORS[:3]  # by the captions
+
+
+@dataclass(frozen=True)
+class AnimalScene:
+    """A row: its image file, the animal, and the value of each of `FACTORS`."""
+
+    file: str
+    animal: str
+    values: tuple[str, str, str, str]
+
+    @property
+    def frontal(self) -> bool:
+        """Whether the camera looks at the animal from the front."""
+        return self.values[3] == "0"
+
+    @property
+    def caption(self) -> str:
+        """The paper's caption; a texture is named unless it is the animal's own."""
+        world, size, texture, _ = self.values
+        textured = "" if texture == "Default" else f" textured with {spoken(texture)}"
+        return (
+            f"A photo of a {size} sized {spoken(self.animal)}{textured} "
+            f"on a {spoken(world)} background"
+        )
+
+
+@dataclass(frozen=True)
+class Samples:
+    """n samples, each with all v values of one factor; samples differ in the other factors."""
+
+    images: Int[Tensor, "n v"]
+    # Numbers of their captions; None where captions do not tell the values apart
+    texts: Int[Tensor, "n v"] | None
+    clusters: Int[Tensor, "n"]  # number of the animal of each sample
+    left_out: int  # how many samples lack a value
+
+
+def read_scene(path: str, values: Mapping[str, str]) -> AnimalScene:
+    """Turns a row of the csv at `path` into a scene."""
+    file, world, animal, scale, yaw, texture = (values[name] for name in COLUMNS)
+    layout = f"a character_scale of {list(SIZES)} and a camera_yaw in each row"
+    with reading(path, layout, "pass PUG: Animals' csv"):
+        size, angle = SIZES[float(scale)], f"{float(yaw):g}"
+    return AnimalScene(f"{animal}/{file}", animal, (world, size, texture, angle))
+
+
+def group_samples(
+    factor: str, scenes: Sequence[AnimalScene], captions: Int[Tensor, "N"], path: str
+) -> Samples:
+    """Groups the scenes that differ in one factor only."""
+    position = FACTORS.index(factor)
+    described = factor in DESCRIBED
+    # Views from the side serve the camera's angle alone, which no caption tells.
+    usable = [i for i, scene in enumerate(scenes) if scene.frontal or not described]
+    values = list(dict.fromkeys(scenes[i].values[position] for i in usable))
+    groups: dict[tuple[str, ...], dict[str, int]] = {}
+    for i in usable:
+        scene = scenes[i]
+        others = list(scene.values)
+        value = others.pop(position)
+        group = groups.setdefault((scene.animal, *others), {})
+        if group.setdefault(value, i) != i:
+            raise UserError(
+                f"expected each combination of factors once in {path}, got "
+                f"{scene.caption!r} twice: download it again"
+            )
+    # A sample lacks a value where the file lacks its image.
+    complete = {others: group for others, group in groups.items() if len(group) == len(values)}
+    if len(values) < 2 or len(complete) < 2:
+        raise UserError(
+            f"expected two samples with at least two values of {factor} in {path}, got "
+            f"{len(complete)} with {len(values)}: pass the whole csv, or leave the factor out"
+        )
+    rows = []
+    for group in complete.values():
+        rows.append([group[value] for value in values])
+    images = torch.tensor(rows)
+    texts = captions[images] if described else None
+    _, clusters = numbered(animal for animal, *_ in complete)
+    return Samples(images, texts, clusters, len(groups) - len(complete))
 
 
 @dataclass(frozen=True)
@@ -63,9 +143,8 @@ class PugAnimals(Benchmark[AnimalItems]):
     - `text/<factor>` that of $\delta^{text}_i$ and $\delta^{text}_j$,
     - `across/<factor>` that of $\delta^{image}_i$ and $\delta^{text}_i$,
 
-    over samples and then over changes (both directions of a change give the same). They are
-    cosines, from -1 to 1; vectors with nothing in common reach 0. `series` has the mean of
-    each sample; intervals count animals. See `vlmtune.metrics.equivariance`.
+    over samples and then over changes (both directions of a change give the same). Vectors with
+    nothing in common reach 0. `series` has the mean of each sample; intervals count animals.
 
     Captions are "A photo of a [size] sized [animal] textured with [texture] on a [background]
     background", without the texture where it is Default; sizes 0.7, 1.0 and 1.3 are small, medium
@@ -75,8 +154,6 @@ class PugAnimals(Benchmark[AnimalItems]):
 
     Conventions: "strict" takes all pairs of samples, exactly; "reference" pairs them at random, as
     appendix C.1 says (no script is published), with `seed`.
-
-    It needs embeddings, so it cannot evaluate a joint model.
 
     Args:
         images: The folder with a folder for each animal.
@@ -182,6 +259,7 @@ class PugAnimals(Benchmark[AnimalItems]):
             left_out = samples.left_out
             if left_out:
                 metrics[f"left_out/{factor}"] = count(left_out, left_out + len(samples.clusters))
+        # The first factor gives the primary metric.
         clusters = next(iter(self.items.samples.values())).clusters
         outcomes = torch.tensor(series[self.primary], dtype=torch.float64)
         return self.result(metrics, outcomes, clusters, degree=2, series=series)
@@ -201,6 +279,7 @@ class PugAnimals(Benchmark[AnimalItems]):
             return paired_alignment(differences, generator)
 
         n, values = samples.images.shape
+        # Each change once: back from b' to b both differences turn around, and cosines stay.
         changes = list(itertools.combinations(range(values), 2))
         sides = ["image"]
         if samples.texts is not None:

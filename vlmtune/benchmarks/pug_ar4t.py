@@ -9,6 +9,7 @@ relation, or with the two attributes exchanged. Scenes of one object have none.
 Source: Bordes et al. 2023, PUG, section 3.4.1 and appendix B.5.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,21 +23,18 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import file_error, read_csv, write_csv, write_image
 from vlmtune.benchmarks.pug_files import SITE, spoken
-from vlmtune.benchmarks.rules.paired import Paired, PairedItem, PairedWins
+from vlmtune.benchmarks.rules.paired import Paired, PairedItem, Wins
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.types import ImageRef
 
 COLUMNS = ("Relation", "caption", "alt_caption", "filename_neg", "filepath")
 KINDS = {  # table 8
-    "material": ("brick", "metal", "wood", "glass", "cloth", "plastic", "rock"),
-    "size": ("big", "long", "tall", "large", "short", "small", "little", "tiny"),
-    "colour": (
-        *("black", "blue", "yellow", "white", "green", "gray", "brown"),
-        *("red", "silver", "orange", "pink", "gold"),
-    ),
-    "texture": ("striped", "dark", "cloudy"),
+    "material": "brick metal wood glass cloth plastic rock",
+    "size": "big long tall large short small little tiny",
+    "colour": "black blue yellow white green gray brown red silver orange pink gold",
+    "texture": "striped dark cloudy",
 }
-_KIND_OF = {attribute: kind for kind, attributes in KINDS.items() for attribute in attributes}
+_KIND_OF = {word: kind for kind, words in KINDS.items() for word in words.split()}
 
 
 @dataclass(frozen=True)
@@ -53,12 +51,12 @@ class _Scene:
 class PugAR4T(Paired):
     """Text, image and group accuracy over pairs of a scene and its hard negative.
 
-    Items are the unordered pairs of rows of which one names the other as its negative; the 2 x 2
-    captions are their `caption`s. They are `/relations` or `/attributes`: exchanging attributes
-    leaves the words of the caption the same, an opposite relation does not. Within them the numbers
-    are reported by relation (`/to the left of`, ...; an item has two) and by kind of attribute
-    (`/material`, `/size`, `/colour`, `/texture`; an item has one or two), that of the first word of
-    each caption. The paper proposes these scores and prints none.
+    Items are the unordered pairs of rows of which one names the other as its negative. They are
+    `/relations` or `/attributes`: exchanging attributes leaves the words of the caption the same,
+    an opposite relation does not. Within them the numbers are reported by relation (`/to the left
+    of`, ...; an item has two) and by kind of attribute (`/material`, `/size`, `/colour`,
+    `/texture`; an item has one or two), that of the first word of each caption. The paper proposes
+    these scores and prints none.
 
     Conventions: "strict" leaves out pairs whose captions mean the same, so that no model could tell
     them apart: the negative's caption is the caption or its `alt_caption` (equal attributes, or two
@@ -71,7 +69,6 @@ class PugAR4T(Paired):
 
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
     source: ClassVar[str] = f"PUG_AR4T.tar.gz (97 GB), {SITE}"
-    twins_differ: ClassVar[bool] = False
 
     path: str
     images: str
@@ -80,10 +77,8 @@ class PugAR4T(Paired):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "PugAR4T":
-        left, right = (
-            "Banana to the left of chair in museum",
-            "Banana to the right of chair in museum",
-        )
+        left = "Banana to the left of chair in museum"
+        right = left.replace("left", "right")
         green, large = "Green mug and large vase at beach", "Large mug and green vase at beach"
         rows = [
             ("To the left of", left, "Chair to the right of banana in museum", "0.png", "1.png"),
@@ -115,6 +110,7 @@ class PugAR4T(Paired):
         for scene in scenes:
             negative = index.negative(scene)
             if negative is not None:
+                # Two scenes that name each other are one pair.
                 pairs.setdefault(frozenset((scene.file, negative.file)), (scene, negative))
             elif scene.negative:
                 missing += 1
@@ -129,18 +125,17 @@ class PugAR4T(Paired):
         return [self._item(scene, negative) for scene, negative in listed], counts
 
     def _item(self, scene: _Scene, negative: _Scene) -> PairedItem:
-        images = (
-            ImageRef(Path(self.images, scene.file)),
-            ImageRef(Path(self.images, negative.file)),
-        )
-        captions = (scene.caption, negative.caption)
+        first = ImageRef(Path(self.images, scene.file))
+        second = ImageRef(Path(self.images, negative.file))
+        images, captions = (first, second), (scene.caption, negative.caption)
+        # Exchanged attributes leave the words of a caption the same.
         if _words(scene.caption) == _words(negative.caption):
             return PairedItem(images, captions, "attributes", _kinds(scene, negative))
         return PairedItem(images, captions, "relations", _relations(scene, negative))
 
     @override
     def more_metrics(
-        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         return self._read[1]
 
@@ -148,7 +143,7 @@ class PugAR4T(Paired):
 def _scene(values: dict[str, str]) -> _Scene:
     cells = [" ".join(values[name].split()) for name in COLUMNS]
     # pandas may write an empty cell as "nan".
-    cells = ["" if cell.lower() == "nan" else cell for cell in cells]
+    cells = [re.sub("(?i)^nan$", "", cell) for cell in cells]
     relation, caption, alternative, negative, file = cells
     return _Scene(file.lstrip("/"), relation, caption, alternative, negative)
 
@@ -168,8 +163,7 @@ def _relations(*scenes: _Scene) -> tuple[str, ...]:
 
 
 def _kinds(*scenes: _Scene) -> tuple[str, ...]:
-    first_words = [scene.caption.split()[0].lower() for scene in scenes]
-    kinds = dict.fromkeys(map(_KIND_OF.get, first_words))
+    kinds = dict.fromkeys(_KIND_OF.get(scene.caption.split()[0].lower()) for scene in scenes)
     return tuple(filter(None, kinds))
 
 
@@ -181,6 +175,7 @@ class _Index:
         self.by_name: dict[str, _Scene | None] = {}
         for scene in scenes:
             name = PurePosixPath(scene.file).name
+            # A name that two folders have does not tell which scene is meant.
             self.by_name[name] = None if name in self.by_name else scene
 
     def negative(self, scene: _Scene) -> _Scene | None:

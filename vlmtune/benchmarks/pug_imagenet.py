@@ -7,7 +7,6 @@ in these the images: 88,328 in all, 46,336 of them in `Worlds`. Source: Bordes e
 section 3.3 and appendices B.3 and C.3.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,16 +25,8 @@ from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
 FACTORS = (
-    "Worlds",
-    "Camera_Pitch",
-    "Camera_Yaw",
-    "Camera_Roll",
-    "Object_Pitch",
-    "Object_Yaw",
-    "Object_Roll",
-    "Object_Scale",
-    "Object_Texture",
-    "Scene_Light",
+    *("Worlds", "Camera_Pitch", "Camera_Yaw", "Camera_Roll", "Object_Pitch", "Object_Yaw"),
+    *("Object_Roll", "Object_Scale", "Object_Texture", "Scene_Light"),
 )
 IDS = 1000  # classes of ImageNet
 
@@ -44,16 +35,15 @@ class PugImageNet(Classification):
     """Top-1 accuracy by factor: the class whose prompt scores best.
 
     `accuracy/<factor>` is micro over the images of a factor, `accuracy` over all of them (more than
-    half are `Worlds`), and `macro_accuracy` the mean over factors. Intervals count classes,
-    whose images show the same few objects and share a prompt. `series` has the accuracy of each
-    class as `class_accuracy`, in the order of their names.
+    half are `Worlds`), and `macro_accuracy` the mean over factors. Intervals count classes, whose
+    images show the same few objects and share a prompt.
 
     Conventions:
 
     - "strict": the candidates are the 151 classes; a tie is wrong; chance 1/151. A class is called
       by its folder's name, split at underscores and capitals and lower case ("Jack_O_Lantern":
       "jack o lantern", "BirdHouse": "bird house", "JellyFish": "jelly fish"); the data's
-      misspellings stay ("kangarou", "table lamb"), unless `words` renames the class.
+      misspellings stay ("kangarou", "table lamb").
     - "reference", as the published notebook does with an ImageNet classifier: the candidates are
       ImageNet's 1,000 classes by the names in `imagenet_names`; the first of tied ones is taken; it
       counts where `mapping` says it stands for the true class. One id is shared by "Shirt" and
@@ -61,8 +51,7 @@ class PugImageNet(Classification):
       images of the fraction of ids that stand for their class.
 
     The paper's zero-shot prompt is "This is a photo of a [ ]" (BLIP; its CLIP numbers come from
-    OpenCLIP's own templates). The notebook crops the middle 256 x 256 of an image before it
-    resizes; here the backbone's own preprocessing applies.
+    OpenCLIP's own templates). The notebook crops the middle 256 x 256 of an image first.
 
     An image classifier of ImageNet's 1,000 classes (`--model timm:...`) reads no prompts. It is
     measured in "reference", as the paper's supervised models are: candidate i is its output i.
@@ -70,7 +59,6 @@ class PugImageNet(Classification):
     Args:
         images: The folder with a folder for each factor.
         prompt: The prompt, with {} for the name of the class.
-        words: JSON object `{folder: words}` with other names of classes.
         mapping: `class_to_imagenet_idx.json`, for "reference".
         imagenet_names: JSON list of the 1,000 names in the order of the ids, for "reference".
     """
@@ -84,7 +72,6 @@ class PugImageNet(Classification):
     images: str
     factors: Sequence[str] = FACTORS
     prompt: Prompt = "This is a photo of a {}"
-    words: str | None = None
     convention: Convention = "strict"
     mapping: str | None = None
     imagenet_names: str | None = None
@@ -141,27 +128,15 @@ class PugImageNet(Classification):
     @override
     def outputs(self, labels: Sequence[str]) -> Sequence[int]:
         if self.strict or len(labels) != IDS:
-            came = "strict" if self.strict else "reference"
             raise UserError(
                 f"expected a classifier of {IDS} classes and the convention 'reference' for "
-                f"{self.name}, got {len(labels)} and {came!r}: choose another model, or set "
-                "`convention`, `mapping` and `imagenet_names`"
+                f"{self.name}, got {len(labels)} and {self.convention!r}: choose another model, or "
+                "set `convention`, `mapping` and `imagenet_names`"
             )
         return range(IDS)
 
     def _folder_names(self) -> list[tuple[str, str | None]]:
-        words: dict[str, str] = {}
-        if self.words is not None:
-            shape = dict[Literal[tuple(self._labels)], Text]  # type: ignore[misc]
-            words = read_json(self.words, "a JSON object {folder: words}", shape=shape)
-        names = {label: words.get(label, spoken(label)) for label in self._labels}
-        double = [name for name, times in Counter(names.values()).items() if times > 1]
-        if double:
-            raise UserError(
-                f"expected a different name for each class, two are {double[0]!r}: rename one in "
-                "`words`"
-            )
-        return [(name, label) for label, name in names.items()]
+        return [(spoken(label), label) for label in self._labels]
 
     def _imagenet_names(self) -> list[tuple[str, str | None]]:
         """ImageNet's names, each with the class that its id stands for."""
@@ -177,6 +152,7 @@ class PugImageNet(Classification):
             raise file_error(self.mapping, layout, f"{len(ids)} of which {count} are folders")
         classes = class_of_id(ids, IDS).tolist()
         labelled = []
+        # -1: no class of the data has this id, so that it is never right.
         for name, number in zip(names, classes, strict=True):
             label = None if number < 0 else self._labels[number]
             labelled.append((name, label))

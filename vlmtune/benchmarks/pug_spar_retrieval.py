@@ -19,8 +19,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import check_chosen
 from vlmtune.benchmarks.items import number
-from vlmtune.benchmarks.pug_spar import write_grid
-from vlmtune.benchmarks.pug_spar_setups import DEFINITIONS, SOURCE, SetUp, read_setups
+from vlmtune.benchmarks.pug_spar import DEFINITIONS, SOURCE, SetUp, read_setups, write_grid
 from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
 from vlmtune.types import ImageRef
 
@@ -49,8 +48,6 @@ class PugSparRetrieval(Classification):
     Conventions: in "strict" every row counts and a tie is wrong. In "reference", as in the
     published script, `scene` has the first ten rows and the first of tied candidates wins, in the
     order of the script, or of appearance where the script's order differs from run to run.
-
-    Each set-up is scored by itself. A joint model pays for each of 600 million pairs.
 
     Args:
         setups: Which set-ups; null for all, with one world all but `scene`.

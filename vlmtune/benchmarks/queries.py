@@ -25,23 +25,14 @@ class ShownCandidates(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """One query of a ranking: a caption over images, or an image over captions.
+    """One query of a ranking: a caption over images, or an image over captions."""
 
-    Attributes:
-        part: "" for the queries that the primary metric is a mean over, else the name of others.
-        outcome: What the metric gives it.
-        rank: Rank of its best true candidate among the false ones, from 1.
-        images: The caption's candidates, best first, or the image.
-        captions: The image's candidates, best first, or the caption.
-        shown: The candidates, as positions.
-    """
-
-    part: str
-    outcome: float
-    rank: int
-    images: tuple[ImageRef, ...]
-    captions: tuple[str, ...]
-    shown: ShownCandidates
+    part: str  # "" for the queries that the primary metric is a mean over, else their name
+    outcome: float  # what the metric gives it
+    rank: int  # of its best true candidate among the false ones, from 1
+    images: tuple[ImageRef, ...]  # the caption's candidates, best first, or the image
+    captions: tuple[str, ...]  # the image's candidates, best first, or the caption
+    shown: ShownCandidates  # the candidates, as positions
 
 
 def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) -> ShownCandidates:

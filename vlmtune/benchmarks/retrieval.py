@@ -79,14 +79,15 @@ class Retrieval(Ranking):
             file = f"COCO_val2014_{i:012d}.png"
             write_image(folder / "val2014" / file, 50 * i, 9, 200 - 40 * i)
             split = "test" if i < 4 else "val"
-            sentences = [{"raw": raw, "imgid": i} for raw in raws]
+            sentences = [{"raw": raw} for raw in raws]
             row = {"filepath": "val2014", "filename": file, "split": split, "sentences": sentences}
-            images.append({"imgid": i, "cocoid": i, **row})
-        path = write_json(folder / "dataset_coco.json", {"images": images, "dataset": "coco"})
+            images.append(row)
+        path = write_json(folder / "dataset_coco.json", {"images": images})
         return cls(path, str(folder), folds=2)
 
     @override
     def read(self) -> list[CaptionedImage]:
+        # Published scripts rank five captions an image; some have six or seven.
         used = None if self.strict else FIRST
         rows = read_split(Path(self.path), self.split)
         items = []

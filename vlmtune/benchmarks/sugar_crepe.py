@@ -20,11 +20,8 @@ from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice,
 from vlmtune.types import ImageRef
 
 FORMS = ("add", "replace", "swap")
-SUBSETS = (
-    *("add_att", "add_obj"),
-    *("replace_att", "replace_obj", "replace_rel"),
-    *("swap_att", "swap_obj"),
-)
+ADD = ("add_att", "add_obj")
+SUBSETS = (*ADD, "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
 KEYS = ("filename", "caption", "negative_caption")
 
 
@@ -37,9 +34,7 @@ class SugarCrepe(MultipleChoice):
       aggregate of the published comparison of compositional fine-tuning (vl_compo).
 
     Both conventions count a tie as wrong, as the released evaluation does. They differ in the
-    primary metric: `accuracy` in "strict", `macro_accuracy` in "reference". Other scripts take the
-    argmax with the true caption first and so count ties as right; their numbers are higher where a
-    scorer ties.
+    primary metric: `accuracy` in "strict", `macro_accuracy` in "reference".
     """
 
     citation: ClassVar[str] = "Hsieh et al. 2023, SugarCrepe, section 4 (accuracy per subset)"
@@ -58,8 +53,6 @@ class SugarCrepe(MultipleChoice):
         rows_of = {
             "add_att": [("a dog on a mat", "a wet dog on a mat", 0)],
             "replace_obj": [("a cat by a door", "a cat by a fence", 1)],
-            "replace_rel": [("a dog on a mat", "a dog under a mat", 0)],
-            "swap_att": [("a big cat by a small door", "a small cat by a big door", 1)],
             "swap_obj": [("a dog on a mat", "a mat on a dog", 0), ("a cat by a", "a by a cat", 1)],
         }
         for i in (0, 1):
@@ -68,7 +61,7 @@ class SugarCrepe(MultipleChoice):
             items = {}
             for k, (true, false, i) in enumerate(rows):
                 cells = (f"{i:012d}.jpg", true, false)
-                items[str(2 * k)] = dict(zip(KEYS, cells, strict=True))
+                items[2 * k] = dict(zip(KEYS, cells, strict=True))
             write_json(folder / f"{subset}.json", items)
         return cls(str(folder), str(folder), list(rows_of))
 

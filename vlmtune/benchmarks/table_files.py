@@ -72,11 +72,7 @@ class TableOptions(VoteOptions):
 
 
 def table_benchmark(path: Path) -> Spec:
-    """Returns the benchmark that fits the columns of a table, named after the file.
-
-    With a hard-negative image it is pairs, with hard-negative captions alone multiple choice, else
-    retrieval.
-    """
+    """Returns pairs, multiple choice or retrieval, as fits the columns; named after the file."""
     columns = Table(path).columns
     if columns["negative_image"]:
         kind = "table_pairs.TablePairs"
@@ -97,6 +93,7 @@ def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:
         )
     if isinstance(image, Path):
         return ImageRef(image)
+    # By its content: many rows may hold one image, and a table is measured more than once.
     path = Path.home() / ".cache/vlmtune/images" / hashlib.sha256(image).hexdigest()
     if not path.is_file():
         with write_atomically(path) as temporary:
@@ -128,11 +125,8 @@ def _held_out(rows: Sequence[TableRow], fraction: float) -> list[TableRow]:
     for row, listed in zip(rows, digests, strict=True):
         images.add(row, listed)
     images.finish()
-    kept = []
-    for row, listed in zip(rows, digests, strict=True):
-        if images.writes(row, listed):
-            kept.append(row)
-    return kept
+    pairs = zip(rows, digests, strict=True)
+    return [row for row, listed in pairs if images.writes(row, listed)]
 
 
 def _digests(row: TableRow) -> Iterator[bytes]:

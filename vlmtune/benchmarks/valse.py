@@ -7,51 +7,35 @@ Eleven JSON files, each an object of rows by id: `{"dataset", "image_file", "cap
 two of three annotators chose the caption and not the foil: 7,702 of 8,782 rows. Ids recur in other
 files, so a row is known by file and id. Source: Parcalabescu et al. 2022, sections 3 and 4.
 
-Table 1 of EqSim (Wang et al. 2023) counts 6,795 rows of VALSE. No choice of the files has so many,
-valid rows or all. Without `foil-it`, which was an earlier data set, 6,759 rows are valid, so 6,795
-may be a slip of two digits. EqSim's evaluation read a merged file that was never published; whether
-it held `foil-it` is not known.
+Table 1 of EqSim (Wang et al. 2023) counts 6,795 rows of VALSE. No choice of the files has so many;
+without `foil-it` 6,759 rows are valid. EqSim's evaluation read a file that was never published.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Required
+from typing import Annotated, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import BeforeValidator, ConfigDict
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import (
-    file_error,
-    first_file,
-    get_file,
-    is_text,
-    write_image,
-    write_json,
-)
+from vlmtune.benchmarks.files import Text, first_file, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
 from vlmtune.metrics.auroc import auroc
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.results.metric_value import MetricValue
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import check_shape, read_json
 from vlmtune.types import ImageRef
 
 VOTES = 2  # annotators, of three, who must have chosen the caption
 PIECES = (
-    "existence",
-    "plurals",
-    "counting-hard",
-    "counting-small-quant",
-    "counting-adversarial",
-    "relations",
-    "action-replacement",
-    "actant-swap",
-    "coreference-standard",
-    "coreference-hard",
-    "foil-it",
+    *("existence", "plurals", "counting-hard", "counting-small-quant", "counting-adversarial"),
+    *("relations", "action-replacement", "actant-swap"),
+    *("coreference-standard", "coreference-hard", "foil-it"),
 )
 LAYOUT = "a VALSE object of rows by id with image_file, caption, foil and mturk"
 
@@ -62,13 +46,27 @@ class _Votes(TypedDict):
     caption: int
 
 
-class _Row(TypedDict, total=False):
-    """A row; those with too few votes may lack the rest."""
+class _Row(TypedDict):
+    """A row of a file; with too few votes it may lack the rest."""
 
-    mturk: Required[_Votes]
-    image_file: Any
-    caption: Any
-    foil: Any
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+    mturk: _Votes
+
+
+def _first(cell: Any) -> Any:
+    """A text; the paper's reader makes lists of captions, and its script takes the first."""
+    return cell[0] if isinstance(cell, list) and cell else cell
+
+
+_Cell = Annotated[Text, BeforeValidator(_first)]
+
+
+class _ValidRow(TypedDict):
+    """A row that enough annotators agreed with."""
+
+    image_file: _Cell
+    caption: _Cell
+    foil: _Cell
 
 
 class Valse(MultipleChoice):
@@ -89,8 +87,7 @@ class Valse(MultipleChoice):
         path: The folder with the eleven JSON files.
         images: The folder with all images, or for each piece the folder with its images, or the
             folders that are searched for them in turn.
-        pieces: The pieces to evaluate, names of files without `.json`. All are 7,702 rows; all but
-            "foil-it" are 6,759, the closest to the 6,795 that EqSim's table 1 states.
+        pieces: The pieces to evaluate, names of files without `.json`.
         threshold: The score above which a caption counts as true.
     """
 
@@ -107,15 +104,6 @@ class Valse(MultipleChoice):
     pieces: Sequence[str] = PIECES
     convention: Convention = "strict"
     threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.images, dict):
-            left = set(self.pieces) - set(self.images)
-            if left:
-                raise UserError(
-                    f"expected a folder of images for each piece, got none for {min(left)}"
-                )
 
     @override
     @classmethod
@@ -138,29 +126,19 @@ class Valse(MultipleChoice):
         items = []
         for piece in self.pieces:
             path = Path(self.path, f"{piece}.json")
-            rows = read_json(path, LAYOUT, get_file(self.source), dict[str, _Row])
-            for key, row in rows.items():
-                if row["mturk"]["caption"] < VOTES:
-                    continue
-                # The paper's reader makes lists of captions, and its script takes the first.
-                cells = []
-                for name in ("image_file", "caption", "foil"):
-                    cell = row.get(name)
-                    if isinstance(cell, list) and cell:
-                        cell = cell[0]
-                    cells.append(cell)
-                image, caption, foil = cells
-                if not all(map(is_text, cells)) or caption == foil:
-                    came = f"row {key!r} with {str(cells)[:80]}"
-                    layout = f"{LAYOUT}, caption and foil different,"
-                    raise file_error(path, layout, came, self.source)
-                items.append(ChoiceItem(self._image(piece, image), (caption, foil), piece))
+            fix = get_file(self.source)
+            rows = read_json(path, LAYOUT, fix, dict[str, _Row])
+            valid = {key: row for key, row in rows.items() if row["mturk"]["caption"] >= VOTES}
+            for row in check_shape(valid, dict[str, _ValidRow], path, LAYOUT, fix).values():
+                image = self._image(piece, row["image_file"])
+                items.append(ChoiceItem(image, (row["caption"], row["foil"]), piece))
         return items
 
     def _image(self, piece: str, file: str) -> ImageRef:
         folders = self.images
         if isinstance(folders, dict):
-            folders = folders[piece]
+            # Images of a piece without a folder are then missing, which `check_images` says.
+            folders = folders.get(piece, piece)
         if isinstance(folders, str):
             folders = [folders]
         return ImageRef(first_file([Path(folder, file) for folder in folders]))

@@ -49,11 +49,6 @@ class VoteOptions:
             return rows
         counts = [agreeing(cell, where) for cell, where in votes]
         kept = [row for row, n in zip(rows, counts, strict=True) if n >= self.min_votes]
-        if rows and not kept:
-            raise UserError(
-                f"expected an item with at least {self.min_votes} agreeing votes, got at most "
-                f"{max(counts)}: lower `min_votes`"
-            )
         self._left_out = count(len(rows) - len(kept), len(rows))
         return kept
 

@@ -38,18 +38,17 @@ class Winoground(Paired):
     @classmethod
     def fixture(cls, folder: Path) -> "Winoground":
         rows = (
-            ("some plants by a bulb", "a bulb by some plants", "Noun", "Object", "", 1),
-            ("a dog chases a cat", "a cat chases a dog", "Verb", "Relation", "Series", 2),
-            ("it is old and he new", "it is new and he old", "Both", "Both", "Series, Symbolic", 2),
+            ("some plants by a bulb", "a bulb by some plants", "Object", "", 1),
+            ("a dog chases a cat", "a cat chases a dog", "Relation", "Series", 2),
+            ("it is old and he new", "it is new and he old", "Both", "Series, Symbolic", 2),
         )
+        keys = (*KEYS, "collapsed_tag", "secondary_tag", "num_main_preds")
         lines = []
-        for i, (first, second, tag, collapsed, secondary, predicates) in enumerate(rows):
+        for i, row in enumerate(rows):
             names = (f"ex_{i}_img_0", f"ex_{i}_img_1")
             for side, name in enumerate(names):
                 write_image(folder / "images" / f"{name}.png", 80 * i, 200 * side, 60)
-            row = dict(zip(KEYS, (*names, first, second), strict=True))
-            tags = {"tag": tag, "secondary_tag": secondary, "collapsed_tag": collapsed}
-            lines.append(json.dumps({"id": i, **row, **tags, "num_main_preds": predicates}))
+            lines.append(json.dumps(dict(zip(keys, (*names, *row), strict=True))))
         path = folder / "examples.jsonl"
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return cls(str(path), str(folder / "images"))
@@ -71,7 +70,7 @@ def _tags(row: Row) -> tuple[str, ...]:
     """The secondary tags and the number of main predicates of an item."""
     tags, predicates = row.get("secondary_tag"), row.get("num_main_preds")
     names = []
-    if is_text(tags):
+    if is_text(tags):  # copies of the data may lack it
         names = [tag.strip() for tag in tags.split(",")]
     if predicates == 1:
         names.append("1 main predicate")

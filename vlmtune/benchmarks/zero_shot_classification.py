@@ -43,9 +43,7 @@ class ZeroShotClassification(Classification):
     Several templates are one classifier. With `ensemble: scores` a class scores the mean of the
     scores of its prompts, which works for any model. With `ensemble: embeddings` the image is
     compared with the normalised mean of their normalised embeddings, as CLIP's authors do; it needs
-    a dual model. For cosines the former is the latter times the length of that mean, which differs
-    from class to class, so published numbers of several templates need the latter. With one
-    template they agree.
+    a dual model, as do published numbers of several templates. With one template they agree.
 
     An image classifier (`--model timm:...`) reads no prompts: each folder is the class of its name
     (ImageNet's WordNet ids, "n01440764"), or, with as many folders as classes, of its place among
@@ -161,6 +159,7 @@ class ZeroShotClassification(Classification):
             return super().run(score)
         items, prompts = self.items, self.items.banks[0].prompts
         images, texts = embed(score, items, self.name)
+        # CLIP's classifier: the mean direction of a class's prompts.
         unit = normalize(texts, dim=1)
         sums = torch.zeros(len(prompts), unit.shape[1], dtype=unit.dtype)
         for columns in prompts.unbind(dim=1):

@@ -51,7 +51,7 @@ class NegativePairs(PairPolicy):
         if negatives < 1 or min(hard, mined) < 0 or hard + mined > negatives:
             raise UserError(
                 "expected at least 1 negative and from 0 to all of them hard or mined, got "
-                f"{negatives=}, {hard=}, {mined=}: correct them"
+                f"{negatives=}, {hard=}, {mined=}: set hard and mined within negatives"
             )
         self.negatives = negatives
         self.hard = hard

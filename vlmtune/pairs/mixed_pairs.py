@@ -45,7 +45,7 @@ class MixedPairs(PairPolicy):
         if min(counts) < 0 or sum(counts) == 0:
             raise UserError(
                 f"expected counts of pairs >= 0 with one above 0, got {positives=}, "
-                f"{hard_negatives=}, {random_negatives=}: raise one"
+                f"{hard_negatives=}, {random_negatives=}: set one of them to 1 or more"
             )
         self.positives, self.hard_negatives, self.random_negatives = counts
         self.mirrored = mirrored

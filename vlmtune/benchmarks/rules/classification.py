@@ -41,7 +41,7 @@ class ImageClassifier(Protocol):
     def class_scores(
         self, images: Sequence[ImageRef], outputs: Sequence[int]
     ) -> Float[Tensor, "N C"]:
-        """Scores N images for C of the classes, given by their positions in `labels`."""
+        """Scores N images for C of the classes, given by position in `labels`."""
         ...
 
 
@@ -80,6 +80,7 @@ class Bank:
     def true(self) -> Int[Tensor, "T 2"]:
         """The true pairs of an image and a prompt."""
         is_true = self.labels[:, None] == self.classes
+        # An image is true of every prompt of its candidates.
         rows, candidates = is_true.nonzero().unbind(dim=1)
         prompts = self.texts[self.prompts[candidates]]
         images = self.images[rows][:, None].expand_as(prompts)
@@ -97,7 +98,7 @@ class Bank:
 
 
 class Ranks(NamedTuple):
-    """The best true candidate of each of n items: its rank, and what it is compared with."""
+    """The best true candidate of each of n items, and the best false one."""
 
     ranks: Int[Tensor, "n"]  # its rank among the false candidates, from 1
     best: Int[Tensor, "n 2"]  # positions of the best true and the best false candidate
@@ -146,19 +147,11 @@ class Classification(Benchmark[ClassItems]):
     shown: ClassVar[int] = SHOWN
 
     @abstractmethod
-    def read(self) -> Sequence[ClassItem]:
-        """Reads which images there are, and their classes."""
-
-    @abstractmethod
     def candidates(self, group: str) -> Sequence[Candidate]:
         """The candidates of a group; of every group without `bank_per_group`."""
 
     def outputs(self, labels: Sequence[str]) -> Sequence[int]:
-        """The class of an image classifier, by its position in `labels`, of each candidate.
-
-        Raises:
-            UserError: The candidates are not classes of the classifier.
-        """
+        """The class of an image classifier, by its position in `labels`, of each candidate."""
         raise UserError(
             f"expected a model that reads texts for {self.name}, got an image classifier: leave "
             "the benchmark out"
@@ -173,6 +166,7 @@ class Classification(Benchmark[ClassItems]):
         images, image = numbered(item.image for item in items)
         groups, members = numbered(item.group for item in items)
         _, clusters = numbered(item.cluster for item in items)
+        # Sorted, because `series` has the classes in alphabetical order.
         labels = number(sorted({item.label for item in items}))
         label = torch.tensor([labels[item.label] for item in items])
         # The items of each bank: of one group, or all.
@@ -187,6 +181,7 @@ class Classification(Benchmark[ClassItems]):
             candidates = self.candidates(group)
             bank = _bank(candidates, texts, labels, rows, image[rows], label[rows])
             banks.append(bank)
+            # Several candidates may stand for one class, and some for none.
             known = bank.classes[bank.classes >= 0]
             of_class = torch.bincount(known, minlength=len(labels))
             chance[rows] = of_class[bank.labels].double() / len(candidates)
@@ -267,7 +262,6 @@ class Classification(Benchmark[ClassItems]):
         ranked = Ranks(joined.ranks[order], joined.best[order], joined.scores[order])
         hits = (ranked.ranks == 1).double()
         everything = torch.arange(len(hits))
-
         metrics: dict[str, MetricValue] = {}
         fewest = int(items.candidates.min())
         for key, k in self.keys.items():
@@ -276,20 +270,16 @@ class Classification(Benchmark[ClassItems]):
         expected = macro_mean(items.chance, items.members, items.clusters).value
         metrics["macro_accuracy"] = macro_mean(hits, items.members, items.clusters, expected)
 
-        galleries = []
-        if not self.group_keys:
-            galleries.append(everything)
-        else:
+        examples: list[Example] = []
+        if self.group_keys:
             for g, name in enumerate(items.groups):
                 rows = (items.members == g).nonzero()[:, 0]
-                galleries.append(rows)
                 clusters = self.group_clusters(name, rows)
                 for key, k in self.group_keys.items():
                     metrics[f"{key}/{name}"] = self._rate(ranked, k, rows, clusters)
-        examples: list[Example] = []
-        for rows in galleries:
-            examples += self._examples(ranked, rows)
-
+                examples += self._examples(ranked, rows)
+        else:
+            examples += self._examples(ranked, everything)
         series = {}
         if self.class_series:
             sizes = torch.bincount(items.labels)
@@ -304,6 +294,7 @@ class Classification(Benchmark[ClassItems]):
         hits = (ranked.ranks[rows] <= k).double()
         chance = self.items.chance[rows]
         if k > 1:
+            # Each class has one candidate where more than the first rank counts.
             sizes = self.items.candidates[rows].double()
             chance = (torch.full_like(sizes, k) / sizes).clamp(max=1)
         # The mean of equal numbers may differ from them by rounding.
@@ -314,12 +305,10 @@ class Classification(Benchmark[ClassItems]):
         """The first right and wrong images: of each class, or of each image within a group."""
         right = (ranked.ranks[rows] == 1).tolist()
         alike = rows if self.group_keys else self.items.labels[rows]
-        keys = alike.tolist()
-
-        def show(row: int) -> Example:
-            return self._show(ranked, int(rows[row]))
-
-        return gallery(right, keys.__getitem__, show, self.shown)
+        keys, numbers = alike.tolist(), rows.tolist()
+        return gallery(
+            right, keys.__getitem__, lambda row: self._show(ranked, numbers[row]), self.shown
+        )
 
     def _show(self, ranked: Ranks, i: int) -> Example:
         """Shows the image of item i with the candidate that won, and the best other one."""
@@ -369,6 +358,7 @@ def _bank(
 
 def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bool) -> Ranks:
     """Ranks the best true candidate; of equal scores a false one comes first, or by position."""
+    # -inf takes the other side out of the argmax.
     best = torch.where(is_true, values, -torch.inf).argmax(dim=1)
     rival = torch.where(is_true, -torch.inf, values).argmax(dim=1)
     # A true candidate without a rival is its own.

@@ -3,7 +3,6 @@
 In: `ChoiceItem`s from a reader. Out: accuracy over items and over groups, and ranks. Never: files.
 """
 
-from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -85,6 +84,7 @@ class ChoiceItems(Items):
 
     def chance(self) -> Float[Tensor, "n"]:
         """The probability that random scores put all true candidates first."""
+        # Of all ways to choose as many candidates as are true, one is right.
         shapes = zip(self.sizes.tolist(), self.true_counts.tolist(), strict=True)
         ways = [comb(size, true) for size, true in shapes]
         return 1 / torch.tensor(ways).double()
@@ -100,8 +100,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     - `macro_accuracy`: mean over groups of the accuracy within each, where there are groups; over
       the unions where `unions` unites groups.
     - `accuracy/<group>` and `accuracy/<union>`.
-    - `mean_rank` and `median_rank` (rounded down) of the true caption, where an item has more than
-      two candidates, and `recall@<k>` for each k of `recalls`.
+    - `mean_rank`, `median_rank` (rounded down) and `recall@<k>` for each k of `recalls`, where an
+      item has more than two candidates.
     - `text_to_text_accuracy`, where items have several true captions and the model is dual: how
       often the first is closer to the second than to any false one; in "reference", each to each.
     - `identical_candidates`: how many items have a candidate that repeats the true one, as shuffles
@@ -114,10 +114,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     - "reference": ties as `reference_ties` says, identical candidates stay, groups as
       `reference_groups` says.
 
-    Intervals count images: items of one image file do not vary independently. They do not count
-    captions, as intervals of `Paired` do: most benchmarks of this rule have captions of their own
-    for each image, and such captions change no cluster. Where templates give many images the same
-    captions (PUG: SPAR, ARO), an interval is about other images with these captions.
+    Intervals count images: items of one image file do not vary independently. Where templates give
+    many images the same captions (PUG: SPAR, ARO), they are about other images with these captions.
     """
 
     # Names of accuracy and macro accuracy
@@ -126,10 +124,6 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     # Whether an item without false candidates is right in the published script
     reference_alone: ClassVar[bool] = False
     recalls: ClassVar[tuple[int, ...]] = ()  # the k of `recall@<k>`
-
-    @abstractmethod
-    def read(self) -> Sequence[ChoiceItem]:
-        """Reads the annotation files: all items, in the order of the file."""
 
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:
         """Groups united under one name, for an accuracy each and for the macro accuracy."""
@@ -156,6 +150,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             raise UserError(f"expected items with a false candidate in {self.name}, got none")
         candidates = [item.candidates for item in checked]
         images, rows = numbered(item.image for item in checked)
+        # Crops of one file vary together.
         _, files = numbered(item.image.path for item in checked)
         groups, members = numbered(item.group for item in checked)
         texts = number(chain.from_iterable(candidates))
@@ -227,6 +222,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         items = self.items
         assert items.pairs is not None
         positions = items.positions[rows]
+        # Where an item has no further candidate some text is read, which `false` leaves out.
         columns = items.pairs[positions.clamp(min=0), 1]
         embeddings = embedded(score.embed_texts(items.texts), len(items.texts), self.name)
         texts = normalize(embeddings)[columns]
@@ -257,6 +253,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         if alone.any():
             metrics["without_negatives"] = count(int(alone.sum()), len(credit))
 
+        # What does not count is neither right nor wrong in the gallery.
         right: list[bool | None] = (credit == 1).tolist()
         for i in (alone | ~counted).nonzero()[:, 0].tolist():
             right[i] = None
@@ -309,6 +306,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
 
     def _ranks(self, chosen: Float[Tensor, "n m"], ties: Ties) -> dict[str, MetricValue]:
         items = self.items
+        # Of two candidates the accuracy says it all; several true ones have no one rank.
         if chosen.shape[1] < 3 or (items.true_counts > 1).any():
             return {}
         sizes = items.sizes
@@ -330,6 +328,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         """Of each item the group or union it counts in for the macro accuracy, -1 for none."""
         unions = self.unions(items.groups) or _each(items.groups)
         macro = self._macro_groups(items)
+        # -1 stays for groups that the published mean leaves out.
         numbers = dict.fromkeys(items.groups, -1)
         for i, union in enumerate(unions.values()):
             numbers.update(dict.fromkeys(macro & set(union), i))

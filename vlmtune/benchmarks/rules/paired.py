@@ -4,7 +4,6 @@ In: `PairedItem`s from a reader. Out: text, image and group accuracy, over all i
 Never: files.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -17,7 +16,6 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
 from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, numbered
-from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, connected_components
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.paired_accuracy import (
@@ -45,22 +43,8 @@ class PairedItem:
     tags: tuple[str, ...] = ()  # further names under which its accuracy is reported
 
 
-@dataclass(frozen=True)
-class PairedWins:
-    """Which of n items are right on the text side and on the image side."""
-
-    text: Bool[Tensor, "n"]
-    image: Bool[Tensor, "n"]
-
-    @property
-    def group(self) -> Bool[Tensor, "n"]:
-        """Right on both sides."""
-        return self.text & self.image
-
-    @property
-    def sides(self) -> tuple[Bool[Tensor, "n"], Bool[Tensor, "n"], Bool[Tensor, "n"]]:
-        """Text, image and group."""
-        return self.text, self.image, self.group
+Wins = tuple[Bool[Tensor, "n"], Bool[Tensor, "n"], Bool[Tensor, "n"]]
+"""Which of n items are right on the text side, on the image side, and on both."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +86,12 @@ class Paired(Benchmark[PairedItems]):
 
     An item is right on the text side where each image prefers its caption, on the image side where
     each caption prefers its image, as a group where both hold; a tie is never a win. Random scores
-    reach 1/4, 1/4 and 1/6. `series` holds each item's deviation from equivariance on either side
+    reach 1/4, 1/4 and 1/6. An item with one image or caption twice is never won, and the report
+    lists it. `series` holds each item's deviation from equivariance on either side
     (`equivariance_deviations` of the metrics) and, as `mean_scores`, the mean 2 x 2 matrix: image 0
     with captions 0 and 1, image 1 with captions 0 and 1.
 
-    Items that share an image are not independent, nor are items of the same two captions: many
-    images of few captions tell little of others. Intervals count both.
+    Intervals count images and captions: items that share either are not independent.
 
     A reader returns `PairedItem`s and may override the hooks after it.
     """
@@ -115,24 +99,16 @@ class Paired(Benchmark[PairedItems]):
     # Names of text, image and group accuracy
     keys: ClassVar[tuple[str, str, str]] = ("text_accuracy", "image_accuracy", "group_accuracy")
     primary_metric: ClassVar[str] = "group_accuracy"
-    # Whether an item with the same image or caption twice is an error. Otherwise such an item
-    # counts, and is never won.
-    twins_differ: ClassVar[bool] = True
-
-    @abstractmethod
-    def read(self) -> Sequence[PairedItem]:
-        """Reads the annotation files: all items, in the order of the file."""
 
     def more_metrics(
-        self, accuracy: PairedWins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
+        self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         """Further metrics, such as averages that the source defines over groups."""
         return {}
 
-    def outcomes(self, accuracy: PairedWins) -> Float[Tensor, "n"]:
+    def outcomes(self, wins: Wins) -> Float[Tensor, "n"]:
         """What the primary metric gives each item."""
-        side = self.keys.index(self.primary)
-        return accuracy.sides[side].double()
+        return wins[self.keys.index(self.primary)].double()
 
     def weighted_groups(self, groups: Sequence[str]) -> ItemGroups | None:
         """The groups the primary metric is a mean over; None where it is a mean over items."""
@@ -140,8 +116,6 @@ class Paired(Benchmark[PairedItems]):
 
     @override
     def arrange(self, items: Sequence[PairedItem]) -> PairedItems:
-        if self.twins_differ:
-            self._check_twins(items)
         images, image_numbers = numbered(chain.from_iterable(item.images for item in items))
         texts, text_numbers = numbered(chain.from_iterable(item.texts for item in items))
         rows, columns = image_numbers.view(-1, 2), text_numbers.view(-1, 2)
@@ -151,6 +125,7 @@ class Paired(Benchmark[PairedItems]):
         pairs, positions = distinct_pairs(each_image, each_text)
         # Crops of one file are not independent either.
         _, files = numbered(image.path for image in images)
+        # In either order: which caption comes first says nothing.
         _, caption_sets = numbered(frozenset(item.texts) for item in items)
         return PairedItems(
             images=images,
@@ -166,12 +141,14 @@ class Paired(Benchmark[PairedItems]):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
+        # Of each item the score of image i with caption j.
         values = scores.detach().cpu().double()[items.positions]
-        accuracy = PairedWins(text_correct(values), image_correct(values))
-        metrics = self._rates(accuracy, torch.arange(len(values)))
-        metrics |= self.more_metrics(accuracy, items.groups, items.ways)
+        text, image = text_correct(values), image_correct(values)
+        wins = (text, image, text & image)
+        metrics = self._rates(wins, torch.arange(len(values)))
+        metrics |= self.more_metrics(wins, items.groups, items.ways)
         for name, rows in items.members().items():
-            metrics |= self._rates(accuracy, rows, f"/{name}")
+            metrics |= self._rates(wins, rows, f"/{name}")
         members: tuple[int, ...] = ()
         weights: tuple[float, ...] = ()
         groups = self.weighted_groups(items.groups)
@@ -195,7 +172,7 @@ class Paired(Benchmark[PairedItems]):
         )
         return self.result(
             metrics,
-            self.outcomes(accuracy),
+            self.outcomes(wins),
             items.clusters,
             caption_sets=tuple(items.caption_sets.tolist()),
             groups=members,
@@ -205,23 +182,14 @@ class Paired(Benchmark[PairedItems]):
         )
 
     def _rates(
-        self, accuracy: PairedWins, rows: Int[Tensor, "k"], suffix: str = ""
+        self, wins: Wins, rows: Int[Tensor, "k"], suffix: str = ""
     ) -> dict[str, MetricValue]:
         """The three accuracies of some items."""
         ways = self.items.ways[rows]
         rates = {}
-        for key, wins, chance in zip(self.keys, accuracy.sides, CHANCES, strict=True):
-            rates[f"{key}{suffix}"] = cluster_robust_mean(wins[rows].double(), ways, chance)
+        for key, won, chance in zip(self.keys, wins, CHANCES, strict=True):
+            rates[f"{key}{suffix}"] = cluster_robust_mean(won[rows].double(), ways, chance)
         return rates
-
-    def _check_twins(self, items: Sequence[PairedItem]) -> None:
-        for i, item in enumerate(items):
-            if len(set(item.images)) < 2 or len(set(item.texts)) < 2:
-                raise UserError(
-                    f"expected two images and two captions in each item of {self.name}, got item "
-                    f"{i} with the same image or caption twice ({item.texts[0][:60]!r}): "
-                    "leave the item out of the file"
-                )
 
 
 def _example(item: PairedItem, scores: Float[Tensor, "2 2"], side: int) -> Example:

@@ -3,7 +3,6 @@
 In: `CaptionedImage`s from a reader. Out: recalls and median ranks both ways. Never: files.
 """
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -81,8 +80,7 @@ class Ranking(Benchmark[RankingItems]):
     - `image_to_text_median_rank`, `text_to_image_median_rank`: of the best true partner.
     - With `folds`, each recall again as `.../<folds> folds`.
 
-    Intervals count images, with their captions. They do not count captions apart: a caption of one
-    image lies in that image's cluster, so only captions that several images have could add to it.
+    Intervals count images, with their captions.
 
     Conventions:
 
@@ -101,10 +99,6 @@ class Ranking(Benchmark[RankingItems]):
 
     folds: Annotated[int, Field(ge=2)] | None = field(default=None, kw_only=True)
 
-    @abstractmethod
-    def read(self) -> Sequence[CaptionedImage]:
-        """Reads the images with their captions, in the order of the file."""
-
     @override
     def arrange(self, items: Sequence[CaptionedImage]) -> RankingItems:
         captions = list(chain.from_iterable(item.captions for item in items))
@@ -117,13 +111,13 @@ class Ranking(Benchmark[RankingItems]):
             )
         counts = torch.tensor([len(item.captions) for item in items])
         owners = torch.arange(len(items)).repeat_interleave(counts)
+        # An image may have one caption twice, which does not make it the caption of two images.
         distinct = torch.stack([columns, owners], dim=1).unique(dim=0)
         several = torch.bincount(distinct[:, 0], minlength=len(texts)) > 1
         comparisons = []
         shared = several[columns].tolist()
         for owner, text, is_shared in zip(owners.tolist(), captions, shared, strict=True):
-            # A caption that another image has too is also a wrong one.
-            false = (text,) if is_shared else ()
+            false = (text,) if is_shared else ()  # a caption of two images is also a wrong one
             comparisons.append(ComparedItem((items[owner].image,), (text,), false))
         return RankingItems(
             images=tuple(item.image for item in items),
@@ -152,7 +146,7 @@ class Ranking(Benchmark[RankingItems]):
         metrics["mean_recall"] = MetricValue(mean, len(recalls), chance)
         for key, side in sides.items():
             middle = side.ranks.double().quantile(0.5)
-            if not self.strict:
+            if not self.strict:  # as published scripts round it
                 middle = middle.floor()
             metrics[f"{key}_median_rank"] = MetricValue(
                 float(middle), len(side.ranks), higher_is_better=False, unit="rank"
@@ -219,6 +213,7 @@ class Ranking(Benchmark[RankingItems]):
         queries = []
         for i, rank in enumerate(sides[TO_IMAGE].ranks.tolist()):
             column = int(items.columns[i])
+            # In the reference convention a caption is true of its own image alone.
             is_true = true[:, column] if self.strict else images == items.owners[i]
             some = shown(scores[:, column], is_true)
             images_shown = tuple(items.images[k] for k in some.positions)

@@ -25,7 +25,7 @@ from data_builders.worlds.scenes.series import Canvas
 from data_builders.worlds.scenes.videos import FPS, FRAMES, Videos
 from tests.data_builders.conftest import dump, load
 from tests.refusals import refused
-from vlmtune.benchmarks.eqben_files import read_entries
+from vlmtune.benchmarks.eqben import read_entries
 
 av = pytest.importorskip("av")
 

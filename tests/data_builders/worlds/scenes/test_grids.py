@@ -7,7 +7,7 @@ from data_builders.worlds.scenes.grids import FACTORS, AnimalGrid, PoseGrid, Sin
 from data_builders.worlds.scenes.sampling import WorldSpec
 from tests.data_builders.worlds.scenes.formats.test_readers import SETUPS
 from vlmtune.benchmarks.files import write_csv
-from vlmtune.benchmarks.pug_spar_setups import read_setups
+from vlmtune.benchmarks.pug_spar import read_setups
 
 SPEC = WorldSpec(min_objects=2, max_objects=3)
 
