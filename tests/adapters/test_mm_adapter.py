@@ -8,7 +8,6 @@ import torch
 from tests.tiny import Widths
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 LENGTHS = (4, 7, 3)
@@ -106,8 +105,3 @@ def test_dropout_only_in_training():
     assert not score(adapter, image, text, mask).equal(score(adapter, image, text, mask))
     adapter.eval()
     assert score(adapter, image, text, mask).equal(score(adapter, image, text, mask))
-
-
-def test_heads_must_divide_the_width():
-    with pytest.raises(UserError, match="divide the token width 512, got 7"):
-        MMAdapter(heads=7).attach(Widths())

@@ -83,11 +83,3 @@ def test_a_row_without_negatives_costs_nothing(dtype):
     total.backward()
     assert total == 0
     assert values.grad.tolist() == [[0.0, 0.0]]
-
-
-def test_large_scores_do_not_overflow():
-    values = torch.tensor([[-500.0, 500.0], [500.0, -500.0]], requires_grad=True)
-    total = loss(values, torch.eye(2, dtype=torch.bool))
-    total.backward()
-    assert total.item() == pytest.approx(1000)
-    assert values.grad.isfinite().all()

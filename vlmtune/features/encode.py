@@ -103,9 +103,6 @@ class FeatureSource:
             modality: Whether `ids` name images or captions.
             ids: The ids.
             pixels: Gives the pixels of images.
-
-        Raises:
-            UserError: An image or a caption cannot be encoded.
         """
         if self.specs[modality].kind == "words":
             return _Words(partial(self.encode, modality))
@@ -139,9 +136,6 @@ class FeatureSource:
         """Returns an open store that holds all `ids`, or opens or builds the store of exactly them.
 
         A row that another store under `root` has is copied.
-
-        Raises:
-            UserError: Nothing can be encoded, the disk is too small, or features are not finite.
         """
         assert self.root is not None
         # A store of a larger set serves its parts.
@@ -159,11 +153,7 @@ class FeatureSource:
     def encode(
         self, modality: Modality, ids: Sequence[str], pixels: Pixels | None = None
     ) -> Iterator[tuple[Sequence[str], Features]]:
-        """Computes features batch by batch, on the backbone's device.
-
-        Raises:
-            UserError: An image or a caption cannot be encoded.
-        """
+        """Computes features batch by batch, on the backbone's device."""
         if modality == "image":
             assert pixels is not None
             yield from self._image_batches(pixels(ids))

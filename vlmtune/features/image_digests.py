@@ -35,9 +35,6 @@ def image_digests(
         ids: Ids of all its images.
         compute: Reads the images and returns their digests; called if the file lacks them, or is
             not the one that was written.
-
-    Raises:
-        UserError: `root` cannot be made.
     """
     # A digest of 16 hex digits tells corpora apart; the ids are compared as well.
     path = Path(root) / f"images-{source[:16]}.json"

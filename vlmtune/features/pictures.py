@@ -82,9 +82,6 @@ class PictureReader:
         """Returns digests of the content; a skipped picture has "".
 
         A file is read again only if its size or time changes.
-
-        Raises:
-            UserError: A file cannot be read.
         """
 
         def attempt(picture: Picture) -> str:
@@ -121,11 +118,7 @@ class PictureReader:
     def batches(
         self, pictures: Mapping[str, Picture], names: Sequence[str]
     ) -> Iterator[tuple[list[str], Float[Tensor, "n 3 height width"]]]:
-        """Yields names and pixels; threads read the next batch while one is encoded.
-
-        Raises:
-            UserError: A file cannot be read.
-        """
+        """Yields names and pixels; threads read the next batch while one is encoded."""
 
         def load(name: str) -> Tensor | None:
             picture = pictures[name]
@@ -167,11 +160,7 @@ def as_pictures(images: Sequence[str | Path | Picture]) -> list[Picture]:
 
 
 def read_picture(picture: Picture) -> Image.Image:
-    """Returns the RGB image that is scored.
-
-    Raises:
-        UserError: A file cannot be read.
-    """
+    """Returns the RGB image that is scored."""
     if not isinstance(picture, ImageRef):
         return _rgb(picture)
     return read(picture) if picture.upright else read_stored(picture)

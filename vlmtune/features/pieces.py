@@ -72,16 +72,11 @@ def open_or_build_together(
         return FeatureStore(path, key)
     # Missing or damaged: build it anew, from pieces that are there already.
     pieces = _Pieces(root, key, rows, size, encode)
-    with contextlib.suppress(_FinishedError):
-        pieces.compute()
+    pieces.compute()
     opened = partial(FeatureStore, path, key)
     store = folders.open_or_build(path, "feature store", opened, pieces.join)
     remove(pieces.folder)
     return store
-
-
-class _FinishedError(Exception):
-    """Another process has finished the whole store."""
 
 
 class _Pieces:
@@ -98,16 +93,12 @@ class _Pieces:
         self._announced = False
 
     def compute(self) -> None:
-        """Computes pieces until all are there.
-
-        Raises:
-            _FinishedError: The store itself is there.
-        """
+        """Computes pieces until all are there, or the store itself is."""
         # Ranks do not divide the pieces beforehand, so a slow rank takes fewer.
         for wait in (False, True):  # first those that nobody holds, then what killed ones leave
             for piece in range(len(self.ids)):
-                if not self._there(piece):
-                    self._compute(piece, wait)
+                if not self._there(piece) and self._compute(piece, wait):
+                    return
 
     def join(self, writer: FolderWriter) -> None:
         """Links the files of all pieces into the new store."""
@@ -142,8 +133,8 @@ class _Pieces:
         self._compute(piece, wait=True)
         return _checked(folder, self.key)
 
-    def _compute(self, piece: int, wait: bool) -> None:
-        """Computes a piece, unless another process does."""
+    def _compute(self, piece: int, wait: bool) -> bool:
+        """Computes a piece, unless another process does; true if that has finished the store."""
         self.folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(self.folder / f"{piece:04d}.held")
         # With -1, the lock is waited for without end.
@@ -152,15 +143,16 @@ class _Pieces:
             # The lock ends with its process, so a killed process leaves its piece to others.
             held.acquire(timeout=timeout)
         except (Timeout, FileNotFoundError):
-            return
+            return False
         try:
             if self._there(piece):
-                return
-            if (self.path / META).exists():  # it was joined, and the pieces were removed
-                with contextlib.suppress(DamagedError):
-                    FeatureStore(self.path, self.key)
-                    raise _FinishedError
+                return False
+            # Without a damage it was joined, and the pieces were removed.
+            with contextlib.suppress(DamagedError):
+                FeatureStore(self.path, self.key)
+                return True
             self._write(piece)
+            return False
         finally:
             held.release()
 

@@ -118,11 +118,7 @@ class FeatureStore:
         return FeatureStore, (self.folder,)
 
     def features(self, ids: Sequence[str], dtype: torch.dtype = torch.float32) -> Features:
-        """Returns the rows of `ids`, in their order, tokens padded to the longest.
-
-        Raises:
-            UserError: An id is not in the store.
-        """
+        """Returns the rows of `ids`, in their order, tokens padded to the longest."""
         try:
             rows = torch.tensor([self._row[name] for name in ids], dtype=torch.int64)
         except KeyError:
@@ -234,12 +230,7 @@ def write_store(
     rows: int,
     tell: Callable[[float], None],
 ) -> None:
-    """Writes the files of a store; `tell` gets the bytes of a row before the first is written.
-
-    Raises:
-        EmptyStoreError: There are no rows.
-        UserError: Features are not finite in `key.dtype`.
-    """
+    """Writes the files of a store; `tell` gets the bytes of a row before the first is written."""
     ids: dict[str, None] = {}  # in the order of their rows
     lengths = [torch.zeros(1, dtype=torch.int64)]
     width = 0
@@ -294,11 +285,7 @@ def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
 
 
 def announce(key: StoreKey, path: Path, rows: int, row_bytes: float) -> None:
-    """Logs the expected size before anything is written.
-
-    Raises:
-        UserError: The disk is too small.
-    """
+    """Logs the expected size before anything is written."""
     # Known from the first rows: rows of tokens differ in length, so this is an estimate.
     size = int(row_bytes * rows)
     free = shutil.disk_usage(path.parent).free

@@ -59,11 +59,7 @@ class MinedNeighbours(BatchNeighbours):
 
     @override
     def prepare(self, sets: Sequence[ShardSet]) -> None:
-        """Opens the cache and finds the records of the training sets.
-
-        Raises:
-            UserError: The cache is missing, damaged or of other sets.
-        """
+        """Opens the cache and finds the records of the training sets."""
         try:
             self._opened = SimilarityCache(Path(self.cache))
         except DamagedError as error:

@@ -13,7 +13,6 @@ from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import Factor, ShardedObjective
 from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_images, only
 from vlmtune.types import Scores, ScoreShard
@@ -128,11 +127,8 @@ class FSCClip(ShardedObjective):
 def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N M"]:
     """Token-to-patch scores of the chosen pairs, 0 elsewhere."""
     embedded = embedded_of(scores, "FSCClip")
-    if embedded.image_tokens is None or embedded.text_tokens is None:
-        raise UserError(
-            "expected scores with tokens for FSCClip, got only embeddings: "
-            "choose an adapter that gives tokens, or set local_factor to 0"
-        )
+    assert embedded.image_tokens is not None, "an adapter that gives tokens"
+    assert embedded.text_tokens is not None, "an adapter that gives tokens"
     row, column = pairs.nonzero(as_tuple=True)
     patches = embedded.image_tokens[row]
     words = embedded.text_tokens[column]

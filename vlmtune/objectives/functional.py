@@ -40,35 +40,28 @@ def mean_over_ranks(
     return total / group.sum(counted.sum()).clamp_min(1)
 
 
-def contrast(
-    values: Float[Tensor, "rows columns"],
-    positives: Bool[Tensor, "rows columns"],
-    negatives: Bool[Tensor, "rows columns"],
-) -> Float[Tensor, "rows"]:
-    r"""Cross-entropy of each positive against the negatives of its row, averaged over positives.
-
-    $\frac{1}{|P_i|} \sum_{j \in P_i}
-    -\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_{k \in N_i} e^{s_{ik}}}$: positives do not compete
-    with each other. A row without positives or without negatives gives 0.
-
-    Example:
-        >>> row = torch.zeros(1, 3)
-        >>> contrast(row, torch.tensor([[True, True, False]]), torch.tensor([[False, False, True]]))
-        tensor([0.6931])
-    """
-    # log of the sum over the negatives; the positives of a row do not compete.
-    others = only(values, negatives).logsumexp(dim=1, keepdim=True)
-    return row_means(torch.logaddexp(values, others) - values, positives)
-
-
 def mean_contrast(
     values: Float[Tensor, "rows columns"],
     positives: Bool[Tensor, "rows columns"],
     negatives: Bool[Tensor, "rows columns"],
     group: ProcessGroup,
 ) -> Float[Tensor, ""]:
-    """This rank's part of the mean of `contrast` over the rows of all ranks with a positive."""
-    return mean_over_ranks(contrast(values, positives, negatives), positives.any(dim=1), group)
+    r"""This rank's part of a mean cross-entropy over the rows of all ranks with a positive.
+
+    A row has $\frac{1}{|P_i|} \sum_{j \in P_i}
+    -\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_{k \in N_i} e^{s_{ik}}}$: positives do not compete
+    with each other. A row without positives or without negatives gives 0.
+
+    Example:
+        >>> from vlmtune.distributed.process_group import ProcessGroup
+        >>> positives = torch.tensor([[True, True, False]])
+        >>> mean_contrast(torch.zeros(1, 3), positives, ~positives, ProcessGroup())
+        tensor(0.6931)
+    """
+    # log of the sum over the negatives; the positives of a row do not compete.
+    others = only(values, negatives).logsumexp(dim=1, keepdim=True)
+    means = row_means(torch.logaddexp(values, others) - values, positives)
+    return mean_over_ranks(means, positives.any(dim=1), group)
 
 
 def mean_over_images(

@@ -8,7 +8,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import Factor, Need, ShardedObjective
 from vlmtune.types import Scores, ScoreShard, Targets
 
@@ -46,11 +45,6 @@ class OnEmbeddings(ShardedObjective):
         if weight is None:
             weight = objective.weight
         super().__init__(weight)
-        if "tokens" in objective.needs:
-            raise UserError(
-                f"expected an objective that reads no tokens, got {type(objective).__name__}: "
-                "choose another, such as InfoNCE or EqSim"
-            )
         self.objective = objective
         self.needs = frozenset[Need]({"contrast", *(objective.needs - {"embedded"})})
         self.regulariser = objective.regulariser  # type: ignore[misc]

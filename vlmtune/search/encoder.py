@@ -66,9 +66,6 @@ class IndexEncoder:
         """Returns normalised vectors of images and what the joint adapter prepares, on the CPU.
 
         A joint adapter with recall vectors has no others: they come from what it prepared.
-
-        Raises:
-            UserError: A number is not finite.
         """
         with self.evaluation():
             pixels = pixels.to(self.model.device)
@@ -97,9 +94,6 @@ class IndexEncoder:
         """Returns vectors of captions, on the CPU, and the rows that `score` takes.
 
         The vectors are normalised unless they are recall vectors.
-
-        Raises:
-            UserError: A caption cannot be encoded.
         """
         prepared = None
         if self.joint is not None:

@@ -30,7 +30,7 @@ PART, SHORTLIST = re.compile(r"part-\d{5,9}"), re.compile(r"recall-\d{5,9}")
 FOLDER = f"({PART.pattern}|{SHORTLIST.pattern})"
 WRITTEN = re.compile(rf"{FOLDER}|\.({FOLDER}|index\.json)\.\d+\.(part|old)")
 """What `vlmtune index` writes beside the list; those with a dot are of a killed run."""
-EXPECTED, AGAIN = "an index of vlmtune", "build it again in a new folder"
+EXPECTED, AGAIN = "an index of vlmtune", "build one in a new folder with `vlmtune index`"
 
 
 class Source(TypedDict):
@@ -53,17 +53,8 @@ class Listed(TypedDict):
 
 
 def read_list(folder: Path) -> Listed:
-    """Reads and checks the list of an index.
-
-    Raises:
-        UserError: There is no index, its list is damaged, or another version wrote it.
-    """
-    path = Path(folder) / LIST
-    if not path.is_file():
-        raise UserError(
-            f"expected {EXPECTED} in {folder}, it has no {LIST}: build one with `vlmtune index`"
-        )
-    return read_json(path, EXPECTED, AGAIN, Listed)
+    """Reads and checks the list of an index."""
+    return read_json(Path(folder) / LIST, EXPECTED, AGAIN, Listed)
 
 
 def part_key(identity: str) -> dict[str, str | int]:

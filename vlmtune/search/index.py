@@ -161,9 +161,6 @@ class Index:
         With a dual adapter these are the best of all files. A joint adapter scores the `recall`
         files that its recall vectors find first, else the embeddings of its backbone, at least
         `top`.
-
-        Raises:
-            UserError: `top` or `recall` is below 1, or the caption cannot be encoded.
         """
         return self.search_all([caption], top, recall)[0]
 
@@ -173,9 +170,6 @@ class Index:
         """Returns what `search` finds for each caption, and encodes many captions at once.
 
         A caption's score may differ in its last digits, as another batch rounds differently.
-
-        Raises:
-            UserError: As `search`.
         """
         if min(top, recall) < 1:
             raise UserError(

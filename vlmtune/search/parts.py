@@ -68,9 +68,6 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
     """Writes a part whole or not at all; returns its ids.
 
     Without an image there is no part.
-
-    Raises:
-        UserError: The folder cannot be written, or the adapter prepares images in an unknown form.
     """
     # The first chunk says what the rows have; a folder is only made if there is one.
     waiting = iter(chunks)
@@ -173,11 +170,7 @@ class Part:
 def mapped(
     folder: Path, meta: Mapping[str, Any], name: str, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> Tensor:
-    """Maps a file into memory that `meta.json` lists and whose shape it states.
-
-    Raises:
-        DamagedError: The file has another size.
-    """
+    """Maps a file into memory that `meta.json` lists and whose shape it states."""
     count = torch.Size(shape).numel()
     entry = meta["files"].get(name)
     if entry is None or entry["bytes"] != count * dtype.itemsize or min(shape) < 1:

@@ -94,9 +94,6 @@ def write_shortlist(
         parts: All parts of the index; those of `before` come first.
         encoder: Gives the recall vectors.
         before: The shortlist of the first of these parts.
-
-    Raises:
-        UserError: The folder cannot be written.
     """
     count = sum(len(part.ids) for part in parts)
     if before is None or before.fitted < SAMPLE or count >= 2 * before.fitted:
