@@ -288,7 +288,9 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
     ) -> list[Tensor]:
         """Scores the pairs image by image, without a copy of the image for each text."""
-        order = rows.argsort(stable=True)  # captions of one image stay ordered by length
+        # By image, and captions of one image stay ordered by length. Scores are put back into the
+        # order of the pairs at the end.
+        order = rows.argsort(stable=True)
         # One group of pairs for each image, split by memory.
         _, counts = rows.unique(return_counts=True)
         scores = []

@@ -110,6 +110,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         if depth is None and self.coupled:
             depth = fewest
         if self.on_text:
+            # Without coupling each tower may have prompts in all of its own blocks.
             text_depth = depth or self.text_tower.layers
             self.text = nn.Parameter(self._random(text_depth, self.text_tower))
             if self.init is not None:
@@ -167,6 +168,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
 
 def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: int) -> Tokens:
     """Runs all blocks; from the second on, each of the first `depth` gets its prompts at `at`."""
+    # The first block reads prompts that the caller has put among the tokens.
     depth, length, _ = prompts.shape
     state = tower.run(state, 0, 1)
     # The outputs of a block's prompts are dropped, and the next prompts take their positions.

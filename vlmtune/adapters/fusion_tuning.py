@@ -108,12 +108,14 @@ class FusionTuning(Matching):
             self.image_input = replace(self.image_input, frozen=False)
             self.text_input = replace(self.text_input, frozen=False)
             self._frozen_modules = []
+        # Rates of the fusion and the heads are scaled by `top`, see `lr_scales`.
         self._top = self._last_blocks()
         matched = self._used(backbone, self._match)
         if self.towers:
             unfreeze(backbone, matched)
         if ends is None:
             return
+        # Some weights serve both scores, such as BLIP's text tower with its cross-attention.
         embedded = self._used(backbone, ends.embed_both)
         # Projections of the embeddings alone: what matching uses too, the fusion trains.
         projections = set(ends.tail).difference(matched)

@@ -68,6 +68,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         self.fusion: Fusion = fusion
         self.image_input = fusion.image_input
         self.text_input = fusion.text_input
+        # Some fusions take one image for all of its captions without a copy.
         self.broadcasts_image = fusion.reuses_image
         super().attach(backbone)
         if self.blocks:

@@ -106,6 +106,7 @@ def params_of_last(
     Layers may hold more, such as the cross-attention of a text tower that a fusion shares.
     """
     candidates = list(parameters)
+    # Any state will do: only which weights have a gradient counts.
     zeros = torch.zeros(1, length, tower.width, device=candidates[0].device)
     state = Tokens.full(zeros)
     return params_with_grad(lambda: tower.finish(run_last(tower, state, count)), candidates)
@@ -153,6 +154,7 @@ def layer_scales(
         for parameter in block.parameters():
             power[id(parameter)] = tower.layers - number
     for parameter in tower.tail:
+        # Norms and projections after the last layer take the whole rate.
         power[id(parameter)] = 0
     embeddings = tower.layers + 1
     return [(p, decay ** power.get(id(p), embeddings)) for p in parameters]

@@ -210,6 +210,7 @@ class _Words:
         return True
 
     def features(self, ids: Sequence[str]) -> Features:
+        # Batches come ordered by length, so rows are put back into the order of `ids`.
         encoded: list[str] = []
         parts = []
         for names, features in self._encode(list(dict.fromkeys(ids))):

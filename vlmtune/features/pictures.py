@@ -128,6 +128,7 @@ class PictureReader:
         with ThreadPoolExecutor(WORKERS) as pool:
             waiting: dict[str, Future[Tensor | None]] = {}
             for start in range(0, len(names), self.batch_size):
+                # The batch before is handed out while this one is read.
                 ready = waiting
                 batch = names[start : start + self.batch_size]
                 waiting = {name: pool.submit(load, name) for name in batch}

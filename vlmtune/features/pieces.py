@@ -67,6 +67,7 @@ def open_or_build_together(
     if len(rows) <= size:
         produce = partial(copy_from, similar_stores(root, key), rows, encode)
         return open_or_build_store(root, key, produce, len(rows))
+    # The store may be there already, whoever built it.
     path = root / key.folder
     with contextlib.suppress(DamagedError):
         return FeatureStore(path, key)

@@ -143,6 +143,7 @@ class FeatureStore:
         values, offsets = self._pieces[piece]
         if offsets is None:
             return Pooled(values[rows].to(dtype))
+        # Tokens of all rows lie one after another; `offsets` says where each row begins.
         starts = offsets[rows]
         lengths = offsets[rows + 1] - starts
         longest = int(lengths.max()) if len(rows) else 0
@@ -237,6 +238,7 @@ def write_store(
     with progress(f"storing {key.modality} features", rows) as advance:
         for names, features in chunks:
             assert len(names) == len(features)
+            # An id that comes again keeps its first row.
             is_first_chunk = not ids
             new = []
             for row, name in enumerate(names):

@@ -53,8 +53,10 @@ def _open_words() -> Iterator[tuple[str, str]]:
         yield from ((word, "ADJ") for word in _words(group))
     for verb in _words(_lists()["verbs"]):
         yield from ((form, "VERB") for form in forms(verb))
+    # Forms that no rule of spelling gives.
     for word in word_set("irregular") | word_set("participles"):
         yield word, "VERB"
+    # These nouns come last, as each may also be a verb and is that more often.
     for noun in _words(_lists()["nouns"]):
         yield from ((noun, "NOUN"), (plural(noun), "NOUN"))
 

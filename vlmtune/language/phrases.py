@@ -70,6 +70,7 @@ def _modified_from(tags: Sequence[str], noun: int) -> int:
     start = noun
     while start and tags[start - 1] == "ADJ":
         start -= 1
+        # "black and white", "big, red": the adjective before belongs to the phrase too.
         if start > 1 and start < noun and tags[start - 1] in ("CCONJ", "PUNCT"):
             start -= tags[start - 2] == "ADJ"
     return start

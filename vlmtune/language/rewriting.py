@@ -73,6 +73,7 @@ class Rewriter(Configured):
 
     def _rewritten(self, caption: str, key: str) -> Iterator[str]:
         sentence = self._sentence(caption)
+        # Seeded by text, so that the caption alone decides, whatever was rewritten before.
         rng = random.Random(f"{self.seed}\n{key}\n{caption}")
         turns = []
         for rule in self.rules:

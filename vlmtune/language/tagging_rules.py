@@ -177,6 +177,7 @@ class _Context:
             if self.nominal(i + 1):
                 return "ADJ"
             return other or "VERB"
+        # "grilled chicken" at the start of a phrase, against "a car parked here".
         start = self.before(i)[1] in ("START", "ADP", "CCONJ", "PUNCT")
         if start and self.can(i + 1, "NOUN") and not self.can(i + 1, "VERB"):
             return "ADJ" if self.low[i].endswith("ed") or other == "ADJ" else "VERB"
@@ -240,6 +241,7 @@ class _Context:
 
     def _parallel(self, i: int) -> bool:
         """Whether the verbs before "and" have the form of word i."""
+        # "runs and jumps", "run and jump".
         ending = _third_person(self.low[i])
         for word, tag in zip(self.low, self.tags, strict=False):
             finite = tag == "VERB" and not word.endswith(("ing", "ed"))
@@ -289,6 +291,7 @@ def _side(context: _Context, i: int) -> str:
 
 
 def _have(context: _Context, i: int) -> str:
+    # A participle makes "has" an auxiliary: "has placed", but "has a vase".
     j = i + 2 if context.can(i + 1, "ADV") else i + 1  # "has just left"
     word = context.word(j)
     participle = word.endswith(("ed", "en")) or word in word_set("participles")

@@ -52,6 +52,7 @@ def mine(
     if scored is not None:
         scorer = scored.digest()
         score = _score(scored, known, batch_size)
+    # Neither the store nor the batch size changes a number, so neither is in the key.
     key = CacheKey(fingerprint, scorer, known.digest, neighbours)
     digests = image_digests(known.images)
     stored = _store(store or out, compared, fingerprint, known, digests, batch_size)

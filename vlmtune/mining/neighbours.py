@@ -140,6 +140,7 @@ class MinedNeighbours(BatchNeighbours):
         """Yields other records: the hardest in an order drawn by `key`, then the others."""
         # A generator of its own for each group: the draw does not depend on the batch's order.
         ranked = self._rank(group)
+        # By sha256, as `hash` of a string differs from process to process.
         number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16])
         hardest = min(self.among, len(ranked))
         for at in np.random.default_rng(number).permutation(hardest).tolist():

@@ -108,6 +108,7 @@ class CEClip(ShardedObjective):
         losses = (self.threshold - gaps).clamp_min(0)
         loss = mean_over_ranks(losses, hard, group)
         if self.training:
+            # The next step's threshold is the mean gap of this one, the same on all ranks.
             gap = group.sum(mean_over_ranks(gaps.detach(), hard, group))
             self.threshold.copy_(gap.clamp(0, self.upper))
         return loss

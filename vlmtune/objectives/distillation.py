@@ -82,5 +82,6 @@ class Distillation(ShardedObjective):
         wanted = reference.detach().to(values.dtype)
         log_p = log_softmax(only(values / self.temperature, computed), dim=1)
         log_r = log_softmax(only(wanted / self.temperature, computed), dim=1)
+        # Pairs that were not scored have no probability, and no term.
         gaps = (log_r - log_p).masked_fill(~computed, 0)
         return self.temperature**2 * (log_r.exp() * gaps).sum(dim=1)

@@ -96,6 +96,7 @@ class FSCClip(ShardedObjective):
         loss = self.global_factor * self._calibrated(scores.values, true, hard, group)
         if self.local_factor == 0:
             return loss
+        # Local scores are dear: only pairs of images with a term get one.
         hard = hard & true.any(dim=1, keepdim=True)
         local = local_scores(scores, true | hard)
         return loss + self.local_factor * self._calibrated(local, true, hard, group)
@@ -113,6 +114,7 @@ class FSCClip(ShardedObjective):
         compared = hard[row].scatter(1, column, True)
         log_p = log_softmax(only(values[row], compared), dim=1)
         log_p = log_p.masked_fill(~compared, 0)
+        # Smoothing is shared by the true caption and its hard negatives.
         count = compared.sum(dim=1, keepdim=True)
         smooth = self.smoothing / count.to(log_p.dtype)
         labels = smooth.expand_as(log_p)
@@ -148,6 +150,7 @@ def _attend(
 ) -> Float[Tensor, "P t_text d"]:
     """For each word the normalised mean of the patches, weighted by their similarity to it."""
     with torch.no_grad():
+        # (pairs, words, patches); weights carry no gradient.
         similarity = torch.einsum("nad,nbd->nab", words, patches)
         real = mask[:, None, :]
         low = similarity.masked_fill(~real, torch.inf).amin(dim=2, keepdim=True)

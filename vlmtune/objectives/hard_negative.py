@@ -95,6 +95,7 @@ class HardNegative(ShardedObjective):
             expected = (chances * softplus(values)).sum(dim=1)
             return mean_over_ranks(expected, true.any(dim=1), group)
         row, column = true.nonzero(as_tuple=True)
+        # One row for each true pair: how far each text lies above its true caption.
         gaps = values[row] - values[row, column][:, None]
         expected = (chances[row] * softplus(gaps)).sum(dim=1)
         return mean_over_images(expected, row, true, group)

@@ -129,6 +129,7 @@ class TruePairs:
         all_listed = self.group.gather(listed) - self.start
         inside = (all_listed >= 0) & (all_listed < local)
         all_listed = all_listed.where(inside, local)
+        # Which pair of all ranks made each entry of `all_listed`.
         lister = torch.arange(total, device=listed.device)
         lister = lister[:, None].expand_as(all_listed)
         backward = listed.new_zeros(local + 1, total)
@@ -221,6 +222,7 @@ def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
     sampled = torch.randint(2**31, (1,)).to(device)
     seed = int(pairs.group.gather(sampled)[0]) * 1_000_003 + pairs.start
     local, total = pairs.comparable.shape
+    # Each pair draws from a seed of its own, so the noise does not depend on the number of ranks.
     noise = torch.empty(local, 2, total, dtype=torch.float64)
     for number, row in enumerate(noise):
         row.exponential_(generator=torch.Generator().manual_seed(seed + number))

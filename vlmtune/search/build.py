@@ -101,6 +101,7 @@ def build_index(
         parts = _Parts(out, listed)
         before = dict(listed["images"])
         reader = PictureReader(model.backbone.preprocess, model.batch_size, Failures())
+        # One unreadable file among a million must not end the run; it is reported.
         with reader.failures.skipped():
             contents = reader.digests([ImageRef(file) for file in files])
             digests = dict(zip(files, contents, strict=True))
@@ -158,6 +159,7 @@ class _Parts:
 
     def _next(self) -> str:
         """The name of the next part; those of all that are in the folder are lower."""
+        # Folders that no list names count too, as a killed run may have left them.
         names = {*self.names, *(path.name for path in self.folder.glob("part-*"))}
         numbers = [int(name.removeprefix("part-")) for name in names if PART.fullmatch(name)]
         return f"part-{max(numbers, default=-1) + 1:05}"

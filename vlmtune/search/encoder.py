@@ -133,6 +133,7 @@ class IndexEncoder:
         size = self.joint.chunk_size(pair_bytes, min(self.joint.memory, CPU_CHUNK))
         scores = []
         for start in range(0, len(images), size):
+            # (size, ...) images against the one caption.
             chunk, texts = images[start : start + size].to(device), text
             if not self.joint.broadcasts_text:  # it wants the caption once for each image
                 texts = text[torch.zeros(len(chunk), dtype=torch.int64, device=device)]

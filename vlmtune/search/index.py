@@ -196,13 +196,15 @@ class Index:
 
     def _best(self, text: Rows, chosen: list[int], top: int) -> list[Hit]:
         """The `top` of the chosen files for a caption."""
-        scores = []
+        hits = []
         for start in range(0, len(chosen), SCORED):
-            some = chosen[start : start + SCORED]
-            scores += self._encoder.score(text, self._images(some)).tolist()
+            files = chosen[start : start + SCORED]
+            scores = self._encoder.score(text, self._images(files))
+            for file, score in zip(files, scores.tolist(), strict=True):
+                hits.append(Hit(self.paths[file], score))
         # Of equal scores the file that was indexed first comes first: sorting is stable.
-        best = sorted(zip(chosen, scores, strict=True), key=lambda item: -item[1])
-        return [Hit(self.paths[row], score) for row, score in best[:top]]
+        hits.sort(key=lambda hit: -hit.score)
+        return hits[:top]
 
     def _images(self, files: Sequence[int]) -> Rows:
         """What the adapter scores of some files: prepared images, or vectors."""

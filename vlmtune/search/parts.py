@@ -189,6 +189,7 @@ def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
     pooled = torch.cat([part.pooled[rows] for part, rows in chosen])
     if kind is Pooled:
         return Pooled(pooled)
+    # (all tokens, width) int8, the scale of each token, and the number of tokens of each image.
     stored = [part.tokens(rows) for part, rows in chosen]
     # Bytes are stacked, as they are a quarter of what they become.
     numbers, scales, lengths = map(torch.cat, zip(*stored, strict=True))

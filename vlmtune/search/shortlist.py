@@ -142,6 +142,7 @@ def _prepared(parts: Sequence[Part], rows: Sequence[int]) -> Iterator[Rows]:
     start = 0
     for part in parts:
         end = start + len(part.ids)
+        # `rows` ascend, so those of a part are a slice.
         inside = rows[bisect_left(rows, start) : bisect_left(rows, end)]
         for first in range(0, len(inside), CHUNK):
             yield read_prepared([(part, [row - start for row in inside[first : first + CHUNK]])])

@@ -21,6 +21,11 @@ def masked_softmax(
     return logits.masked_fill(~mask, -torch.inf).softmax(dim=dim)
 
 
+def split_heads(tokens: Float[Tensor, "n t w"], heads: int) -> Float[Tensor, "n heads t part"]:
+    """Each head's part of the tokens, with the heads before them, as torch's kernels expect it."""
+    return tokens.unflatten(2, (heads, -1)).transpose(1, 2)
+
+
 def project(
     attention: nn.MultiheadAttention, tokens: States, first: int = 0, stop: int = 3
 ) -> Float[Tensor, "n t projected"]:
@@ -38,11 +43,10 @@ def attend(
     mask: Mask,
 ) -> Float[Tensor, "n rows w"]:
     """Multi-head attention of projected queries, keys and values, and the output projection."""
-    # (n, heads, tokens, width of a head), as torch's kernels expect it.
     heads = attention.num_heads
-    query = query.unflatten(-1, (heads, -1)).transpose(1, 2)
-    key = key.unflatten(-1, (heads, -1)).transpose(1, 2)
-    value = value.unflatten(-1, (heads, -1)).transpose(1, 2)
+    query = split_heads(query, heads)
+    key = split_heads(key, heads)
+    value = split_heads(value, heads)
     if mask is not None:
         mask = mask[:, None, None, :]
     dropout = attention.dropout if attention.training else 0.0

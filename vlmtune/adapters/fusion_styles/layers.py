@@ -165,6 +165,7 @@ class Encoder(nn.TransformerEncoder):
         if not others:
             return self.norm(first.from_packed(packed, mask, 1))
         x = first.from_packed(packed, mask, packed.shape[1])
+        # The layers between need all tokens; the last one computes the first token alone.
         for layer in others[:-1]:
             x = layer.all(x, mask)
         return self.norm(others[-1].first(x, mask))
@@ -190,6 +191,7 @@ class Decoder(nn.TransformerDecoder):
     ) -> Float[Tensor, "n c w"]:
         """[CLS] after it read `states` alone; a single row of `query` stands for all P."""
         if query.shape[1] > 1:
+            # Several [CLS] tokens see each other, so they cannot stay one row for all pairs.
             query = query.expand(len(states), -1, -1)
             return self._read_by_several(query, states, mask)
         for layer in self._layers:
@@ -218,16 +220,19 @@ class Decoder(nn.TransformerDecoder):
         """
         layer = self._layers[0]
         if len(self._layers) == 1:
+            # A single layer returns [CLS] alone, so the other tokens need no query.
             x = layer.self_attend_first(tokens, mask)
             cls = torch.cat([x, layer.folded_cross_query(x)], dim=1)
             others = tokens.new_zeros(len(tokens), tokens.shape[1] - 1, 0)
             return cls.flatten(1), others
         x = layer.self_attend(tokens, mask)
+        # Deeper layers attend to all tokens again: each keeps its query beside it.
         both = torch.cat([x, layer.cross_query(x)], dim=2)
         return both[:, 0], both[:, 1:]
 
     def prepare_memory(self, states: Memory) -> Float[Tensor, "n s packed"]:
         """What each layer reads of a memory: keys and values; for the last layer the states."""
+        # The last layer folds its one query, so it reads the states without keys and values.
         early = (layer.keys_values(states) for layer in self._layers[:-1])
         return torch.cat([*early, states], dim=2)
 
