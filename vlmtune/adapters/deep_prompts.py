@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, Vectors
 from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embeddings
 from vlmtune.adapters.towers import image_tower, text_tower
 from vlmtune.backbones.base import Backbone, Tower
@@ -143,7 +143,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         return torch.stack([layer(prompts) for layer, prompts in pairs])
 
     @override
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Features) -> Vectors:
         if isinstance(image, Pooled):
             return image.values
         prompts = self.image_prompts()
@@ -156,7 +156,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         return self.image_tower.finish(state.cut(patches))
 
     @override
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Features) -> Vectors:
         if isinstance(text, Pooled):
             return text.values
         tower = self.text_tower

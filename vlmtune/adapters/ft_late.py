@@ -3,12 +3,11 @@
 In: frozen tokens of both towers. Out: scores of all pairs. Never: an image token that sees a text.
 """
 
-from jaxtyping import Float
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import Dropout, DualAdapter, Scale
+from vlmtune.adapters.base import Dropout, DualAdapter, Scale, Vectors
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
@@ -90,11 +89,11 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         initialise([self.image, self.text])
 
     @override
-    def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Tokens) -> Vectors:
         patches = self.image.all(self.project(image.values), image.mask)
         return masked_mean(patches, image.mask)
 
     @override
-    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Tokens) -> Vectors:
         words = self.text.all(text.values, text.mask)
         return masked_mean(words, word_mask(text.mask, self.special))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 from typing_extensions import override
 
-from vlmtune.adapters.base import Dropout, JointAdapter
+from vlmtune.adapters.base import Dropout, JointAdapter, PairScores
 from vlmtune.adapters.fusion_styles.base import (
     ClsOutputs,
     FusionStyle,
@@ -155,7 +155,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         return layer_norm(tokens, tokens.shape[-1:])
 
     @override
-    def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
+    def score_pairs(self, image: PooledTokens, text: PooledTokens) -> PairScores:
         target = text.pooled[:, : self.target_width]
         return self.score_head(self.cls_outputs(image, text), target)
 
@@ -187,7 +187,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         return text.values.new_zeros(len(text), 0)
 
     @abstractmethod
-    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> Float[Tensor, "P"]:
+    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> PairScores:
         """Scores the c outputs of the fusion."""
 
     @override

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vlmtune.adapters.base import Vectors
 from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Ability, Backbone, ImageTower, TextTower, Tower
 from vlmtune.errors import UserError
@@ -62,7 +63,7 @@ def run_all(tower: TextTower, words: Tokens) -> Tokens:
     return tower.run(tower.start(words.trimmed()), 0, tower.layers)
 
 
-def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Float[Tensor, "n d"]:
+def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Vectors:
     """Embeds single tokens after the last layer as if all tokens were equal to that one.
 
     For CLIP this is the final norm and the projection of each token. For attentional pooling
@@ -73,7 +74,7 @@ def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Floa
 
 
 def params_with_grad(
-    embed: Callable[[], Float[Tensor, "n d"]], parameters: Iterable[nn.Parameter]
+    embed: Callable[[], Vectors], parameters: Iterable[nn.Parameter]
 ) -> list[nn.Parameter]:
     """Returns the parameters that the embeddings returned by `embed` depend on.
 

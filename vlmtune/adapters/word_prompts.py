@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, Vectors
 from vlmtune.adapters.towers import run_all, text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone, TextTower
@@ -80,7 +80,7 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         self.delta = nn.Parameter(torch.zeros(len(rows), self.tower.width))
 
     @override
-    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Tokens) -> Vectors:
         words = self.prompted(text.trimmed())
         return self.tower.finish(run_all(self.tower, words))
 

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Factor, ShardedObjective
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.objectives.functional import reference_of
 from vlmtune.objectives.true_pairs import By, Normalise, TruePairs, partners
 from vlmtune.types import Scores, ScoreShard, Targets
@@ -190,7 +190,7 @@ class EqSim(ShardedObjective):
         return cls(**(values | changes))
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         shard = _in_single_precision(shard)
         pairs = TruePairs(shard, group)
         comparable = pairs.comparable
@@ -261,11 +261,11 @@ class EqSim(ShardedObjective):
         self,
         deviation: Float[Tensor, "a A"],
         weight: Float[Tensor, "a A"],
-        over: Float[Tensor, ""],
+        over: Loss,
         margin: float,
-        fraction: Float[Tensor, ""],
+        fraction: Loss,
         group: ProcessGroup,
-    ) -> Float[Tensor, ""]:
+    ) -> Loss:
         """This rank's part of the excess over the margin; `fraction` of the pairs are local."""
         over = torch.where(over > 0, over, 1.0)
         if self.hinge == "pair":

@@ -13,8 +13,15 @@ from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Factor, ShardedObjective
-from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_images, only
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
+from vlmtune.objectives.functional import (
+    Mask,
+    Matrix,
+    embedded_of,
+    hard_negatives,
+    mean_over_images,
+    only,
+)
 from vlmtune.types import Scores, ScoreShard
 
 
@@ -86,7 +93,7 @@ class FSCClip(ShardedObjective):
             self.needs = frozenset()
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         scores = shard.rows
         targets = shard.row_targets
         hard = hard_negatives(scores, targets)
@@ -101,13 +108,7 @@ class FSCClip(ShardedObjective):
         local = local_scores(scores, true | hard)
         return loss + self.local_factor * self._calibrated(local, true, hard, group)
 
-    def _calibrated(
-        self,
-        values: Float[Tensor, "N M"],
-        true: Bool[Tensor, "N M"],
-        hard: Bool[Tensor, "N M"],
-        group: ProcessGroup,
-    ) -> Float[Tensor, ""]:
+    def _calibrated(self, values: Matrix, true: Mask, hard: Mask, group: ProcessGroup) -> Loss:
         # One row for each true pair: its text and the hard negatives of its image.
         row, column = true.nonzero(as_tuple=True)
         column = column[:, None]
@@ -126,7 +127,7 @@ class FSCClip(ShardedObjective):
         return mean_over_images(losses, row, true, group)
 
 
-def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N M"]:
+def local_scores(scores: Scores, pairs: Mask) -> Matrix:
     """Token-to-patch scores of the chosen pairs, 0 elsewhere."""
     embedded = embedded_of(scores, "FSCClip")
     assert embedded.image_tokens is not None, "an adapter that gives tokens"

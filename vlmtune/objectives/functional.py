@@ -11,10 +11,14 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.types import Embedded, Scores, ScoreShard, Targets
 
+Loss = Float[Tensor, ""]
+Matrix = Float[Tensor, "rows columns"]
+"""A row for each anchor: images with texts as columns, or texts with images."""
+Mask = Bool[Tensor, "rows columns"]
+"""Which entries of a `Matrix` count."""
 
-def row_means(
-    values: Float[Tensor, "rows columns"], mask: Bool[Tensor, "rows columns"]
-) -> Float[Tensor, "rows"]:
+
+def row_means(values: Matrix, mask: Mask) -> Float[Tensor, "rows"]:
     """Means over the entries of each row where `mask` is True; 0 where a row has none.
 
     Example:
@@ -27,7 +31,7 @@ def row_means(
 
 def mean_over_ranks(
     terms: Float[Tensor, "n"], counted: Bool[Tensor, "n"], group: ProcessGroup
-) -> Float[Tensor, ""]:
+) -> Loss:
     """This rank's part of the mean over the counted terms of all ranks; 0 where none counts.
 
     Example:
@@ -40,12 +44,7 @@ def mean_over_ranks(
     return total / group.sum(counted.sum()).clamp_min(1)
 
 
-def mean_contrast(
-    values: Float[Tensor, "rows columns"],
-    positives: Bool[Tensor, "rows columns"],
-    negatives: Bool[Tensor, "rows columns"],
-    group: ProcessGroup,
-) -> Float[Tensor, ""]:
+def mean_contrast(values: Matrix, positives: Mask, negatives: Mask, group: ProcessGroup) -> Loss:
     r"""This rank's part of a mean cross-entropy over the rows of all ranks with a positive.
 
     A row has $\frac{1}{|P_i|} \sum_{j \in P_i}
@@ -65,11 +64,8 @@ def mean_contrast(
 
 
 def mean_over_images(
-    terms: Float[Tensor, "P"],
-    rows: Int[Tensor, "P"],
-    pairs: Bool[Tensor, "rows columns"],
-    group: ProcessGroup,
-) -> Float[Tensor, ""]:
+    terms: Float[Tensor, "P"], rows: Int[Tensor, "P"], pairs: Mask, group: ProcessGroup
+) -> Loss:
     """This rank's part of the mean over images of the mean over the true pairs of each.
 
     Args:

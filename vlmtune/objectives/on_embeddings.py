@@ -3,12 +3,10 @@
 In: the scores of a batch. Out: the loss of their contrastive part. Never: its own formula.
 """
 
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Factor, Need, ShardedObjective
+from vlmtune.objectives.base import Factor, Loss, Need, ShardedObjective
 from vlmtune.types import Scores, ScoreShard, Targets
 
 
@@ -59,7 +57,7 @@ class OnEmbeddings(ShardedObjective):
         return shard.contrast or shard
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         return self.objective.shard_loss(self.scores_of(shard), group)
 
     @override
