@@ -187,11 +187,7 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
         self.freeze(())
 
     def freeze(self, modules: Sequence[nn.Module]) -> None:
-        """Runs the blocks before the first trained one of each tower without dropout.
-
-        Args:
-            modules: The frozen modules; none if the towers are trained.
-        """
+        """Runs frozen `modules`, if any, without dropout up to the first trained block."""
         self._frozen_modules = modules
         self._live = [0, 0]
         if modules:

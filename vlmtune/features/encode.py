@@ -97,13 +97,7 @@ class FeatureSource:
     def open(
         self, modality: Modality, ids: Sequence[str], pixels: Pixels | None = None
     ) -> FeatureRows:
-        """Makes features of `ids` available, computing those that are not stored yet.
-
-        Args:
-            modality: Whether `ids` name images or captions.
-            ids: The ids.
-            pixels: Gives the pixels of images.
-        """
+        """Makes features of `ids` available, computing those that are not stored yet."""
         if self.specs[modality].kind == "words":
             return _Words(partial(self.encode, modality))
         if self.uses_store(modality) and ids:

@@ -62,13 +62,7 @@ class Failures:
 
 
 class PictureReader:
-    """Computes digests of pictures and reads their pixels.
-
-    Args:
-        preprocess: Turns a picture into pixels.
-        batch_size: Pictures read at a time.
-        failures: Whether unreadable files raise or are skipped.
-    """
+    """Computes digests of pictures and reads their pixels."""
 
     def __init__(
         self, preprocess: Callable[[Any], Tensor], batch_size: int, failures: Failures

@@ -49,16 +49,6 @@ def open_or_build_together(
     """Opens the store of `ids`, or builds it together with all other processes that want it.
 
     Rows that another store of the same backbone, representation and type has are copied.
-
-    Args:
-        root: Folder of stores.
-        key: The key of the store.
-        ids: Its rows.
-        encode: Gives the features of ids.
-
-    Raises:
-        UserError: The disk is too small, there are no rows, or features are not finite in
-            `key.dtype`.
     """
     root = Path(root)
     rows = list(dict.fromkeys(ids))

@@ -173,15 +173,8 @@ def open_or_build_store(
 ) -> FeatureStore:
     """Opens the store of `key` under `root`, after building it if it is missing or damaged.
 
-    Args:
-        root: Folder of stores, shared by runs and processes; made if needed.
-        key: The key.
-        produce: Gives the features; called only to build. Only the first row of an id is stored.
-        rows: Expected number of rows, for the announced size and the progress bar.
-
-    Raises:
-        UserError: The disk is too small, there are no rows, or features are not finite in
-            `key.dtype`.
+    `produce` gives the features and is called only to build; only the first row of an id is stored.
+    `rows`, the expected number, announces the size.
     """
     path = Path(root) / key.folder
 

@@ -209,17 +209,8 @@ def nearest(
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
     r"""Finds the k other rows of a bank with the highest cosine to each of `rows`, exactly.
 
-    $\cos_{ij} = x_i \cdot x_j$ for normalised x. Of equal cosines the lower row comes first.
-    At most b x (k + `columns`) cosines are in memory.
-
-    Args:
-        bank: n vectors, normalised.
-        rows: Which b of them to find neighbours for.
-        k: How many, below n.
-        columns: Vectors compared at a time.
-
-    Returns:
-        The rows, best first, and their cosines.
+    $\cos_{ij} = x_i \cdot x_j$ for normalised x. Returns rows, best first, and their cosines; of
+    equal cosines the lower row comes first. At most b x (k + `columns`) cosines are in memory.
 
     Example:
         >>> nearest(torch.eye(3), range(1), 2)[0]

@@ -141,10 +141,6 @@ class EqSim(ShardedObjective):
         $s_{22} > s_{21}$ (eq. 5) are left to the retrieval loss. For METER use
         `normalise="sigmoid"` and `ranked_by="reference"`.
 
-        Args:
-            v1: "distant" as in section 3 and figure 4, or "all" as in section 5.4.
-            changes: Arguments that differ.
-
         Example:
             >>> EqSim.paper().spec() == EqSim().spec()
             True
@@ -170,9 +166,6 @@ class EqSim(ShardedObjective):
         captions of an image are negatives. Here the ranks compute the loss of one process, and
         truth is known across the batch. The code also adds the contrastive loss and the matching
         loss of hard negatives, where the paper names one retrieval loss.
-
-        Args:
-            changes: Arguments that differ.
 
         Example:
             >>> EqSim.released().spec()["init_args"]["alpha2"]

@@ -68,11 +68,7 @@ def mean_over_images(
 ) -> Loss:
     """This rank's part of the mean over images of the mean over the true pairs of each.
 
-    Args:
-        terms: A term for each true pair.
-        rows: The row of each.
-        pairs: The matrix that is True at these pairs.
-        group: All ranks.
+    There is a term for each of the P pairs; `pairs` is True at them, and `rows` are their rows.
     """
     sums = terms.new_zeros(len(pairs)).index_add(0, rows, terms)
     means = sums / pairs.sum(dim=1).clamp_min(1)
@@ -84,13 +80,8 @@ def gather_pairs(
 ) -> tuple[Int[Tensor, "all"], Int[Tensor, "all"]]:
     """The images and the texts of the pairs of all ranks, numbered over all ranks.
 
-    Pairs alone travel: no rank holds a matrix of all images and all texts.
-
-    Args:
-        rows: The row of each pair of this rank.
-        texts: The text of each, numbered over all ranks already.
-        shard: This rank's shard, which says where its rows start.
-        group: All ranks.
+    `texts` are numbered so already, `rows` from the first row of this rank's `shard`. Pairs alone
+    travel: no rank holds a matrix of all images and all texts.
     """
     images = rows + shard.row_start
     pairs = torch.stack([images, texts], dim=1)

@@ -37,10 +37,6 @@ class TruePairs:
     compared. Two pairs are comparable if all four scores are computed and neither text is true of
     the other's image. So two captions of one image are never compared.
 
-    Args:
-        shard: The rank's scores and targets.
-        group: All ranks.
-
     Attributes:
         start: Position of the first local pair among all A.
         weight: One over the number of pairs of the image, for all A pairs.

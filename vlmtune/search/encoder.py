@@ -27,9 +27,6 @@ from vlmtune.types import Pixels, Pooled, Rows
 class IndexEncoder:
     """The two stages of a search with one model.
 
-    Args:
-        model: The model.
-
     Attributes:
         dual: Gives the vectors: the model's adapter, or the backbone as it is.
         joint: Scores recalled images; None if the model's adapter is dual.
@@ -119,9 +116,8 @@ class IndexEncoder:
     def score(self, text: Rows, images: Rows) -> Float[Tensor, "k"]:
         """Scores k images against a caption as the model does, on the CPU.
 
-        Args:
-            text: The caption, one row of what `encode_text` gives.
-            images: For a joint adapter what `encode_images` prepares; else `Pooled` vectors.
+        `text` is a row of what `encode_text` gives. Images are what `encode_images` prepares for a
+        joint adapter, else `Pooled` vectors.
         """
         device = self.model.device
         if self.joint is None:

@@ -36,12 +36,7 @@ SCORED = 128  # images scored at a time; more would leave the processor's cache
 
 
 class Hit(NamedTuple):
-    """A file that was found.
-
-    Attributes:
-        path: The file, as it was indexed, absolute.
-        score: The score that the model gives it.
-    """
+    """A file that was found."""
 
     path: Path
     score: float

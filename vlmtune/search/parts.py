@@ -102,10 +102,6 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
 class Part:
     """An opened part.
 
-    Args:
-        folder: The folder.
-        key: The key it must have.
-
     Attributes:
         ids: Digests of the images.
         vectors: Their vectors, mapped into memory.

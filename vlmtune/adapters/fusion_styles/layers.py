@@ -281,13 +281,6 @@ class Decoder(nn.TransformerDecoder):
 class LayerFactory:
     """Makes encoders and decoders from what all layers of an adapter share.
 
-    Attributes:
-        width: w of the tokens.
-        heads: Attention heads.
-        hidden: Width of the feed-forward layers.
-        dropout: Dropout probability in training.
-        norm_first: Pre-norm rather than post-norm.
-
     Example:
         >>> encoder = LayerFactory(8, 2, 32, 0.0, True).encoder(1)
         >>> encoder.all(torch.zeros(3, 5, 8), None).shape
