@@ -103,26 +103,6 @@ def test_plain_it_is_a_cross_entropy_over_a_caption_and_its_negatives():
     torch.testing.assert_close(smooth(Scores.full(values), Targets(truth, own, own)), want)
 
 
-def test_a_solved_choice_pulls_back():
-    """Past some gap the smoothed labels ask for less of it, which plain labels never do."""
-    truth, own = torch.tensor([[True, False]]), torch.tensor([[True, True]])
-    for smoothing, sign in ((0.0, -1), (0.2, 1)):
-        values = torch.tensor([[9.0, 0.0]], dtype=torch.float64, requires_grad=True)
-        objective = FSCClip(1.0, 1.0, 0.0, 2.0, smoothing)
-        objective(Scores.full(values), Targets(truth, own, own)).backward()
-        assert values.grad[0, 0].sign() == sign
-
-
-def test_local_scores_of_chosen_pairs():
-    given, pairs = scores(3), random_computed(3)
-    got = local_scores(given, pairs)
-    score = local_of(given)
-    for i in range(5):
-        for j in range(9):
-            want = score(i, j) if pairs[i, j] else 0.0
-            assert got[i, j].item() == pytest.approx(want, abs=1e-10)
-
-
 def test_padding_of_words_and_patches_does_not_matter():
     given, everything = scores(4), torch.ones(5, 9, dtype=torch.bool)
     whole = given.embedded

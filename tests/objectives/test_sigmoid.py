@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from tests.scored import random_computed, random_targets, random_values, same
+from tests.scored import random_computed, random_targets, random_values
 from vlmtune.objectives.sigmoid import Sigmoid
 from vlmtune.types import Scores
 
@@ -29,10 +29,3 @@ def test_equals_the_double_loop(seed, shape):
 def test_the_sum_is_divided_by_images_not_by_pairs():
     loss = Sigmoid()(Scores.full(torch.zeros(4, 7)), random_targets(0, (4, 7)))
     assert loss.item() == pytest.approx(7 * math.log(2))
-
-
-def test_an_image_without_a_scored_pair_is_not_counted():
-    computed = torch.ones(3, 2, dtype=torch.bool)
-    computed[2] = False
-    loss = Sigmoid()(Scores(torch.zeros(3, 2), computed), same(torch.eye(3, 2) > 0))
-    assert loss.item() == pytest.approx(2 * math.log(2))

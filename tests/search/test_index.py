@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from torch.nn.functional import normalize
 
 from tests.backbones import hf_models
 from tests.refusals import refused
@@ -134,19 +133,6 @@ def assert_same(found: list[Hit], wanted: list[Hit], tolerance: float = 1e-4) ->
 def vectors_in(index: Path) -> torch.Tensor:
     content = bytearray((index / "part-00000/vectors.bin").read_bytes())
     return torch.frombuffer(content, dtype=torch.float32).view(9, -1)
-
-
-def test_the_vectors_of_a_joint_adapter_are_those_of_its_backbone(model_folder, photos, tmp_path):
-    joint = model_of(model_folder, MMAdapter(heads=2))
-    build_index([photos], joint, tmp_path / "index", "joint")
-    frozen = Model(joint.backbone, attached(ZeroShot(), joint.backbone))
-    wanted = normalize(frozen.encode_image(images(photos)), dim=1)
-    torch.testing.assert_close(vectors_in(tmp_path / "index"), wanted, rtol=1e-4, atol=1e-5)
-    encoder = IndexEncoder(joint)
-    with encoder.evaluation(), torch.no_grad():
-        vectors, _ = encoder.encode_text(CAPTIONS)
-    wanted = normalize(frozen.encode_text(CAPTIONS), dim=1)
-    torch.testing.assert_close(vectors, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("adapter", [GroundedWords(heads=2), MMAdapter(heads=2)])

@@ -66,6 +66,7 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
             context = DEVIATION * torch.randn(self.length, self.tower.width)
         else:
             context = word_embeddings(self.tower, self.init, self.special).cpu().float()
+        # A caption needs a position for at least one word beside the prompt.
         check_room(self.tower, len(context), self.special)
         self.context = nn.Parameter(context)
 

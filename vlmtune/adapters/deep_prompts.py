@@ -127,6 +127,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         return DEVIATION * torch.randn(depth, self.length, tower.width)
 
     def _start_as(self, init: str) -> None:
+        # Deeper prompts stay random, as in MaPLe.
         words = word_embeddings(self.text_tower, init, self.special)
         if len(words) < self.length:
             raise UserError(
@@ -162,6 +163,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         tower = self.text_tower
         first = _repeated(self.text[0], len(text))
         state = tower.start(insert(text, first, tower, self.special))
+        # Prompts stand behind the start token in every block.
         lead, _ = self.special
         return tower.finish(_deep(tower, state, self.text, lead))
 

@@ -45,8 +45,6 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         hidden: Width of the feed-forward layers, as a multiple of the token width.
         dropout: Dropout probability in training.
         norm_first: Pre-norm rather than post-norm.
-        image_layer: Layer of the image tokens, counted from the end.
-        text_layer: Layer of the text tokens, counted from the end.
         initial_scale: $e^{\tau}$ at the start.
 
     Example:
@@ -63,8 +61,6 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         hidden: PositiveInt = 4,
         dropout: Dropout = 0.1,
         norm_first: bool = False,
-        image_layer: int = -2,
-        text_layer: int = -2,
         initial_scale: Scale = 10.0,
     ) -> None:
         super().__init__(learn_scale=True, initial_scale=initial_scale)
@@ -73,8 +69,7 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         self.hidden = hidden
         self.dropout = dropout
         self.norm_first = norm_first
-        self.image_input = FeatureSpec("tokens", image_layer)
-        self.text_input = FeatureSpec("tokens", text_layer)
+        self.image_input = self.text_input = FeatureSpec("tokens", -2)
 
     @override
     def attach(self, backbone: Backbone) -> None:

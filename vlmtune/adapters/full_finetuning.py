@@ -86,6 +86,7 @@ class FullFineTuning(DualAdapter[Features, Features]):
             self.image_tower = image_tower(backbone)
             self.text_tower = text_tower(backbone)
         super().attach(backbone)
+        # Both sides are found before any weight is unfrozen, as a tower may share some.
         self.trained: dict[str, list[nn.Parameter]] = {}
         if self.trains_image:
             self.trained["image"] = _image_weights(backbone)

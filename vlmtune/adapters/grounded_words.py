@@ -129,10 +129,12 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.first_patch = image_tower(backbone).special
         width = backbone.text_width
         factory = LayerFactory(width, self.heads, self.hidden * width, self.dropout, True)
+        # Everything is computed in the text's width.
         self.project = nn.Linear(backbone.image_width, width)
         self.image = factory.encoder(self.layers["image"])
         self.text = factory.encoder(self.layers["text"])
         initialise([self.image, self.text])
+        # A patch gives a key and a content; a word a query, and weights of content and location.
         self.keys_values = nn.Linear(width, 2 * width)
         self.side = square_side(backbone.image_tokens)
         self.local = nn.Conv2d(width, width, 3, padding=1)
@@ -314,6 +316,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         words = text.token_count
         gathered = 2 * self.width * patches + 2 * (self.width + self.heads) * words
         products = self.heads * patches * words
+        # Products, attention and weights; a backward pass keeps the masked products too.
         copies = 4 if training else 3
         numbers = gathered + copies * products
         return numbers * image.pooled.element_size()
@@ -327,6 +330,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         """The normalised embeddings of the frozen backbone; no numbers where they are not used."""
         if self.training:
             return state.values.new_zeros(len(state), 0)
+        # The frozen score: what is left of the tower runs from the state that is read.
         tower = self.towers[side]
         layer = self.image_input.layer
         if side == "text":

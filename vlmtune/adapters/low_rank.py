@@ -87,6 +87,7 @@ def projections(
             name, held = "weight", _projections(path, inside)
         else:
             continue
+        # A packed weight holds several projections, and some of them may be targets.
         matching = [part for part, target in enumerate(held) if target in targets]
         if matching:
             yield module, name, len(held), matching

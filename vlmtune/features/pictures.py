@@ -176,4 +176,5 @@ def _file_state(picture: Picture) -> tuple[Any, ...] | None:
         status = picture.path.stat()
     except OSError:
         return None
+    # A file that keeps its size and its time is taken for unchanged.
     return picture.path, picture.box, picture.upright, status.st_size, status.st_mtime_ns

@@ -93,6 +93,7 @@ class _Pieces:
 
     def join(self, writer: FolderWriter) -> None:
         """Links the files of all pieces into the new store."""
+        # Pieces whose ids could all not be encoded have no rows and no file.
         full: dict[Path, dict[str, Any]] = {}
         for piece in range(len(self.ids)):
             meta = self._read(piece)
@@ -110,6 +111,7 @@ class _Pieces:
                 file = f"{stem}.bin"
                 entry = meta["files"].get(file)
                 if entry:
+                    # A hard link: the numbers are neither read nor copied.
                     writer.link(f"{stem}{suffix}.bin", folder / file, entry)
         writer.append("ids.json", json.dumps(ids).encode())
         width = next(iter(full.values()))["width"]
@@ -151,6 +153,7 @@ class _Pieces:
         folder, ids = self._folder(piece), self.ids[piece]
 
         def write(writer: FolderWriter) -> None:
+            # Without a readable image a piece is empty, and marked as finished.
             chunks = copy_from(self._similar, ids, self.encode)
             try:
                 write_store(writer, self.key, chunks, len(ids), self._announce)

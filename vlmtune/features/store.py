@@ -267,6 +267,7 @@ def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
         flat, counts = features.values, torch.ones(len(features), dtype=torch.int64)
     else:
         counts = features.lengths.cpu()
+        # Only real tokens are stored, so they must be a prefix of each row to be found again.
         prefix = torch.arange(features.mask.shape[1]) < counts[:, None]
         assert prefix.equal(features.mask.cpu()), "real tokens come before padding"
         flat = features.values[features.mask]

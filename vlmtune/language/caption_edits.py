@@ -152,6 +152,7 @@ class ReplaceWord(Rule):
             return [(i, i + 1) for i in _positions(sentence, self.tag, fits)]
         spans = []
         for phrase in noun_phrases(sentence):
+            # Names are kept: another name may be true as well.
             named = "PROPN" in sentence.tags[phrase.noun : phrase.stop]
             if not phrase.light and not named:
                 spans.append((phrase.noun, phrase.stop))

@@ -40,6 +40,7 @@ def tags() -> Mapping[str, tuple[str, ...]]:
     for word, tag in _open_words():
         open_tags.setdefault(word, {})[tag] = None
     known = {word: tuple(options) for word, options in open_tags.items()}
+    # Words of closed classes have one tag, whatever else is spelt like them.
     for tag, lines in _lists()["closed"].items():
         known |= dict.fromkeys(_words(lines), (tag,))
     return known
@@ -118,6 +119,7 @@ def forms(verb: str) -> tuple[str, ...]:
 def _stem(verb: str, ending: str) -> str:
     if verb.endswith("ie") and ending == "ing":
         return f"{verb[:-2]}y"
+    # "riding", but "seeing".
     if verb.endswith("e") and not verb.endswith(("ee", "oe", "ye")):
         return verb[:-1]
     if verb.endswith("e") and ending == "ed":

@@ -58,6 +58,7 @@ def noun_phrases(sentence: Sentence) -> list[NounPhrase]:
         stop = at
         while stop < len(sentence.words) and sentence.tags[stop] in ("NOUN", "PROPN"):
             stop += 1
+        # All nouns in a row are one name: "fire truck".
         start = _modified_from(sentence.tags, at)
         number = sentence.words[start - 1] if start and sentence.tags[start - 1] == "NUM" else ""
         words = sentence.words

@@ -138,6 +138,7 @@ class _Context:
     def _verb(self, i: int) -> str:
         """A verb that may be a noun or an adjective."""
         word, options = self.low[i], self.options[i]
+        # "wave" may be a noun, "clean" an adjective.
         other = next((kind for kind in ("NOUN", "ADJ") if kind in options), "")
         if word.endswith("ing"):
             return self._gerund(i, other)

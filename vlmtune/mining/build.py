@@ -140,11 +140,7 @@ class _Builder:
     def _bank(self) -> Tensor:
         bank = normalize(self.features().float(), dim=1)
         assert len(bank) == len(self.images), "features in the order of the captions"
-        if not bool(torch.isfinite(bank).all()):
-            raise UserError(
-                "expected finite features of images, got NaN or infinity: check the backbone's "
-                "weights"
-            )
+        _check_finite(bank, "features of images")
         return bank
 
     def _compute(self, bank: Tensor, rows: range) -> Tile:
@@ -178,10 +174,7 @@ class _Builder:
         pairs = torch.from_numpy(np.stack([i, j.reshape(-1)], axis=1))
         images = self.images[rows.start : rows.stop]
         scores = self.score(images, [self.texts[column] for column in used], pairs)
-        if not bool(torch.isfinite(scores).all()):
-            raise UserError(
-                "expected finite scores of captions, got NaN or infinity: check the model's weights"
-            )
+        _check_finite(scores, "scores of captions")
         return scores.detach().float().cpu().numpy()
 
     def _save(self, rows: range, tile: Tile) -> None:
@@ -202,6 +195,11 @@ class _Builder:
 
     def _path(self, rows: range) -> Path:
         return self.tiles / f"{rows.start // self.key.tile:06d}.npz"
+
+
+def _check_finite(values: Tensor, what: str) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise UserError(f"expected finite {what}, got NaN or infinity: check the model's weights")
 
 
 def nearest(

@@ -91,6 +91,7 @@ def _store(
 
 def _image_spec(model: Model) -> FeatureSpec:
     """Returns embeddings, or tokens if a fusion encoder has no embeddings; their mean is taken."""
+    # Embeddings are the smaller, and the ones that a model compares images by.
     for spec in (FeatureSpec("pooled"), FeatureSpec("tokens")):
         reason = model.backbone.fits(spec, "image")
         if reason is None:

@@ -124,6 +124,7 @@ class MinedNeighbours(BatchNeighbours):
 
     def _mark(self, groups: Sequence[Group]) -> list[Group]:
         """Gives each group the captions of the other groups that are hardest for it."""
+        # Captions of the records that are in the batch, added ones included.
         captions: dict[int, frozenset[str]] = {}
         for group in groups:
             captions |= dict.fromkeys(self._records(group), _captions(group))

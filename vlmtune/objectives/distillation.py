@@ -65,6 +65,7 @@ class Distillation(ShardedObjective):
         rows = shard.rows
         columns = shard.columns
         reference = reference_of(rows, "Distillation")
+        # A distribution over texts for each image of this rank, then one over images for each text.
         by_row = self._divergence(rows.values, reference, rows.computed)
         to_text = mean_over_ranks(by_row, rows.computed.any(dim=1), group)
         reference = reference_of(columns, "Distillation")

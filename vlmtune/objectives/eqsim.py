@@ -244,6 +244,7 @@ class EqSim(ShardedObjective):
         if self.ranked_by == "reference":
             rows = reference_of(shard.rows, "EqSim")
             columns = reference_of(shard.columns, "EqSim")
+        # Closeness is symmetric: it is enough that either pair lists the other.
         listed = partners(pairs, rows, columns, self.k, self.by, self.close == "draw")
         forward, backward = pairs.count_listings(listed)
         close = forward + backward > 0

@@ -42,6 +42,7 @@ class IndexEncoder:
         self.dual = adapter if isinstance(adapter, DualAdapter) else self._zero_shot()
 
     def _zero_shot(self) -> DualAdapter:
+        # A joint adapter has no vectors of images alone, so its backbone gives them.
         dual = ZeroShot()
         reason = self.backbone.fits(dual.image_input, "image")
         reason = reason or self.backbone.fits(dual.text_input, "text")

@@ -14,7 +14,8 @@ list, such as the one that it listed before.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
+from vlmtune.storage.folder import DamagedError
 
 LIST = "index.json"
 VERSION: Literal[3] = 3
@@ -67,6 +69,12 @@ def shortlist_key(identity: str, parts: Sequence[str]) -> dict[str, Any]:
     return {**part_key(identity), "parts": list(parts)}
 
 
-def damaged(folder: Path, name: str, reason: object) -> UserError:
-    """The error for a folder of an index that is not the one that was written."""
-    return UserError(f"expected {EXPECTED} in {folder}, {name} is damaged ({reason}): {AGAIN}")
+@contextmanager
+def undamaged(folder: Path, name: str) -> Iterator[None]:
+    """Says which folder of an index is damaged, if opening it in the block finds that."""
+    try:
+        yield
+    except DamagedError as error:
+        raise UserError(
+            f"expected {EXPECTED} in {folder}, {name} is damaged ({error}): {AGAIN}"
+        ) from error

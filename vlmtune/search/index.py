@@ -21,14 +21,13 @@ from vlmtune.search.files import (
     AGAIN,
     EXPECTED,
     Listed,
-    damaged,
     part_key,
     read_list,
     shortlist_key,
+    undamaged,
 )
 from vlmtune.search.parts import Part, read_prepared
 from vlmtune.search.shortlist import Shortlist
-from vlmtune.storage.folder import DamagedError
 from vlmtune.types import Pooled, Rows
 
 ENCODED = 64  # captions encoded at a time
@@ -99,6 +98,7 @@ class Index:
                 packages=packages,
                 batch_size=batch_size,
             )
+        # Vectors of another model have no meaning beside those that are stored.
         encoder = IndexEncoder(model)
         if encoder.identity() != source["identity"]:
             raise UserError(
@@ -122,10 +122,8 @@ class Index:
         index = cls(folder, [Path(path) for path in listed["images"]], encoder)
         positions: dict[str, tuple[int, int]] = {}
         for number, name in enumerate(listed["parts"]):
-            try:
+            with undamaged(folder, name):
                 part = Part(folder / name, part_key(identity))
-            except DamagedError as error:
-                raise damaged(folder, name, error) from error
             index._parts.append(part)
             for row, digest in enumerate(part.ids):
                 positions.setdefault(digest, (number, row))
@@ -137,11 +135,9 @@ class Index:
         # Files of one content share a row.
         index._rows = [positions[digest] for digest in images.values()]
         if (name := listed["shortlist"]) is not None:
-            try:
+            with undamaged(folder, name):
                 key = shortlist_key(identity, listed["parts"])
                 index._shortlist = Shortlist(folder / name, key)
-            except DamagedError as error:
-                raise damaged(folder, name, error) from error
         vectors = index._recalled()
         index._faiss = faiss.IndexFlatIP(vectors.shape[1])
         index._faiss.add(vectors.numpy())

@@ -78,6 +78,7 @@ class PageServer(ThreadingHTTPServer):
         hits, note = [], ""
         if query.strip():
             try:
+                # The model answers one query at a time; what it cannot encode is shown as a note.
                 with self._lock:
                     hits = self._index.search(query, self._top, self._recall)
             except UserError as error:

@@ -48,6 +48,7 @@ def attend(
     key = split_heads(key, heads)
     value = split_heads(value, heads)
     if mask is not None:
+        # One mask for all heads and all queries.
         mask = mask[:, None, None, :]
     dropout = attention.dropout if attention.training else 0.0
     out = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
