@@ -97,11 +97,3 @@ def test_it_can_read_the_embeddings_of_words(model_folder):
     assert isinstance(texts, Tokens)
     words = tower.start(tower.words(captions))
     assert texts.trimmed().values.equal(words.trimmed().values)
-
-
-def test_dropout_only_in_training():
-    adapter = made(dropout=0.5)
-    image, text, mask = features()
-    assert not score(adapter, image, text, mask).equal(score(adapter, image, text, mask))
-    adapter.eval()
-    assert score(adapter, image, text, mask).equal(score(adapter, image, text, mask))
