@@ -72,11 +72,14 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
                 continue
             # A state is read by a tower, which runs the blocks after it.
             ability = {"pooled": "embeddings", "tokens": "tokens"}.get(spec.kind)
+            wanted = f"{spec.kind} of layer {spec.layer}"
+            if spec.kind == "pooled":
+                wanted = "embeddings"
             choice = backbones_with(cast(Ability, ability or f"{modality}_tower"))
             if backbone.fusion is not None:
                 choice += "; or the adapter Matching"
             raise UserError(
-                f"expected a backbone with {spec.kind} of layer {spec.layer} for {modality}s, got "
+                f"expected a backbone with {wanted} for {modality}s, got "
                 f"{type(backbone).__name__} ({reason}): choose {choice}"
             )
 

@@ -216,16 +216,16 @@ def nearest(
     """
     queries = bank[rows.start : rows.stop].float()
     all_numbers = torch.arange(len(bank), device=bank.device)
-    own = all_numbers[rows.start : rows.stop, None]
+    query_rows = all_numbers[rows.start : rows.stop, None]
     # The best so far of each query: none at first.
     cosines = queries.new_empty(len(rows), 0)
-    numbers = own[:, :0]
+    numbers = query_rows[:, :0]
     for start in range(0, len(bank), columns):
         part = bank[start : start + columns].float()
         number = all_numbers[start : start + columns].expand(len(rows), -1)
         # No row is its own neighbour.
         similar = queries @ part.T
-        similar = similar.masked_fill_(number == own, -torch.inf)
+        similar = similar.masked_fill_(number == query_rows, -torch.inf)
         # The best of before stand to the left: of equal cosines the lower number stays.
         cosines = torch.cat([cosines, similar], dim=1)
         numbers = torch.cat([numbers, number], dim=1)

@@ -219,7 +219,7 @@ def _listed(out: Path, model: Source) -> Listed:
                 "folder"
             )
         return listed
-    # What a killed first run left is no foreign file.
+    # What a killed first run left may stay.
     inside = [path.name for path in out.glob("*")]
     others = [name for name in inside if not WRITTEN.fullmatch(name)]
     if others:
