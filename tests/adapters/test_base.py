@@ -95,22 +95,6 @@ def test_no_pairs_are_no_call():
     assert not scores.values.any()
 
 
-def test_trimmed():
-    features = tokens([2, 3, 1])
-    wide = Tokens(
-        torch.nn.functional.pad(features.values, (0, 0, 0, 4)),
-        mask=torch.nn.functional.pad(features.mask, (0, 4)),
-    )
-    trimmed = wide.trimmed()
-    assert trimmed.values.equal(features.values)
-    assert trimmed.mask.equal(features.mask)
-    named = Tokens(wide.values, mask=wide.mask, ids=torch.arange(21).view(3, 7))
-    assert named.trimmed().ids.tolist() == [[0, 1, 2], [7, 8, 9], [14, 15, 16]]
-    pooled = Pooled(torch.ones(2, 3))
-    assert pooled.trimmed() is pooled
-    assert len(wide[:0].trimmed()) == 0
-
-
 def test_what_is_no_features_is_said_in_one_line(backbone):
     adapter = LinearProbe()
     adapter.attach(backbone)

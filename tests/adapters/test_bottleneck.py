@@ -22,13 +22,6 @@ def test_the_formula():
             near(row, ratio * second @ (first @ f).clamp_min(0) + (1 - ratio) * f)
 
 
-def test_it_starts_as_the_direction_it_is_given():
-    adapter, model = attached(Bottleneck(image=0.2, text=0.6))
-    image, text = embedded(adapter, model)
-    near(image, 0.8 * plain(model)[0])
-    near(text, 0.4 * plain(model)[1])
-
-
 def test_a_ratio_of_0_leaves_a_side_alone():
     adapter, model = attached(Bottleneck())
     fit(adapter, model)

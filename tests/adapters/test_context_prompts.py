@@ -14,7 +14,6 @@ from tests.adapters.families import (
 )
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.errors import UserError
-from vlmtune.types import FeatureSpec
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -54,7 +53,3 @@ def test_what_is_refused(options, said):
     with pytest.raises(UserError) as error:
         attached(ContextPrompts(**options))
     assert said in str(error.value)
-
-
-def test_images_are_read_frozen():
-    assert ContextPrompts().image_input == FeatureSpec("pooled")

@@ -6,7 +6,7 @@ import torch
 from tests.adapters.fused import LENGTHS, features
 from tests.tiny import Widths
 from vlmtune.adapters.ft_late import FTLate
-from vlmtune.types import Tokens
+from vlmtune.errors import UserError
 
 
 def made(**options):
@@ -45,16 +45,6 @@ def test_values_and_gradients_are_those_of_torch(layers, norm_first):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
 
 
-def test_hidden_patches_and_padding_do_not_matter():
-    adapter = made().eval()
-    image, text = features()
-    want = adapter(image, text).values
-    patches = torch.nn.functional.pad(image.values, (0, 0, 0, 2), value=1e3)
-    longer = Tokens(patches, mask=torch.nn.functional.pad(image.mask, (0, 2)))
-    garbage = torch.where(text.mask[:, :, None], text.values, 1e3)
-    torch.testing.assert_close(adapter(longer, Tokens(garbage, mask=text.mask)).values, want)
-
-
 def test_parameters_are_as_many_as_in_table_5():
     adapter = FTLate()
     adapter.attach(Widths())
@@ -63,3 +53,8 @@ def test_parameters_are_as_many_as_in_table_5():
     assert f"{count / 1e6:.0f}" == "13"
     assert all(p.requires_grad for p in adapter.parameters())
     assert adapter.log_scale.exp().item() == pytest.approx(10)
+
+
+def test_heads_must_divide_the_width():
+    with pytest.raises(UserError, match="divide the token width 512, got 7"):
+        FTLate(heads=7).attach(Widths())

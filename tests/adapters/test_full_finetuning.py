@@ -16,7 +16,6 @@ from tests.adapters.families import (
 from tests.runs import QUIET, module
 from tests.runs import fit as train
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.errors import UserError
 from vlmtune.objectives.fsc_clip import FSCClip
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import FeatureSpec
@@ -119,9 +118,3 @@ def test_a_loss_on_tokens_trains_it_in_chunks_too(model_folder, shards, tmp_path
         assert trainer.callback_metrics["train/FSCClip"] > 0
         losses.append(watch.losses)
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-def test_without_tokens_a_loss_on_them_is_refused(model_folder):
-    assert not FullFineTuning().gives_tokens
-    with pytest.raises(UserError, match="adapter that gives tokens"):
-        module(model_folder, FullFineTuning(), [FSCClip()])

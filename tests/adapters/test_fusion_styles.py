@@ -1,7 +1,5 @@
 """All fusion styles against torch's own layers, on all tokens of all pairs, padded."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -72,12 +70,6 @@ def test_normalised_tokens_and_single_precision(style):
         want = naive_scores(adapter, image, text, 5)
         got = adapter.float()(image.to("cpu", torch.float32), text.to("cpu", torch.float32)).values
     torch.testing.assert_close(got, want.float(), rtol=1e-4, atol=1e-4)
-
-
-def test_the_styles_differ():
-    image, text = features()
-    scores = [made(style).eval()(image, text).values for style in STYLES]
-    assert all(not torch.allclose(a, b) for a, b in itertools.combinations(scores, 2))
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity, gelu, layer_norm
 from vlmtune.adapters.grounded_words import GroundedWords, coordinates
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
-from vlmtune.types import FeatureSpec, Tokens
+from vlmtune.types import Tokens
 
 TEXTS = ["a red cube", "blue sphere", "a cube left of a red sphere"]
 
@@ -128,20 +128,6 @@ def test_training_reads_an_image_once_for_all_its_texts(backbone, memory):
 
 
 @torch.no_grad()
-def test_it_reads_the_embeddings_of_words_by_default(backbone):
-    adapter = attached(backbone)
-    first = -1 - backbone.text_tower.layers
-    assert adapter.text_input == attached(backbone, text_layer=first).text_input
-    image, text = states(backbone, adapter)
-    words = backbone.text_tower.start(backbone.text_tower.words(TEXTS))
-    assert text.trimmed().values.equal(words.trimmed().values)
-    scores = adapter(image, text).values
-    for j, length in enumerate(text.lengths.tolist()):
-        expected = naive(backbone, adapter, image[[0]], text[[j]].cut(length), backbone.logit_scale)
-        assert scores[0, j].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
-
-
-@torch.no_grad()
 def test_a_place_moves_with_what_is_read(backbone):
     """One word that reads a single patch, and weighs x alone, scores the column of that patch."""
     adapter = attached(backbone, frozen_weight=0.0)
@@ -226,7 +212,3 @@ def test_patches_make_a_square(backbone, monkeypatch):
     monkeypatch.setattr(backbone, "image_tokens", 6)
     with pytest.raises(UserError, match="choose another backbone"):
         attached(backbone)
-
-
-def test_it_reads_the_states_from_which_towers_go_on():
-    assert GroundedWords(image_layer=-3).image_input == FeatureSpec("state", -3)

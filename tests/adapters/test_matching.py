@@ -14,8 +14,6 @@ from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.export import save_export
-from vlmtune.model import load
 from vlmtune.objectives.itm import ITM
 from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.pairs.ranking_pairs import RankingPairs
@@ -137,12 +135,6 @@ def test_the_last_blocks_and_the_head_are_trained(make):
     assert len(trained_state(backbone, adapter)) == len(trained)
 
 
-def test_nothing_is_trained_without_blocks(make):
-    backbone, adapter = make()
-    assert not any(p.requires_grad for p in (*backbone.parameters(), *adapter.parameters()))
-    assert trained_state(backbone, adapter) == {}
-
-
 def test_what_is_frozen_has_no_dropout_and_no_gradient(make):
     backbone, adapter = make(1)
     given = features(backbone, adapter)
@@ -177,28 +169,6 @@ def test_numbers_that_cannot_be_are_refused(folders):
     with pytest.raises(UserError, match="float32"):
         Matching(1).attach(Blip(str(folders["blip"]), precision="bf16"))
     Matching(0).attach(Blip(str(folders["blip"]), precision="bf16"))
-
-
-def test_a_checkpoint_holds_what_is_trained(make):
-    backbone, _ = make()
-    module = AdaptationModule(backbone, Matching(1), [ITM()])
-    names = [name for name, p in module.named_parameters() if p.requires_grad]
-    assert names
-    assert module.state_dict().keys() == set(names)
-
-
-def test_an_export_scores_as_what_was_trained(make, tmp_path):
-    backbone, adapter = make(1)
-    before = expected(backbone)
-    with torch.no_grad():
-        for p in backbone.parameters():
-            p.add_(0.1 * p.requires_grad)
-        save_export(tmp_path / "export", backbone, adapter, provenance={})
-        model = load(tmp_path / "export")
-        want = adapter(*features(backbone, adapter)).values
-        got = model.adapter(*features(model.backbone, model.adapter)).values
-    assert got.equal(want)
-    assert not got.allclose(before)
 
 
 def test_hard_pairs_need_embeddings_and_vilt_has_none(folders):

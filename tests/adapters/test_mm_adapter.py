@@ -8,7 +8,6 @@ import torch
 from tests.tiny import Widths
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 LENGTHS = (4, 7, 3)
@@ -98,16 +97,3 @@ def test_it_can_read_the_embeddings_of_words(model_folder):
     assert isinstance(texts, Tokens)
     words = tower.start(tower.words(captions))
     assert texts.trimmed().values.equal(words.trimmed().values)
-
-
-def test_dropout_only_in_training():
-    adapter = made(dropout=0.5)
-    image, text, mask = features()
-    assert not score(adapter, image, text, mask).equal(score(adapter, image, text, mask))
-    adapter.eval()
-    assert score(adapter, image, text, mask).equal(score(adapter, image, text, mask))
-
-
-def test_heads_must_divide_the_width():
-    with pytest.raises(UserError, match="divide the token width 512, got 7"):
-        MMAdapter(heads=7).attach(Widths())

@@ -41,15 +41,6 @@ def test_images_keep_their_embeddings():
     assert adapter.embed_image(Pooled(image)) is image
 
 
-def test_it_starts_with_plain_cosines():
-    image, text = torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 5.0]])
-    got = made(2)(Pooled(image), Pooled(text)).values
-    torch.testing.assert_close(got, torch.tensor([[0.6, 0.0]]))
-    torch.testing.assert_close(
-        made(2, initial_scale=10.0)(Pooled(image), Pooled(text)).values, 10 * got
-    )
-
-
 def test_it_learns_binding_that_lies_linearly_in_the_embeddings():
     """Images e1, e2 and texts e3, e4 of disjoint directions: cosines are 0, a linear map aligns."""
     eye = torch.eye(4)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tests.adapters.families import FAMILIES, attached, backbone, embedded, fit, trained
+from tests.adapters.families import attached, backbone, embedded, fit
 from tests.runs import QUIET
 from tests.runs import fit as train
 from tests.tiny import Widths
@@ -11,7 +11,7 @@ from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.lora import LoRA
-from vlmtune.adapters.towers import layer_scales, params_with_grad, unfreeze
+from vlmtune.adapters.towers import params_with_grad
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
@@ -88,21 +88,3 @@ def test_needed_finds_what_is_used_and_leaves_all_as_it_was():
     assert params_with_grad(lambda: used(torch.ones(1, 2)), parameters) == list(used.parameters())
     assert [p.requires_grad for p in parameters] == [True, True, False, False]
     assert all(p.grad is None for p in parameters)
-
-
-def test_thaw_thaws_what_it_is_given():
-    model = backbone()
-    assert trained(model) == set()
-    unfreeze(model, list(model.model.ln_final.parameters()))
-    assert trained(model) == {"model.ln_final.weight", "model.ln_final.bias"}
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_rates_fall_from_the_top_to_the_bottom(family):
-    model = backbone(family)
-    tower = model.text_tower
-    groups = [tower.embedding, *tower.blocks]
-    for place, module in enumerate(groups):
-        scales = {scale for _, scale in layer_scales(tower, module.parameters(), 0.5)}
-        assert scales == {0.5 ** (4 - place)}
-    assert {scale for _, scale in layer_scales(tower, tower.tail, 0.5)} == {1.0}

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 
@@ -14,9 +12,7 @@ from tests.adapters.families import (
     plain,
     trained,
 )
-from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.word_prompts import WordPrompts
-from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
 
@@ -77,19 +73,6 @@ def test_only_listed_words_are_trained(family):
     )
 
 
-def test_a_file_of_captions_is_not_needed_again(tmp_path):
-    path = tmp_path / "captions.txt"
-    path.write_text("a red cube\nthe red  dog\n\n")
-    adapter = WordPrompts(path)
-    assert adapter.words == ("a", "cube", "dog", "red", "the")
-    spec = json.loads(json.dumps(adapter.spec()))
-    path.unlink()
-    again = instantiate(spec, Adapter)
-    assert again.words == adapter.words
-    assert again.spec() == spec
-    assert instantiate(WordPrompts().spec(), Adapter).words is None
-
-
 def test_listed_words_are_looked_up_in_blocks(monkeypatch):
     monkeypatch.setattr("vlmtune.adapters.word_prompts.WORDS_AT_A_TIME", 2)
     adapter, model = attached(WordPrompts(["red", "dog", "cube", "sphere", "left"]))
@@ -99,7 +82,7 @@ def test_listed_words_are_looked_up_in_blocks(monkeypatch):
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [([], "got none"), ("/nowhere/words.txt", "got no such file"), (["zebra"], "'zebra'")],
+    [([], "got none"), (["zebra"], "'zebra'")],
 )
 def test_what_is_refused(words, said):
     with pytest.raises(UserError) as error:

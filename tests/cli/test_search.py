@@ -71,7 +71,7 @@ def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
         ((*index, other_folder), "with other weights or preprocessing: use that model"),
         ((*search, "--model", other_folder), "name that model, or build the index again"),
         ((*search, "--top", 0), "expected top and recall of at least 1"),
-        (("search", photos, "green"), "it has no index.json"),
+        (("search", photos, "green"), "index.json, got no such file"),
         (("search", "index"), "expected captions, or --page"),
         (("index", photos, "--out", "x"), "required: --model"),
     ):

@@ -45,13 +45,6 @@ def contents(root):
     return sorted(p.name for p in root.iterdir() if not p.name.endswith(".lock"))
 
 
-def test_states_are_kept_as_tokens_are(tmp_path):
-    store = open_or_build_store(tmp_path, key(FeatureSpec("state", -5)), produce, 5)
-    got = store.features(["b", "c"])
-    assert got.mask.sum(dim=1).tolist() == [5, 1]
-    assert got.values[0].equal(BLOCKS[0][1].values[1])
-
-
 def test_rows_come_back_in_the_order_asked_for(tmp_path):
     store = open_or_build_store(tmp_path, key(), produce, 5)
     assert store.ids == ("a", "b", "c", "d", "e")
@@ -328,14 +321,6 @@ def test_an_id_with_half_a_surrogate_pair_is_stored(tmp_path):
     rows = [(["a", "b", "\ud83d"], BLOCKS[0][1])]
     store = open_or_build_store(tmp_path, key(), lambda: iter(rows), 3)
     assert store.ids == ("a", "b", "\ud83d")
-
-
-def test_a_copy_into_half_precision_stays_what_it_was(tmp_path):
-    half = {"dtype": "float16"}
-    first, _ = built(tmp_path, key(source="one", **half), ["a", "b"])
-    second, encoded = built(tmp_path, key(source="two", **half), ["b"])
-    assert encoded == []
-    assert second.features(["b"]).values.equal(first.features(["b"]).values)
 
 
 def test_it_travels_as_its_path(tmp_path):

@@ -98,23 +98,3 @@ def test_the_threshold_has_a_largest_and_a_least_value():
         objective = CEClip()
         objective(Scores(values, torch.ones(1, 2) > 0, whole), targets)
         assert objective.threshold == want
-
-
-def test_the_threshold_carries_no_gradient():
-    given, targets = scores(3), random_targets(3)
-    objective = CEClip(intra_modal=0.0, rank=1.0)
-    for _ in range(2):
-        objective(given, targets).backward(retain_graph=True)
-    assert not objective.threshold.requires_grad
-    assert given.embedded.image.grad.isfinite().all()
-
-
-def test_without_hard_negatives_it_is_0():
-    truth = torch.eye(5, 9) > 0
-    given = scores(4)
-    objective = CEClip()
-    loss = objective(given, Targets(truth, truth, truth))
-    loss.backward()
-    assert loss == 0
-    assert not given.embedded.text.grad.any()
-    assert objective.threshold == 0

@@ -88,15 +88,3 @@ def test_the_choice_of_negatives_has_no_gradient():
     by_column = s.masked_fill(eye, -torch.inf).softmax(dim=0)
     want = ((by_row + by_column) * s.sigmoid() - eye * (-s).sigmoid()) / 12
     torch.testing.assert_close(values.grad, want)
-
-
-def test_relative_does_not_see_an_offset():
-    values, targets = random_values(5), random_targets(5)
-    objective = HardNegative(relative=True)
-    losses = [objective(Scores.full(values + offset), targets) for offset in (0, 30)]
-    torch.testing.assert_close(*losses)
-
-
-def test_a_true_image_without_a_false_text_costs_its_true_pair_alone():
-    loss = HardNegative()(Scores.full(torch.zeros(1, 1)), same(torch.ones(1, 1) > 0))
-    assert loss.item() == pytest.approx(math.log(2) / 3)

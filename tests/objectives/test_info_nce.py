@@ -63,19 +63,6 @@ def test_true_captions_do_not_compete():
     torch.testing.assert_close(gradient, torch.tensor([[-0.125, -0.125, 0.25]]).double())
 
 
-def test_a_row_without_positives_has_no_term_of_its_own():
-    values = torch.randn(3, 3, dtype=torch.float64)
-    truth = torch.eye(3, dtype=torch.bool)
-    truth[2, 2] = False
-    everything = torch.ones_like(truth)
-    assert loss(values, truth).item() == pytest.approx(naive(values, truth, everything))
-    nothing = torch.zeros_like(truth)
-    lonely = values.clone().requires_grad_()
-    loss(lonely, nothing).backward()
-    assert loss(values, nothing) == 0
-    assert not lonely.grad.any()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_row_without_negatives_costs_nothing(dtype):
     values = torch.tensor([[3.0, -2.0]], dtype=dtype, requires_grad=True)
@@ -83,11 +70,3 @@ def test_a_row_without_negatives_costs_nothing(dtype):
     total.backward()
     assert total == 0
     assert values.grad.tolist() == [[0.0, 0.0]]
-
-
-def test_large_scores_do_not_overflow():
-    values = torch.tensor([[-500.0, 500.0], [500.0, -500.0]], requires_grad=True)
-    total = loss(values, torch.eye(2, dtype=torch.bool))
-    total.backward()
-    assert total.item() == pytest.approx(1000)
-    assert values.grad.isfinite().all()

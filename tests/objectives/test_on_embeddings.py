@@ -2,12 +2,10 @@ from dataclasses import replace
 
 import torch
 
-from tests.refusals import refused
 from tests.scored import random_targets, random_values, scored
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.cyclip import CyClip
 from vlmtune.objectives.eqsim import EqSim
-from vlmtune.objectives.fsc_clip import FSCClip
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.on_embeddings import OnEmbeddings
 from vlmtune.types import ScoreShard
@@ -39,5 +37,3 @@ def test_it_takes_weight_name_and_needs_of_what_it_holds():
     assert not OnEmbeddings(InfoNCE()).regulariser
     assert OnEmbeddings(EqSim(ranked_by="reference")).needs == {"contrast", "reference"}
     assert OnEmbeddings(CyClip()).needs == {"contrast"}
-    with refused("reads no tokens, got FSCClip"):
-        OnEmbeddings(FSCClip())

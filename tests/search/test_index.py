@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from torch.nn.functional import normalize
 
 from tests.backbones import hf_models
 from tests.refusals import refused
@@ -134,19 +133,6 @@ def assert_same(found: list[Hit], wanted: list[Hit], tolerance: float = 1e-4) ->
 def vectors_in(index: Path) -> torch.Tensor:
     content = bytearray((index / "part-00000/vectors.bin").read_bytes())
     return torch.frombuffer(content, dtype=torch.float32).view(9, -1)
-
-
-def test_the_vectors_of_a_joint_adapter_are_those_of_its_backbone(model_folder, photos, tmp_path):
-    joint = model_of(model_folder, MMAdapter(heads=2))
-    build_index([photos], joint, tmp_path / "index", "joint")
-    frozen = Model(joint.backbone, attached(ZeroShot(), joint.backbone))
-    wanted = normalize(frozen.encode_image(images(photos)), dim=1)
-    torch.testing.assert_close(vectors_in(tmp_path / "index"), wanted, rtol=1e-4, atol=1e-5)
-    encoder = IndexEncoder(joint)
-    with encoder.evaluation(), torch.no_grad():
-        vectors, _ = encoder.encode_text(CAPTIONS)
-    wanted = normalize(frozen.encode_text(CAPTIONS), dim=1)
-    torch.testing.assert_close(vectors, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("adapter", [GroundedWords(heads=2), MMAdapter(heads=2)])
@@ -360,7 +346,7 @@ def test_a_killed_first_run_may_be_followed_by_another_model(dual, joint, photos
     (out / "index.json").unlink()  # as if killed before its end
     (out / ".part-00001.123.part").mkdir()
     (out / ".part-00001.123.part/vectors.bin").write_bytes(b"half")
-    with refused("expected an index of vlmtune in .*, it has no index.json"):
+    with refused("expected an index of vlmtune in .*index.json, got no such file"):
         opened(out, dual)
     assert build_index([photos], joint, out, "x").added == 9
     written = sorted(path.name for path in out.iterdir())
@@ -478,7 +464,7 @@ def test_what_cannot_be_searched_is_refused(joint, whole, tmp_path):
             index.search("red", top, recall)
     with refused("expected captions with words"):
         index.search(" ")
-    with refused("it has no index.json: build one with `vlmtune index`"):
+    with refused("index.json, got no such file: build one in a new folder with `vlmtune index`"):
         opened(tmp_path, joint)
 
 
@@ -492,12 +478,3 @@ def test_without_faiss_there_is_one_line(joint, whole, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with refused(r"expected the package faiss .* pip install 'vlmtune\[search\]'"):
         opened(whole, joint)
-
-
-def test_nothing_is_unpickled(joint, whole, monkeypatch):
-    def fail(*arguments, **options):
-        raise AssertionError("unpickled")
-
-    for name in ("torch.load", "pickle.load", "pickle.loads", "pickle.Unpickler"):
-        monkeypatch.setattr(name, fail)
-    assert len(opened(whole, joint).search("red", 2)) == 2

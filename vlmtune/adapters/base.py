@@ -31,6 +31,11 @@ TextT = TypeVar("TextT", bound=Features, default=Any)
 PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 
 PairMask = Bool[Tensor, "N M"]
+PairScores = Float[Tensor, "P"]
+Numbers = Int[Tensor, "P"]
+"""The row of the image, or of the text, of each of P pairs."""
+Vectors = Float[Tensor, "n d"]
+"""An embedding of each of n images or texts."""
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 """The probability with which a number is left out in training."""
 Decay = Annotated[float, Field(gt=0, le=1)]
@@ -67,11 +72,14 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
                 continue
             # A state is read by a tower, which runs the blocks after it.
             ability = {"pooled": "embeddings", "tokens": "tokens"}.get(spec.kind)
+            wanted = f"{spec.kind} of layer {spec.layer}"
+            if spec.kind == "pooled":
+                wanted = "embeddings"
             choice = backbones_with(cast(Ability, ability or f"{modality}_tower"))
             if backbone.fusion is not None:
                 choice += "; or the adapter Matching"
             raise UserError(
-                f"expected a backbone with {spec.kind} of layer {spec.layer} for {modality}s, got "
+                f"expected a backbone with {wanted} for {modality}s, got "
                 f"{type(backbone).__name__} ({reason}): choose {choice}"
             )
 
@@ -123,11 +131,11 @@ class DualAdapter(Adapter[ImageT, TextT]):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), self.learn_scale)
         self.bias = nn.Parameter(torch.zeros(()), self.learn_scale)
 
-    def embed_image(self, image: ImageT) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: ImageT) -> Vectors:
         """Embeds images, by default with the backbone's embeddings; need not be normalised."""
         return expect(Pooled, image, IMAGE_FEATURES).values
 
-    def embed_text(self, text: TextT) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: TextT) -> Vectors:
         """Embeds texts, by default with the backbone's embeddings; need not be normalised."""
         return expect(Pooled, text, TEXT_FEATURES).values
 
@@ -160,9 +168,7 @@ class DualAdapter(Adapter[ImageT, TextT]):
         text = normalize(text, dim=-1)
         return self.log_scale.exp() * (image @ text.mT) + self.bias
 
-    def compare_pairs(
-        self, image: Float[Tensor, "P d"], text: Float[Tensor, "P d"]
-    ) -> Float[Tensor, "P"]:
+    def compare_pairs(self, image: Float[Tensor, "P d"], text: Float[Tensor, "P d"]) -> PairScores:
         """Scores embedded image i against embedded text i: the diagonal of `compare`."""
         products = normalize(image, dim=-1) * normalize(text, dim=-1)
         return self.log_scale.exp() * products.sum(dim=-1) + self.bias
@@ -206,10 +212,10 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         """Computes what needs texts only."""
 
     @abstractmethod
-    def score_pairs(self, image: PreparedT, text: PreparedT) -> Float[Tensor, "P"]:
+    def score_pairs(self, image: PreparedT, text: PreparedT) -> PairScores:
         """Scores image i against text i for each of the P rows."""
 
-    def recall_image(self, image: PreparedT) -> Float[Tensor, "n d"] | None:
+    def recall_image(self, image: PreparedT) -> Vectors | None:
         """Vectors whose product with those of `recall_text` approximates the score, if any."""
 
     def recall_text(self, text: PreparedT) -> Float[Tensor, "m d"] | None:
@@ -259,7 +265,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         return concatenate(prepared)
 
     def _scores(
-        self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+        self, image: PreparedT, text: PreparedT, rows: Numbers, columns: Numbers
     ) -> list[Tensor]:
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
@@ -285,10 +291,12 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         return scores
 
     def _scores_by_image(
-        self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
+        self, image: PreparedT, text: PreparedT, rows: Numbers, columns: Numbers
     ) -> list[Tensor]:
         """Scores the pairs image by image, without a copy of the image for each text."""
-        order = rows.argsort(stable=True)  # captions of one image stay ordered by length
+        # By image, and captions of one image stay ordered by length. Scores are put back into the
+        # order of the pairs at the end.
+        order = rows.argsort(stable=True)
         # One group of pairs for each image, split by memory.
         _, counts = rows.unique(return_counts=True)
         scores = []
@@ -306,12 +314,12 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         return max(1, memory // pair_bytes) if pair_bytes else 1024
 
     def _score_chunk(
-        self, image: PreparedT, text: PreparedT, rows: Int[Tensor, "P"], columns: Int[Tensor, "P"]
-    ) -> Float[Tensor, "P"]:
+        self, image: PreparedT, text: PreparedT, rows: Numbers, columns: Numbers
+    ) -> PairScores:
         return self.score_pairs(_gather(image, rows), _gather(text, columns))
 
 
-def _gather(prepared: PreparedT, rows: Int[Tensor, "P"]) -> PreparedT:
+def _gather(prepared: PreparedT, rows: Numbers) -> PreparedT:
     """The chosen rows, cut to the longest of them before they are copied."""
     prepared = prepared.cut(int(prepared.lengths[rows].max()))
     # Not by [rows], whose gradient is added up in one thread.

@@ -5,12 +5,11 @@ In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of the t
 
 from typing import Annotated, Any
 
-from jaxtyping import Float
 from pydantic import Field, PositiveInt
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, Vectors
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import FeatureSpec, Pooled
 
@@ -65,14 +64,14 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
             self.text = _layers(backbone.embed_dim, self.reduction)
 
     @override
-    def embed_image(self, image: Pooled) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Pooled) -> Vectors:
         return self._mixed(image.values, "image", self.image_ratio)
 
     @override
-    def embed_text(self, text: Pooled) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Pooled) -> Vectors:
         return self._mixed(text.values, "text", self.text_ratio)
 
-    def _mixed(self, pooled: Float[Tensor, "n d"], name: str, ratio: float) -> Float[Tensor, "n d"]:
+    def _mixed(self, pooled: Vectors, name: str, ratio: float) -> Vectors:
         if not ratio:
             return pooled
         changed = self.get_submodule(name)(pooled)

@@ -7,12 +7,11 @@ Never: a change of the words or the tower.
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, Vectors
 from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embeddings
 from vlmtune.adapters.towers import run_all, text_tower
 from vlmtune.backbones.base import Backbone
@@ -67,11 +66,12 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
             context = DEVIATION * torch.randn(self.length, self.tower.width)
         else:
             context = word_embeddings(self.tower, self.init, self.special).cpu().float()
+        # A caption needs a position for at least one word beside the prompt.
         check_room(self.tower, len(context), self.special)
         self.context = nn.Parameter(context)
 
     @override
-    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Tokens) -> Vectors:
         context = self.context.expand(len(text), -1, -1)
         prompted = insert(text, context, self.tower, self.special)
         return self.tower.finish(run_all(self.tower, prompted))

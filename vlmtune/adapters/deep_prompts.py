@@ -12,7 +12,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, Vectors
 from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embeddings
 from vlmtune.adapters.towers import image_tower, text_tower
 from vlmtune.backbones.base import Backbone, Tower
@@ -110,6 +110,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         if depth is None and self.coupled:
             depth = fewest
         if self.on_text:
+            # Without coupling each tower may have prompts in all of its own blocks.
             text_depth = depth or self.text_tower.layers
             self.text = nn.Parameter(self._random(text_depth, self.text_tower))
             if self.init is not None:
@@ -126,6 +127,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         return DEVIATION * torch.randn(depth, self.length, tower.width)
 
     def _start_as(self, init: str) -> None:
+        # Deeper prompts stay random, as in MaPLe.
         words = word_embeddings(self.text_tower, init, self.special)
         if len(words) < self.length:
             raise UserError(
@@ -142,7 +144,7 @@ class DeepPrompts(DualAdapter[Features, Features]):
         return torch.stack([layer(prompts) for layer, prompts in pairs])
 
     @override
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Features) -> Vectors:
         if isinstance(image, Pooled):
             return image.values
         prompts = self.image_prompts()
@@ -155,18 +157,20 @@ class DeepPrompts(DualAdapter[Features, Features]):
         return self.image_tower.finish(state.cut(patches))
 
     @override
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Features) -> Vectors:
         if isinstance(text, Pooled):
             return text.values
         tower = self.text_tower
         first = _repeated(self.text[0], len(text))
         state = tower.start(insert(text, first, tower, self.special))
+        # Prompts stand behind the start token in every block.
         lead, _ = self.special
         return tower.finish(_deep(tower, state, self.text, lead))
 
 
 def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: int) -> Tokens:
     """Runs all blocks; from the second on, each of the first `depth` gets its prompts at `at`."""
+    # The first block reads prompts that the caller has put among the tokens.
     depth, length, _ = prompts.shape
     state = tower.run(state, 0, 1)
     # The outputs of a block's prompts are dropped, and the next prompts take their positions.

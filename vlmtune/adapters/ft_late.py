@@ -3,12 +3,11 @@
 In: frozen tokens of both towers. Out: scores of all pairs. Never: an image token that sees a text.
 """
 
-from jaxtyping import Float
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import Dropout, DualAdapter, Scale
+from vlmtune.adapters.base import Dropout, DualAdapter, Scale, Vectors
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.words import masked_mean, word_mask
 from vlmtune.backbones.base import Backbone
@@ -46,8 +45,6 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         hidden: Width of the feed-forward layers, as a multiple of the token width.
         dropout: Dropout probability in training.
         norm_first: Pre-norm rather than post-norm.
-        image_layer: Layer of the image tokens, counted from the end.
-        text_layer: Layer of the text tokens, counted from the end.
         initial_scale: $e^{\tau}$ at the start.
 
     Example:
@@ -64,8 +61,6 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         hidden: PositiveInt = 4,
         dropout: Dropout = 0.1,
         norm_first: bool = False,
-        image_layer: int = -2,
-        text_layer: int = -2,
         initial_scale: Scale = 10.0,
     ) -> None:
         super().__init__(learn_scale=True, initial_scale=initial_scale)
@@ -74,8 +69,7 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         self.hidden = hidden
         self.dropout = dropout
         self.norm_first = norm_first
-        self.image_input = FeatureSpec("tokens", image_layer)
-        self.text_input = FeatureSpec("tokens", text_layer)
+        self.image_input = self.text_input = FeatureSpec("tokens", -2)
 
     @override
     def attach(self, backbone: Backbone) -> None:
@@ -90,11 +84,11 @@ class FTLate(DualAdapter[Tokens, Tokens]):
         initialise([self.image, self.text])
 
     @override
-    def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Tokens) -> Vectors:
         patches = self.image.all(self.project(image.values), image.mask)
         return masked_mean(patches, image.mask)
 
     @override
-    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Tokens) -> Vectors:
         words = self.text.all(text.values, text.mask)
         return masked_mean(words, word_mask(text.mask, self.special))

@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import Decay, DualAdapter, Scale
+from vlmtune.adapters.base import Decay, DualAdapter, Scale, Vectors
 from vlmtune.adapters.towers import (
     each_token,
     image_tower,
@@ -86,6 +86,7 @@ class FullFineTuning(DualAdapter[Features, Features]):
             self.image_tower = image_tower(backbone)
             self.text_tower = text_tower(backbone)
         super().attach(backbone)
+        # Both sides are found before any weight is unfrozen, as a tower may share some.
         self.trained: dict[str, list[nn.Parameter]] = {}
         if self.trains_image:
             self.trained["image"] = _image_weights(backbone)
@@ -106,11 +107,11 @@ class FullFineTuning(DualAdapter[Features, Features]):
         return scales
 
     @override
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Features) -> Vectors:
         return image.values if isinstance(image, Pooled) else self.image_tower.finish(image)
 
     @override
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Features) -> Vectors:
         if isinstance(text, Pooled):
             return text.values
         return self.text_tower.finish(run_all(self.text_tower, text))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 from typing_extensions import override
 
-from vlmtune.adapters.base import Dropout, JointAdapter
+from vlmtune.adapters.base import Dropout, JointAdapter, PairScores
 from vlmtune.adapters.fusion_styles.base import (
     ClsOutputs,
     FusionStyle,
@@ -24,9 +24,9 @@ from vlmtune.adapters.fusion_styles.base import (
 )
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
-from vlmtune.adapters.joined_tokens import JoinedTokens
 from vlmtune.adapters.towers import word_embeddings
-from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.advice import backbones_with
+from vlmtune.backbones.base import Backbone, Fusion
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens
 
@@ -92,7 +92,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.text_input = FeatureSpec("tokens", layer)
         self.from_words = text_layer == "words"
         self.replaces = replaces
-        self.joined: JoinedTokens | None = None
+        self.fusion: Fusion | None = None  # no module, so the backbone's weights keep one name
         self.memory = memory
         self.training_memory = training_memory
 
@@ -101,16 +101,16 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.from_words:
             self.text_input = word_embeddings(backbone)
         if self.replaces:
-            self.joined = JoinedTokens(backbone, self.replaces)
-            self.image_input = self.joined.fusion.image_input
-            self.text_input = self.joined.fusion.text_input
+            self.fusion = _joint_fusion(backbone, self.replaces)
+            self.image_input = self.fusion.image_input
+            self.text_input = self.fusion.text_input
         super().attach(backbone)
         self.special = backbone.text_special
         width = backbone.text_width
         # Image tokens are projected to the text's width, which the layers have.
         read_width = backbone.image_width
-        if self.joined is not None:
-            read_width = self.joined.width
+        if self.fusion is not None:
+            read_width = self.fusion.width
         self.project = nn.Linear(read_width, width)
         hidden = self.hidden * width
         factory = LayerFactory(width, self.heads, hidden, self.dropout, self.norm_first)
@@ -122,17 +122,17 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
-        if self.joined is not None:
-            return tokens_only(self.joined.fusion.prepare_image(image))
+        if self.fusion is not None:
+            return tokens_only(self.fusion.prepare_image(image))
         return self._image_side(image)
 
     @override
     def prepare_text(self, text: Tokens) -> PooledTokens:
         text = text.trimmed()
-        if self.joined is None:
+        if self.fusion is None:
             prepared = self.style.prepare_text(self._fusible(text), self.query)
         else:
-            prepared = tokens_only(self.joined.fusion.prepare_text(text))
+            prepared = tokens_only(self.fusion.prepare_text(text))
         # The target comes first, then what the style keeps beside its tokens.
         pooled = torch.cat([self.target(text), prepared.pooled], dim=1)
         return replace(prepared, pooled=pooled)
@@ -148,19 +148,25 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         mask = tokens.mask if self.masked else torch.ones_like(tokens.mask)
         return Tokens(self.normalized(tokens.values), mask)
 
+    def normalized(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
+        """Layer-normalises tokens where `normalize_tokens` is True."""
+        if not self.normalize_tokens:
+            return tokens
+        return layer_norm(tokens, tokens.shape[-1:])
+
     @override
-    def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
+    def score_pairs(self, image: PooledTokens, text: PooledTokens) -> PairScores:
         target = text.pooled[:, : self.target_width]
         return self.score_head(self.cls_outputs(image, text), target)
 
     def cls_outputs(self, image: PooledTokens, text: PooledTokens) -> ClsOutputs:
         """Returns the [CLS] outputs of text i with image i, which the score is made of."""
-        if self.joined is None:
+        if self.fusion is None:
             # Without the target, which the style knows nothing of.
             text = replace(text, pooled=text.pooled[:, self.target_width :])
             return self.style.fuse(image, text, self.query)
         # Blocks that stay run pair by pair: nothing after them can be prepared once.
-        patches, words = self.joined.read(image.tokens, text.tokens)
+        patches, words = self.fusion.joined(image.tokens, text.tokens, self.replaces)
         words = self._fusible(self._projected(words))
         text = self.style.prepare_text(words, self.query)
         return self.style.fuse(self._image_side(patches), text, self.query)
@@ -181,7 +187,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         return text.values.new_zeros(len(text), 0)
 
     @abstractmethod
-    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> Float[Tensor, "P"]:
+    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> PairScores:
         """Scores the c outputs of the fusion."""
 
     @override
@@ -192,7 +198,7 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         patches = image.token_count
         words = text.token_count
         counts = self.style.tokens_per_layer(patches, words)
-        if self.joined is not None:  # its blocks, and what a style else prepares once
+        if self.fusion is not None:  # its blocks, and what a style else prepares once
             counts = [*counts, patches + words]
         gathered = 0
         for tensor in (image.pooled, image.tokens.values, text.pooled, text.tokens.values):
@@ -204,11 +210,21 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             numbers = 2 * gathered + max(counts) * width * (self.hidden + 6)
         return numbers * image.tokens.values.element_size()
 
-    def normalized(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
-        """Layer-normalises tokens where `normalize_tokens` is True."""
-        if not self.normalize_tokens:
-            return tokens
-        return layer_norm(tokens, tokens.shape[-1:])
+
+def _joint_fusion(backbone: Backbone, replaced: int) -> Fusion:
+    """The backbone's fusion, if it reads patches and words in one sequence."""
+    fusion = backbone.fusion
+    if fusion is None or not fusion.width:
+        raise UserError(
+            f"expected a backbone whose multimodal blocks read patches and words together, got "
+            f"{type(backbone).__name__}: choose {backbones_with('joined')}"
+        )
+    if replaced > len(fusion.blocks):
+        raise UserError(
+            f"expected at most {len(fusion.blocks)} blocks to replace, got {replaced}: lower "
+            "`replaces`"
+        )
+    return fusion
 
 
 def _layers(style: FusionStyle, encoder: int | None, decoder: int | None) -> tuple[int, int]:

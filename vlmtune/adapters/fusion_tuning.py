@@ -10,13 +10,12 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from jaxtyping import Float
 from PIL import Image
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import Adapter, DualAdapter
+from vlmtune.adapters.base import Adapter, DualAdapter, Vectors
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.towers import image_tower, params_with_grad, text_tower, unfreeze
 from vlmtune.backbones.base import Backbone, TextTower, Tower
@@ -108,12 +107,14 @@ class FusionTuning(Matching):
             self.image_input = replace(self.image_input, frozen=False)
             self.text_input = replace(self.text_input, frozen=False)
             self._frozen_modules = []
+        # Rates of the fusion and the heads are scaled by `top`, see `lr_scales`.
         self._top = self._last_blocks()
         matched = self._used(backbone, self._match)
         if self.towers:
             unfreeze(backbone, matched)
         if ends is None:
             return
+        # Some weights serve both scores, such as BLIP's text tower with its cross-attention.
         embedded = self._used(backbone, ends.embed_both)
         # Projections of the embeddings alone: what matching uses too, the fusion trains.
         projections = set(ends.tail).difference(matched)
@@ -124,7 +125,7 @@ class FusionTuning(Matching):
         ends.freeze(self._frozen_modules)
 
     def _used(
-        self, backbone: Backbone, score: Callable[[Tokens, Tokens], Float[Tensor, "n d"]]
+        self, backbone: Backbone, score: Callable[[Tokens, Tokens], Vectors]
     ) -> list[nn.Parameter]:
         """The weights that a function of the features depends on, by way of the features too."""
         # Any pair will do: only which weights have a gradient counts.
@@ -140,7 +141,7 @@ class FusionTuning(Matching):
 
         return params_with_grad(scores, backbone.parameters())
 
-    def _match(self, image: Tokens, text: Tokens) -> Float[Tensor, "n d"]:
+    def _match(self, image: Tokens, text: Tokens) -> Vectors:
         prepared_image = self.fusion.prepare_image(image)
         prepared_text = self.fusion.prepare_text(text)
         return self.fusion.match(prepared_image, prepared_text)[:, None]
@@ -186,31 +187,27 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
         self.freeze(())
 
     def freeze(self, modules: Sequence[nn.Module]) -> None:
-        """Runs the blocks before the first trained one of each tower without dropout.
-
-        Args:
-            modules: The frozen modules; none if the towers are trained.
-        """
+        """Runs frozen `modules`, if any, without dropout up to the first trained block."""
         self._frozen_modules = modules
         self._live = [0, 0]
         if modules:
             self._live = [_first_trained(tower) for tower in self._towers]
 
-    def embed_both(self, image: Tokens, text: Tokens) -> Float[Tensor, "n d"]:
+    def embed_both(self, image: Tokens, text: Tokens) -> Vectors:
         """Embeds images and texts of one number, side by side."""
         images = self.embed_image(image)
         texts = self.embed_text(text)
         return torch.cat([images, texts], dim=1)
 
     @override
-    def embed_image(self, image: Tokens) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Tokens) -> Vectors:
         return self._embed(0, image, self.image_input)
 
     @override
-    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Tokens) -> Vectors:
         return self._embed(1, text.trimmed(), self.text_input)
 
-    def _embed(self, side: int, state: Tokens, spec: FeatureSpec) -> Float[Tensor, "n d"]:
+    def _embed(self, side: int, state: Tokens, spec: FeatureSpec) -> Vectors:
         tower = self._towers[side]
         first = tower.layers + 1 + spec.layer
         if spec.kind == "words":

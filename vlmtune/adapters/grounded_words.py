@@ -8,13 +8,13 @@ import math
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, normalize
 from typing_extensions import override
 
-from vlmtune.adapters.base import Dropout, JointAdapter
+from vlmtune.adapters.base import Dropout, JointAdapter, Numbers, PairScores, Vectors
 from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
@@ -129,10 +129,12 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.first_patch = image_tower(backbone).special
         width = backbone.text_width
         factory = LayerFactory(width, self.heads, self.hidden * width, self.dropout, True)
+        # Everything is computed in the text's width.
         self.project = nn.Linear(backbone.image_width, width)
         self.image = factory.encoder(self.layers["image"])
         self.text = factory.encoder(self.layers["text"])
         initialise([self.image, self.text])
+        # A patch gives a key and a content; a word a query, and weights of content and location.
         self.keys_values = nn.Linear(width, 2 * width)
         self.side = square_side(backbone.image_tokens)
         self.local = nn.Conv2d(width, width, 3, padding=1)
@@ -175,7 +177,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         return PooledTokens(self._embedding("text", text), Tokens(weighted, text.mask))
 
     @override
-    def score_pairs(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P"]:
+    def score_pairs(self, image: PooledTokens, text: PooledTokens) -> PairScores:
         if len(text) == 1 < len(image):
             evidence = self._evidence_of_images(image.tokens, text.tokens)
         else:
@@ -188,12 +190,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def _score_chunk(
-        self,
-        image: PooledTokens,
-        text: PooledTokens,
-        rows: Int[Tensor, "P"],
-        columns: Int[Tensor, "P"],
-    ) -> Float[Tensor, "P"]:
+        self, image: PooledTokens, text: PooledTokens, rows: Numbers, columns: Numbers
+    ) -> PairScores:
         if not self.training:
             return super()._score_chunk(image, text, rows, columns)
         # The words of all texts of an image stand in one row, so that no image is copied for each.
@@ -234,7 +232,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         read = self._read(keys, self._by_head(queries), image)
         return (read * weight).sum(dim=(1, 3)) / 2
 
-    def _evidence_of_images(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+    def _evidence_of_images(self, image: Tokens, text: Tokens) -> PairScores:
         """The evidence of one text in many images, by one matrix product.
 
         The heads of the text stand in a block-diagonal matrix, so that no image is copied by head.
@@ -253,7 +251,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         return (read * weight).sum(dim=(1, 2)) / 2
 
     @override
-    def recall_image(self, image: PooledTokens) -> Float[Tensor, "n d"]:
+    def recall_image(self, image: PooledTokens) -> Vectors:
         r"""The image's part of the score to first order in the queries.
 
         With $u_{ph} = (v_{ph} / \sqrt{w_h}, x_p, y_p)$ and $e_{wh} = (f_{wh}, g_{wh})$,
@@ -318,6 +316,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         words = text.token_count
         gathered = 2 * self.width * patches + 2 * (self.width + self.heads) * words
         products = self.heads * patches * words
+        # Products, attention and weights; a backward pass keeps the masked products too.
         copies = 4 if training else 3
         numbers = gathered + copies * products
         return numbers * image.pooled.element_size()
@@ -327,10 +326,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         """W of the tokens."""
         return self.queries.in_features
 
-    def _embedding(self, side: str, state: Tokens) -> Float[Tensor, "n d"]:
+    def _embedding(self, side: str, state: Tokens) -> Vectors:
         """The normalised embeddings of the frozen backbone; no numbers where they are not used."""
         if self.training:
             return state.values.new_zeros(len(state), 0)
+        # The frozen score: what is left of the tower runs from the state that is read.
         tower = self.towers[side]
         layer = self.image_input.layer
         if side == "text":

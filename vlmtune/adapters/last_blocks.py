@@ -5,12 +5,11 @@ In: states before the trained blocks. Out: scores of all pairs. Never: new weigh
 
 from typing import Any
 
-from jaxtyping import Float
 from pydantic import NonNegativeInt
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import Decay, DualAdapter
+from vlmtune.adapters.base import Decay, DualAdapter, Vectors
 from vlmtune.adapters.towers import (
     image_tower,
     layer_scales,
@@ -102,14 +101,14 @@ class LastBlocks(DualAdapter[Features, Features]):
         return scales
 
     @override
-    def embed_image(self, image: Features) -> Float[Tensor, "n d"]:
+    def embed_image(self, image: Features) -> Vectors:
         return self._embed("image", image)
 
     @override
-    def embed_text(self, text: Features) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Features) -> Vectors:
         return self._embed("text", text)
 
-    def _embed(self, modality: str, features: Features) -> Float[Tensor, "n d"]:
+    def _embed(self, modality: str, features: Features) -> Vectors:
         if isinstance(features, Pooled):
             return features.values
         tower = self.towers[modality]

@@ -88,6 +88,7 @@ class LoRA(DualAdapter[Pooled, Pooled]):
         if self.on_text:
             towers.append(text_tower(backbone))
         super().attach(backbone)
+        # A store is named by the weights as they were loaded.
         fix_fingerprint(backbone)
         for tower in towers:
             self._parametrize(tower, backbone)
@@ -107,6 +108,7 @@ class LoRA(DualAdapter[Pooled, Pooled]):
                 "make a new backbone"
             )
         weights = [getattr(module, name) for module, name, _, _ in matches]
+        # The probe is as long as a state can be, so that every position takes part.
         length = longest_state(tower, backbone)
         # A weight that no embedding uses would get no gradient.
         used = {id(weight) for weight in params_of_last(tower, tower.layers, length, weights)}

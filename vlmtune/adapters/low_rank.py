@@ -22,14 +22,6 @@ class LowRank(nn.Module):
 
     $A$ (r x in) starts as in `nn.Linear`, $B$ (rows x r) as zero. A packed weight such as
     `in_proj_weight` has one pair for each chosen projection.
-
-    Args:
-        weight: $W$, (parts * rows, in).
-        parts: How many projections it holds, one above the other.
-        chosen: The projections to update.
-        rank: r.
-        alpha: $\alpha$.
-        dropout: Probability with which a column of $A$ is left out in a step.
     """
 
     def __init__(
@@ -95,6 +87,7 @@ def projections(
             name, held = "weight", _projections(path, inside)
         else:
             continue
+        # A packed weight holds several projections, and some of them may be targets.
         matching = [part for part, target in enumerate(held) if target in targets]
         if matching:
             yield module, name, len(held), matching

@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import JointAdapter
+from vlmtune.adapters.base import JointAdapter, PairScores
 from vlmtune.adapters.towers import unfreeze
 from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, Fusion
@@ -68,6 +68,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         self.fusion: Fusion = fusion
         self.image_input = fusion.image_input
         self.text_input = fusion.text_input
+        # Some fusions take one image for all of its captions without a copy.
         self.broadcasts_image = fusion.reuses_image
         super().attach(backbone)
         if self.blocks:
@@ -96,7 +97,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
             return self.fusion.prepare_text(text.trimmed())
 
     @override
-    def score_pairs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
+    def score_pairs(self, image: Tokens, text: Tokens) -> PairScores:
         return self.fusion.match(image, text)
 
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from typing_extensions import override
 
-from vlmtune.adapters.base import Scale
+from vlmtune.adapters.base import PairScores, Scale
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import ClsOutputs
 from vlmtune.adapters.words import masked_mean, word_mask
@@ -90,7 +90,7 @@ class MMAdapter(FusedAdapter):
         return masked_mean(words, word_mask(text.mask, self.special))
 
     @override
-    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> Float[Tensor, "P"]:
+    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> PairScores:
         if self.cosine:
             fused = normalize(fused, dim=-1)
         if self.style.two_sided:

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from typing_extensions import override
 
+from vlmtune.adapters.base import PairScores
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import ClsOutputs
 from vlmtune.backbones.base import Backbone
@@ -39,5 +40,5 @@ class MMPred(FusedAdapter):
         self.predict = nn.Linear(self.style.queries * backbone.text_width, 1)
 
     @override
-    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> Float[Tensor, "P"]:
+    def score_head(self, fused: ClsOutputs, target: Float[Tensor, "P g"]) -> PairScores:
         return self.predict(fused.flatten(1))[:, 0]

@@ -17,11 +17,7 @@ DEVIATION = 0.02
 
 
 def word_embeddings(tower: TextTower, text: str, special: tuple[int, int]) -> Float[Tensor, "m w"]:
-    """The embeddings of the tokens of `text`, without the special ones around them.
-
-    Raises:
-        UserError: The tower does not know a word, or there is none.
-    """
+    """The embeddings of the tokens of `text`, without the special ones around them."""
     words = tower.words([text])
     return words.values[word_mask(words.mask, special)].detach().clone()
 

@@ -4,11 +4,10 @@ In: frozen pooled embeddings. Out: scores of all pairs. Never: a change of image
 """
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter, Scale
+from vlmtune.adapters.base import DualAdapter, Scale, Vectors
 from vlmtune.backbones.base import Backbone
 from vlmtune.types import FeatureSpec, Pooled
 
@@ -54,5 +53,5 @@ class TextMap(DualAdapter[Pooled, Pooled]):
             self.text.weight.copy_(torch.eye(backbone.embed_dim))
 
     @override
-    def embed_text(self, text: Pooled) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Pooled) -> Vectors:
         return self.text(text.values)

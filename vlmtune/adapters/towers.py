@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vlmtune.adapters.base import Vectors
 from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Ability, Backbone, ImageTower, TextTower, Tower
 from vlmtune.errors import UserError
@@ -39,6 +40,7 @@ def text_tower(backbone: Backbone) -> TextTower:
 def _without(backbone: Backbone, modality: Literal["image", "text"], other: str = "") -> UserError:
     reason = backbone.fits(FeatureSpec("state"), modality)
     reason = reason or backbone.fits(FeatureSpec("pooled"), modality) or "it has no such tower"
+    # Backbones whose tower can be run are listed, rather than those with embeddings.
     needed: Ability = "image_tower" if modality == "image" else "text_tower"
     advice = backbones_with(needed)
     return UserError(
@@ -62,7 +64,7 @@ def run_all(tower: TextTower, words: Tokens) -> Tokens:
     return tower.run(tower.start(words.trimmed()), 0, tower.layers)
 
 
-def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Float[Tensor, "n d"]:
+def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Vectors:
     """Embeds single tokens after the last layer as if all tokens were equal to that one.
 
     For CLIP this is the final norm and the projection of each token. For attentional pooling
@@ -73,7 +75,7 @@ def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Floa
 
 
 def params_with_grad(
-    embed: Callable[[], Float[Tensor, "n d"]], parameters: Iterable[nn.Parameter]
+    embed: Callable[[], Vectors], parameters: Iterable[nn.Parameter]
 ) -> list[nn.Parameter]:
     """Returns the parameters that the embeddings returned by `embed` depend on.
 
@@ -106,6 +108,7 @@ def params_of_last(
     Layers may hold more, such as the cross-attention of a text tower that a fusion shares.
     """
     candidates = list(parameters)
+    # Any state will do: only which weights have a gradient counts.
     zeros = torch.zeros(1, length, tower.width, device=candidates[0].device)
     state = Tokens.full(zeros)
     return params_with_grad(lambda: tower.finish(run_last(tower, state, count)), candidates)
@@ -153,6 +156,7 @@ def layer_scales(
         for parameter in block.parameters():
             power[id(parameter)] = tower.layers - number
     for parameter in tower.tail:
+        # Norms and projections after the last layer take the whole rate.
         power[id(parameter)] = 0
     embeddings = tower.layers + 1
     return [(p, decay ** power.get(id(p), embeddings)) for p in parameters]

@@ -4,23 +4,20 @@ In: frozen image embeddings, and word embeddings with their ids. Out: scores of 
 Never: a change of the tower.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.base import DualAdapter
+from vlmtune.adapters.base import DualAdapter, Vectors
 from vlmtune.adapters.towers import run_all, text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.errors import UserError
-from vlmtune.storage.files import reading, regular
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 WORDS_AT_A_TIME = 512
@@ -52,8 +49,7 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
     embedding.
 
     Args:
-        words: The words whose embeddings are trained: a list, or a text file of words or captions
-            (which a checkpoint or an export does not need again). None for all.
+        words: The words, or captions of them, whose embeddings are trained. None for all.
         options: Options of `DualAdapter`.
 
     Example:
@@ -61,12 +57,9 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         ('blue', 'cube', 'red')
     """
 
-    def __init__(self, words: list[str] | str | os.PathLike | None = None, **options: Any) -> None:
+    def __init__(self, words: list[str] | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.words = None if words is None else _distinct(words)
-        if self.words is not None:
-            # The file may be gone by the time the weights are loaded.
-            self.init_args["words"] = list(self.words)
         self.image_input = FeatureSpec("pooled")
         self.text_input = FeatureSpec("words")
 
@@ -80,13 +73,14 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         rows = torch.arange(total)
         if self.words is not None:
             rows = _rows(self.tower, self.words, self.special).cpu()
+        # `row_of` leads from a token id to its row of delta.
         row_of = torch.full((total,), -1)  # -1 for an untrained id
         row_of[rows] = torch.arange(len(rows))
         self.register_buffer("row_of", row_of, persistent=False)
         self.delta = nn.Parameter(torch.zeros(len(rows), self.tower.width))
 
     @override
-    def embed_text(self, text: Tokens) -> Float[Tensor, "n d"]:
+    def embed_text(self, text: Tokens) -> Vectors:
         words = self.prompted(text.trimmed())
         return self.tower.finish(run_all(self.tower, words))
 
@@ -99,19 +93,12 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         return replace(words, values=words.values + learned)
 
 
-def _distinct(words: list[str] | str | os.PathLike) -> tuple[str, ...]:
-    """The distinct words of a list or file of words or captions, sorted."""
-    if not isinstance(words, list):
-        words = _lines(Path(words))
+def _distinct(words: list[str]) -> tuple[str, ...]:
+    """The distinct words of a list of words or captions, sorted."""
     distinct = {word for line in words for word in line.split()}
     if not distinct:
         raise UserError("expected words to train, got none: list some or leave `words` out")
     return tuple(sorted(distinct))
-
-
-def _lines(path: Path) -> list[str]:
-    with reading(path, "a text of words", "name another file as `words`"):
-        return regular(path).read_text(encoding="utf-8").splitlines()
 
 
 def _rows(tower: TextTower, words: Sequence[str], special: tuple[int, int]) -> Int[Tensor, "rows"]:

@@ -97,16 +97,7 @@ class FeatureSource:
     def open(
         self, modality: Modality, ids: Sequence[str], pixels: Pixels | None = None
     ) -> FeatureRows:
-        """Makes features of `ids` available, computing those that are not stored yet.
-
-        Args:
-            modality: Whether `ids` name images or captions.
-            ids: The ids.
-            pixels: Gives the pixels of images.
-
-        Raises:
-            UserError: An image or a caption cannot be encoded.
-        """
+        """Makes features of `ids` available, computing those that are not stored yet."""
         if self.specs[modality].kind == "words":
             return _Words(partial(self.encode, modality))
         if self.uses_store(modality) and ids:
@@ -139,9 +130,6 @@ class FeatureSource:
         """Returns an open store that holds all `ids`, or opens or builds the store of exactly them.
 
         A row that another store under `root` has is copied.
-
-        Raises:
-            UserError: Nothing can be encoded, the disk is too small, or features are not finite.
         """
         assert self.root is not None
         # A store of a larger set serves its parts.
@@ -159,11 +147,7 @@ class FeatureSource:
     def encode(
         self, modality: Modality, ids: Sequence[str], pixels: Pixels | None = None
     ) -> Iterator[tuple[Sequence[str], Features]]:
-        """Computes features batch by batch, on the backbone's device.
-
-        Raises:
-            UserError: An image or a caption cannot be encoded.
-        """
+        """Computes features batch by batch, on the backbone's device."""
         if modality == "image":
             assert pixels is not None
             yield from self._image_batches(pixels(ids))
@@ -220,6 +204,7 @@ class _Words:
         return True
 
     def features(self, ids: Sequence[str]) -> Features:
+        # Batches come ordered by length, so rows are put back into the order of `ids`.
         encoded: list[str] = []
         parts = []
         for names, features in self._encode(list(dict.fromkeys(ids))):

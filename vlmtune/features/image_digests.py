@@ -27,17 +27,10 @@ class _Stored(TypedDict):
 def image_digests(
     root: Path, source: str, ids: Collection[str], compute: Callable[[], dict[str, str]]
 ) -> dict[str, str]:
-    """Returns the digests of images by id.
+    """Returns the digests of images by id, from a JSON file in `root`, a folder of stores.
 
-    Args:
-        root: Folder of stores; a JSON file in it holds the digests.
-        source: Digest of the corpus.
-        ids: Ids of all its images.
-        compute: Reads the images and returns their digests; called if the file lacks them, or is
-            not the one that was written.
-
-    Raises:
-        UserError: `root` cannot be made.
+    `source` is the digest of the corpus, `ids` are those of all its images. `compute` reads the
+    images; it is called if the file lacks some, or is not the one that was written.
     """
     # A digest of 16 hex digits tells corpora apart; the ids are compared as well.
     path = Path(root) / f"images-{source[:16]}.json"

@@ -43,6 +43,7 @@ class MemoryStore:
         if rows[0].ndim == 1:
             return Pooled(torch.stack(rows))
         tokens = pad_sequence(rows, batch_first=True)
+        # Real tokens come first, so a row's length is its mask.
         lengths = torch.tensor([len(row) for row in rows])
         positions = torch.arange(tokens.shape[1])
         return Tokens(tokens, positions < lengths[:, None])

@@ -62,13 +62,7 @@ class Failures:
 
 
 class PictureReader:
-    """Computes digests of pictures and reads their pixels.
-
-    Args:
-        preprocess: Turns a picture into pixels.
-        batch_size: Pictures read at a time.
-        failures: Whether unreadable files raise or are skipped.
-    """
+    """Computes digests of pictures and reads their pixels."""
 
     def __init__(
         self, preprocess: Callable[[Any], Tensor], batch_size: int, failures: Failures
@@ -82,9 +76,6 @@ class PictureReader:
         """Returns digests of the content; a skipped picture has "".
 
         A file is read again only if its size or time changes.
-
-        Raises:
-            UserError: A file cannot be read.
         """
 
         def attempt(picture: Picture) -> str:
@@ -121,11 +112,7 @@ class PictureReader:
     def batches(
         self, pictures: Mapping[str, Picture], names: Sequence[str]
     ) -> Iterator[tuple[list[str], Float[Tensor, "n 3 height width"]]]:
-        """Yields names and pixels; threads read the next batch while one is encoded.
-
-        Raises:
-            UserError: A file cannot be read.
-        """
+        """Yields names and pixels; threads read the next batch while one is encoded."""
 
         def load(name: str) -> Tensor | None:
             picture = pictures[name]
@@ -135,6 +122,7 @@ class PictureReader:
         with ThreadPoolExecutor(WORKERS) as pool:
             waiting: dict[str, Future[Tensor | None]] = {}
             for start in range(0, len(names), self.batch_size):
+                # The batch before is handed out while this one is read.
                 ready = waiting
                 batch = names[start : start + self.batch_size]
                 waiting = {name: pool.submit(load, name) for name in batch}
@@ -167,11 +155,7 @@ def as_pictures(images: Sequence[str | Path | Picture]) -> list[Picture]:
 
 
 def read_picture(picture: Picture) -> Image.Image:
-    """Returns the RGB image that is scored.
-
-    Raises:
-        UserError: A file cannot be read.
-    """
+    """Returns the RGB image that is scored."""
     if not isinstance(picture, ImageRef):
         return _rgb(picture)
     return read(picture) if picture.upright else read_stored(picture)
@@ -192,4 +176,5 @@ def _file_state(picture: Picture) -> tuple[Any, ...] | None:
         status = picture.path.stat()
     except OSError:
         return None
+    # A file that keeps its size and its time is taken for unchanged.
     return picture.path, picture.box, picture.upright, status.st_size, status.st_mtime_ns

@@ -49,16 +49,6 @@ def open_or_build_together(
     """Opens the store of `ids`, or builds it together with all other processes that want it.
 
     Rows that another store of the same backbone, representation and type has are copied.
-
-    Args:
-        root: Folder of stores.
-        key: The key of the store.
-        ids: Its rows.
-        encode: Gives the features of ids.
-
-    Raises:
-        UserError: The disk is too small, there are no rows, or features are not finite in
-            `key.dtype`.
     """
     root = Path(root)
     rows = list(dict.fromkeys(ids))
@@ -67,21 +57,17 @@ def open_or_build_together(
     if len(rows) <= size:
         produce = partial(copy_from, similar_stores(root, key), rows, encode)
         return open_or_build_store(root, key, produce, len(rows))
+    # The store may be there already, whoever built it.
     path = root / key.folder
     with contextlib.suppress(DamagedError):
         return FeatureStore(path, key)
     # Missing or damaged: build it anew, from pieces that are there already.
     pieces = _Pieces(root, key, rows, size, encode)
-    with contextlib.suppress(_FinishedError):
-        pieces.compute()
+    pieces.compute()
     opened = partial(FeatureStore, path, key)
     store = folders.open_or_build(path, "feature store", opened, pieces.join)
     remove(pieces.folder)
     return store
-
-
-class _FinishedError(Exception):
-    """Another process has finished the whole store."""
 
 
 class _Pieces:
@@ -98,19 +84,16 @@ class _Pieces:
         self._announced = False
 
     def compute(self) -> None:
-        """Computes pieces until all are there.
-
-        Raises:
-            _FinishedError: The store itself is there.
-        """
+        """Computes pieces until all are there, or the store itself is."""
         # Ranks do not divide the pieces beforehand, so a slow rank takes fewer.
         for wait in (False, True):  # first those that nobody holds, then what killed ones leave
             for piece in range(len(self.ids)):
-                if not self._there(piece):
-                    self._compute(piece, wait)
+                if not self._there(piece) and self._compute(piece, wait):
+                    return
 
     def join(self, writer: FolderWriter) -> None:
         """Links the files of all pieces into the new store."""
+        # Pieces whose ids could all not be encoded have no rows and no file.
         full: dict[Path, dict[str, Any]] = {}
         for piece in range(len(self.ids)):
             meta = self._read(piece)
@@ -128,6 +111,7 @@ class _Pieces:
                 file = f"{stem}.bin"
                 entry = meta["files"].get(file)
                 if entry:
+                    # A hard link: the numbers are neither read nor copied.
                     writer.link(f"{stem}{suffix}.bin", folder / file, entry)
         writer.append("ids.json", json.dumps(ids).encode())
         width = next(iter(full.values()))["width"]
@@ -142,8 +126,8 @@ class _Pieces:
         self._compute(piece, wait=True)
         return _checked(folder, self.key)
 
-    def _compute(self, piece: int, wait: bool) -> None:
-        """Computes a piece, unless another process does."""
+    def _compute(self, piece: int, wait: bool) -> bool:
+        """Computes a piece, unless another process does; true if that has finished the store."""
         self.folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(self.folder / f"{piece:04d}.held")
         # With -1, the lock is waited for without end.
@@ -152,15 +136,16 @@ class _Pieces:
             # The lock ends with its process, so a killed process leaves its piece to others.
             held.acquire(timeout=timeout)
         except (Timeout, FileNotFoundError):
-            return
+            return False
         try:
             if self._there(piece):
-                return
-            if (self.path / META).exists():  # it was joined, and the pieces were removed
-                with contextlib.suppress(DamagedError):
-                    FeatureStore(self.path, self.key)
-                    raise _FinishedError
+                return False
+            # Without a damage it was joined, and the pieces were removed.
+            with contextlib.suppress(DamagedError):
+                FeatureStore(self.path, self.key)
+                return True
             self._write(piece)
+            return False
         finally:
             held.release()
 
@@ -168,6 +153,7 @@ class _Pieces:
         folder, ids = self._folder(piece), self.ids[piece]
 
         def write(writer: FolderWriter) -> None:
+            # Without a readable image a piece is empty, and marked as finished.
             chunks = copy_from(self._similar, ids, self.encode)
             try:
                 write_store(writer, self.key, chunks, len(ids), self._announce)

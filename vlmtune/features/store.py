@@ -118,11 +118,7 @@ class FeatureStore:
         return FeatureStore, (self.folder,)
 
     def features(self, ids: Sequence[str], dtype: torch.dtype = torch.float32) -> Features:
-        """Returns the rows of `ids`, in their order, tokens padded to the longest.
-
-        Raises:
-            UserError: An id is not in the store.
-        """
+        """Returns the rows of `ids`, in their order, tokens padded to the longest."""
         try:
             rows = torch.tensor([self._row[name] for name in ids], dtype=torch.int64)
         except KeyError:
@@ -147,6 +143,7 @@ class FeatureStore:
         values, offsets = self._pieces[piece]
         if offsets is None:
             return Pooled(values[rows].to(dtype))
+        # Tokens of all rows lie one after another; `offsets` says where each row begins.
         starts = offsets[rows]
         lengths = offsets[rows + 1] - starts
         longest = int(lengths.max()) if len(rows) else 0
@@ -176,15 +173,8 @@ def open_or_build_store(
 ) -> FeatureStore:
     """Opens the store of `key` under `root`, after building it if it is missing or damaged.
 
-    Args:
-        root: Folder of stores, shared by runs and processes; made if needed.
-        key: The key.
-        produce: Gives the features; called only to build. Only the first row of an id is stored.
-        rows: Expected number of rows, for the announced size and the progress bar.
-
-    Raises:
-        UserError: The disk is too small, there are no rows, or features are not finite in
-            `key.dtype`.
+    `produce` gives the features and is called only to build; only the first row of an id is stored.
+    `rows`, the expected number, announces the size.
     """
     path = Path(root) / key.folder
 
@@ -234,18 +224,14 @@ def write_store(
     rows: int,
     tell: Callable[[float], None],
 ) -> None:
-    """Writes the files of a store; `tell` gets the bytes of a row before the first is written.
-
-    Raises:
-        EmptyStoreError: There are no rows.
-        UserError: Features are not finite in `key.dtype`.
-    """
+    """Writes the files of a store; `tell` gets the bytes of a row before the first is written."""
     ids: dict[str, None] = {}  # in the order of their rows
     lengths = [torch.zeros(1, dtype=torch.int64)]
     width = 0
     with progress(f"storing {key.modality} features", rows) as advance:
         for names, features in chunks:
             assert len(names) == len(features)
+            # An id that comes again keeps its first row.
             is_first_chunk = not ids
             new = []
             for row, name in enumerate(names):
@@ -281,6 +267,7 @@ def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
         flat, counts = features.values, torch.ones(len(features), dtype=torch.int64)
     else:
         counts = features.lengths.cpu()
+        # Only real tokens are stored, so they must be a prefix of each row to be found again.
         prefix = torch.arange(features.mask.shape[1]) < counts[:, None]
         assert prefix.equal(features.mask.cpu()), "real tokens come before padding"
         flat = features.values[features.mask]
@@ -294,11 +281,7 @@ def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
 
 
 def announce(key: StoreKey, path: Path, rows: int, row_bytes: float) -> None:
-    """Logs the expected size before anything is written.
-
-    Raises:
-        UserError: The disk is too small.
-    """
+    """Logs the expected size before anything is written."""
     # Known from the first rows: rows of tokens differ in length, so this is an estimate.
     size = int(row_bytes * rows)
     free = shutil.disk_usage(path.parent).free

@@ -52,11 +52,7 @@ def _header(path: Path) -> tuple[int | None, bool]:
 
 
 def read_stored(ref: ImageRef) -> Image.Image:
-    """Opens an image as it is stored, or the part of it in the box.
-
-    Raises:
-        ImageFileError: There is no such image, or the box lies outside it.
-    """
+    """Opens an image as it is stored, or the part of it in the box."""
     orientation, _ = _header(ref.path)
     if orientation is None:
         return read(ref)

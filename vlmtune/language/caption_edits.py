@@ -47,9 +47,11 @@ class SwapNouns(Rule):
     @override
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         for a, b in _pairs(sentence, rng):
-            if a.plural != b.plural or a.light or b.light or compatible(a.nouns[-1], b.nouns[-1]):
+            if a.plural != b.plural or a.light or b.light:
                 continue
-            if interchangeable(sentence, a, b) and a.modifiers == b.modifiers:
+            # "a man and a person" may name one man, and "a dog and a cat" names the same in turn.
+            alike = interchangeable(sentence, a, b) and a.modifiers == b.modifiers
+            if alike or compatible(a.nouns[-1], b.nouns[-1]):
                 continue
             yield {(a.noun, a.stop): b.nouns, (b.noun, b.stop): a.nouns}
 
@@ -84,6 +86,7 @@ class ExchangeAttributes(Rule):
         for a, b in _pairs(sentence, rng):
             first = [word.lower() for word in a.adjectives]
             second = [word.lower() for word in b.adjectives]
+            # "many dogs" and "a cat" would exchange a number rather than an attribute.
             quantified = {*first, *second} & word_set("quantifiers")
             if first == second or quantified or a.light or b.light:
                 continue
@@ -149,6 +152,7 @@ class ReplaceWord(Rule):
             return [(i, i + 1) for i in _positions(sentence, self.tag, fits)]
         spans = []
         for phrase in noun_phrases(sentence):
+            # Names are kept: another name may be true as well.
             named = "PROPN" in sentence.tags[phrase.noun : phrase.stop]
             if not phrase.light and not named:
                 spans.append((phrase.noun, phrase.stop))
@@ -157,6 +161,7 @@ class ReplaceWord(Rule):
     def _sample(
         self, sentence: Sentence, position: int, words: Vocabulary, rng: Random
     ) -> str | None:
+        # Running sums of the counts, so that frequent words come more often.
         candidates, sums = words.like(sentence.words[position], self.tag)
         if not candidates:
             return None
@@ -206,5 +211,6 @@ def _relates(sentence: Sentence, position: int) -> bool:
     """Whether a preposition has an object after it and no other preposition beside it."""
     after = sentence.tags[position + 1] if position + 1 < len(sentence.tags) else ""
     before = sentence.words[position - 1].lower() if position else ""
+    # An object follows: "on a box", not "the lamp is on".
     nominal = after in ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
     return nominal and sentence.tags[position] == "ADP" and before not in ("depending", "based")

@@ -40,6 +40,7 @@ def tags() -> Mapping[str, tuple[str, ...]]:
     for word, tag in _open_words():
         open_tags.setdefault(word, {})[tag] = None
     known = {word: tuple(options) for word, options in open_tags.items()}
+    # Words of closed classes have one tag, whatever else is spelt like them.
     for tag, lines in _lists()["closed"].items():
         known |= dict.fromkeys(_words(lines), (tag,))
     return known
@@ -53,8 +54,10 @@ def _open_words() -> Iterator[tuple[str, str]]:
         yield from ((word, "ADJ") for word in _words(group))
     for verb in _words(_lists()["verbs"]):
         yield from ((form, "VERB") for form in forms(verb))
+    # Forms that no rule of spelling gives.
     for word in word_set("irregular") | word_set("participles"):
         yield word, "VERB"
+    # These nouns come last, as each may also be a verb and is that more often.
     for noun in _words(_lists()["nouns"]):
         yield from ((noun, "NOUN"), (plural(noun), "NOUN"))
 
@@ -116,6 +119,7 @@ def forms(verb: str) -> tuple[str, ...]:
 def _stem(verb: str, ending: str) -> str:
     if verb.endswith("ie") and ending == "ing":
         return f"{verb[:-2]}y"
+    # "riding", but "seeing".
     if verb.endswith("e") and not verb.endswith(("ee", "oe", "ye")):
         return verb[:-1]
     if verb.endswith("e") and ending == "ed":

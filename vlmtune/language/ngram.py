@@ -57,6 +57,7 @@ class NGram(Configured):
             sentence = words(caption.lower())
             vocabulary.update(sentence)
             line = [START, *sentence, END]
+            # Every n-gram that ends at a word; those at the beginning are shorter.
             for stop in range(2, len(line) + 1):
                 grams[tuple(line[max(0, stop - self.order) : stop])] += 1
         if not grams:
@@ -85,6 +86,7 @@ class NGram(Configured):
         line = [START, *words(caption.lower()), END]
         scored = []
         for i, word in enumerate(line[1:], 1):
+            # No n-gram is longer than `order`, so a history has one word less.
             history = line[max(0, i - self.order + 1) : i]
             scored.append((word, math.log(self.probability(word, history))))
         return scored
@@ -102,11 +104,14 @@ class _Level:
     def __init__(self, length: int, counts: Mapping[Gram, int]) -> None:
         self.length = length
         self.next_words: dict[Gram, dict[str, int]] = defaultdict(dict)
+        self.totals: Counter[Gram] = Counter()
         for gram, count in counts.items():
-            self.next_words[gram[:-1]][gram[-1]] = count
-        self.totals = {history: sum(n.values()) for history, n in self.next_words.items()}
-        once = sum(count == 1 for count in counts.values())
-        twice = sum(count == 2 for count in counts.values())
+            history = gram[:-1]
+            self.next_words[history][gram[-1]] = count
+            self.totals[history] += count
+        counts_of_counts = Counter(counts.values())
+        once = counts_of_counts[1]
+        twice = counts_of_counts[2]
         # Without n-grams of count 1 or 2 the estimate is 0 or 1, and one of the two terms vanishes.
         self.discount = once / (once + 2 * twice) if once and twice else 0.5
 

@@ -58,6 +58,7 @@ def noun_phrases(sentence: Sentence) -> list[NounPhrase]:
         stop = at
         while stop < len(sentence.words) and sentence.tags[stop] in ("NOUN", "PROPN"):
             stop += 1
+        # All nouns in a row are one name: "fire truck".
         start = _modified_from(sentence.tags, at)
         number = sentence.words[start - 1] if start and sentence.tags[start - 1] == "NUM" else ""
         words = sentence.words
@@ -70,6 +71,7 @@ def _modified_from(tags: Sequence[str], noun: int) -> int:
     start = noun
     while start and tags[start - 1] == "ADJ":
         start -= 1
+        # "black and white", "big, red": the adjective before belongs to the phrase too.
         if start > 1 and start < noun and tags[start - 1] in ("CCONJ", "PUNCT"):
             start -= tags[start - 2] == "ADJ"
     return start

@@ -61,6 +61,7 @@ class Rewriter(Configured):
         other case or spacing, or with its parts in another order ("one black and one white", "one
         white and one black").
         """
+        # By their parts, so that "a and b" counts as "b and a".
         taken = {canonical_parts(caption), *map(canonical_parts, avoid)}
         negatives: list[str] = []
         for text in self._rewritten(caption, key):
@@ -73,6 +74,7 @@ class Rewriter(Configured):
 
     def _rewritten(self, caption: str, key: str) -> Iterator[str]:
         sentence = self._sentence(caption)
+        # Seeded by text, so that the caption alone decides, whatever was rewritten before.
         rng = random.Random(f"{self.seed}\n{key}\n{caption}")
         turns = []
         for rule in self.rules:

@@ -71,5 +71,6 @@ class SpacyTagger(Configured):
                     "or use the LexiconTagger, which needs neither"
                 ) from error
         tokens: Any = importlib.import_module("spacy.tokens")
+        # Words as they are split here; spaCy's own tokenizer would split others.
         document = tokens.Doc(self._pipeline.vocab, words=list(words))
         return [token.pos_ for token in self._pipeline(document)]

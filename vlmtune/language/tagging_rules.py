@@ -138,6 +138,7 @@ class _Context:
     def _verb(self, i: int) -> str:
         """A verb that may be a noun or an adjective."""
         word, options = self.low[i], self.options[i]
+        # "wave" may be a noun, "clean" an adjective.
         other = next((kind for kind in ("NOUN", "ADJ") if kind in options), "")
         if word.endswith("ing"):
             return self._gerund(i, other)
@@ -177,6 +178,7 @@ class _Context:
             if self.nominal(i + 1):
                 return "ADJ"
             return other or "VERB"
+        # "grilled chicken" at the start of a phrase, against "a car parked here".
         start = self.before(i)[1] in ("START", "ADP", "CCONJ", "PUNCT")
         if start and self.can(i + 1, "NOUN") and not self.can(i + 1, "VERB"):
             return "ADJ" if self.low[i].endswith("ed") or other == "ADJ" else "VERB"
@@ -240,6 +242,7 @@ class _Context:
 
     def _parallel(self, i: int) -> bool:
         """Whether the verbs before "and" have the form of word i."""
+        # "runs and jumps", "run and jump".
         ending = _third_person(self.low[i])
         for word, tag in zip(self.low, self.tags, strict=False):
             finite = tag == "VERB" and not word.endswith(("ing", "ed"))
@@ -289,6 +292,7 @@ def _side(context: _Context, i: int) -> str:
 
 
 def _have(context: _Context, i: int) -> str:
+    # A participle makes "has" an auxiliary: "has placed", but "has a vase".
     j = i + 2 if context.can(i + 1, "ADV") else i + 1  # "has just left"
     word = context.word(j)
     participle = word.endswith(("ed", "en")) or word in word_set("participles")

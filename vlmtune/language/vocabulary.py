@@ -41,6 +41,7 @@ class Vocabulary:
         for caption in captions:
             split = words(caption)
             for word, tag in zip(split, tagger.tag(split), strict=True):
+                # Symbols, digits and words of other scripts replace no word.
                 if tag in KINDS and word.isascii() and len(word) > 1:
                     counts.setdefault(kind(word, tag), Counter())[word.lower()] += 1
         return cls(counts)

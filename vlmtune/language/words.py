@@ -163,6 +163,7 @@ def _agreed(pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces, with articles that agree with new words after them."""
     out = list(pieces)
     for i, (piece, after) in enumerate(pairwise(pieces)):
+        # "a historic" or "an historic": what the caption had side by side stays.
         original = piece.origin is not None and after.origin == piece.origin + 1
         if piece.word.lower() in ("a", "an") and not original:
             new = article(after.word)

@@ -140,27 +140,25 @@ class _Builder:
     def _bank(self) -> Tensor:
         bank = normalize(self.features().float(), dim=1)
         assert len(bank) == len(self.images), "features in the order of the captions"
-        if not bool(torch.isfinite(bank).all()):
-            raise UserError(
-                "expected finite features of images, got NaN or infinity: check the backbone's "
-                "weights"
-            )
+        _check_finite(bank, "features of images")
         return bank
 
     def _compute(self, bank: Tensor, rows: range) -> Tile:
-        neighbours = nearest(bank, rows, self.k)[0].cpu().numpy()
+        numbers, _ = nearest(bank, rows, self.k)
+        neighbours = numbers.cpu().numpy()
         counts = np.zeros(len(rows), dtype=np.int64)
         columns = np.empty(0, dtype=np.int32)
         if self.score is not None:
             false = [self._false(row, neighbours[i]) for i, row in enumerate(rows)]
-            counts = np.array(list(map(len, false)), dtype=np.int64)
+            counts = np.array([len(captions) for captions in false], dtype=np.int64)
             columns = np.concatenate(false)
-            images = np.repeat(np.arange(len(rows)), counts)  # the row of each column's image
+            # Image and column of each pair to score, images one after another.
+            images = np.repeat(np.arange(len(rows)), counts)
             scores = self._scores(rows, images, columns)
             # By image, then the highest score first; of equal scores the lower column.
-            columns = columns[np.lexsort((columns, -scores, images))]
-        values = (neighbours.astype(np.int32), counts, columns)
-        return dict(zip(PARTS, values, strict=True))
+            order = np.lexsort((columns, -scores, images))
+            columns = columns[order]
+        return {"neighbours": neighbours.astype(np.int32), "counts": counts, "false": columns}
 
     def _false(self, row: int, neighbours: np.ndarray) -> np.ndarray:
         """Returns the captions of neighbours that are not known to be true, each once."""
@@ -176,10 +174,7 @@ class _Builder:
         pairs = torch.from_numpy(np.stack([i, j.reshape(-1)], axis=1))
         images = self.images[rows.start : rows.stop]
         scores = self.score(images, [self.texts[column] for column in used], pairs)
-        if not bool(torch.isfinite(scores).all()):
-            raise UserError(
-                "expected finite scores of captions, got NaN or infinity: check the model's weights"
-            )
+        _check_finite(scores, "scores of captions")
         return scores.detach().float().cpu().numpy()
 
     def _save(self, rows: range, tile: Tile) -> None:
@@ -202,53 +197,56 @@ class _Builder:
         return self.tiles / f"{rows.start // self.key.tile:06d}.npz"
 
 
+def _check_finite(values: Tensor, what: str) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise UserError(f"expected finite {what}, got NaN or infinity: check the model's weights")
+
+
 def nearest(
     bank: Float[Tensor, "n d"], rows: range, k: int, columns: int = COLUMNS
 ) -> tuple[Int[Tensor, "b k"], Float[Tensor, "b k"]]:
     r"""Finds the k other rows of a bank with the highest cosine to each of `rows`, exactly.
 
-    $\cos_{ij} = x_i \cdot x_j$ for normalised x. Of equal cosines the lower row comes first.
-    At most b x (k + `columns`) cosines are in memory.
-
-    Args:
-        bank: n vectors, normalised.
-        rows: Which b of them to find neighbours for.
-        k: How many, below n.
-        columns: Vectors compared at a time.
-
-    Returns:
-        The rows, best first, and their cosines.
+    $\cos_{ij} = x_i \cdot x_j$ for normalised x. Returns rows, best first, and their cosines; of
+    equal cosines the lower row comes first. At most b x (k + `columns`) cosines are in memory.
 
     Example:
         >>> nearest(torch.eye(3), range(1), 2)[0]
         tensor([[1, 2]])
     """
     queries = bank[rows.start : rows.stop].float()
-    device = bank.device
-    query_rows = torch.arange(rows.start, rows.stop, device=device)[:, None]
+    all_numbers = torch.arange(len(bank), device=bank.device)
+    query_rows = all_numbers[rows.start : rows.stop, None]
     # The best so far of each query: none at first.
     cosines = queries.new_empty(len(rows), 0)
-    numbers = torch.empty(len(rows), 0, dtype=torch.int64, device=device)
+    numbers = query_rows[:, :0]
     for start in range(0, len(bank), columns):
         part = bank[start : start + columns].float()
-        number = torch.arange(start, start + len(part), device=device).expand(len(rows), -1)
+        number = all_numbers[start : start + columns].expand(len(rows), -1)
         # No row is its own neighbour.
-        similar = (queries @ part.T).masked_fill_(number == query_rows, -torch.inf)
+        similar = queries @ part.T
+        similar = similar.masked_fill_(number == query_rows, -torch.inf)
         # The best of before stand to the left: of equal cosines the lower number stays.
-        cosines = torch.cat([cosines, similar], 1)
-        numbers = torch.cat([numbers, number], 1)
+        cosines = torch.cat([cosines, similar], dim=1)
+        numbers = torch.cat([numbers, number], dim=1)
         best = _highest(cosines, min(k, cosines.shape[1]))
-        cosines, numbers = cosines.gather(1, best), numbers.gather(1, best)
+        cosines = cosines.gather(1, best)
+        numbers = numbers.gather(1, best)
     return numbers, cosines
 
 
 def _highest(values: Float[Tensor, "b c"], k: int) -> Int[Tensor, "b k"]:
     """Returns the positions of the k highest values of each row; of equal values the first."""
-    lowest = values.topk(k, dim=1).values[:, -1:]  # topk itself picks any of equal values
-    above, equal = values > lowest, values == lowest
-    chosen = above | (equal & (equal.cumsum(dim=1) <= k - above.sum(dim=1, keepdim=True)))
+    # Of equal values topk picks any, so it only tells the lowest value that is chosen.
+    lowest = values.topk(k, dim=1).values[:, -1:]
+    above = values > lowest
+    equal = values == lowest
+    # The first of the values equal to the lowest fill what is left of k.
+    left = k - above.sum(dim=1, keepdim=True)
+    chosen = above | (equal & (equal.cumsum(dim=1) <= left))
     positions = chosen.nonzero()[:, 1].view(len(values), k)
-    order = values.gather(1, positions).sort(dim=1, descending=True, stable=True).indices
+    # Positions ascend, and a stable sort keeps that among equal values.
+    order = values.gather(1, positions).argsort(dim=1, descending=True, stable=True)
     return positions.gather(1, order)
 
 

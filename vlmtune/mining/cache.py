@@ -125,19 +125,11 @@ class SimilarityCache:
         return bool(self.meta["scored"])
 
     def similar(self, image: str, count: int | None = None) -> list[str]:
-        """Returns the images most like `image`, best first, without `image`.
-
-        Raises:
-            UserError: The image is not in the cache.
-        """
+        """Returns the images most like `image`, best first, without `image`."""
         return [self.image_ids[j] for j in self._neighbours(self._at(image))[:count]]
 
     def false_captions(self, image: str, count: int | None = None) -> list[str]:
-        """Returns the captions of its neighbours that are false of `image`, highest score first.
-
-        Raises:
-            UserError: The image is not in the cache.
-        """
+        """Returns the captions of its neighbours that are false of `image`, highest score first."""
         return [self.captions[column] for column in self._part("false", self._at(image))[:count]]
 
     def counterparts(self, image: str, count: int | None = None) -> list[str]:
@@ -145,9 +137,6 @@ class SimilarityCache:
 
         Without scores they are in order of similarity. Neighbours whose captions are all true of
         `image` are left out: they add no negative.
-
-        Raises:
-            UserError: The image is not in the cache.
         """
         return [self.image_ids[j] for j in self.counterpart_rows(self._at(image))[:count]]
 

@@ -52,6 +52,7 @@ def mine(
     if scored is not None:
         scorer = scored.digest()
         score = _score(scored, known, batch_size)
+    # Neither the store nor the batch size changes a number, so neither is in the key.
     key = CacheKey(fingerprint, scorer, known.digest, neighbours)
     digests = image_digests(known.images)
     stored = _store(store or out, compared, fingerprint, known, digests, batch_size)
@@ -90,6 +91,7 @@ def _store(
 
 def _image_spec(model: Model) -> FeatureSpec:
     """Returns embeddings, or tokens if a fusion encoder has no embeddings; their mean is taken."""
+    # Embeddings are the smaller, and the ones that a model compares images by.
     for spec in (FeatureSpec("pooled"), FeatureSpec("tokens")):
         reason = model.backbone.fits(spec, "image")
         if reason is None:

@@ -59,11 +59,7 @@ class MinedNeighbours(BatchNeighbours):
 
     @override
     def prepare(self, sets: Sequence[ShardSet]) -> None:
-        """Opens the cache and finds the records of the training sets.
-
-        Raises:
-            UserError: The cache is missing, damaged or of other sets.
-        """
+        """Opens the cache and finds the records of the training sets."""
         try:
             self._opened = SimilarityCache(Path(self.cache))
         except DamagedError as error:
@@ -128,6 +124,7 @@ class MinedNeighbours(BatchNeighbours):
 
     def _mark(self, groups: Sequence[Group]) -> list[Group]:
         """Gives each group the captions of the other groups that are hardest for it."""
+        # Captions of the records that are in the batch, added ones included.
         captions: dict[int, frozenset[str]] = {}
         for group in groups:
             captions |= dict.fromkeys(self._records(group), _captions(group))
@@ -144,6 +141,7 @@ class MinedNeighbours(BatchNeighbours):
         """Yields other records: the hardest in an order drawn by `key`, then the others."""
         # A generator of its own for each group: the draw does not depend on the batch's order.
         ranked = self._rank(group)
+        # By sha256, as `hash` of a string differs from process to process.
         number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16])
         hardest = min(self.among, len(ranked))
         for at in np.random.default_rng(number).permutation(hardest).tolist():

@@ -11,14 +11,14 @@ images and texts does not matter; ranking true pairs first costs less than ranki
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar, Literal
 
-from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from vlmtune.config import Configured
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import expect
+from vlmtune.objectives.functional import Loss
 from vlmtune.types import Scores, ScoreShard, Targets
 
 Need = Literal["embedded", "tokens", "reference", "contrast"]
@@ -47,13 +47,13 @@ class Objective(Configured, nn.Module, ABC):
         self.weight = weight
 
     @override
-    def __call__(self, scores: Any, targets: Any) -> Float[Tensor, ""]:
+    def __call__(self, scores: Any, targets: Any) -> Loss:
         expect(Scores, scores, "Scores.full(matrix)")
         expect(Targets, targets, "Targets.diagonal(n), or Targets(truth, known, same_group)")
         return super().__call__(scores, targets)
 
     @abstractmethod
-    def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
+    def forward(self, scores: Scores, targets: Targets) -> Loss:
         """Returns the loss of a whole batch, without its weight."""
 
     @property
@@ -78,10 +78,10 @@ class ShardedObjective(Objective, ABC):
     """
 
     @abstractmethod
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         """Returns this rank's part; the parts of all ranks add up to the whole loss."""
 
     @override
-    def forward(self, scores: Scores, targets: Targets) -> Float[Tensor, ""]:
+    def forward(self, scores: Scores, targets: Targets) -> Loss:
         shard = ScoreShard(scores, targets, scores, targets)
         return self.shard_loss(shard, ProcessGroup(alone=True))

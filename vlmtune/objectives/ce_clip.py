@@ -4,13 +4,18 @@ In: scores with embeddings, and targets. Out: a loss. Never: the making of hard 
 """
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Factor, ShardedObjective
-from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_ranks, only
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
+from vlmtune.objectives.functional import (
+    Mask,
+    Matrix,
+    embedded_of,
+    hard_negatives,
+    mean_over_ranks,
+    only,
+)
 from vlmtune.types import ScoreShard
 
 
@@ -65,7 +70,7 @@ class CEClip(ShardedObjective):
     """
 
     needs = frozenset({"embedded"})
-    threshold: Float[Tensor, ""]
+    threshold: Loss
 
     def __init__(
         self,
@@ -81,7 +86,7 @@ class CEClip(ShardedObjective):
         self.register_buffer("threshold", torch.zeros(()))
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         scores = shard.rows
         truth = shard.row_targets.truth
         row, column = (truth & scores.computed).nonzero(as_tuple=True)
@@ -101,13 +106,12 @@ class CEClip(ShardedObjective):
         rank = self._rank(gaps, hard[row], group)
         return self.intra_modal * intra + self.rank * rank
 
-    def _rank(
-        self, gaps: Float[Tensor, "P M"], hard: Bool[Tensor, "P M"], group: ProcessGroup
-    ) -> Float[Tensor, ""]:
+    def _rank(self, gaps: Matrix, hard: Mask, group: ProcessGroup) -> Loss:
         gaps, hard = gaps.flatten(), hard.flatten()
         losses = (self.threshold - gaps).clamp_min(0)
         loss = mean_over_ranks(losses, hard, group)
         if self.training:
+            # The next step's threshold is the mean gap of this one, the same on all ranks.
             gap = group.sum(mean_over_ranks(gaps.detach(), hard, group))
             self.threshold.copy_(gap.clamp(0, self.upper))
         return loss

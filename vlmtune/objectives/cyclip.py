@@ -6,12 +6,10 @@ In: embeddings and true pairs. Out: a loss. Never: a reward for true pairs above
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Factor, ShardedObjective
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.objectives.functional import embedded_of, gather_pairs
 from vlmtune.types import ScoreShard
 
@@ -64,7 +62,7 @@ class CyClip(ShardedObjective):
         self.cross_modal = cross_modal
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         rows = embedded_of(shard.rows, "CyClip")
         columns = embedded_of(shard.columns, "CyClip")
         true = shard.row_targets.truth & shard.rows.computed

@@ -5,15 +5,15 @@ In: scores, and the frozen backbone's scores. Out: a loss. Never: the truth of p
 
 from typing import ClassVar
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn.functional import log_softmax
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Factor, ShardedObjective
-from vlmtune.objectives.functional import mean_over_ranks, only, reference_of
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
+from vlmtune.objectives.functional import Mask, Matrix, mean_over_ranks, only, reference_of
 from vlmtune.types import ScoreShard
 
 
@@ -61,10 +61,11 @@ class Distillation(ShardedObjective):
         self.temperature = temperature
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         rows = shard.rows
         columns = shard.columns
         reference = reference_of(rows, "Distillation")
+        # A distribution over texts for each image of this rank, then one over images for each text.
         by_row = self._divergence(rows.values, reference, rows.computed)
         to_text = mean_over_ranks(by_row, rows.computed.any(dim=1), group)
         reference = reference_of(columns, "Distillation")
@@ -73,14 +74,12 @@ class Distillation(ShardedObjective):
         return (to_text + to_image) / 2
 
     def _divergence(
-        self,
-        values: Float[Tensor, "rows columns"],
-        reference: Float[Tensor, "rows columns"],
-        computed: Bool[Tensor, "rows columns"],
+        self, values: Matrix, reference: Matrix, computed: Mask
     ) -> Float[Tensor, "rows"]:
         # The frozen side is the target: no gradient, and the type of the scores.
         wanted = reference.detach().to(values.dtype)
         log_p = log_softmax(only(values / self.temperature, computed), dim=1)
         log_r = log_softmax(only(wanted / self.temperature, computed), dim=1)
+        # Pairs that were not scored have no probability, and no term.
         gaps = (log_r - log_p).masked_fill(~computed, 0)
         return self.temperature**2 * (log_r.exp() * gaps).sum(dim=1)

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.objectives.base import Factor, ShardedObjective
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.objectives.functional import reference_of
 from vlmtune.objectives.true_pairs import By, Normalise, TruePairs, partners
 from vlmtune.types import Scores, ScoreShard, Targets
@@ -141,10 +141,6 @@ class EqSim(ShardedObjective):
         $s_{22} > s_{21}$ (eq. 5) are left to the retrieval loss. For METER use
         `normalise="sigmoid"` and `ranked_by="reference"`.
 
-        Args:
-            v1: "distant" as in section 3 and figure 4, or "all" as in section 5.4.
-            changes: Arguments that differ.
-
         Example:
             >>> EqSim.paper().spec() == EqSim().spec()
             True
@@ -171,9 +167,6 @@ class EqSim(ShardedObjective):
         truth is known across the batch. The code also adds the contrastive loss and the matching
         loss of hard negatives, where the paper names one retrieval loss.
 
-        Args:
-            changes: Arguments that differ.
-
         Example:
             >>> EqSim.released().spec()["init_args"]["alpha2"]
             0.1
@@ -190,7 +183,7 @@ class EqSim(ShardedObjective):
         return cls(**(values | changes))
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         shard = _in_single_precision(shard)
         pairs = TruePairs(shard, group)
         comparable = pairs.comparable
@@ -251,6 +244,7 @@ class EqSim(ShardedObjective):
         if self.ranked_by == "reference":
             rows = reference_of(shard.rows, "EqSim")
             columns = reference_of(shard.columns, "EqSim")
+        # Closeness is symmetric: it is enough that either pair lists the other.
         listed = partners(pairs, rows, columns, self.k, self.by, self.close == "draw")
         forward, backward = pairs.count_listings(listed)
         close = forward + backward > 0
@@ -261,11 +255,11 @@ class EqSim(ShardedObjective):
         self,
         deviation: Float[Tensor, "a A"],
         weight: Float[Tensor, "a A"],
-        over: Float[Tensor, ""],
+        over: Loss,
         margin: float,
-        fraction: Float[Tensor, ""],
+        fraction: Loss,
         group: ProcessGroup,
-    ) -> Float[Tensor, ""]:
+    ) -> Loss:
         """This rank's part of the excess over the margin; `fraction` of the pairs are local."""
         over = torch.where(over > 0, over, 1.0)
         if self.hinge == "pair":

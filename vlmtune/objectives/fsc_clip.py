@@ -13,9 +13,15 @@ from torch.nn.functional import log_softmax, normalize
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
-from vlmtune.objectives.base import Factor, ShardedObjective
-from vlmtune.objectives.functional import embedded_of, hard_negatives, mean_over_images, only
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
+from vlmtune.objectives.functional import (
+    Mask,
+    Matrix,
+    embedded_of,
+    hard_negatives,
+    mean_over_images,
+    only,
+)
 from vlmtune.types import Scores, ScoreShard
 
 
@@ -87,7 +93,7 @@ class FSCClip(ShardedObjective):
             self.needs = frozenset()
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         scores = shard.rows
         targets = shard.row_targets
         hard = hard_negatives(scores, targets)
@@ -97,23 +103,19 @@ class FSCClip(ShardedObjective):
         loss = self.global_factor * self._calibrated(scores.values, true, hard, group)
         if self.local_factor == 0:
             return loss
+        # Local scores are dear: only pairs of images with a term get one.
         hard = hard & true.any(dim=1, keepdim=True)
         local = local_scores(scores, true | hard)
         return loss + self.local_factor * self._calibrated(local, true, hard, group)
 
-    def _calibrated(
-        self,
-        values: Float[Tensor, "N M"],
-        true: Bool[Tensor, "N M"],
-        hard: Bool[Tensor, "N M"],
-        group: ProcessGroup,
-    ) -> Float[Tensor, ""]:
+    def _calibrated(self, values: Matrix, true: Mask, hard: Mask, group: ProcessGroup) -> Loss:
         # One row for each true pair: its text and the hard negatives of its image.
         row, column = true.nonzero(as_tuple=True)
         column = column[:, None]
         compared = hard[row].scatter(1, column, True)
         log_p = log_softmax(only(values[row], compared), dim=1)
         log_p = log_p.masked_fill(~compared, 0)
+        # Smoothing is shared by the true caption and its hard negatives.
         count = compared.sum(dim=1, keepdim=True)
         smooth = self.smoothing / count.to(log_p.dtype)
         labels = smooth.expand_as(log_p)
@@ -125,14 +127,11 @@ class FSCClip(ShardedObjective):
         return mean_over_images(losses, row, true, group)
 
 
-def local_scores(scores: Scores, pairs: Bool[Tensor, "N M"]) -> Float[Tensor, "N M"]:
+def local_scores(scores: Scores, pairs: Mask) -> Matrix:
     """Token-to-patch scores of the chosen pairs, 0 elsewhere."""
     embedded = embedded_of(scores, "FSCClip")
-    if embedded.image_tokens is None or embedded.text_tokens is None:
-        raise UserError(
-            "expected scores with tokens for FSCClip, got only embeddings: "
-            "choose an adapter that gives tokens, or set local_factor to 0"
-        )
+    assert embedded.image_tokens is not None, "an adapter that gives tokens"
+    assert embedded.text_tokens is not None, "an adapter that gives tokens"
     row, column = pairs.nonzero(as_tuple=True)
     patches = embedded.image_tokens[row]
     words = embedded.text_tokens[column]
@@ -152,6 +151,7 @@ def _attend(
 ) -> Float[Tensor, "P t_text d"]:
     """For each word the normalised mean of the patches, weighted by their similarity to it."""
     with torch.no_grad():
+        # (pairs, words, patches); weights carry no gradient.
         similarity = torch.einsum("nad,nbd->nab", words, patches)
         real = mask[:, None, :]
         low = similarity.masked_fill(~real, torch.inf).amin(dim=2, keepdim=True)

@@ -11,10 +11,14 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.types import Embedded, Scores, ScoreShard, Targets
 
+Loss = Float[Tensor, ""]
+Matrix = Float[Tensor, "rows columns"]
+"""A row for each anchor: images with texts as columns, or texts with images."""
+Mask = Bool[Tensor, "rows columns"]
+"""Which entries of a `Matrix` count."""
 
-def row_means(
-    values: Float[Tensor, "rows columns"], mask: Bool[Tensor, "rows columns"]
-) -> Float[Tensor, "rows"]:
+
+def row_means(values: Matrix, mask: Mask) -> Float[Tensor, "rows"]:
     """Means over the entries of each row where `mask` is True; 0 where a row has none.
 
     Example:
@@ -27,7 +31,7 @@ def row_means(
 
 def mean_over_ranks(
     terms: Float[Tensor, "n"], counted: Bool[Tensor, "n"], group: ProcessGroup
-) -> Float[Tensor, ""]:
+) -> Loss:
     """This rank's part of the mean over the counted terms of all ranks; 0 where none counts.
 
     Example:
@@ -40,50 +44,31 @@ def mean_over_ranks(
     return total / group.sum(counted.sum()).clamp_min(1)
 
 
-def contrast(
-    values: Float[Tensor, "rows columns"],
-    positives: Bool[Tensor, "rows columns"],
-    negatives: Bool[Tensor, "rows columns"],
-) -> Float[Tensor, "rows"]:
-    r"""Cross-entropy of each positive against the negatives of its row, averaged over positives.
+def mean_contrast(values: Matrix, positives: Mask, negatives: Mask, group: ProcessGroup) -> Loss:
+    r"""This rank's part of a mean cross-entropy over the rows of all ranks with a positive.
 
-    $\frac{1}{|P_i|} \sum_{j \in P_i}
+    A row has $\frac{1}{|P_i|} \sum_{j \in P_i}
     -\log \frac{e^{s_{ij}}}{e^{s_{ij}} + \sum_{k \in N_i} e^{s_{ik}}}$: positives do not compete
     with each other. A row without positives or without negatives gives 0.
 
     Example:
-        >>> row = torch.zeros(1, 3)
-        >>> contrast(row, torch.tensor([[True, True, False]]), torch.tensor([[False, False, True]]))
-        tensor([0.6931])
+        >>> from vlmtune.distributed.process_group import ProcessGroup
+        >>> positives = torch.tensor([[True, True, False]])
+        >>> mean_contrast(torch.zeros(1, 3), positives, ~positives, ProcessGroup())
+        tensor(0.6931)
     """
     # log of the sum over the negatives; the positives of a row do not compete.
     others = only(values, negatives).logsumexp(dim=1, keepdim=True)
-    return row_means(torch.logaddexp(values, others) - values, positives)
-
-
-def mean_contrast(
-    values: Float[Tensor, "rows columns"],
-    positives: Bool[Tensor, "rows columns"],
-    negatives: Bool[Tensor, "rows columns"],
-    group: ProcessGroup,
-) -> Float[Tensor, ""]:
-    """This rank's part of the mean of `contrast` over the rows of all ranks with a positive."""
-    return mean_over_ranks(contrast(values, positives, negatives), positives.any(dim=1), group)
+    means = row_means(torch.logaddexp(values, others) - values, positives)
+    return mean_over_ranks(means, positives.any(dim=1), group)
 
 
 def mean_over_images(
-    terms: Float[Tensor, "P"],
-    rows: Int[Tensor, "P"],
-    pairs: Bool[Tensor, "rows columns"],
-    group: ProcessGroup,
-) -> Float[Tensor, ""]:
+    terms: Float[Tensor, "P"], rows: Int[Tensor, "P"], pairs: Mask, group: ProcessGroup
+) -> Loss:
     """This rank's part of the mean over images of the mean over the true pairs of each.
 
-    Args:
-        terms: A term for each true pair.
-        rows: The row of each.
-        pairs: The matrix that is True at these pairs.
-        group: All ranks.
+    There is a term for each of the P pairs; `pairs` is True at them, and `rows` are their rows.
     """
     sums = terms.new_zeros(len(pairs)).index_add(0, rows, terms)
     means = sums / pairs.sum(dim=1).clamp_min(1)
@@ -95,13 +80,8 @@ def gather_pairs(
 ) -> tuple[Int[Tensor, "all"], Int[Tensor, "all"]]:
     """The images and the texts of the pairs of all ranks, numbered over all ranks.
 
-    Pairs alone travel: no rank holds a matrix of all images and all texts.
-
-    Args:
-        rows: The row of each pair of this rank.
-        texts: The text of each, numbered over all ranks already.
-        shard: This rank's shard, which says where its rows start.
-        group: All ranks.
+    `texts` are numbered so already, `rows` from the first row of this rank's `shard`. Pairs alone
+    travel: no rank holds a matrix of all images and all texts.
     """
     images = rows + shard.row_start
     pairs = torch.stack([images, texts], dim=1)

@@ -3,14 +3,19 @@
 In: scores and targets. Out: a loss. Never: a sample, as the expectation is exact.
 """
 
-from jaxtyping import Bool, Float
-from torch import Tensor
 from torch.nn.functional import softplus
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Factor, ShardedObjective
-from vlmtune.objectives.functional import mean_over_images, mean_over_ranks, only, row_means
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
+from vlmtune.objectives.functional import (
+    Mask,
+    Matrix,
+    mean_over_images,
+    mean_over_ranks,
+    only,
+    row_means,
+)
 from vlmtune.types import ScoreShard
 
 
@@ -64,7 +69,7 @@ class HardNegative(ShardedObjective):
         self.relative = relative
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         rows, columns = shard.rows, shard.columns
         # Anchors are rows: images with their texts, and texts with their images.
         values, by_text = rows.values, columns.values.T
@@ -80,13 +85,7 @@ class HardNegative(ShardedObjective):
         matched = mean_over_ranks(positives, true.any(dim=1), group)
         return (matched + negatives) / 3
 
-    def _negatives(
-        self,
-        values: Float[Tensor, "rows columns"],
-        truth: Bool[Tensor, "rows columns"],
-        computed: Bool[Tensor, "rows columns"],
-        group: ProcessGroup,
-    ) -> Float[Tensor, ""]:
+    def _negatives(self, values: Matrix, truth: Mask, computed: Mask, group: ProcessGroup) -> Loss:
         true = truth & computed
         false = ~truth & computed
         # The chance of drawing each false text; a row without one has none.
@@ -95,6 +94,7 @@ class HardNegative(ShardedObjective):
             expected = (chances * softplus(values)).sum(dim=1)
             return mean_over_ranks(expected, true.any(dim=1), group)
         row, column = true.nonzero(as_tuple=True)
+        # One row for each true pair: how far each text lies above its true caption.
         gaps = values[row] - values[row, column][:, None]
         expected = (chances[row] * softplus(gaps)).sum(dim=1)
         return mean_over_images(expected, row, true, group)

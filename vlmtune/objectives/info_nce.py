@@ -3,12 +3,10 @@
 In: scores and targets. Out: a loss. Never: a true caption as a negative.
 """
 
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.base import Loss, ShardedObjective
 from vlmtune.objectives.functional import mean_contrast
 from vlmtune.types import ScoreShard
 
@@ -41,7 +39,7 @@ class InfoNCE(ShardedObjective):
     """
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         rows, columns = shard.rows, shard.columns
         # Anchors are rows: images with their texts, and texts with their images.
         values, by_text = rows.values, columns.values.T

@@ -3,13 +3,11 @@
 In: scores of chosen pairs, and targets. Out: a loss. Never: a choice of pairs.
 """
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import softplus
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Factor, ShardedObjective
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.objectives.functional import mean_contrast, mean_over_ranks
 from vlmtune.types import ScoreShard
 
@@ -60,7 +58,7 @@ class ITM(ShardedObjective):
         self.ranking = ranking
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         values = shard.rows.values
         computed = shard.rows.computed
         truth = shard.row_targets.truth

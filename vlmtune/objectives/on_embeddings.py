@@ -3,13 +3,10 @@
 In: the scores of a batch. Out: the loss of their contrastive part. Never: its own formula.
 """
 
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
-from vlmtune.objectives.base import Factor, Need, ShardedObjective
+from vlmtune.objectives.base import Factor, Loss, Need, ShardedObjective
 from vlmtune.types import Scores, ScoreShard, Targets
 
 
@@ -46,11 +43,6 @@ class OnEmbeddings(ShardedObjective):
         if weight is None:
             weight = objective.weight
         super().__init__(weight)
-        if "tokens" in objective.needs:
-            raise UserError(
-                f"expected an objective that reads no tokens, got {type(objective).__name__}: "
-                "choose another, such as InfoNCE or EqSim"
-            )
         self.objective = objective
         self.needs = frozenset[Need]({"contrast", *(objective.needs - {"embedded"})})
         self.regulariser = objective.regulariser  # type: ignore[misc]
@@ -65,7 +57,7 @@ class OnEmbeddings(ShardedObjective):
         return shard.contrast or shard
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         return self.objective.shard_loss(self.scores_of(shard), group)
 
     @override

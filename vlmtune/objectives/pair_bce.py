@@ -4,13 +4,11 @@ In: scores and targets. Out: a loss. Never: a comparison of one pair with anothe
 """
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import Factor, ShardedObjective
+from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.types import ScoreShard
 
 
@@ -44,7 +42,7 @@ class PairBCE(ShardedObjective):
         self.balanced = balanced
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         computed = shard.rows.computed
         values = shard.rows.values[computed]
         true = shard.row_targets.truth[computed]

@@ -6,12 +6,10 @@ In: text embeddings and true pairs. Out: a loss. Never: a comparison of a text w
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.base import Loss, ShardedObjective
 from vlmtune.objectives.functional import embedded_of, gather_pairs, mean_contrast
 from vlmtune.types import ScoreShard
 
@@ -57,7 +55,7 @@ class ReadAlignment(ShardedObjective):
     regulariser: ClassVar[bool] = True
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         embedded = embedded_of(shard.rows, "ReadAlignment")
         texts = embedded_of(shard.columns, "ReadAlignment").text
         total = len(embedded.text)

@@ -3,13 +3,11 @@
 In: scores and targets. Out: a loss. Never: a comparison within a row or a column.
 """
 
-from jaxtyping import Float
-from torch import Tensor
 from torch.nn.functional import softplus
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.base import Loss, ShardedObjective
 from vlmtune.objectives.functional import mean_over_ranks
 from vlmtune.types import ScoreShard
 
@@ -40,7 +38,7 @@ class Sigmoid(ShardedObjective):
     """
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         values = shard.rows.values
         computed = shard.rows.computed
         # y s, so that one formula serves true and false pairs.

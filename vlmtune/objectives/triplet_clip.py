@@ -3,12 +3,10 @@
 In: scores and targets. Out: a loss. Never: a twin image as a negative of a caption.
 """
 
-from jaxtyping import Float
-from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.base import ShardedObjective
+from vlmtune.objectives.base import Loss, ShardedObjective
 from vlmtune.objectives.functional import mean_contrast
 from vlmtune.types import ScoreShard
 
@@ -50,7 +48,7 @@ class TripletClip(ShardedObjective):
     """
 
     @override
-    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Float[Tensor, ""]:
+    def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         rows = shard.rows
         truth = shard.row_targets.truth
         true, false = truth & rows.computed, ~truth & rows.computed

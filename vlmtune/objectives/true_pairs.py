@@ -37,10 +37,6 @@ class TruePairs:
     compared. Two pairs are comparable if all four scores are computed and neither text is true of
     the other's image. So two captions of one image are never compared.
 
-    Args:
-        shard: The rank's scores and targets.
-        group: All ranks.
-
     Attributes:
         start: Position of the first local pair among all A.
         weight: One over the number of pairs of the image, for all A pairs.
@@ -129,6 +125,7 @@ class TruePairs:
         all_listed = self.group.gather(listed) - self.start
         inside = (all_listed >= 0) & (all_listed < local)
         all_listed = all_listed.where(inside, local)
+        # Which pair of all ranks made each entry of `all_listed`.
         lister = torch.arange(total, device=listed.device)
         lister = lister[:, None].expand_as(all_listed)
         backward = listed.new_zeros(local + 1, total)
@@ -221,6 +218,7 @@ def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
     sampled = torch.randint(2**31, (1,)).to(device)
     seed = int(pairs.group.gather(sampled)[0]) * 1_000_003 + pairs.start
     local, total = pairs.comparable.shape
+    # Each pair draws from a seed of its own, so the noise does not depend on the number of ranks.
     noise = torch.empty(local, 2, total, dtype=torch.float64)
     for number, row in enumerate(noise):
         row.exponential_(generator=torch.Generator().manual_seed(seed + number))

@@ -24,10 +24,10 @@ from vlmtune.search.files import (
     WRITTEN,
     Listed,
     Source,
-    damaged,
     part_key,
     read_list,
     shortlist_key,
+    undamaged,
 )
 from vlmtune.search.parts import Encoded, Part, write_part
 from vlmtune.search.shortlist import Shortlist, write_shortlist
@@ -101,6 +101,7 @@ def build_index(
         parts = _Parts(out, listed)
         before = dict(listed["images"])
         reader = PictureReader(model.backbone.preprocess, model.batch_size, Failures())
+        # One unreadable file among a million must not end the run; it is reported.
         with reader.failures.skipped():
             contents = reader.digests([ImageRef(file) for file in files])
             digests = dict(zip(files, contents, strict=True))
@@ -137,10 +138,8 @@ class _Parts:
         self.key = part_key(listed["model"]["identity"])
         self.ids = set[str]()
         for name in self.names:
-            try:
+            with undamaged(folder, name):
                 self.ids |= set(Part(folder / name, self.key).ids)
-            except DamagedError as error:
-                raise damaged(folder, name, error) from error
         # What a killed run left: whole parts are taken over, the rest is removed.
         for path in sorted(folder.glob("*")):
             listed_here = path.name in (*self.names, listed["shortlist"])
@@ -158,6 +157,7 @@ class _Parts:
 
     def _next(self) -> str:
         """The name of the next part; those of all that are in the folder are lower."""
+        # Folders that no list names count too, as a killed run may have left them.
         names = {*self.names, *(path.name for path in self.folder.glob("part-*"))}
         numbers = [int(name.removeprefix("part-")) for name in names if PART.fullmatch(name)]
         return f"part-{max(numbers, default=-1) + 1:05}"
@@ -192,8 +192,10 @@ def _shortlist(out: Path, listed: Listed, names: list[str], encoder: IndexEncode
     """The name of the shortlist of these parts; it is written unless it is the listed one."""
     identity, name = listed["model"]["identity"], listed["shortlist"]
     parts = [Part(out / part, part_key(identity)) for part in names]
+    # Parts with vectors of their own need no shortlist.
     if encoder.joint is None or parts[0].vectors.shape[1]:
         return None
+    # A shortlist of fewer parts is extended rather than computed again.
     before, number = None, 0
     if name is not None:
         number = int(name.removeprefix("recall-")) + 1
@@ -217,6 +219,7 @@ def _listed(out: Path, model: Source) -> Listed:
                 "folder"
             )
         return listed
+    # What a killed first run left may stay.
     inside = [path.name for path in out.glob("*")]
     others = [name for name in inside if not WRITTEN.fullmatch(name)]
     if others:

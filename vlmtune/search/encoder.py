@@ -27,9 +27,6 @@ from vlmtune.types import Pixels, Pooled, Rows
 class IndexEncoder:
     """The two stages of a search with one model.
 
-    Args:
-        model: The model.
-
     Attributes:
         dual: Gives the vectors: the model's adapter, or the backbone as it is.
         joint: Scores recalled images; None if the model's adapter is dual.
@@ -45,6 +42,7 @@ class IndexEncoder:
         self.dual = adapter if isinstance(adapter, DualAdapter) else self._zero_shot()
 
     def _zero_shot(self) -> DualAdapter:
+        # A joint adapter has no vectors of images alone, so its backbone gives them.
         dual = ZeroShot()
         reason = self.backbone.fits(dual.image_input, "image")
         reason = reason or self.backbone.fits(dual.text_input, "text")
@@ -66,9 +64,6 @@ class IndexEncoder:
         """Returns normalised vectors of images and what the joint adapter prepares, on the CPU.
 
         A joint adapter with recall vectors has no others: they come from what it prepared.
-
-        Raises:
-            UserError: A number is not finite.
         """
         with self.evaluation():
             pixels = pixels.to(self.model.device)
@@ -97,9 +92,6 @@ class IndexEncoder:
         """Returns vectors of captions, on the CPU, and the rows that `score` takes.
 
         The vectors are normalised unless they are recall vectors.
-
-        Raises:
-            UserError: A caption cannot be encoded.
         """
         prepared = None
         if self.joint is not None:
@@ -125,9 +117,8 @@ class IndexEncoder:
     def score(self, text: Rows, images: Rows) -> Float[Tensor, "k"]:
         """Scores k images against a caption as the model does, on the CPU.
 
-        Args:
-            text: The caption, one row of what `encode_text` gives.
-            images: For a joint adapter what `encode_images` prepares; else `Pooled` vectors.
+        `text` is a row of what `encode_text` gives. Images are what `encode_images` prepares for a
+        joint adapter, else `Pooled` vectors.
         """
         device = self.model.device
         if self.joint is None:
@@ -139,6 +130,7 @@ class IndexEncoder:
         size = self.joint.chunk_size(pair_bytes, min(self.joint.memory, CPU_CHUNK))
         scores = []
         for start in range(0, len(images), size):
+            # (size, ...) images against the one caption.
             chunk, texts = images[start : start + size].to(device), text
             if not self.joint.broadcasts_text:  # it wants the caption once for each image
                 texts = text[torch.zeros(len(chunk), dtype=torch.int64, device=device)]

@@ -14,7 +14,8 @@ list, such as the one that it listed before.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
+from vlmtune.storage.folder import DamagedError
 
 LIST = "index.json"
 VERSION: Literal[3] = 3
@@ -30,7 +32,7 @@ PART, SHORTLIST = re.compile(r"part-\d{5,9}"), re.compile(r"recall-\d{5,9}")
 FOLDER = f"({PART.pattern}|{SHORTLIST.pattern})"
 WRITTEN = re.compile(rf"{FOLDER}|\.({FOLDER}|index\.json)\.\d+\.(part|old)")
 """What `vlmtune index` writes beside the list; those with a dot are of a killed run."""
-EXPECTED, AGAIN = "an index of vlmtune", "build it again in a new folder"
+EXPECTED, AGAIN = "an index of vlmtune", "build one in a new folder with `vlmtune index`"
 
 
 class Source(TypedDict):
@@ -53,17 +55,8 @@ class Listed(TypedDict):
 
 
 def read_list(folder: Path) -> Listed:
-    """Reads and checks the list of an index.
-
-    Raises:
-        UserError: There is no index, its list is damaged, or another version wrote it.
-    """
-    path = Path(folder) / LIST
-    if not path.is_file():
-        raise UserError(
-            f"expected {EXPECTED} in {folder}, it has no {LIST}: build one with `vlmtune index`"
-        )
-    return read_json(path, EXPECTED, AGAIN, Listed)
+    """Reads and checks the list of an index."""
+    return read_json(Path(folder) / LIST, EXPECTED, AGAIN, Listed)
 
 
 def part_key(identity: str) -> dict[str, str | int]:
@@ -76,6 +69,12 @@ def shortlist_key(identity: str, parts: Sequence[str]) -> dict[str, Any]:
     return {**part_key(identity), "parts": list(parts)}
 
 
-def damaged(folder: Path, name: str, reason: object) -> UserError:
-    """The error for a folder of an index that is not the one that was written."""
-    return UserError(f"expected {EXPECTED} in {folder}, {name} is damaged ({reason}): {AGAIN}")
+@contextmanager
+def undamaged(folder: Path, name: str) -> Iterator[None]:
+    """Says which folder of an index is damaged, if opening it in the block finds that."""
+    try:
+        yield
+    except DamagedError as error:
+        raise UserError(
+            f"expected {EXPECTED} in {folder}, {name} is damaged ({error}): {AGAIN}"
+        ) from error

@@ -21,14 +21,13 @@ from vlmtune.search.files import (
     AGAIN,
     EXPECTED,
     Listed,
-    damaged,
     part_key,
     read_list,
     shortlist_key,
+    undamaged,
 )
 from vlmtune.search.parts import Part, read_prepared
 from vlmtune.search.shortlist import Shortlist
-from vlmtune.storage.folder import DamagedError
 from vlmtune.types import Pooled, Rows
 
 ENCODED = 64  # captions encoded at a time
@@ -36,12 +35,7 @@ SCORED = 128  # images scored at a time; more would leave the processor's cache
 
 
 class Hit(NamedTuple):
-    """A file that was found.
-
-    Attributes:
-        path: The file, as it was indexed, absolute.
-        score: The score that the model gives it.
-    """
+    """A file that was found."""
 
     path: Path
     score: float
@@ -104,6 +98,7 @@ class Index:
                 packages=packages,
                 batch_size=batch_size,
             )
+        # Vectors of another model have no meaning beside those that are stored.
         encoder = IndexEncoder(model)
         if encoder.identity() != source["identity"]:
             raise UserError(
@@ -127,10 +122,8 @@ class Index:
         index = cls(folder, [Path(path) for path in listed["images"]], encoder)
         positions: dict[str, tuple[int, int]] = {}
         for number, name in enumerate(listed["parts"]):
-            try:
+            with undamaged(folder, name):
                 part = Part(folder / name, part_key(identity))
-            except DamagedError as error:
-                raise damaged(folder, name, error) from error
             index._parts.append(part)
             for row, digest in enumerate(part.ids):
                 positions.setdefault(digest, (number, row))
@@ -142,11 +135,9 @@ class Index:
         # Files of one content share a row.
         index._rows = [positions[digest] for digest in images.values()]
         if (name := listed["shortlist"]) is not None:
-            try:
+            with undamaged(folder, name):
                 key = shortlist_key(identity, listed["parts"])
                 index._shortlist = Shortlist(folder / name, key)
-            except DamagedError as error:
-                raise damaged(folder, name, error) from error
         vectors = index._recalled()
         index._faiss = faiss.IndexFlatIP(vectors.shape[1])
         index._faiss.add(vectors.numpy())
@@ -161,9 +152,6 @@ class Index:
         With a dual adapter these are the best of all files. A joint adapter scores the `recall`
         files that its recall vectors find first, else the embeddings of its backbone, at least
         `top`.
-
-        Raises:
-            UserError: `top` or `recall` is below 1, or the caption cannot be encoded.
         """
         return self.search_all([caption], top, recall)[0]
 
@@ -173,9 +161,6 @@ class Index:
         """Returns what `search` finds for each caption, and encodes many captions at once.
 
         A caption's score may differ in its last digits, as another batch rounds differently.
-
-        Raises:
-            UserError: As `search`.
         """
         if min(top, recall) < 1:
             raise UserError(
@@ -202,13 +187,15 @@ class Index:
 
     def _best(self, text: Rows, chosen: list[int], top: int) -> list[Hit]:
         """The `top` of the chosen files for a caption."""
-        scores = []
+        hits = []
         for start in range(0, len(chosen), SCORED):
-            some = chosen[start : start + SCORED]
-            scores += self._encoder.score(text, self._images(some)).tolist()
+            files = chosen[start : start + SCORED]
+            scores = self._encoder.score(text, self._images(files))
+            for file, score in zip(files, scores.tolist(), strict=True):
+                hits.append(Hit(self.paths[file], score))
         # Of equal scores the file that was indexed first comes first: sorting is stable.
-        best = sorted(zip(chosen, scores, strict=True), key=lambda item: -item[1])
-        return [Hit(self.paths[row], score) for row, score in best[:top]]
+        hits.sort(key=lambda hit: -hit.score)
+        return hits[:top]
 
     def _images(self, files: Sequence[int]) -> Rows:
         """What the adapter scores of some files: prepared images, or vectors."""

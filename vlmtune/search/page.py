@@ -48,13 +48,7 @@ FIGURE = """<figure><img src="{source}" alt=""><figcaption>{score:.4f} {name}</f
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of an index on the loopback address.
-
-    Args:
-        index: The index.
-        port: The port; 0 takes a free one.
-        top: Images shown for each query.
-        recall: As for `Index.search`.
+    """Serves the page of an index on the loopback address; port 0 takes a free one.
 
     Attributes:
         address: The address of the page.
@@ -84,6 +78,7 @@ class PageServer(ThreadingHTTPServer):
         hits, note = [], ""
         if query.strip():
             try:
+                # The model answers one query at a time; what it cannot encode is shown as a note.
                 with self._lock:
                     hits = self._index.search(query, self._top, self._recall)
             except UserError as error:

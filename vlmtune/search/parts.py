@@ -68,9 +68,6 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
     """Writes a part whole or not at all; returns its ids.
 
     Without an image there is no part.
-
-    Raises:
-        UserError: The folder cannot be written, or the adapter prepares images in an unknown form.
     """
     # The first chunk says what the rows have; a folder is only made if there is one.
     waiting = iter(chunks)
@@ -104,10 +101,6 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
 
 class Part:
     """An opened part.
-
-    Args:
-        folder: The folder.
-        key: The key it must have.
 
     Attributes:
         ids: Digests of the images.
@@ -173,11 +166,7 @@ class Part:
 def mapped(
     folder: Path, meta: Mapping[str, Any], name: str, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> Tensor:
-    """Maps a file into memory that `meta.json` lists and whose shape it states.
-
-    Raises:
-        DamagedError: The file has another size.
-    """
+    """Maps a file into memory that `meta.json` lists and whose shape it states."""
     count = torch.Size(shape).numel()
     entry = meta["files"].get(name)
     if entry is None or entry["bytes"] != count * dtype.itemsize or min(shape) < 1:
@@ -196,6 +185,7 @@ def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
     pooled = torch.cat([part.pooled[rows] for part, rows in chosen])
     if kind is Pooled:
         return Pooled(pooled)
+    # (all tokens, width) int8, the scale of each token, and the number of tokens of each image.
     stored = [part.tokens(rows) for part, rows in chosen]
     # Bytes are stacked, as they are a quarter of what they become.
     numbers, scales, lengths = map(torch.cat, zip(*stored, strict=True))

@@ -51,10 +51,6 @@ class _Facts(TypedDict):
 class Shortlist:
     """An opened shortlist.
 
-    Args:
-        folder: The folder.
-        key: The key it must have.
-
     Attributes:
         basis: B.
         vectors: The projected vectors, mapped into memory.
@@ -87,16 +83,6 @@ def write_shortlist(
 
     B is computed anew until it has seen `SAMPLE` images, and whenever their number has doubled
     since. In between, new images are projected on the B of `before`, whose rows are copied.
-
-    Args:
-        path: The new folder.
-        key: Its key.
-        parts: All parts of the index; those of `before` come first.
-        encoder: Gives the recall vectors.
-        before: The shortlist of the first of these parts.
-
-    Raises:
-        UserError: The folder cannot be written.
     """
     count = sum(len(part.ids) for part in parts)
     if before is None or before.fitted < SAMPLE or count >= 2 * before.fitted:
@@ -145,6 +131,7 @@ def _prepared(parts: Sequence[Part], rows: Sequence[int]) -> Iterator[Rows]:
     start = 0
     for part in parts:
         end = start + len(part.ids)
+        # `rows` ascend, so those of a part are a slice.
         inside = rows[bisect_left(rows, start) : bisect_left(rows, end)]
         for first in range(0, len(inside), CHUNK):
             yield read_prepared([(part, [row - start for row in inside[first : first + CHUNK]])])

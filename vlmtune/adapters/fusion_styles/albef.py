@@ -47,6 +47,7 @@ class Albef(FusionStyle):
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.text_encoder.all(text.values, text.mask)
         cls = query.expand(len(states), -1, -1)
+        # The text queries the image, led by its [CLS] token.
         target = torch.cat([cls, states], dim=1)
         prepared, others = self.decoder.prepare_target(target, with_cls(text.mask))
         return PooledTokens(prepared, Tokens(others, text.mask))

@@ -10,6 +10,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 States = Float[Tensor, "n t w"]
+First = Float[Tensor, "n 1 w"]
+"""The first token of each row."""
+Leading = Float[Tensor, "n rows w"]
+"""The first few tokens of each row."""
 Mask = Bool[Tensor, "n t"] | None
 """True where a token is real, and may be attended to; None if all are."""
 
@@ -19,6 +23,11 @@ def masked_softmax(
 ) -> Float[Tensor, "*shape"]:
     """The softmax over the entries where `mask` is True; 0 elsewhere."""
     return logits.masked_fill(~mask, -torch.inf).softmax(dim=dim)
+
+
+def split_heads(tokens: Float[Tensor, "n t w"], heads: int) -> Float[Tensor, "n heads t part"]:
+    """Each head's part of the tokens, with the heads before them, as torch's kernels expect it."""
+    return tokens.unflatten(2, (heads, -1)).transpose(1, 2)
 
 
 def project(
@@ -31,19 +40,15 @@ def project(
 
 
 def attend(
-    attention: nn.MultiheadAttention,
-    query: Float[Tensor, "n rows w"],
-    key: States,
-    value: States,
-    mask: Mask,
-) -> Float[Tensor, "n rows w"]:
+    attention: nn.MultiheadAttention, query: Leading, key: States, value: States, mask: Mask
+) -> Leading:
     """Multi-head attention of projected queries, keys and values, and the output projection."""
-    # (n, heads, tokens, width of a head), as torch's kernels expect it.
     heads = attention.num_heads
-    query = query.unflatten(-1, (heads, -1)).transpose(1, 2)
-    key = key.unflatten(-1, (heads, -1)).transpose(1, 2)
-    value = value.unflatten(-1, (heads, -1)).transpose(1, 2)
+    query = split_heads(query, heads)
+    key = split_heads(key, heads)
+    value = split_heads(value, heads)
     if mask is not None:
+        # One mask for all heads and all queries.
         mask = mask[:, None, None, :]
     dropout = attention.dropout if attention.training else 0.0
     out = scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
@@ -51,9 +56,7 @@ def attend(
     return attention.out_proj(joined)
 
 
-def fold(
-    attention: nn.MultiheadAttention, query: Float[Tensor, "n 1 w"]
-) -> Float[Tensor, "n heads w"]:
+def fold(attention: nn.MultiheadAttention, query: First) -> Float[Tensor, "n heads w"]:
     r"""Takes the key projection into the query: per head, $\tilde q = W_k^\top q / \sqrt{w/h}$.
 
     $q^\top (W_k x + b_k) = (W_k^\top q)^\top x + q^\top b_k$, and the last term, the same for all
@@ -75,7 +78,7 @@ def attend_folded(
     folded: Float[Tensor, "one_or_n heads w"],
     memory: States,
     mask: Mask,
-) -> Float[Tensor, "n 1 w"]:
+) -> First:
     r"""Multi-head attention of one folded query, its output projection included.
 
     $\sum_t a_t (W_v x_t + b_v) = W_v \sum_t a_t x_t + b_v \sum_t a_t$: values are projected once,

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from typing_extensions import override
 
-from vlmtune.adapters.fusion_styles.attention import masked_softmax
+from vlmtune.adapters.fusion_styles.attention import split_heads
 from vlmtune.adapters.fusion_styles.layers import Encoder, LayerFactory
 from vlmtune.config import Configured
 from vlmtune.types import PooledTokens, Tokens
@@ -102,19 +102,17 @@ class JointEncoderStyle(FusionStyle):
         its sum. Later layers mix words and patches further.
         """
         # Packed tokens are a query, a key, a value and the token itself, side by side.
-        query, text_key, _, _ = text.values.chunk(4, dim=2)
-        _, image_key, _, _ = image.values.chunk(4, dim=2)
-        key = torch.cat([image_key, text_key], dim=1)
-
+        query = text.values.chunk(4, dim=2)[0]
+        packed, mask = side_by_side(image, text)
+        key = packed.chunk(4, dim=2)[1]
         # (P, heads, tokens, width of a head)
-        query = query.unflatten(2, (heads, -1)).transpose(1, 2)
-        key = key.unflatten(2, (heads, -1)).transpose(1, 2)
+        query = split_heads(query, heads)
+        key = split_heads(key, heads)
         logits = query @ key.mT / math.sqrt(query.shape[3])
-
         # The softmax runs over words and patches, as in the encoder; only then are patches cut out.
-        mask = torch.cat([image.mask, text.mask], dim=1)
-        weights = masked_softmax(logits, mask[:, None, None], dim=3)
-        weights = weights.mean(dim=1)
+        if mask is not None:
+            logits = logits.masked_fill(~mask[:, None, None], -torch.inf)
+        weights = logits.softmax(dim=3).mean(dim=1)
         read = weights[:, :, : image.token_count]
         return read / read.sum(dim=2, keepdim=True)
 

@@ -78,9 +78,11 @@ def _side(
 ) -> PooledTokens:
     """The target of one decoder, with the memory of the other beside its tokens."""
     cls = query.expand(len(states), -1, -1)
+    # [CLS] goes first, as `decode` returns the first token.
     target = torch.cat([cls, states], dim=1)
     prepared, others = decoder.prepare_target(target, with_cls(mask))
     memory = other.prepare_memory(states)
+    # Side by side, so that both are gathered and padded as one tensor; `_decode` splits them.
     values = torch.cat([others, memory], dim=2)
     return PooledTokens(prepared, Tokens(values, mask))
 

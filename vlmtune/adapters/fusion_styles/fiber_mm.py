@@ -34,6 +34,7 @@ class FiberMM(JointEncoderStyle, Fiber):
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
         packed, mask = side_by_side(image.tokens, text.tokens)
+        # All tokens see each other first; the decoders then read each modality's own.
         states = self.encoder.from_packed(packed, mask)
         patches = states[:, : image.token_count]
         words = states[:, image.token_count :]

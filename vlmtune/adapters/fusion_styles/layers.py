@@ -13,6 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from vlmtune.adapters.fusion_styles.attention import (
+    First,
+    Leading,
     Mask,
     States,
     attend,
@@ -22,6 +24,8 @@ from vlmtune.adapters.fusion_styles.attention import (
 )
 from vlmtune.errors import UserError
 
+Packed = Float[Tensor, "n t w4"]
+"""Query, key, value and the token itself, side by side."""
 Memory = Float[Tensor, "n s w"]
 MemoryMask = Bool[Tensor, "n s"] | None
 
@@ -38,14 +42,12 @@ def feed_forward(layer: "EncoderLayer | DecoderLayer", x: States) -> States:
 class EncoderLayer(nn.TransformerEncoderLayer):
     """Self-attention and feed-forward, pre- or post-norm (`norm_first`)."""
 
-    def pack(self, x: States) -> Float[Tensor, "n t w4"]:
+    def pack(self, x: States) -> Packed:
         """Queries, keys, values and the tokens themselves, side by side."""
         projected = project(self.self_attn, self._normed(x))
         return torch.cat([projected, x], dim=2)
 
-    def from_packed(
-        self, packed: Float[Tensor, "n t w4"], mask: Mask, rows: int
-    ) -> Float[Tensor, "n rows w"]:
+    def from_packed(self, packed: Packed, mask: Mask, rows: int) -> Leading:
         """The first `rows` tokens after this layer, from packed tokens."""
         query, key, value, x = packed.chunk(4, dim=2)
         first = x[:, :rows]
@@ -58,7 +60,7 @@ class EncoderLayer(nn.TransformerEncoderLayer):
         query, key, value = projected.chunk(3, dim=2)
         return self._after(x, attend(self.self_attn, query, key, value, mask))
 
-    def first(self, x: States, mask: Mask) -> Float[Tensor, "n 1 w"]:
+    def first(self, x: States, mask: Mask) -> First:
         """The first token after this layer, without keys and values of the others."""
         normed = self._normed(x)
         query = fold(self.self_attn, normed[:, :1])
@@ -69,9 +71,7 @@ class EncoderLayer(nn.TransformerEncoderLayer):
     def _normed(self, x: States) -> States:
         return self.norm1(x) if self.norm_first else x
 
-    def _after(
-        self, x: Float[Tensor, "n rows w"], attended: Float[Tensor, "n rows w"]
-    ) -> Float[Tensor, "n rows w"]:
+    def _after(self, x: Leading, attended: Leading) -> Leading:
         x = x + self.dropout1(attended)
         if self.norm_first:
             return x + self.dropout2(feed_forward(self, self.norm2(x)))
@@ -89,7 +89,7 @@ class DecoderLayer(nn.TransformerDecoderLayer):
         query, key, value = projected.chunk(3, dim=2)
         return self._after_self(x, attend(self.self_attn, query, key, value, mask))
 
-    def self_attend_first(self, x: States, mask: Mask) -> Float[Tensor, "n 1 w"]:
+    def self_attend_first(self, x: States, mask: Mask) -> First:
         """The first token after self-attention."""
         normed = self.norm1(x) if self.norm_first else x
         query = fold(self.self_attn, normed[:, :1])
@@ -101,7 +101,7 @@ class DecoderLayer(nn.TransformerDecoderLayer):
         """Queries of cross-attention, from tokens after self-attention."""
         return project(self.multihead_attn, self._before_cross(x), 0, 1)
 
-    def folded_cross_query(self, x: Float[Tensor, "n 1 w"]) -> Float[Tensor, "n heads w"]:
+    def folded_cross_query(self, x: First) -> Float[Tensor, "n heads w"]:
         """The folded query of cross-attention, from one token after self-attention."""
         return fold(self.multihead_attn, self._before_cross(x))
 
@@ -122,7 +122,7 @@ class DecoderLayer(nn.TransformerDecoderLayer):
         query: Float[Tensor, "one_or_n heads w"],
         states: Memory,
         mask: MemoryMask,
-    ) -> Float[Tensor, "n 1 w"]:
+    ) -> First:
         """One token after this layer; a single row of `x` and `query` stands for all P."""
         return self._after_cross(x, attend_folded(self.multihead_attn, query, states, mask))
 
@@ -146,25 +146,24 @@ class Encoder(nn.TransformerEncoder):
 
     norm: nn.LayerNorm
 
-    def pack(self, x: States) -> Float[Tensor, "n t w4"]:
+    def pack(self, x: States) -> Packed:
         """What the first layer needs of each token; see `EncoderLayer.pack`."""
         return self._layers[0].pack(x)
 
-    def from_packed(self, packed: Float[Tensor, "n t w4"], mask: Mask) -> States:
+    def from_packed(self, packed: Packed, mask: Mask) -> States:
         """All tokens after the last layer."""
         x = self._layers[0].from_packed(packed, mask, packed.shape[1])
         for layer in self._layers[1:]:
             x = layer.all(x, mask)
         return self.norm(x)
 
-    def first_from_packed(
-        self, packed: Float[Tensor, "n t w4"], mask: Mask
-    ) -> Float[Tensor, "n 1 w"]:
+    def first_from_packed(self, packed: Packed, mask: Mask) -> First:
         """The first token after the last layer, which computes no other."""
         first, *others = self._layers
         if not others:
             return self.norm(first.from_packed(packed, mask, 1))
         x = first.from_packed(packed, mask, packed.shape[1])
+        # The layers between need all tokens; the last one computes the first token alone.
         for layer in others[:-1]:
             x = layer.all(x, mask)
         return self.norm(others[-1].first(x, mask))
@@ -190,6 +189,7 @@ class Decoder(nn.TransformerDecoder):
     ) -> Float[Tensor, "n c w"]:
         """[CLS] after it read `states` alone; a single row of `query` stands for all P."""
         if query.shape[1] > 1:
+            # Several [CLS] tokens see each other, so they cannot stay one row for all pairs.
             query = query.expand(len(states), -1, -1)
             return self._read_by_several(query, states, mask)
         for layer in self._layers:
@@ -218,16 +218,19 @@ class Decoder(nn.TransformerDecoder):
         """
         layer = self._layers[0]
         if len(self._layers) == 1:
+            # A single layer returns [CLS] alone, so the other tokens need no query.
             x = layer.self_attend_first(tokens, mask)
             cls = torch.cat([x, layer.folded_cross_query(x)], dim=1)
             others = tokens.new_zeros(len(tokens), tokens.shape[1] - 1, 0)
             return cls.flatten(1), others
         x = layer.self_attend(tokens, mask)
+        # Deeper layers attend to all tokens again: each keeps its query beside it.
         both = torch.cat([x, layer.cross_query(x)], dim=2)
         return both[:, 0], both[:, 1:]
 
     def prepare_memory(self, states: Memory) -> Float[Tensor, "n s packed"]:
         """What each layer reads of a memory: keys and values; for the last layer the states."""
+        # The last layer folds its one query, so it reads the states without keys and values.
         early = (layer.keys_values(states) for layer in self._layers[:-1])
         return torch.cat([*early, states], dim=2)
 
@@ -238,7 +241,7 @@ class Decoder(nn.TransformerDecoder):
         mask: Mask,
         memory: Float[Tensor, "n s packed"],
         memory_mask: MemoryMask,
-    ) -> Float[Tensor, "n 1 w"]:
+    ) -> First:
         """[CLS] after the last layer."""
         *early, last = self._layers
         width = last.self_attn.embed_dim
@@ -277,13 +280,6 @@ class Decoder(nn.TransformerDecoder):
 @dataclass(frozen=True)
 class LayerFactory:
     """Makes encoders and decoders from what all layers of an adapter share.
-
-    Attributes:
-        width: w of the tokens.
-        heads: Attention heads.
-        hidden: Width of the feed-forward layers.
-        dropout: Dropout probability in training.
-        norm_first: Pre-norm rather than post-norm.
 
     Example:
         >>> encoder = LayerFactory(8, 2, 32, 0.0, True).encoder(1)
