@@ -7,11 +7,10 @@ import pytest
 from data_builders.corpora.annotations import ClevrScenes, VisualGenomeGraphs
 from data_builders.corpora.cola import ColaBuilder
 from tests.data_builders.conftest import dump, groups, load, truths, unseen_of
+from tests.data_builders.corpora.graphs import PAIR, by_brute_force
 from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.data.schema import read_manifest
-
-PAIR = re.compile(r"an? (.+) and an? (.+)")
 
 
 def reader(world: Path, split: str = "train", **arguments) -> ClevrScenes:
@@ -19,14 +18,8 @@ def reader(world: Path, split: str = "train", **arguments) -> ClevrScenes:
 
 
 def naively_true(text: str, scene: dict) -> bool:
-    """Whether the words of a query hold, decided by trying every assignment of objects."""
     objects = [{o["color"], o["material"], o["shape"]} for o in scene["objects"]]
-    match = PAIR.fullmatch(text)
-    queries = [set(part.split()) for part in (match.groups() if match else (text,))]
-    return any(
-        all(query <= obj for query, obj in zip(queries, chosen, strict=True))
-        for chosen in itertools.permutations(objects, len(queries))
-    )
+    return by_brute_force(text, objects)
 
 
 def compositions(text: str) -> set[tuple[str, str]]:
@@ -195,15 +188,9 @@ def test_visual_genome(world):
         objects = graphs[group.image_ids[0]]["objects"]
         objects = [{*o["attributes"], o["names"][0]} for o in objects]
         for text, true in truths(group).items():
-            match = PAIR.fullmatch(text)
-            queries = [set(part.split()) for part in (match.groups() if match else (text,))]
-            held = any(
-                all(q <= t for q, t in zip(queries, chosen, strict=True))
-                for chosen in itertools.permutations(objects, len(queries))
-            )
-            assert true == held, text
+            assert true == by_brute_force(text, objects), text
             # One spelling: attributes in alphabetical order.
-            if not match:
+            if not PAIR.fullmatch(text):
                 assert text.split()[:-1] == sorted(text.split()[:-1])
 
 

@@ -8,7 +8,7 @@ import pytest
 from data_builders.corpora.table import TableBuilder
 from data_builders.worlds.scenes.sampling import cogent
 from data_builders.worlds.scenes.world import ScenesBuilder
-from tests.benchmarks.models import oracle, scorer
+from tests.benchmarks.models import scorer
 from tests.data_builders.conftest import (
     NOTHING,
     SMALL,
@@ -21,7 +21,6 @@ from tests.data_builders.conftest import (
     unseen_of,
 )
 from tests.refusals import refused
-from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.cola_single import ColaSingle
 from vlmtune.cli.main import main
 
@@ -110,14 +109,6 @@ def test_a_condition_has_no_unseen_swaps(tmp_path, capsys):
         rendered(tmp_path / "world", SMALL, unseen="A")
     assert main(["build", "scenes", "--unseen", "C", "--out", str(tmp_path / "w")]) == 2
     assert "typing.Literal['A', 'B']" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["seen", "unseen"])
-def test_an_oracle_wins_cola_multi(world, name):
-    benchmark = ColaMulti(str(world / f"cola/multi_{name}.json"), str(world / "images/cola"))
-    result = benchmark.run(oracle(benchmark))
-    assert result.metrics["accuracy"].value == 1.0
-    assert result.metrics["accuracy"].n == SMALL["multi"]
 
 
 def test_an_oracle_wins_cola_single(world):
