@@ -50,7 +50,8 @@ class Unfinished:
     def add(self, state: ShardState) -> None:
         """Keeps the state of a complete shard."""
         self.states[state.written.number] = state
-        write_text(_state_file(self.folder, state.written.number), to_json(state).decode())
+        file = self.folder / f"states/{state.written.number:06d}.json"
+        write_text(file, to_json(state).decode())
 
     def finish(self, out: Path, count: int) -> None:
         """Moves the folder with its first `count` shards to `out`."""
@@ -136,7 +137,3 @@ def _leave(build: Unfinished) -> None:
         f"{len(build.states)} {stay} in {build.folder}; a build of the same data resumes there",
         file=sys.stderr,
     )
-
-
-def _state_file(folder: Path, number: int) -> Path:
-    return folder / "states" / f"{number:06d}.json"

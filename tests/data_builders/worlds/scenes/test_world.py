@@ -146,12 +146,6 @@ def test_wrong_arguments_fail_at_once(arguments, message):
         ScenesBuilder(**{**SMALL, **arguments})
 
 
-def test_a_world_without_unseen_swaps_says_so(tmp_path):
-    with refused("whose four compositions are all unseen"):
-        rendered(tmp_path / "w", SMALL, unseen=[])
-    assert not (tmp_path / "w").exists()
-
-
 ENGINE = {"loc": "(left|right|front|behind)", "cnt": "there (is|are)", "attr": "a photo of"}
 
 
