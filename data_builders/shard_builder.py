@@ -109,11 +109,7 @@ class Builder(Configured, ABC):
 
 
 def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
-    """Tells whether `out` holds the build or the part of this identity.
-
-    Raises:
-        UserError: It holds anything else, or a damaged build.
-    """
+    """Tells whether `out` holds the build or the part of this identity."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     file = out / (PART if "part" in identity else MANIFEST)

@@ -72,9 +72,6 @@ def unfinished(out: Path, identity: Mapping[str, Any]) -> Iterator[Unfinished]:
 
     Waits for another process that builds `out`. Removes the leftover of a build with another
     identity. If the block raises, complete shards stay for the next call.
-
-    Raises:
-        UserError: The folder cannot be written.
     """
     folder = out.with_name(f".{out.name}.build")
     remove_leftovers(out)

@@ -138,11 +138,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_plain_pickle(path: Path) -> Any:
-    """Reads a pickle of plain values.
-
-    Raises:
-        UserError: It cannot be read, or holds anything but plain values.
-    """
+    """Reads a pickle of plain values."""
     expected = f"{LAYOUT}, a pickle of plain values,"
     with reading(path, expected), regular(path).open("rb") as file:
         return _PlainUnpickler(file).load()

@@ -84,11 +84,7 @@ def read_frames(path: Path, moments: Iterable[Moment]) -> dict[Moment, Image.Ima
 
 
 def shows_face(image: Image.Image) -> bool:
-    """Tells whether OpenCV's cascade of frontal faces finds one.
-
-    Raises:
-        UserError: OpenCV is not installed.
-    """
+    """Tells whether OpenCV's cascade of frontal faces finds one."""
     import numpy as np
 
     gray = np.asarray(image.convert("L"))
