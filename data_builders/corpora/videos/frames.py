@@ -73,9 +73,9 @@ def read_frames(path: Path, moments: Iterable[Moment]) -> dict[Moment, Image.Ima
                 previous = frame
     except (av.FFmpegError, OSError, IndexError, TypeError) as error:
         raise UnreadableVideoError(f"{path}: {error}") from error
-    end = -1.0
-    if previous is not None:
-        end = previous.time + float((previous.duration or 0) * previous.time_base)
+    if previous is None:
+        raise UnreadableVideoError(f"{path} has no frame")
+    end = previous.time + float((previous.duration or 0) * previous.time_base)
     for moment in wanted - frames.keys():  # the last frame is shown to the end of the video
         if moment.number is not None or end < (moment.seconds or 0):
             raise UnreadableVideoError(f"{path} ends before {moment}")
