@@ -31,7 +31,7 @@ class AskingBuilder(Builder):
         self, path: Path, per_image: int, seed: int, synonyms: bool, vocabulary: Path | None,
         max_words: int | None,
     ) -> None:  # fmt: skip
-        """Sets the file of scenes, and how they are asked."""
+        """Sets the file of scenes, and the words of questions."""
         self.path, self.per_image, self.seed = Path(path), per_image, seed
         self.vocabulary = vocabulary
         self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)
@@ -41,7 +41,7 @@ class AskingBuilder(Builder):
         words = self.vocabulary and (find_path(self.vocabulary) or Path(self.vocabulary))
         return {file.name: file for file in (self.path, words) if file}
 
-    def asked(self) -> tuple[list[SceneGraph], Generator]:
+    def generator(self) -> tuple[list[SceneGraph], Generator]:
         """Reads the scenes, and makes what asks."""
         scenes = read_scenes(self.path)
         return scenes, Generator(vocabulary(scenes), self.per_image, self.seed, self.wording)
@@ -78,7 +78,7 @@ class QuestionsBuilder(AskingBuilder):
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        scenes, generator = self.asked()
+        scenes, generator = self.generator()
         numbers = {family.name: number for number, family in enumerate(FAMILIES)}
         split = scenes[0].split
 

@@ -45,7 +45,7 @@ class StatementsBuilder(AskingBuilder, ShardBuilder):
 
     @override
     def records(self) -> Iterator[Record]:
-        scenes, generator = self.asked()
+        scenes, generator = self.generator()
         for number, scene in enumerate(scenes):
             file = inside(self.images, scene.image, self.path, f"scenes[{number}]")
             questions = list(generator.questions([scene]))
