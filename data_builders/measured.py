@@ -92,9 +92,6 @@ class Measured:
         paths: Files, or folders of files.
         corpus: The corpus whose images will be looked up, `COCO`, `FLICKR30K`, `VISUAL_GENOME` or
             None. A number of another corpus is another image.
-
-    Raises:
-        UserError: A file cannot be read, or names no image.
     """
 
     def __init__(self, paths: Sequence[Path], corpus: str | None = None) -> None:

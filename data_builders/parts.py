@@ -167,14 +167,19 @@ def read_part(folder: Path) -> PartFile:
             f"{folder} without {PART}: build it, or correct the folder"
         )
     content: PartFile = read_json(folder / PART, "a part of a build", "build it again", PartFile)
-    for info in _shards(content):
-        file = folder / info.file
-        if not (file.is_file() and file.stat().st_size == info.bytes):
+    check_shards(folder, {info.file: info.bytes for info in _shards(content)})
+    return content
+
+
+def check_shards(folder: Path, sizes: Mapping[str, int]) -> None:
+    """Raises `UserError` unless the shards are there, each with so many bytes."""
+    for name, size in sizes.items():
+        file = folder / name
+        if not (file.is_file() and file.stat().st_size == size):
             raise UserError(
                 f"expected the complete shard {file}, it is missing or truncated: remove {folder} "
-                "and build this part again"
+                "and build it again"
             )
-    return content
 
 
 def _shards(content: PartFile) -> list[ShardInfo]:

@@ -26,9 +26,6 @@ def in_processes(
         function: A function of a module.
         arguments: The arguments of each call; at most two calls a worker are read ahead.
         workers: Number of processes.
-
-    Raises:
-        UserError: A process was killed.
     """
     if workers == 1:
         for one in arguments:

@@ -19,7 +19,7 @@ from pydantic import Field
 from typing_extensions import override
 
 from data_builders.left_out import LIMIT, LeftOut, Line
-from data_builders.parts import PART, Part, finish
+from data_builders.parts import PART, Part, check_shards, finish
 from data_builders.processes import in_processes
 from data_builders.shard_chunks import Record, ShardChunks
 from data_builders.shard_files import sha256, write_shard
@@ -109,11 +109,7 @@ class Builder(Configured, ABC):
 
 
 def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
-    """Tells whether `out` holds the build or the part of this identity.
-
-    Raises:
-        UserError: It holds anything else, or a damaged build.
-    """
+    """Tells whether `out` holds the build or the part of this identity."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     file = out / (PART if "part" in identity else MANIFEST)
@@ -130,13 +126,7 @@ def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
         shards = [info for (_, _, info, _), *_ in content["states"] if info]
     else:
         shards = content["shards"]
-    for shard in shards:
-        path = out / shard["file"]
-        if not path.is_file() or path.stat().st_size != shard["bytes"]:
-            raise UserError(
-                f"expected the complete shard {path}, it is missing or truncated: "
-                f"remove {out} and build again"
-            )
+    check_shards(out, {shard["file"]: shard["bytes"] for shard in shards})
     print(f"{out} already contains this build; reusing it", file=sys.stderr)
     return True
 

@@ -50,7 +50,8 @@ class Unfinished:
     def add(self, state: ShardState) -> None:
         """Keeps the state of a complete shard."""
         self.states[state.written.number] = state
-        write_text(_state_file(self.folder, state.written.number), to_json(state).decode())
+        file = self.folder / f"states/{state.written.number:06d}.json"
+        write_text(file, to_json(state).decode())
 
     def finish(self, out: Path, count: int) -> None:
         """Moves the folder with its first `count` shards to `out`."""
@@ -71,9 +72,6 @@ def unfinished(out: Path, identity: Mapping[str, Any]) -> Iterator[Unfinished]:
 
     Waits for another process that builds `out`. Removes the leftover of a build with another
     identity. If the block raises, complete shards stay for the next call.
-
-    Raises:
-        UserError: The folder cannot be written.
     """
     folder = out.with_name(f".{out.name}.build")
     remove_leftovers(out)
@@ -136,7 +134,3 @@ def _leave(build: Unfinished) -> None:
         f"{len(build.states)} {stay} in {build.folder}; a build of the same data resumes there",
         file=sys.stderr,
     )
-
-
-def _state_file(folder: Path, number: int) -> Path:
-    return folder / "states" / f"{number:06d}.json"

@@ -6,7 +6,7 @@ In: scene annotations. Out: one JSON file in the layout of Cola's. Never: an ima
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,14 @@ class ColaBenchmarkBuilder(AnnotatedBuilder):
         """The most frequent compositions of a number of attributes."""
         times: Counter[Label] = Counter()
         for image in images:
-            shown = (label for obj in image.objects for label in self._compositions(obj, number))
-            times.update(set(shown))
+            shown: set[Label] = set()
+            for obj in image.objects:
+                subsets = itertools.combinations(self._words(obj), number)
+                shown.update((self.annotations.spelled(words), obj.name) for words in subsets)
+            times.update(shown)
         order = sorted(times, key=lambda label: (-times[label], label))[: self.queries]
         self.counts[f"queries: {number} attributes"] = len(order)
         return order
-
-    def _compositions(self, obj: AnnotatedObject, number: int) -> Iterator[Label]:
-        for words in itertools.combinations(self._words(obj), number):
-            yield self.annotations.spelled(words), obj.name
 
     def _words(self, obj: AnnotatedObject) -> Sequence[str]:
         # In scenes each attribute has its kind, and queries state the kinds of `single` alone.

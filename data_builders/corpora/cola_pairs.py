@@ -106,8 +106,11 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
         if self._kept is None:  # both parts share what was read
             self._kept = self.kept()
         kept, excluded = self._kept
-        part = [image for image in kept if self._measures(image) == benchmark]
-        images = [image for image in part if self.exists(image.file)]
+        images = []
+        for image in kept:
+            draw = random.Random(f"{self.seed}:division:{image.id}").random()
+            if (draw < self.benchmark) == benchmark and self.exists(image.file):
+                images.append(image)
         name = "benchmark" if benchmark else "training"
         rng = random.Random(f"{self.seed}:{name}")
         queries: dict[int, ImageQueries] = {}
@@ -139,9 +142,6 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
                 exhaustive=self.annotations.exhaustive,
             )
             yield group, [image.file for image in both]
-
-    def _measures(self, image: AnnotatedImage) -> bool:
-        return random.Random(f"{self.seed}:division:{image.id}").random() < self.benchmark
 
     def _matches(
         self, images: Sequence[AnnotatedImage], rng: random.Random,

@@ -91,8 +91,9 @@ class ActionGenomePairs(FramePairs):
         return Shown(frame, tuple(map(frozenset, relations)), text)
 
     def _read(self) -> dict[str, list[Any]]:
-        read = read_plain_pickle if self.annotations.suffix == ".pkl" else _read_json
-        return check_shape(read(self.annotations), dict[str, list[Thing]], self.annotations, LAYOUT)
+        path = self.annotations
+        content = read_plain_pickle(path) if path.suffix == ".pkl" else read_json(path, LAYOUT)
+        return check_shape(content, dict[str, list[Thing]], path, LAYOUT)
 
     @override
     def _item(self, images: Sequence[str], captions: Sequence[str]) -> dict[str, Any]:
@@ -128,10 +129,6 @@ def chosen(shown: Sequence[Shown]) -> Iterator[tuple[Shown, Shown]]:
         i += 2 if paired else 1
 
 
-def _read_json(path: Path) -> Any:
-    return read_json(path, LAYOUT)
-
-
 class _PlainUnpickler(pickle.Unpickler):
     """Reads numbers, texts and containers. It imports nothing, so it cannot run code."""
 
@@ -141,11 +138,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_plain_pickle(path: Path) -> Any:
-    """Reads a pickle of plain values.
-
-    Raises:
-        UserError: It cannot be read, or holds anything but plain values.
-    """
+    """Reads a pickle of plain values."""
     expected = f"{LAYOUT}, a pickle of plain values,"
     with reading(path, expected), regular(path).open("rb") as file:
         return _PlainUnpickler(file).load()

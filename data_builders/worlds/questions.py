@@ -17,14 +17,37 @@ from data_builders.shard_builder import Builder
 from data_builders.worlds.programs.families import FAMILIES
 from data_builders.worlds.programs.generate import Generator
 from data_builders.worlds.programs.program import answer_word
-from data_builders.worlds.programs.scene_graph import read_scenes, vocabulary
+from data_builders.worlds.programs.scene_graph import SceneGraph, read_scenes, vocabulary
 from data_builders.worlds.programs.wording import Wording, read_vocabulary
 from vlmtune.config import find_path
 from vlmtune.data.schema import ShardInfo
 from vlmtune.errors import UserError
 
 
-class QuestionsBuilder(Builder):
+class AskingBuilder(Builder):
+    """A builder that asks questions of scenes; its constructor calls `choose`."""
+
+    def choose(
+        self, path: Path, per_image: int, seed: int, synonyms: bool, vocabulary: Path | None,
+        max_words: int | None,
+    ) -> None:  # fmt: skip
+        """Sets the file of scenes, and the words of questions."""
+        self.path, self.per_image, self.seed = Path(path), per_image, seed
+        self.vocabulary = vocabulary
+        self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)
+
+    @override
+    def sources(self) -> Mapping[str, Path]:
+        words = self.vocabulary and (find_path(self.vocabulary) or Path(self.vocabulary))
+        return {file.name: file for file in (self.path, words) if file}
+
+    def generator(self) -> tuple[list[SceneGraph], Generator]:
+        """Reads the scenes, and makes what asks."""
+        scenes = read_scenes(self.path)
+        return scenes, Generator(vocabulary(scenes), self.per_image, self.seed, self.wording)
+
+
+class QuestionsBuilder(AskingBuilder):
     """Asks CLEVR's question families of scenes (Johnson et al. 2017, section 3).
 
     Writes `questions_<split>.json`, `{"info": {...}, "questions": [...]}`. A question has CLEVR's
@@ -51,18 +74,11 @@ class QuestionsBuilder(Builder):
         self, path: Path, per_image: PositiveInt = 10, seed: int = 0, synonyms: bool = True,
         vocabulary: Path | None = None, max_words: int | None = None,
     ) -> None:  # fmt: skip
-        self.path, self.per_image = Path(path), per_image
-        self.seed, self.vocabulary = seed, vocabulary
-        self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)
-
-    @override
-    def sources(self) -> Mapping[str, Path]:
-        return source_files(self.path, self.vocabulary)
+        self.choose(path, per_image, seed, synonyms, vocabulary, max_words)
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
-        scenes = read_scenes(self.path)
-        generator = Generator(vocabulary(scenes), self.per_image, self.seed, self.wording)
+        scenes, generator = self.generator()
         numbers = {family.name: number for number, family in enumerate(FAMILIES)}
         split = scenes[0].split
 
@@ -101,9 +117,3 @@ def answer_table(answers: Mapping[str, Counter[Any]]) -> str:
         listed = ", ".join(f"{answer_word(answer)} {counts[answer]}" for answer in sorted(counts))
         lines.append(f"{name:<{width}}  {counts.total()}: {listed}")
     return "\n".join(lines)
-
-
-def source_files(path: Path, vocabulary: Path | None) -> dict[str, Path]:
-    """The files that questions depend on, by name."""
-    words = vocabulary and (find_path(vocabulary) or Path(vocabulary))
-    return {file.name: file for file in (path, words) if file}

@@ -4,7 +4,7 @@ In: scenes with images. Out: images with statements. Never: a false statement th
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import PositiveInt
@@ -12,14 +12,11 @@ from typing_extensions import override
 
 from data_builders.corpora.annotations import inside
 from data_builders.shard_builder import Record, ShardBuilder, image_group
-from data_builders.worlds.programs.generate import Generator
 from data_builders.worlds.programs.question import Question
-from data_builders.worlds.programs.scene_graph import read_scenes, vocabulary
-from data_builders.worlds.programs.wording import Wording, read_vocabulary
-from data_builders.worlds.questions import source_files
+from data_builders.worlds.questions import AskingBuilder
 
 
-class StatementsBuilder(ShardBuilder):
+class StatementsBuilder(AskingBuilder, ShardBuilder):
     """One image with statements that the answers to CLEVR's questions make true or false a record.
 
     Of each question the true statement is a caption, and the same with another answer its hard
@@ -43,18 +40,12 @@ class StatementsBuilder(ShardBuilder):
         records_per_shard: int = 1000,
     ) -> None:  # fmt: skip
         super().__init__(records_per_shard)
-        self.path, self.images, self.per_image = Path(path), Path(images), per_image
-        self.seed, self.vocabulary = seed, vocabulary
-        self.wording = Wording(synonyms, read_vocabulary(vocabulary), max_words)
-
-    @override
-    def sources(self) -> Mapping[str, Path]:
-        return source_files(self.path, self.vocabulary)
+        self.choose(path, per_image, seed, synonyms, vocabulary, max_words)
+        self.images = Path(images)
 
     @override
     def records(self) -> Iterator[Record]:
-        scenes = read_scenes(self.path)
-        generator = Generator(vocabulary(scenes), self.per_image, self.seed, self.wording)
+        scenes, generator = self.generator()
         for number, scene in enumerate(scenes):
             file = inside(self.images, scene.image, self.path, f"scenes[{number}]")
             questions = list(generator.questions([scene]))

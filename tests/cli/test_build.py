@@ -76,14 +76,18 @@ def test_the_file_of_a_builder_is_its_first_word(part, words):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["scenes", "--train", "-1"], "expected train >= 0, got -1: pass a number of scenes"),
+        (
+            ["scenes", "--train", "-1"],
+            "train: Input should be greater than or equal to 0. Got value: -1:",
+        ),
         (["folder", "--path", "x", "--records_per_shard", "0"], "expected records_per_shard >= 1"),
     ],
 )
 def test_a_number_out_of_range_is_one_line(words, line, tmp_path, capsys):
     assert main(["build", *words, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"vlmtune: error: {line}")
+    assert said.startswith("vlmtune: error: expected ")
+    assert line in said
     assert said.count("\n") == 1
 
 

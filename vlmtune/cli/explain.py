@@ -38,6 +38,8 @@ OTHERS = re.compile(
     r"( - Expected a <class '\S+'>)+$| - Not a valid subclass of \w+ Subclass types expect one of: "
     r".*?\(implicit class_path\)"
 )
+# What pydantic says beside the bound that a value misses.
+BOUND = re.compile(r"\d+ validation errors? for \S+ | \[type=[^]]*\] For .*? visit \S+?(?=\. |$)")
 # A plug-in that is written out, or the path of its class, is not the path of a YAML.
 NO_YAML = re.compile(
     r"- Expected a path but (\[?\{.*?\}\]?|[\w.]+(?<!\.json|\.yaml)(?<!\.yml)) "
@@ -122,7 +124,7 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
     """
     text = KEY.sub(r"\1:", PLUGIN.sub(_named, " ".join(_without_loop(error).split())))
-    text = COMMAND.sub("", _one_line(NO_YAML.sub("", OTHERS.sub("", text))))
+    text = COMMAND.sub("", _one_line(BOUND.sub("", NO_YAML.sub("", OTHERS.sub("", text)))))
     known = [*keys]
     for module, name in CLASS.findall(text):
         known += _names(module, name)

@@ -73,27 +73,22 @@ def read_frames(path: Path, moments: Iterable[Moment]) -> dict[Moment, Image.Ima
                 previous = frame
     except (av.FFmpegError, OSError, IndexError, TypeError) as error:
         raise UnreadableVideoError(f"{path}: {error}") from error
+    if previous is None:
+        raise UnreadableVideoError(f"{path} has no frame")
+    end = previous.time + float((previous.duration or 0) * previous.time_base)
     for moment in wanted - frames.keys():  # the last frame is shown to the end of the video
-        if moment.number is not None or previous is None or _end(previous) < (moment.seconds or 0):
+        if moment.number is not None or end < (moment.seconds or 0):
             raise UnreadableVideoError(f"{path} ends before {moment}")
         frames[moment] = previous.to_image()
     return frames
 
 
 def shows_face(image: Image.Image) -> bool:
-    """Tells whether OpenCV's cascade of frontal faces finds one.
-
-    Raises:
-        UserError: OpenCV is not installed.
-    """
+    """Tells whether OpenCV's cascade of frontal faces finds one."""
     import numpy as np
 
     gray = np.asarray(image.convert("L"))
     return len(_cascade().detectMultiScale(gray, scaleFactor=1.1, minNeighbors=5)) > 0
-
-
-def _end(frame: Any) -> float:
-    return frame.time + float((frame.duration or 0) * frame.time_base)
 
 
 @functools.cache

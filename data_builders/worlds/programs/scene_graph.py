@@ -98,11 +98,7 @@ class SceneGraph:
 
 
 def read_scenes(path: Path) -> list[SceneGraph]:
-    """Reads `{"scenes": [...]}`.
-
-    Raises:
-        UserError: The file or one of its fields is not as CLEVR's; the error names the field.
-    """
+    """Reads `{"scenes": [...]}`."""
     content = read_json(path, EXPECTED, ADVICE, shape=_Content)
     return [_scene(path, number, row) for number, row in enumerate(content["scenes"])]
 

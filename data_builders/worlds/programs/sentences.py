@@ -18,32 +18,20 @@ Form = Literal["N", "Ns", "aN"]  # "small cube", "small cubes", "a small cube"
 PHRASES = {
     "zero_hop": ("{head}",),
     "one_hop": ("{head} {r} the {B}", "{head} that {is} {r} the {B}"),
-    "two_hop": (
-        "{head} {r} the {B} that is {s} the {C}",
-        "{head} that {is} {r} the {B} {s} the {C}",
-    ),
-    "three_hop": (
-        "{head} {r} the {B} that is {s} the {C} {t} the {D}",
-        "{head} that {is} {r} the {B} {s} the {C} that is {t} the {D}",
-    ),
-    "single_and": (
-        "{head} that {is} both {r} the {B} and {s} the {C}",
-        "{head} that {is} {r} the {B} and also {s} the {C}",
-    ),
-    "single_or": (
-        "{head} that {is} either {r} the {B} or {s} the {C}",
-        "{head} that {is} {r} the {B} or {s} the {C}",
-    ),
+    "two_hop": ("{head} {r} the {B} that is {s} the {C}",
+        "{head} that {is} {r} the {B} {s} the {C}"),
+    "three_hop": ("{head} {r} the {B} that is {s} the {C} {t} the {D}",
+        "{head} that {is} {r} the {B} {s} the {C} that is {t} the {D}"),
+    "single_and": ("{head} that {is} both {r} the {B} and {s} the {C}",
+        "{head} that {is} {r} the {B} and also {s} the {C}"),
+    "single_or": ("{head} that {is} either {r} the {B} or {s} the {C}",
+        "{head} that {is} {r} the {B} or {s} the {C}"),
     "either": ("{any} that {is} either {A or} or {B or}", "{any} that {is} {A or} or {B or}"),
-    "same_relate": (
-        "{other} of the same {attribute} as the {B}",
-        "{other} that {has} the same {attribute} as the {B}",
-    ),
-    "same_relate_hop": (
-        "{other} of the same {attribute} as the {B} that is {r} the {C}",
-        "{other} that {has} the same {attribute} as the {B} {r} the {C}",
-    ),
-}
+    "same_relate": ("{other} of the same {attribute} as the {B}",
+        "{other} that {has} the same {attribute} as the {B}"),
+    "same_relate_hop": ("{other} of the same {attribute} as the {B} that is {r} the {C}",
+        "{other} that {has} the same {attribute} as the {B} {r} the {C}"),
+}  # fmt: skip
 _PLAIN_PHRASES = {  # in few different words, for models that know few
     "two_hop": ("{head} {r} the {B} {s} the {C}",),
     "three_hop": ("{head} {r} the {B} {s} the {C} {t} the {D}",),
@@ -74,67 +62,33 @@ class Texts:
 
 
 _QUESTIONS = {
-    "count": (
-        "How many {Ns} are there?",
-        "How many {Ns} does the picture show?",
-        "What is the number of {Ns}?",
-        "Counting {Ns}, how many do you get?",
-    ),
-    "exist": (
-        "Is there {aN}?",
-        "Are there any {Ns}?",
-        "Does the picture show {aN}?",
-        "Can you see {aN}?",
-    ),
-    "query_size": (
-        "What size is the {N}?",
-        "What is the size of the {N}?",
-        "Which size does the {N} have?",
-        "How large is the {N}?",
-    ),
-    "query_color": (
-        "What color is the {N}?",
-        "What is the color of the {N}?",
-        "Which color does the {N} have?",
-        "How is the {N} colored?",
-    ),
-    "query_material": (
-        "What is the {N} made of?",
-        "What is the material of the {N}?",
-        "Which material is the {N} made of?",
-        "Of what material is the {N}?",
-    ),
-    "query_shape": (
-        "What shape is the {N}?",
-        "What is the shape of the {N}?",
-        "Which shape does the {N} have?",
-        "What is the {N} shaped like?",
-    ),
-    "equal": (
-        "Is the {N} the same {attribute} as the {M}?",
+    "count": ("How many {Ns} are there?", "How many {Ns} does the picture show?",
+        "What is the number of {Ns}?", "Counting {Ns}, how many do you get?"),
+    "exist": ("Is there {aN}?", "Are there any {Ns}?", "Does the picture show {aN}?",
+        "Can you see {aN}?"),
+    "query_size": ("What size is the {N}?", "What is the size of the {N}?",
+        "Which size does the {N} have?", "How large is the {N}?"),
+    "query_color": ("What color is the {N}?", "What is the color of the {N}?",
+        "Which color does the {N} have?", "How is the {N} colored?"),
+    "query_material": ("What is the {N} made of?", "What is the material of the {N}?",
+        "Which material is the {N} made of?", "Of what material is the {N}?"),
+    "query_shape": ("What shape is the {N}?", "What is the shape of the {N}?",
+        "Which shape does the {N} have?", "What is the {N} shaped like?"),
+    "equal": ("Is the {N} the same {attribute} as the {M}?",
         "Do the {N} and the {M} have the same {attribute}?",
         "Does the {N} have the same {attribute} as the {M}?",
-        "Are the {N} and the {M} equal in {attribute}?",
-    ),
-    "equal_integer": (
-        "Are there as many {Ns} as {Ms}?",
+        "Are the {N} and the {M} equal in {attribute}?"),
+    "equal_integer": ("Are there as many {Ns} as {Ms}?",
         "Is the number of {Ns} the same as the number of {Ms}?",
         "Is there an equal number of {Ns} and {Ms}?",
-        "Does the number of {Ns} equal that of {Ms}?",
-    ),
-    "less_than": (
-        "Are there fewer {Ns} than {Ms}?",
-        "Is the number of {Ns} less than the number of {Ms}?",
-        "Do you count fewer {Ns} than {Ms}?",
-        "Is the number of {Ns} smaller than that of {Ms}?",
-    ),
-    "greater_than": (
-        "Are there more {Ns} than {Ms}?",
+        "Does the number of {Ns} equal that of {Ms}?"),
+    "less_than": ("Are there fewer {Ns} than {Ms}?",
+        "Is the number of {Ns} less than the number of {Ms}?", "Do you count fewer {Ns} than {Ms}?",
+        "Is the number of {Ns} smaller than that of {Ms}?"),
+    "greater_than": ("Are there more {Ns} than {Ms}?",
         "Is the number of {Ns} greater than the number of {Ms}?",
-        "Do you count more {Ns} than {Ms}?",
-        "Is the number of {Ns} larger than that of {Ms}?",
-    ),
-}
+        "Do you count more {Ns} than {Ms}?", "Is the number of {Ns} larger than that of {Ms}?"),
+}  # fmt: skip
 _STATEMENTS: dict[str, tuple[dict[str, str], ...]] = {
     "count": (
         {"": "there are exactly {v} {Ns}", "one": "there is exactly one {N}",

@@ -73,11 +73,7 @@ class Wording:
 
 
 def read_vocabulary(path: Path | None) -> frozenset[str] | None:
-    """Returns the words of a file, one a line; None without a file.
-
-    Raises:
-        UserError: The file cannot be read, or a line is not one word.
-    """
+    """Returns the words of a file, one a line; None without a file."""
     if path is None:
         return None
     file = find_path(path) or path

@@ -23,7 +23,6 @@ from data_builders.worlds.scenes.formats import (
     clevr,
     crepe,
     eqben,
-    geb,
     pug,
     sugar_crepe,
     valse,
@@ -182,7 +181,7 @@ def _write_eqben(folder: Path, images: Images, splits: Mapping[str, Split]) -> N
     write_json(folder / "eqben/eqben_kubric.json", kubric)
     videos = splits["suite_videos"].series
     assert isinstance(videos, Videos)
-    write_json(folder / "geb/test.json", geb.boundaries(images["suite_videos"], videos))
+    write_json(folder / "geb/test.json", eqben.boundaries(images["suite_videos"], videos))
     gebc = eqben.gebc(images["suite_videos"], videos)
     write_json(folder / f"eqben/{eqben.GEBC}.json", gebc)
     for _, pair in videos.boundaries(images["suite_videos"]):

@@ -35,14 +35,8 @@ from data_builders.worlds.scenes.pairs import (
     MovedPairs,
     PairSeries,
 )
-from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.sampling import DEFAULT, WorldSpec
 from data_builders.worlds.scenes.scene import (
-    COLORS,
-    FLOORS,
-    MATERIALS,
-    SHAPES,
-    SIZES,
-    TEXTURES,
     Color,
     Floor,
     Material,
@@ -95,9 +89,10 @@ class RenderedScenes(RenderedSet):
     def __init__(
         self, records: int = 12000, kind: Kind = "cola", weight: float = 1.0, image_size: Side = 64,
         samples: Rays = 2, seed: int = 0, min_objects: int = 1, max_objects: int = 4,
-        shapes: Sequence[Shape] = SHAPES, colors: Sequence[Color] = tuple(COLORS),
-        materials: Sequence[Material] = MATERIALS, textures: Sequence[Texture] = TEXTURES,
-        sizes: Sequence[Size] = tuple(SIZES), floors: Sequence[Floor] = tuple(FLOORS),
+        shapes: Sequence[Shape] = DEFAULT.shapes, colors: Sequence[Color] = DEFAULT.colors,
+        materials: Sequence[Material] = DEFAULT.materials,
+        textures: Sequence[Texture] = DEFAULT.textures, sizes: Sequence[Size] = DEFAULT.sizes,
+        floors: Sequence[Floor] = DEFAULT.floors,
         stack: Fraction = 0.0, unseen: Sequence[Rectangle] | Condition = RECTANGLES,
         relational: Fraction = 0.0, device: str = "cpu",
     ) -> None:  # fmt: skip

@@ -118,6 +118,9 @@ class WorldSpec:
         return {kind: names for kind, names in values.items() if len(names) > 1}
 
 
+DEFAULT = WorldSpec()
+
+
 def cogent(condition: str) -> frozenset[Composition]:
     """Returns the (color, shape) pairs that CLEVR-CoGenT forbids in condition "A" or "B".
 

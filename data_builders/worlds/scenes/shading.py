@@ -57,15 +57,10 @@ def light_direction(scene: Scene) -> Vector:
     return flat * math.cos(azimuth), flat * math.sin(azimuth), math.sin(elevation)
 
 
-def shadow_radii(obj: SceneObject) -> tuple[float, float]:
-    """Returns the ground-plane and the vertical half axis of the shadow's spheroid."""
-    flat, high = _STANDING_RADII if obj.standing else _SHADOW_RADII[obj.shape]
-    return flat * obj.radius, high * obj.radius
-
-
 def shadow_row(obj: SceneObject, center: Vector, light: Vector) -> list[float]:
     """Returns (center, 1/a, 1/h, light in the scaled space) in the frame of both."""
-    flat, high = shadow_radii(obj)
+    radii = _STANDING_RADII if obj.standing else _SHADOW_RADII[obj.shape]
+    flat, high = (radius * obj.radius for radius in radii)
     x, y, z = light[0] / flat, light[1] / flat, light[2] / high
     norm = math.sqrt(x * x + y * y + z * z)
     return [*center, 1.0 / flat, 1.0 / high, x / norm, y / norm, z / norm]
@@ -153,11 +148,6 @@ def floor_pattern(x: Tensor, y: Tensor, weights: Sequence[Tensor]) -> Tensor:
     return 1.0 + plank * planks - grid * lines + mottle * (mixed - 0.3)
 
 
-def _camera_columns(views: Sequence[Camera], device: torch.device) -> list[Tensor]:
-    rows = [[*v.position, *v.right, *v.up, *v.forward] for v in views]
-    return _by_image(torch.tensor(rows, device=device))
-
-
 def _edge(scene: Scene, view: Camera) -> float:
     """Returns v of the floor's far edge; the camera has no roll, so it is one image row."""
     behind = directions()["behind"]
@@ -178,7 +168,9 @@ def backdrop(scenes: Sequence[Scene], views: Sequence[Camera], size: int,
     u = ((steps - 0.5) / FOCAL).view(1, 1, -1)
     v = ((0.5 - steps) / FOCAL).view(1, -1, 1)
     # Where the ray of a pixel meets the floor; the camera has no roll, so depth varies by row.
-    px, py, pz, rx, ry, _, ux, uy, uz, fx, fy, fz = _camera_columns(views, device)
+    cameras = [[*v.position, *v.right, *v.up, *v.forward] for v in views]
+    columns = _by_image(torch.tensor(cameras, device=device))
+    px, py, pz, rx, ry, _, ux, uy, uz, fx, fy, fz = columns
     t = pz / (-(fz + v * uz)).clamp_min(0.05)
     x = (px + t * (fx + v * ux)) + t * rx * u
     y = (py + t * (fy + v * uy)) + t * ry * u

@@ -50,15 +50,9 @@ from data_builders.worlds.scenes.pairs import (
     MovedPairs,
     PairSeries,
 )
-from data_builders.worlds.scenes.sampling import Composition, WorldSpec
+from data_builders.worlds.scenes.sampling import DEFAULT, Composition, WorldSpec
 from data_builders.worlds.scenes.sampling import cogent as cogent_forbidden
 from data_builders.worlds.scenes.scene import (
-    COLORS,
-    FLOORS,
-    MATERIALS,
-    SHAPES,
-    SIZES,
-    TEXTURES,
     Color,
     Floor,
     Material,
@@ -146,9 +140,10 @@ class ScenesBuilder(Builder):
         test: NonNegativeInt = 1000, cogent: NonNegativeInt = 200, multi: NonNegativeInt = 400,
         ar4t_train: NonNegativeInt = 500, ar4t_test: NonNegativeInt = 200, image_size: Side = 64,
         samples: Rays = 2, seed: int = 0, min_objects: int = 1, max_objects: int = 4,
-        shapes: Sequence[Shape] = SHAPES, colors: Sequence[Color] = tuple(COLORS),
-        materials: Sequence[Material] = MATERIALS, textures: Sequence[Texture] = TEXTURES,
-        sizes: Sequence[Size] = tuple(SIZES), floors: Sequence[Floor] = tuple(FLOORS),
+        shapes: Sequence[Shape] = DEFAULT.shapes, colors: Sequence[Color] = DEFAULT.colors,
+        materials: Sequence[Material] = DEFAULT.materials,
+        textures: Sequence[Texture] = DEFAULT.textures, sizes: Sequence[Size] = DEFAULT.sizes,
+        floors: Sequence[Floor] = DEFAULT.floors,
         stack: Fraction = 0.0, min_visible: Fraction = 0.006,
         unseen: Sequence[Rectangle] | Condition = RECTANGLES,
         single_attributes: Sequence[Attribute] = ("color", "material"),

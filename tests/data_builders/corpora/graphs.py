@@ -1,6 +1,8 @@
-"""GQA's scene graphs of a few images, written by hand."""
+"""GQA's scene graphs of a few images, and the truth of queries by brute force."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +36,16 @@ def gqa(
 def numbered(*objects: str) -> dict[str, str]:
     """Objects by number."""
     return {str(k): text for k, text in enumerate(objects)}
+
+
+PAIR = re.compile(r"an? (.+) and an? (.+)")
+
+
+def by_brute_force(text: str, objects: Sequence[Collection[str]]) -> bool:
+    """Whether the words of a query hold of some objects, each its words, by trying all of them."""
+    match = PAIR.fullmatch(text)
+    queries = [set(part.split()) for part in (match.groups() if match else (text,))]
+    return any(
+        all(query <= set(obj) for query, obj in zip(queries, chosen, strict=True))
+        for chosen in itertools.permutations(objects, len(queries))
+    )

@@ -145,17 +145,6 @@ def test_a_subset_is_of_one_kind_or_of_pairs(tmp_path, subset, files):
     assert skipped == len(SCENES) - len(images)
 
 
-def test_the_subsets_of_the_embedded_world_are_its_rows_with_and_without_attributes(world):
-    path = world / "ar4t/PUG_AR_train.csv"
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    with_attribute = {row["filepath"] for row in rows if row["Actor1Attribute"]}
-    assert 0 < len(with_attribute) < len(rows)
-    for subset in ("attributes", "attribute_pairs"):
-        built = AR4TBuilder(path, world / "images", subset=subset).records()
-        assert {file for group, _ in built for file in group.image_ids} == with_attribute
-
-
 def test_a_csv_without_the_columns_of_a_subset_is_refused(tmp_path):
     path = table(tmp_path, [["p", "", "1.jpg", "", "u/1.jpg"]])
     assert len(groups(path, subset="pairs")) == 0

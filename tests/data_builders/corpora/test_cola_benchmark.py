@@ -6,7 +6,7 @@ import torch
 from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola_benchmark import BENCHMARK, ColaBenchmarkBuilder
 from data_builders.corpora.cola_split import ColaSplitBuilder
-from tests.data_builders.conftest import dump, load
+from tests.data_builders.conftest import load
 from tests.data_builders.corpora.graphs import gqa, numbered
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_files import read_queries
@@ -80,29 +80,6 @@ def test_scenes_by_brute_force(world, clevr, tmp_path):
             assert true == any(words <= obj for obj in here), text
             assert near == any(words & obj for obj in here), text
     assert torch.all(queries.labels <= queries.hard)
-
-
-def test_all_of_clevrs_three_attribute_queries(tmp_path):
-    """96 queries, as the released file of Cola has (section 9)."""
-    values = {
-        "shape": ["cube", "sphere", "cylinder"],
-        "size": ["large", "small"],
-        "color": ["gray", "red", "blue", "green", "brown", "purple", "cyan", "yellow"],
-        "material": ["rubber", "metal"],
-    }
-    scenes = [
-        {"image_filename": f"{k}.png", "objects": [dict(zip(values, kind, strict=True))]}
-        for k, kind in enumerate(itertools.product(*values.values()))
-    ]
-    path = dump(tmp_path / "scenes.json", {"scenes": scenes})
-    reader = ClevrScenes(path, tmp_path, ["size", "color", "material"])
-    _, counts = built(ColaBenchmarkBuilder(reader, queries=None), tmp_path / "out")
-    # One attribute: 3 shapes x 12 words; two: 3 x (16 + 4 + 16); three: 3 x 32.
-    assert {k: n for k, n in counts.items() if k.startswith("queries")} == {
-        "queries: 1 attributes": 36,
-        "queries: 2 attributes": 108,
-        "queries: 3 attributes": 96,
-    }
 
 
 def test_the_split_takes_the_file(tmp_path):

@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola_pairs import BENCHMARK, ColaPairsBuilder
 from data_builders.corpora.gqa import GQAGraphs
@@ -237,6 +239,7 @@ RELATIONS = (
 )
 
 
+@pytest.mark.slow
 def test_the_rule_on_colas_own_file(tmp_path):
     """Of Cola's 210 pairs 119 exchange an attribute of two different objects; all are found."""
     counts = Counter()

@@ -180,20 +180,6 @@ def test_half_of_a_composition_may_be_stated_with_others(tmp_path):
         assert ("square plate" in texts) == (words != "square")
 
 
-def test_embedded_world(world, tmp_path):
-    """The world's own split of its benchmark, computed from the training scenes alone."""
-    reader = ClevrScenes(world / "clevr/scenes_train.json", world / "images/train")
-    builder = ColaSplitBuilder(world / "cola/single.json", reader)
-    seen, exclude, _ = built(builder, tmp_path / "out")
-    own = load(world / "cola/single_split.json")
-    unseen = {tuple(pair) for pair in load(world / "compositions.json")["unseen"]}
-    # The held-out compositions never occur; with 12 scenes, others happen not to occur either.
-    assert set(own["unseen"]) <= set(seen["unseen"])
-    assert set(seen["seen"]) <= set(own["seen"])
-    assert seen["seen"]
-    assert {(w, name) for words, name in exclude["unseen"] for w in words} & unseen
-
-
 def test_wrong_arguments(tmp_path):
     reader, path = gqa(tmp_path, IMAGES), benchmark(tmp_path, LABELS)
     with refused("expected at most 6 unseen queries, as many as"):

@@ -3,7 +3,7 @@ from collections import Counter
 from data_builders.corpora.annotations import AnnotatedObject, ClevrScenes
 from data_builders.corpora.descriptions import DescriptionsBuilder, exchanged
 from data_builders.corpora.queries import Query
-from tests.data_builders.conftest import hashes, load
+from tests.data_builders.conftest import load
 from vlmtune.data.shards import ShardSet, read_headers
 
 COLOURS = {"blue", "brown", "cyan", "gray", "green", "purple", "red", "yellow"}
@@ -101,10 +101,3 @@ def test_an_excluded_composition_is_named_without_its_attributes(world, tmp_path
     said = Counter(noun for _, group in found for text in group.texts for noun in nouns(text))
     assert said[(colour, shape)] == 0
     assert said[(shape,)] > 0
-
-
-def test_equal_seeds_give_equal_bytes(world, tmp_path):
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        build(world, tmp_path / name, seed=seed, density=0.5)
-    first, again, other = (hashes(tmp_path / name)["shard-000000.tar"] for name in "abc")
-    assert first == again != other

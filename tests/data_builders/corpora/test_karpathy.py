@@ -144,15 +144,7 @@ def test_errors(tmp_path):
         KarpathyBuilder(tmp_path / "no.json", tmp_path).build(tmp_path / "out", False)
 
 
-OUTSIDE = [
-    {"filename": "../other/2.jpg"},
-    {"filename": "/other/2.jpg"},
-    {"filename": "2.jpg", "filepath": "../other"},
-    {"filename": "2.jpg", "filepath": "/other"},
-]
-
-
-@pytest.mark.parametrize("row", OUTSIDE)
+@pytest.mark.parametrize("row", [{"filename": "../other/2.jpg"}, {"filepath": "/other"}])
 def test_files_outside_the_images_folder_are_refused(tmp_path, row):
     images = [image("1.jpg", "train", "x"), {**image("2.jpg", "train", "y"), **row}]
     path = dump(tmp_path / "dataset.json", {"images": images})

@@ -282,14 +282,6 @@ def test_the_command_takes_the_file_first(tmp_path, capsys, monkeypatch):
     assert main([*words, "--columns.caption", "titles"]) == 2
 
 
-@pytest.mark.parametrize("content", [b"GIF89a", b""])
-def test_what_is_no_image_is_refused(content, tmp_path):
-    path = table(tmp_path, {"image": "1.png", "caption": "a"})
-    (tmp_path / "1.png").write_bytes(content)
-    with refused(r"got 1, first line 1 of .*1.png \(.*(identify|broken|truncated).*\): correct"):
-        TableBuilder(path).build(tmp_path / "out", progress=False)
-
-
 def test_a_folder_of_any_kind_of_image_is_built_and_one_bad_sidecar_is_listed(tmp_path, capsys):
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -11,7 +11,6 @@ from tests.data_builders.worlds.programs.raw_scenes import (
     seen_along,
     word,
 )
-from tests.refusals import refused
 from vlmtune.cli.main import main
 
 CLEVRS_KEYS = {"image_index", "program", "question_index", "image_filename",
@@ -98,12 +97,3 @@ def test_counts_by_family_and_answer_are_printed(scenes, tmp_path, capsys):
     assert "questions 100" in printed.out
     counts = load(out / "manifest.json")["counts"]
     assert sum(n for name, n in counts.items() if name.startswith("answers ")) == 100
-
-
-def test_what_cannot_be_asked_is_refused(tmp_path):
-    raw = content(1, low=1, high=1)["scenes"]
-    raw[0]["objects"][0].pop("shape")
-    path = dump(tmp_path / "broken.json", {"scenes": raw})
-    with refused("nothing at scenes/0/objects/0/shape"):
-        QuestionsBuilder(path).build(tmp_path / "out", progress=False)
-    assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""EqBen's files (Wang et al. 2023, section 4, appendix B).
+"""EqBen's files (Wang et al. 2023, section 4, appendix B), and those of GEB+ (Wang et al. 2022).
 
 In: rendered pairs and videos. Out: the contents of the files.
 """
@@ -20,7 +20,7 @@ from data_builders.worlds.scenes.pairs import (
 )
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.statements import describe, object_count
-from data_builders.worlds.scenes.videos import Videos, subject, video_name
+from data_builders.worlds.scenes.videos import FPS, Videos, subject, video_name
 
 FOLDER = "eqben"  # holds the folders of the parts; names of images in the files leave it out
 GEBC = "eqbengebc"
@@ -110,3 +110,16 @@ def gebc(images: Sequence[SceneImage], series: Videos) -> dict[str, list[Item]]:
 def gebc_image(frame: SceneImage) -> str:
     """Returns the name of a frame of GEB+ among EqBen's images."""
     return f"{GEBC}/{frame.file.partition('/')[2]}"
+
+
+def boundaries(images: Sequence[SceneImage], series: Videos) -> dict[str, list[dict[str, Any]]]:
+    """Returns GEB+'s boundary of each video, midway between the frames around it."""
+    content: dict[str, list[dict[str, Any]]] = {}
+    for boundary, frames in series.boundaries(images):
+        video = video_name(frames[0])
+        before, after = (frame.scene.objects[0].color for frame in frames)
+        row = {"boundary_id": f"{video}_0", "timestamp": (boundary - 0.5) / FPS,
+               "subject": f"the {subject(frames[0].scene)}", "status_before": f"is {before}",
+               "status_after": f"is {after}", "label": "Change of Color"}  # fmt: skip
+        content[video] = [row]
+    return content

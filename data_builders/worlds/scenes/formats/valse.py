@@ -84,10 +84,6 @@ def _counting(context: SceneContext, shape: str | None, numbers: Sequence[int]) 
     return Foil(*texts, NUMBERS[number], NUMBERS[other])
 
 
-def _counting_hard(context: SceneContext) -> Foil | None:
-    return _counting(context, None, range(1, len(NUMBERS)))
-
-
 def _counting_small(context: SceneContext) -> Foil | None:
     shape = _any_shape(context)
     small = object_count(context.scene, shape) <= SMALL
@@ -128,7 +124,8 @@ def _coreference(context: SceneContext, hard: bool) -> Foil | None:
 
 
 PIECES: Mapping[str, Callable[[SceneContext], Foil | None]] = {
-    "existence": _existence, "plurals": _plurals, "counting-hard": _counting_hard,
+    "existence": _existence, "plurals": _plurals,
+    "counting-hard": lambda context: _counting(context, None, range(1, len(NUMBERS))),
     "counting-small-quant": _counting_small, "counting-adversarial": _counting_adversarial,
     "relations": replaced_relation, "action-replacement": _action_replacement,
     "actant-swap": swapped_objects, "coreference-standard": partial(_coreference, hard=False),

@@ -21,18 +21,8 @@ from data_builders.worlds.scenes.requests.layout import (
     positions,
     scene_of,
 )
-from data_builders.worlds.scenes.sampling import sample_jitter
-from data_builders.worlds.scenes.scene import (
-    BACKGROUNDS,
-    COLORS,
-    FLOORS,
-    MATERIALS,
-    SHAPES,
-    SIZES,
-    SUPPORTS,
-    TEXTURES,
-    Scene,
-)
+from data_builders.worlds.scenes.sampling import DEFAULT, sample_jitter
+from data_builders.worlds.scenes.scene import SUPPORTS, Scene
 
 MIN_EXPOSED = 0.5
 _ATTEMPTS = 100  # for the scenes of one request, before it counts as impossible
@@ -85,8 +75,8 @@ def _attributes(request: SceneRequest, sampler: Sampler) -> SceneRequest:
                 )  # fmt: skip
     jitter = request.camera.jitter or sample_jitter(sampler.rng("camera.jitter"))
     return SceneRequest.model_construct(
-        floor=sampler.choice("floor", request.floor, tuple(FLOORS)),
-        background=sampler.choice("background", request.background, tuple(BACKGROUNDS)),
+        floor=sampler.choice("floor", request.floor, DEFAULT.floors),
+        background=sampler.choice("background", request.background, DEFAULT.backgrounds),
         light=sampler.uniform("light", request.light, -_LIGHT, _LIGHT),
         camera=request.camera.model_copy(update={"jitter": jitter}),
         objects=objects,
@@ -98,7 +88,7 @@ def _with_attributes(
 ) -> ObjectRequest:
     name = f"objects[{k}]"
     carries = any(o.relation == ("on", k) for o in given)
-    shapes = SHAPES
+    shapes = DEFAULT.shapes
     if carries:
         shapes = SUPPORTS
     elif obj.standing:
@@ -115,10 +105,10 @@ def _with_attributes(
         stands = shape == "torus" and sampler.rng(f"{name}.standing").random() < 0.5
     return obj.model_copy(update={
         "shape": shape,
-        "color": sampler.choice(f"{name}.color", obj.color, tuple(COLORS)),
-        "material": sampler.choice(f"{name}.material", obj.material, MATERIALS),
-        "texture": sampler.choice(f"{name}.texture", obj.texture, TEXTURES),
-        "size": sampler.choice(f"{name}.size", obj.size, tuple(SIZES)),
+        "color": sampler.choice(f"{name}.color", obj.color, DEFAULT.colors),
+        "material": sampler.choice(f"{name}.material", obj.material, DEFAULT.materials),
+        "texture": sampler.choice(f"{name}.texture", obj.texture, DEFAULT.textures),
+        "size": sampler.choice(f"{name}.size", obj.size, DEFAULT.sizes),
         "rotation": sampler.uniform(f"{name}.rotation", obj.rotation, 0.0, 360.0),
         "standing": stands,
     })  # fmt: skip

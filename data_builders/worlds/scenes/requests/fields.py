@@ -147,7 +147,7 @@ def validated(model: type[M], content: Any, path: str, renamed: Callable[[str], 
     elif first["type"] == "missing":
         expected = "one more item"
     elif first["type"] == "too_long":
-        expected = f"at most {first['ctx']['max_length']} items"
+        expected = f"at most {first.get('ctx', {}).get('max_length')} items"
     for start in ("Input should be ", "Value error, "):
         expected = expected.removeprefix(start)
     raise refusal(f"{path}{'.' * bool(where)}{where}", expected, f"{value!r:.80}", advice)

@@ -43,11 +43,7 @@ class SceneFamily:
 
 
 def read_requests(path: Path) -> list[Any]:
-    """Returns the requests of a file: an object, a list, or (`.jsonl`) an object a line, unchecked.
-
-    Raises:
-        UserError: The file cannot be read or is not JSON.
-    """
+    """Returns the requests of a file, unchecked: one, a list or (`.jsonl`) one a line."""
     path = Path(path)
     expected = "scene requests as JSON"
     with reading(path, expected):

@@ -1,7 +1,6 @@
 import itertools
 import json
 import os
-import random
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from data_builders.worlds.programs.scene_graph import (
     read_scenes,
     vocabulary,
 )
-from data_builders.worlds.programs.search import SceneSearch
 from data_builders.worlds.programs.wording import NUMBERS, Wording, read_vocabulary
 from tests.data_builders.conftest import dump
 from tests.data_builders.worlds.programs.raw_scenes import (
@@ -187,20 +185,6 @@ def test_no_description_states_what_is_asked_for(rows):
                     break
                 stated.append(function)
             assert f"filter_{kind}" not in stated
-
-
-def test_an_ambiguous_scene_asks_no_reference(tmp_path):
-    # Two equal cubes at one spot: no description singles one out, and nothing is left of anything.
-    twin = dict(zip(ATTRIBUTES, ("small", "red", "metal", "cube"), strict=True))
-    objects = [twin | {"3d_coords": [0.0, 0.0, 0.5]} for _ in range(2)]
-    path = dump(tmp_path / "scenes.json", {"scenes": [with_relations(objects)]})
-    (scene,) = read_scenes(path)
-    search = SceneSearch(scene, WORDS)
-    found = {f.name for f in FAMILIES if search.search(f, random.Random(0)) is not None}
-    assert found == {
-        *("zero_hop-exist", "zero_hop-count", "single_or-exist-things"),
-        *(f"compare_integer-{name}-0-0" for name in ("equal_integer", "less_than", "greater_than")),
-    } | (found & {"single_or-count-things"})
 
 
 # -- effective questions -------------------------------------------------------------------------

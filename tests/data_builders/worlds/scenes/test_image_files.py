@@ -53,13 +53,6 @@ def test_files_and_measures(tmp_path):
             assert image.mode == "RGB"
 
 
-def test_sub_seeds_differ():
-    seeds = {
-        image_files.sub_seed(seed, name) for seed in (0, 1) for name in ("train", "val", "test")
-    }
-    assert len(seeds) == 6
-
-
 @pytest.mark.parametrize("device", ["abacus", "cuda:99"])
 def test_an_unknown_device(device):
     with refused("expected a device that torch can use"):

@@ -125,113 +125,58 @@ def test_a_sweep_changes_what_it_sweeps_alone():
 
 
 WRONG = {
-    "unknown key": (
-        {"ground": "wood"},
-        r"^scenes\[0\]\.ground: expected one of the keys floor, .*'ground'",
-    ),
-    "key of an object": (
-        {"objects": [{}, {"colour": "red"}]},
-        r"^scenes\[0\]\.objects\[1\]\.colour: expected one of the keys shape, .*got 'colour'",
-    ),
-    "color": (
-        {"objects": [{}, {"color": "rde"}]},
-        r"^scenes\[0\]\.objects\[1\]\.color: expected one of gray, red, .*got 'rde'; change it$",
-    ),
-    "number": ({"light": "left"}, r"scenes\[0\]\.light: expected a valid number, got 'left'"),
+    "unknown key": ({"ground": "wood"},
+        r"^scenes\[0\]\.ground: expected one of the keys floor, .*'ground'"),
+    "key of an object": ({"objects": [{}, {"colour": "red"}]},
+        r"^scenes\[0\]\.objects\[1\]\.colour: expected one of the keys shape, .*got 'colour'"),
+    "color": ({"objects": [{}, {"color": "rde"}]},
+        r"^scenes\[0\]\.objects\[1\]\.color: expected one of gray, red, .*got 'rde'; change it$"),
     "boolean number": ({"light": True}, r"scenes\[0\]\.light: expected a valid number, got True"),
-    "pitch": (
-        {"camera": {"pitch": 80}},
-        r"camera\.pitch: .*less than or equal to 45, got 80",
-    ),
-    "position": (
-        {"objects": [{"position": [1]}]},
-        r"objects\[0\]\.position\[1\]: expected one more item",
-    ),
-    "objects": ({"objects": 3}, r"scenes\[0\]\.objects: expected a valid list, got 3"),
+    "pitch": ({"camera": {"pitch": 80}}, r"camera\.pitch: .*less than or equal to 45, got 80"),
+    "position": ({"objects": [{"position": [1]}]},
+        r"objects\[0\]\.position\[1\]: expected one more item"),
     "nine objects": ({"objects": [{}] * 9}, r"scenes\[0\]\.objects: .*at most 8 items"),
-    "no request": (3, r"^scenes\[0\]: expected a valid dictionary .*, got 3"),
-    "relation": (
-        {"objects": [{"relation": "left 1"}, {}]},
-        r"objects\[0\]\.relation: expected one of left of, .*got 'left 1'",
-    ),
-    "no such object": (
-        {"objects": [{"relation": "on 2"}, {}]},
-        r"objects\[0\]\.relation: expected another object of the scene \(1\), got 'on 2'",
-    ),
+    "relation": ({"objects": [{"relation": "left 1"}, {}]},
+        r"objects\[0\]\.relation: expected one of left of, .*got 'left 1'"),
+    "no such object": ({"objects": [{"relation": "on 2"}, {}]},
+        r"objects\[0\]\.relation: expected another object of the scene \(1\), got 'on 2'"),
     "itself": ({"objects": [{"relation": "on 0"}]}, r"another object of the scene \(none\)"),
-    "circle": (
-        {"objects": [{"relation": "left of 1"}, {"relation": "behind 0"}]},
-        r"objects\[0\]\.relation: expected relations without a circle, got 0 -> 1 -> 0",
-    ),
-    "circle of three behind another": (
-        {"objects": [{"relation": f"behind {k}"} for k in (1, 2, 3, 1)]},
-        r"without a circle, got 0 -> 1 -> 2 -> 3 -> 1",
-    ),
-    "two on one": (
-        {"objects": [{"relation": "on 2"}, {"relation": "on 2"}, {}]},
-        r"objects\[1\]\.relation: expected one object on another",
-    ),
-    "sphere below": (
-        {"objects": [{"relation": "on 1"}, {"shape": "sphere"}]},
-        r"objects\[0\]\.relation: expected a flat support \(cube, cylinder\), got a sphere",
-    ),
-    "large on small": (
-        {"objects": [{"relation": "on 1", "size": "large"}, {"size": "small"}]},
-        r"objects\[0\]\.size: expected no larger size than that of objects\[1\], got large",
-    ),
-    "standing cube": (
-        {"objects": [{"shape": "cube", "standing": True}]},
-        r"objects\[0\]\.standing: expected a torus that stands, got cube",
-    ),
-    "overlap": (
-        {"objects": [CUBE, {"position": [-1.2, 0.9]}]},
-        r"objects\[1\]\.position: expected a position free of objects\[0\] \(red cube\), "
-        r"got \[-1\.2, 0\.9\]",
-    ),
-    "out of view": (
-        {"objects": [{"position": [9, 0]}]},
-        r"objects\[0\]\.position: expected a position in view of the camera, got \[9, 0\]",
-    ),
-    "contradiction": (
-        {"objects": [CUBE, {"position": [1.5, 0.5], "relation": "left of 0"}]},
-        r"objects\[1\]\.relation: expected a free position in view left of objects\[0\], "
-        r"got \[1\.5, 0\.5\]",
-    ),
-    "hidden": (
-        {
-            "objects": [
-                {"shape": "sphere", "size": "small", "position": [0, 2]},
-                {"shape": "cube", "size": "large", "position": [0, 0.2]},
-            ],
-            "camera": {"pitch": 15, "jitter": [0, 0, 0]},
-        },
-        r"objects\[0\]\.position: expected 50% or more of the \w+ sphere in sight, got \d+%",
-    ),
+    "circle": ({"objects": [{"relation": "left of 1"}, {"relation": "behind 0"}]},
+        r"objects\[0\]\.relation: expected relations without a circle, got 0 -> 1 -> 0"),
+    "circle of three": ({"objects": [{"relation": f"behind {k}"} for k in (1, 2, 3, 1)]},
+        r"without a circle, got 0 -> 1 -> 2 -> 3 -> 1"),
+    "two on one": ({"objects": [{"relation": "on 2"}, {"relation": "on 2"}, {}]},
+        r"objects\[1\]\.relation: expected one object on another"),
+    "sphere below": ({"objects": [{"relation": "on 1"}, {"shape": "sphere"}]},
+        r"objects\[0\]\.relation: expected a flat support \(cube, cylinder\), got a sphere"),
+    "large on small": ({"objects": [{"relation": "on 1", "size": "large"}, {"size": "small"}]},
+        r"objects\[0\]\.size: expected no larger size than that of objects\[1\], got large"),
+    "standing cube": ({"objects": [{"shape": "cube", "standing": True}]},
+        r"objects\[0\]\.standing: expected a torus that stands, got cube"),
+    "overlap": ({"objects": [CUBE, {"position": [-1.2, 0.9]}]},
+        r"objects\[1\]\.position: .* free of objects\[0\] \(red cube\), got \[-1\.2, 0\.9\]"),
+    "out of view": ({"objects": [{"position": [9, 0]}]},
+        r"objects\[0\]\.position: expected a position in view of the camera, got \[9, 0\]"),
+    "contradiction": ({"objects": [CUBE, {"position": [1.5, 0.5], "relation": "left of 0"}]},
+        r"objects\[1\]\.relation: .* view left of objects\[0\], got \[1\.5, 0\.5\]"),
+    "hidden": ({"objects": [{"shape": "sphere", "size": "small", "position": [0, 2]},
+                            CUBE | {"position": [0, 0.2]}],
+                "camera": {"pitch": 15, "jitter": [0, 0, 0]}},
+        r"objects\[0\]\.position: expected 50% or more of the \w+ sphere in sight, got \d+%"),
     "count": ({"count": 0}, r"scenes\[0\]\.count: expected greater than 0, got 0"),
     "sweep": ({"sweep": ["floor"]}, r"scenes\[0\]\.sweep: expected a valid dictionary"),
-    "no list": ({"sweep": {"floor": "wood"}}, r"scenes\[0\]\.sweep\.floor: expected a valid list"),
-    "swept value": (
-        {"objects": [{}], "sweep": {"objects[0].color": ["red", "rde"]}},
-        r"scenes\[0\]\.sweep\['objects\[0\]\.color'\]: expected one of gray, .*got 'rde'",
-    ),
+    "swept value": ({"objects": [{}], "sweep": {"objects[0].color": ["red", "rde"]}},
+        r"scenes\[0\]\.sweep\['objects\[0\]\.color'\]: expected one of gray, .*got 'rde'"),
     "swept and given": ({"floor": "wood", "sweep": {"floor": ["sand"]}}, r"sweep: .*'floor'"),
     "swept key": ({"sweep": {"ground": ["wood"]}}, r"sweep\['ground'\]: expected one of the keys"),
-    "swept object": (
-        {"objects": [{}], "sweep": {"objects[1].color": ["red"]}},
-        r"sweep: expected the path of a field of this request, .*'objects\[1\]\.color'",
-    ),
-    "a combination": (
-        {"objects": [CUBE], "sweep": {"objects[0].color": ["red"]}},
-        r"sweep: expected fields that the request does not set besides",
-    ),
-    "out of view in one": (
-        {
-            "objects": [{"size": "small", "position": [2, 0]}],
-            "sweep": {"camera.distance": [20, 10]},
-        },
-        r"got \[2, 0\] \(with camera\.distance = 10\)",
-    ),
-}
+    "swept object": ({"objects": [{}], "sweep": {"objects[1].color": ["red"]}},
+        r"sweep: expected the path of a field of this request, .*'objects\[1\]\.color'"),
+    "a combination": ({"objects": [CUBE], "sweep": {"objects[0].color": ["red"]}},
+        r"sweep: expected fields that the request does not set besides"),
+    "out of view in one": ({"objects": [{"size": "small", "position": [2, 0]}],
+                            "sweep": {"camera.distance": [20, 10]}},
+        r"got \[2, 0\] \(with camera\.distance = 10\)"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from data_builders.phrases import INVERSE, related, with_article
+from data_builders.phrases import INVERSE
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
 from data_builders.worlds.scenes.scene import Scene, SceneObject, directions
@@ -12,7 +12,6 @@ from data_builders.worlds.scenes.statements import (
     describe,
     exchange,
     exists,
-    object_count,
     referents,
     relation_holds,
     stated_attributes,
@@ -80,13 +79,6 @@ def test_an_exchange_must_make_both_false():
     assert exchange(SCENE, 0, 2, "color") is None  # both are cubes
     assert exchange(SCENE, 0, 1, "material") is None  # both are of rubber
     assert exchange(SCENE, 0, 1, "texture") is None  # nobody says plain
-
-
-def test_words():
-    assert related(Noun("cube", RED), "on", Noun("torus")) == "a red cube on top of a torus"
-    assert with_article(Noun("orange")) == "an orange"
-    shapes = ("cube", None, "torus")
-    assert [object_count(SCENE, shape) for shape in shapes] == [2, 3, 0]
 
 
 @pytest.mark.parametrize(

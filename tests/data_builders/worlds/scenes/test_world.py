@@ -8,7 +8,7 @@ import pytest
 from data_builders.corpora.table import TableBuilder
 from data_builders.worlds.scenes.sampling import cogent
 from data_builders.worlds.scenes.world import ScenesBuilder
-from tests.benchmarks.models import oracle, scorer
+from tests.benchmarks.models import scorer
 from tests.data_builders.conftest import (
     NOTHING,
     SMALL,
@@ -21,7 +21,6 @@ from tests.data_builders.conftest import (
     unseen_of,
 )
 from tests.refusals import refused
-from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.cola_single import ColaSingle
 from vlmtune.cli.main import main
 
@@ -112,14 +111,6 @@ def test_a_condition_has_no_unseen_swaps(tmp_path, capsys):
     assert "typing.Literal['A', 'B']" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["seen", "unseen"])
-def test_an_oracle_wins_cola_multi(world, name):
-    benchmark = ColaMulti(str(world / f"cola/multi_{name}.json"), str(world / "images/cola"))
-    result = benchmark.run(oracle(benchmark))
-    assert result.metrics["accuracy"].value == 1.0
-    assert result.metrics["accuracy"].n == SMALL["multi"]
-
-
 def test_an_oracle_wins_cola_single(world):
     paths = (world / name for name in ("cola/single.json", "images", "cola/single_split.json"))
     benchmark = ColaSingle(*map(str, paths))
@@ -153,12 +144,6 @@ def test_manifest_counts_images_and_not_processes(world):
 def test_wrong_arguments_fail_at_once(arguments, message):
     with refused(message):
         ScenesBuilder(**{**SMALL, **arguments})
-
-
-def test_a_world_without_unseen_swaps_says_so(tmp_path):
-    with refused("whose four compositions are all unseen"):
-        rendered(tmp_path / "w", SMALL, unseen=[])
-    assert not (tmp_path / "w").exists()
 
 
 ENGINE = {"loc": "(left|right|front|behind)", "cnt": "there (is|are)", "attr": "a photo of"}

@@ -5,7 +5,7 @@ import pytest
 
 from data_builders.corpora.ar4t import AR4TBuilder
 from data_builders.worlds.scenes.captions import vocabulary
-from tests.data_builders.conftest import RICH, SMALL, rendered, rows_of
+from tests.data_builders.conftest import RICH, rendered, rows_of
 from tests.data_builders.worlds.scenes.truth import KINDS
 from vlmtune.benchmarks.pug_ar4t import PugAR4T
 
@@ -105,11 +105,6 @@ def test_the_benchmark_reports_every_relation_by_name(rich):
         # Two items whose first scene has the relation and two whose second has it.
         assert result.metrics[f"group_accuracy/{phrase}"].n == 4
         assert result.metrics[f"group_accuracy/{phrase}"].value == 1.0
-
-
-def test_a_small_world_has_its_scenes_of_one_object(world):
-    rows = rows_of(world / "ar4t/PUG_AR_train.csv")
-    assert len(rows) == 2 * SMALL["ar4t_train"] + UNARY + ISOLATED
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,6 @@
 import numpy as np
 
 
-def test_keys_are_clevrs(clevr):
-    keys = {"split", "image_index", "image_filename", "objects", "directions", "relationships"}
-    words = {"shape", "size", "material", "color", "rotation"}
-    for scene in clevr.values():
-        assert keys <= set(scene)
-        for thing in scene["objects"]:
-            assert words <= set(thing)
-            assert len(thing["3d_coords"]) == len(thing["pixel_coords"]) == 3
-
-
 def test_relationships_mean_what_clevr_means(clevr):
     for scene in clevr.values():
         things = scene["objects"]

@@ -4,10 +4,11 @@ import pytest
 
 from data_builders.worlds.scenes.grids import FACTORS
 from data_builders.worlds.scenes.videos import FPS
-from tests.data_builders.conftest import SUITE
+from tests.data_builders.conftest import SMALL, SUITE
 from vlmtune.benchmarks.aro import Aro
 from vlmtune.benchmarks.aro_order import AroOrder
 from vlmtune.benchmarks.boundary_grounding import BoundaryGrounding
+from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
 from vlmtune.benchmarks.pug_imagenet import PugImageNet
@@ -32,6 +33,8 @@ PROD, SYST = (f"crepe/{kind}_hard_negatives" for kind in ("prod", "syst"))
 SPAR = ["images/pug_spar/labels.csv", "images/pug_spar"]
 # The class, its paths, further arguments, and a metric with its number of items where it is known.
 READERS = [
+    (ColaMulti, ["cola/multi_seen.json", "images/cola"], {}, "accuracy", SMALL["multi"]),
+    (ColaMulti, ["cola/multi_unseen.json", "images/cola"], {}, "accuracy", SMALL["multi"]),
     (Aro, [RELATION, "images/suite"], {"task": "relation"}, "accuracy", COUNT),
     (Aro, [ATTRIBUTION, "images/suite"], {"task": "attribution"}, "accuracy", COUNT),
     (AroOrder, ORDER, {}, "accuracy", COUNT),
@@ -42,7 +45,6 @@ READERS = [
     (PugImageNet, ["images/pug_imagenet"], {"factors": list(FACTORS)}, "accuracy", None),
     (PugSpar, SPAR, {"setups": list(SETUPS)}, "accuracy", None),
     (PugSparRetrieval, SPAR, {"setups": ["scene"]}, "accuracy", None),
-    (PugSparRetrieval, SPAR, {"setups": list(SETUPS)}, "accuracy", None),
     (Retrieval, KARPATHY, {}, "text_to_image_recall@5", None),
     (SugarCrepe, ["sugar_crepe", "images/suite"], {}, "accuracy", 7 * COUNT),
     (Valse, ["valse", "images/suite"], {}, "acc_r/average", None),
@@ -53,7 +55,7 @@ READERS = [
 
 @pytest.mark.parametrize(("kind", "paths", "options", "metric", "count"), READERS)
 def test_an_oracle_wins(suite, world, kind, paths, options, metric, count):
-    folder = world if kind is Retrieval else suite
+    folder = world if kind in (ColaMulti, Retrieval) else suite
     benchmark = kind(*(str(folder / path) for path in paths), **options)
     metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
     assert metrics[metric].value == pytest.approx(1.0)

@@ -3,7 +3,6 @@ import pytest
 from data_builders.worlds.scenes.formats.valse import PIECES
 from tests.data_builders.conftest import SUITE, load
 from tests.data_builders.worlds.scenes.truth import KIND, NUMBERS, holds
-from vlmtune.benchmarks import valse
 
 
 @pytest.mark.parametrize("piece", PIECES)
@@ -53,8 +52,3 @@ def test_the_answer_is_yes_or_no_and_needs_the_antecedent_where_it_is_hard(suite
         elif row["classes"] == "no":
             assert not any(others)
     assert {row["classes"] for row in rows} == {"yes", "no"}
-
-
-def test_all_eleven_pieces_are_written(suite):
-    assert set(PIECES) == set(valse.PIECES)
-    assert {path.stem for path in (suite / "valse").iterdir()} == set(PIECES)
