@@ -50,6 +50,8 @@ def open_image(
     A file that ends in `.npy` is a video frame from OpenCV, as EqBen stores it: an array of bytes,
     height x width x 3, blue first.
 
+    Without such an image a path is an `ImageFileError`, bytes are a `RecordError`.
+
     Args:
         source: The encoded image, or its file.
         box: `(x, y, width, height)` in pixels of the upright image. It may reach outside, where the
@@ -59,10 +61,6 @@ def open_image(
             smallest of its sizes that has both, in a fraction of the time and memory.
         plain: Whether pixels become RGB as by Pillow's `convert`, which published scripts call: it
             drops transparency, and makes 16 bits white.
-
-    Raises:
-        ImageFileError: `source` is a path without such an image.
-        RecordError: `source` is bytes without such an image.
 
     Example:
         >>> buffer = io.BytesIO()

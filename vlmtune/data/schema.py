@@ -172,16 +172,7 @@ def decode(key: str, record: Any) -> tuple[Group, tuple[str, ...]]:
 
 
 def check(group: Group) -> None:
-    """Raises `RecordError` if a group breaks the schema.
-
-    Example:
-        >>> true = torch.ones(1, 1, dtype=torch.bool)
-        >>> try:
-        ...     check(Group("a", ("i",), ("t",), (" ",), true, (frozenset("t"),)))
-        ... except RecordError as error:
-        ...     print(error)
-        text 't' is blank
-    """
+    """Raises `RecordError` if a group breaks the schema."""
     shape = (len(group.image_ids), len(group.text_ids))
     if not KEY.fullmatch(group.key):
         raise RecordError(f"key {group.key!r} has characters other than letters, digits, _ and -")

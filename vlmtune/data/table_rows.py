@@ -139,12 +139,8 @@ class Table:
     def rows(self, unusable: Callable[[str, str], None] | None = None) -> Iterator[TableRow]:
         """Yields the rows in order.
 
-        Args:
-            unusable: Is called for a row without an image, or with too many or too few cells, and
-                the row is left out: with where it is and what is wrong. By default it is an error.
-
-        Raises:
-            UserError: A row or a cell cannot be used; the error names its line and column.
+        A row without an image, or with too many or too few cells, is left out: `unusable` is called
+        with where it is and what is wrong. By default it is an error, as other wrong cells are.
         """
         (column,) = self.columns["image"]
         for position, cells in numbered_rows(self.path):
@@ -241,11 +237,13 @@ def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
         >>> captions({"caption": "a dog", "negatives": ["a cat"], "width": 3})
         (('a dog',), ('a cat',))
     """
-    true, false = {}, {}
-    for role, texts in zip(_LISTS, (true, false), strict=True):
+    found = []
+    for role in _LISTS:
+        texts: dict[str, None] = {}
         for column in _guess(role, list(cells)):
             texts |= dict.fromkeys(_texts(cells[column], column, "the record"))
-    return tuple(true), tuple(false)
+        found.append(tuple(texts))
+    return found[0], found[1]
 
 
 def _checked(
