@@ -1,14 +1,13 @@
 """Tars that others wrote: indexed once, left alone, and read with the guarantees of our own."""
 
-import io
 import json
 import logging
 import os
-import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.data.test_shards import write_tar
 from tests.refusals import refused
 from vlmtune.data.catalogue import catalogue, corpus
 from vlmtune.data.record_index import record_index
@@ -17,14 +16,6 @@ from vlmtune.data.shards import ShardSet, decode_group
 from vlmtune.data.stream import GroupStream
 from vlmtune.data.tar_records import RawRecord, read_records
 from vlmtune.data.webdataset import decode_sample
-
-
-def write_tar(path: Path, members: list[tuple[str, bytes]]) -> None:
-    with tarfile.open(path, "w") as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
 
 
 def members(number: int, image: bytes) -> list[tuple[str, bytes]]:

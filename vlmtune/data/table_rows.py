@@ -170,6 +170,7 @@ class Table:
         negative_image = second or (None, "")
         texts = tuple(captions), tuple(negatives)
         votes = self._cell(cells, "votes")
+        # Positions are in the order of the attributes: image, texts, hard-negative image.
         return TableRow(*first, *texts, *negative_image, **ids, where=where, votes=votes)
 
     def _columns_of_texts(self, cells: Cells, role: str, where: str) -> dict[str, str]:
