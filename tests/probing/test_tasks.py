@@ -60,11 +60,11 @@ CATEGORIES = """\
 identity
   identity, both
 icon_overlay
-  icon_overlay, train: icon grinning_face..tree (5), alpha 64-128, ratio 8..12
-  icon_overlay, test: icon grinning_face..umbrella (10), alpha 64-144, ratio 5..15
+  icon_overlay, train: icon grinning_face..tree/5, alpha 64-128, ratio 8..12
+  icon_overlay, test: icon grinning_face..umbrella/10, alpha 64-144, ratio 5..15
 line_halftone
-  line_halftone, train: amplitude 5..7, width 1..2, waveform sine..triangle (2)
-  line_halftone, test: amplitude 4..7, width 1..2, waveform sine..sawtooth (4)
+  line_halftone, train: amplitude 5..7, width 1..2, waveform sine..triangle/2
+  line_halftone, test: amplitude 4..7, width 1..2, waveform sine..sawtooth/4
 filtering
   gaussian_blur, train: radius 3..6
   gaussian_blur, test: radius 2..9
@@ -74,7 +74,7 @@ filtering
   pixelate, test: factor 0.125..0.5
   blurry_background, train: width 1..1.8, height 1..1.8, radius 20..40
   blurry_background, test: width 0.7..2, height 0.7..2, radius 20..50
-  line_shift, test: distance 2-8, axis rows..columns (2)
+  line_shift, test: distance 2-8, axis rows..columns/2
 noise
   gaussian_noise, train: sigma 0.1..0.5, seed any
   gaussian_noise, test: sigma 0.1..0.7, seed any
@@ -84,10 +84,10 @@ noise
   ordered_dithering, both
   floyd_steinberg, test: bits 1-2
 image_fusing
-  image_overlay, train: distraction rings..bricks (5), size 0.5..0.7, opacity 64-128, x 0..1, y 0..1
-  image_overlay, test: distraction rings..ripples (11), size 0.4..0.8, opacity 64-128, x 0..1, y 0..1
-  fusing, train: distraction rings..bricks (5), size 0.6..0.8, opacity 128-196, x 0..1, y 0..1
-  fusing, test: distraction rings..ripples (11), size 0.4..0.9, opacity 128-196, x 0..1, y 0..1
+  image_overlay, train: distraction rings..bricks/5, size 0.5..0.7, opacity 64-128, x 0..1, y 0..1
+  image_overlay, test: distraction rings..ripples/11, size 0.4..0.8, opacity 64-128, x 0..1, y 0..1
+  fusing, train: distraction rings..bricks/5, size 0.6..0.8, opacity 128-196, x 0..1, y 0..1
+  fusing, test: distraction rings..ripples/11, size 0.4..0.9, opacity 128-196, x 0..1, y 0..1
 quantizing
   quantize_colours, train: colours 16-64
   quantize_colours, test: colours 8-128
@@ -135,7 +135,7 @@ def form(value) -> str:
     if isinstance(value, Integers):
         return "any" if value == SEED else f"{value.low}-{value.high}"
     if isinstance(value, OneOf):
-        return f"{value.values[0]}..{value.values[-1]} ({len(value.values)})"
+        return f"{value.values[0]}..{value.values[-1]}/{len(value.values)}"
     return "any" if isinstance(value, Colour) else str(value)
 
 
