@@ -171,7 +171,7 @@ def decode(key: str, record: Any) -> tuple[Group, tuple[str, ...]]:
         valid = _RECORD.validate_python(record)
         truth = torch.tensor(valid["truth"], dtype=torch.bool)
         if truth.ndim != 2:
-            raise ValueError("truth is no matrix")
+            raise ValueError("truth is not a matrix")
     except ValueError as error:
         reason = str(error)
         if isinstance(error, ValidationError):

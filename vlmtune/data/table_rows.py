@@ -196,7 +196,7 @@ class Table:
             return bytes(cell), name
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             return None
-        # A longer name is no file's: it is a caption in the wrong column.
+        # A longer name is not a file: it is a caption in the wrong column.
         if not isinstance(cell, str) or len(Path(cell).name) > _LONGEST:
             raise _cell_error(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):
@@ -238,13 +238,13 @@ def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
         >>> captions({"caption": "a dog", "negatives": ["a cat"], "width": 3})
         (('a dog',), ('a cat',))
     """
-    found = []
+    by_role = []
     for role in _LISTS:
         texts: dict[str, None] = {}
         for column in _guess(role, list(cells)):
             texts |= dict.fromkeys(_texts(cells[column], column, "the record"))
-        found.append(tuple(texts))
-    return found[0], found[1]
+        by_role.append(tuple(texts))
+    return by_role[0], by_role[1]
 
 
 def _checked(

@@ -94,11 +94,11 @@ def pack(records: Iterable[tuple[str, Mapping[str, tuple[int, int]]]]) -> TarInd
 
 def make_index(shard: Path, records: int) -> TarIndex:
     """Reads the headers of a tar; records that cannot be found are `Damage`."""
-    found = []
+    located = []
     for record in locate_records(shard, 0, records):
-        refused = isinstance(record, Damage)
-        found.append((record.key, {record.reason: (-1, 0)} if refused else record.spans))
-    return pack(found)
+        spans = {record.reason: (-1, 0)} if isinstance(record, Damage) else record.spans
+        located.append((record.key, spans))
+    return pack(located)
 
 
 def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:
