@@ -35,14 +35,6 @@ def test_images_come_in_order(make_set):
     assert values == [0, 1, 1, 2, 3, 4, 4, 5, 6, 7]
 
 
-def test_images_that_cannot_be_decoded(make_set, damage_set):
-    data = make_set(4)
-    images = catalogue([data]).images
-    damage_set(data, b"\x89PNG\r\n", b"notpng")
-    with refused("damaged of 6 images"):
-        list(decoded_images(images, shade, 4, 0, 0.5))
-
-
 def test_one_image_that_cannot_be_decoded_is_left_out(make_set, caplog):
     data = make_set(4)
     images = catalogue([data]).images

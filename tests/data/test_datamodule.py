@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tests.refusals import refused
 from tests.runs import QUIET, Killed, quiet_trainer
+from tests.tiny import plugin
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream
@@ -229,14 +230,19 @@ def test_the_length_of_an_epoch_can_be_set(make_set):
 
 OUT_OF_RANGE = [("batch_size", 0), ("num_workers", -1), ("seed", -1), ("epoch_groups", 0)]
 OUT_OF_RANGE += [("shuffle_buffer", -1), ("max_damaged", 1.0), ("captions", 0)]
+OUT_OF_RANGE += [("train.weight", x) for x in (0.0, float("nan"))]
 
 
 @pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
 def test_the_types_of_a_config_hold_its_bounds(name, value):
+    shards = plugin("data.shards.ShardSet", path="none")
+    config = {"train": [shards], "batch_size": 1}
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(ShardDataModule, "data")
-    with pytest.raises(ArgumentError, match=name):
-        parser.parse_object({"data": {"train": [], "batch_size": 1, name: value}})
+    part, _, option = name.rpartition(".")
+    {"": config, "train": shards["init_args"]}[part][option] = value
+    with pytest.raises(ArgumentError, match=option):
+        parser.parse_object({"data": config})
 
 
 def test_missing_sets_are_said_at_setup(tmp_path, make_set):

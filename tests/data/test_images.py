@@ -38,23 +38,14 @@ def bomb(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + data
 
 
-KINDS = [
-    (kind, mode)
-    for kind, modes in {
-        "PNG": ("RGB", "L", "P", "RGBA", "1"),
-        "JPEG": ("RGB", "L", "CMYK"),
-        "WEBP": ("RGB", "RGBA"),
-        "GIF": ("P", "L"),
-        "TIFF": ("RGB", "CMYK"),
-        "AVIF": ("RGB", "RGBA"),
-        "JPEG2000": ("RGB", "L"),
-    }.items()
-    for mode in modes
-]
+KINDS = ["PNG RGB", "PNG L", "PNG P", "PNG RGBA", "PNG 1", "JPEG RGB", "JPEG L", "JPEG CMYK"]
+KINDS += ["WEBP RGB", "WEBP RGBA", "GIF P", "GIF L", "TIFF RGB", "TIFF CMYK"]
+KINDS += ["AVIF RGB", "AVIF RGBA", "JPEG2000 RGB", "JPEG2000 L"]
 
 
-@pytest.mark.parametrize(("kind", "mode"), KINDS)
-def test_every_kind_of_image_becomes_rgb(kind, mode):
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_image_becomes_rgb(name):
+    kind, mode = name.split()
     opened = open_image(encoded(Image.new("RGB", (3, 2), "white").convert(mode), kind))
     assert (opened.mode, opened.size) == ("RGB", (3, 2))
     assert min(opened.getpixel((1, 1))) > 250

@@ -10,9 +10,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from data_builders.shard_builder import Record, ShardBuilder
 from tests.backbones.hf_models import write_vilt
-from tests.data.test_datamodule import Toy, fit, preprocess
+from tests.data.test_datamodule import fit, preprocess
 from tests.refusals import refused
-from tests.runs import QUIET, Killed
+from tests.runs import QUIET
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.data.catalogue import corpus, corpus_digest
@@ -129,18 +129,6 @@ def test_each_group_brings_its_hardest_neighbours(shards, cache):
     assert near > seen * 8 // 2
 
 
-def test_truth_reaches_across_the_added_groups(shards, cache):
-    met = 0
-    for batch in loader(shards, MinedNeighbours(cache, count=3, among=6)):
-        numbers = [int(key[1:]) for key in batch.keys]
-        for n, i in enumerate(numbers):
-            for m, j in enumerate(numbers):
-                true = i == j or (i % 5 == 0 and j == (i + 1) % COUNT)
-                assert bool(batch.targets.truth[n, m]) is true
-                met += true and i != j
-    assert met
-
-
 def test_resuming_gives_the_same_batches_from_workers_too(shards, cache):
     whole = list(loader(shards, MinedNeighbours(cache, 1, 3), epoch=1))
     rest = list(loader(shards, MinedNeighbours(cache, 1, 3), 2, 2, 1))
@@ -214,35 +202,14 @@ def test_a_backbone_without_embeddings_trains_on_mined_pairs(shards, cache, tmp_
     assert all(resumed[name].equal(value) for name, value in weights.items())
 
 
-def test_a_killed_run_goes_on_with_the_same_neighbours(shards, cache, tmp_path):
-    def data():
-        return ShardDataModule([shards], 4, seed=8, mined=MinedNeighbours(cache, 2, 4))
-
-    whole = fit(Toy(), data(), tmp_path, max_epochs=2).seen
-    assert {len(keys) for _, keys in whole} == {12}
-    checkpoint = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=4, save_top_k=-1)
-    with pytest.raises(Killed):
-        fit(Toy(die_at=9), data(), tmp_path, checkpoint=checkpoint, max_epochs=2)
-    resumed = fit(Toy(), data(), tmp_path, resume=tmp_path / "step=8.ckpt", max_epochs=2)
-    assert resumed.seen == whole[8:]
-
-
-def test_it_travels_to_worker_processes(shards, cache):
-    mined = MinedNeighbours(cache, 2, 4)
-    mined.prepare([shards])
-    group = record_index([shards])[9].read()
-    there = pickle.loads(pickle.dumps(mined))
-    keys = [[one.key for one in x.extend([group], 1, 2)[0]] for x in (mined, there)]
-    assert keys[0] == keys[1]
-
-
 def test_epochs_draw_anew(shards, cache):
     mined = MinedNeighbours(cache, count=1, among=6)
     mined.prepare([shards])
     group = record_index([shards])[9].read()
-    drawn = {mined.extend([group], 0, epoch)[0][1].key for epoch in range(30)}
-    assert len(drawn) == 6
-    assert mined.extend([group], 0, 4)[0][1].key == mined.extend([group], 0, 4)[0][1].key
+    drawn = [mined.extend([group], 0, epoch)[0][1].key for epoch in range(30)]
+    assert len(set(drawn)) == 6
+    there = pickle.loads(pickle.dumps(mined))  # as it travels to a worker
+    assert [there.extend([group], 0, epoch)[0][1].key for epoch in range(30)] == drawn
 
 
 def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_set):

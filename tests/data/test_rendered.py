@@ -3,11 +3,9 @@
 import pytest
 import torch
 from PIL import Image
-from pytorch_lightning.callbacks import ModelCheckpoint
 
-from tests.data.test_datamodule import Toy, fit
 from tests.refusals import refused
-from tests.runs import QUIET, Killed
+from tests.runs import QUIET
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.loader import EpochLoader
 from vlmtune.data.rendered import RenderedSet
@@ -83,22 +81,6 @@ def test_validation_has_groups_that_training_never_has():
     names = {name for batch, _ in stream.batches(0, Consumer()) for name in (g.key for g in batch)}
     assert len(names) == 5
     assert not any(name.startswith("a0-") for name in names)
-
-
-def test_a_killed_run_goes_on_with_another_number_of_workers(tmp_path):
-    def data(workers: int) -> ShardDataModule:
-        return ShardDataModule([Shades(9)], 2, num_workers=workers, seed=5)
-
-    whole = fit(Toy(), data(0), tmp_path).seen
-    assert len(set(whole)) == 12  # three epochs of four batches, none repeated
-    assert whole[4] == (0, ("a1-0", "a1-1"))
-    killed = Toy(die_at=7)
-    options = {"every_n_train_steps": 2, "save_top_k": -1, "save_on_train_epoch_end": False}
-    every_second = ModelCheckpoint(tmp_path, "{step}", **options)
-    with pytest.raises(Killed):
-        fit(killed, data(0), tmp_path, checkpoint=every_second)
-    resumed = fit(Toy(), data(2), tmp_path, resume=tmp_path / "step=6.ckpt").seen
-    assert killed.seen + resumed[1:] == whole
 
 
 def test_what_needs_all_images_before_training_is_refused():

@@ -46,21 +46,6 @@ def test_global_batches_take_consecutive_positions(world, workers, start):
         assert sum(map(len, mine)) == count
 
 
-@pytest.mark.parametrize("shapes", [[(4, 2, 3), (2, 3, 3)], [(1, 1, 5), (3, 2, 2), (4, 1, 1)]])
-def test_a_run_that_changes_its_shape_sees_each_position_once(shapes):
-    """(ranks, workers, batch size): each shape goes on after three global batches of the last."""
-    position, seen = 0, []
-    for world, workers, size in shapes:
-        parts = [list(train_ranges(100, size, c, position)) for c in consumers(world, workers)]
-        read = in_order(parts, world, workers)
-        taken = read if (world, workers, size) == shapes[-1] else read[: 3 * world * size]
-        assert taken
-        seen, position = seen + taken, position + len(taken)
-    world, _, size = shapes[-1]
-    assert seen == list(range(len(seen)))
-    assert 100 - len(seen) < world * size
-
-
 @pytest.mark.parametrize("total", [3, 4, 10, 53])
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("workers", [1, 3, 7])

@@ -37,9 +37,9 @@ def test_a_group_survives_json():
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("version",), 2, "schema version 2"),
-        (("images", 0, "file"), "../0.png", "is not <number>"),
-        (("images", 0, "file"), "0.gif", "is not <number>"),
+        (("version",), 2, "at version"),
+        (("images", 0, "file"), "../0.png", "at images/0/file"),
+        (("images", 0, "file"), "0.gif", "at images/0/file"),
         (("images", 1, "id"), "i", "occurs twice"),
         (("texts", 1, "id"), "t", "occurs twice"),
         (("texts", 0, "text"), " \n", "is blank"),
@@ -86,14 +86,14 @@ def test_whatever_is_in_a_record_only_a_record_error_comes_out():
 
 
 def shard(**changes: Any) -> dict[str, Any]:
-    sound = {"file": "s.tar", "records": 2, "images": 3, "bytes": 1024, "sha256": "ab"}
+    sound = {"file": "s.tar", "records": 2, "images": 3, "bytes": 1024, "sha256": "ab" * 32}
     return {**sound, **changes}
 
 
 def test_manifests(tmp_path):
     (tmp_path / "s.tar").write_bytes(b"1" * 1024)
     manifest = schema.Manifest(
-        "b", {"x": 1}, {"f": "00"}, (schema.ShardInfo("s.tar", 2, 3, 1024, "ab"),), {"n": 1}
+        "b", {"x": 1}, {"f": "00"}, (schema.ShardInfo("s.tar", 2, 3, 1024, "ab" * 32),), {"n": 1}
     )
     (tmp_path / schema.MANIFEST).write_text(manifest.to_json())
     assert schema.read_manifest(tmp_path) == manifest
@@ -109,6 +109,7 @@ def test_manifests(tmp_path):
         ({"shards": [shard(records=True)]}, "got True at shards/0/records"),
         ({"shards": [shard(records=3)]}, "got 3 records in the 1024 bytes of s.tar at shards"),
         ({"shards": [shard(records=10**15)]}, "at shards/0/records"),
+        ({"shards": [shard(sha256="../../etc/passwd")]}, "at shards/0/sha256"),
         ({"shards": [shard(file="a\n.tar")]}, "at shards/0/file"),
         ({"shards": [shard(file=str(tmp_path / "s.tar"))]}, "at shards/0/file"),
         ({"shards": [shard(file=f"../{tmp_path.name}/s.tar")]}, "at shards/0/file"),
@@ -122,6 +123,3 @@ def test_manifests(tmp_path):
         (tmp_path / schema.MANIFEST).write_text(text)
         with pytest.raises(UserError, match=message):
             schema.read_manifest(tmp_path)
-    (tmp_path / schema.MANIFEST).write_text('{"schema_version": 1, "shards": [{"nonsense": 1}]}')
-    with pytest.raises(UserError, match="got nothing at builder"):
-        schema.read_manifest(tmp_path)

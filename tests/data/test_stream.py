@@ -7,7 +7,7 @@ import pytest
 
 from vlmtune.data.sample_order import Consumer
 from vlmtune.data.shards import ShardSet
-from vlmtune.data.stream import GroupStream, check_sets
+from vlmtune.data.stream import GroupStream
 from vlmtune.data.tar_records import RawRecord, read_records
 from vlmtune.errors import UserError
 
@@ -89,25 +89,6 @@ def test_an_epoch_goes_on_in_another_shape(data, one, other):
         assert len(whole) - start - len(rest) < then_world * then_size
 
 
-def test_epochs_and_seeds_differ_and_repeat(data):
-    stream = GroupStream((data,), 1, window=4, images=False)
-    orders = {
-        tuple(flat(read(replace(stream, seed=seed), epoch)))
-        for seed in (0, 1)
-        for epoch in (0, 1, 2)
-    }
-    assert len(orders) == 6
-    assert read(stream, 1) == read(stream, 1)
-    assert all(sorted(order) == sorted(flat(read(stream, 0))) for order in orders)
-
-
-def test_what_an_epoch_leaves_out_changes(make_set):
-    stream = GroupStream((make_set(7),), 4, images=False)
-    assert set(flat([flat(read(stream, epoch)) for epoch in range(20)])) == {
-        f"r{i}" for i in range(7)
-    }
-
-
 def test_weights_are_respected_exactly(make_set):
     a, b = make_set(10, prefix="a"), make_set(20, 7, prefix="b")
     stream = GroupStream((a, b), 1, total=50, images=False)
@@ -125,13 +106,6 @@ def test_weights_are_respected_exactly(make_set):
     kinds = "".join(key[0] for key in flat(parts))
     assert "b" in kinds[:25]
     assert "b" in kinds[25:]
-
-
-def test_without_weights_each_record_comes_once(make_set):
-    stream = GroupStream((make_set(3, prefix="a"), make_set(9, prefix="b")), 1, images=False)
-    assert sorted(flat(read(stream))) == sorted(
-        [f"a{i}" for i in range(3)] + [f"b{i}" for i in range(9)]
-    )
 
 
 def corrupt(data: ShardSet, number: int, encoded_png: Callable[..., bytes]) -> None:
@@ -210,21 +184,3 @@ def test_a_shard_that_breaks_off_is_one_line(make_set, tmp_path):
     lines = [line for _, lines in batches for line in lines]
     assert len([line for line in lines if "the tar ends early" in line]) == 1
     assert len(lines) <= 2  # the record that was cut through may be another
-
-
-def test_records_without_stored_features_are_damage(make_set):
-    data = make_set(9)
-    stored = {f"image-r{i}-{j}" for i in range(9) for j in range(2)} - {"image-r4-0"}
-    stream = GroupStream((data,), 3, images=False, stored=stored)
-    batches = list(stream.batches())
-    assert "r4" not in [group.key for groups, _ in batches for group in groups]
-    assert "image-r4-0 has no stored features" in "".join(
-        line for _, lines in batches for line in lines
-    )
-
-
-def test_no_sets_are_an_error(tmp_path):
-    with pytest.raises(UserError, match="at least one shard set in train"):
-        check_sets([], "train")
-    with pytest.raises(UserError, match="run `vlmtune build` first"):
-        check_sets([ShardSet(str(tmp_path / "none"))], "train")

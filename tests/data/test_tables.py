@@ -148,13 +148,9 @@ def test_parquet_and_saved_datasets(tmp_path):
     ("name", "content"),
     [
         ("dataset_dict.json", "{}"),
-        ("dataset_dict.json", '{"splits": [3]}'),
         ("dataset_dict.json", '{"splits": ["."]}'),
         ("dataset_dict.json", '{"splits": ["../saved"]}'),
-        ("state.json", "[]"),
         ("state.json", "{}"),
-        ("state.json", '{"_data_files": 3}'),
-        ("state.json", '{"_data_files": [{}]}'),
         ("state.json", '{"_data_files": [{"filename": ["a"]}]}'),
         ("state.json", '{"_data_files": [{"filename": "../../a.arrow"}]}'),
         ("state.json", '{"_data_files": [{"filename": "none.arrow"}]}'),

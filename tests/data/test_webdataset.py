@@ -1,31 +1,21 @@
 """Tars that others wrote: indexed once, left alone, and read with the guarantees of our own."""
 
-import io
 import json
 import logging
 import os
-import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.data.test_shards import write_tar
 from tests.refusals import refused
 from vlmtune.data.catalogue import catalogue, corpus
 from vlmtune.data.record_index import record_index
-from vlmtune.data.sample_order import Consumer
 from vlmtune.data.schema import MANIFEST, RecordError
 from vlmtune.data.shards import ShardSet, decode_group
 from vlmtune.data.stream import GroupStream
 from vlmtune.data.tar_records import RawRecord, read_records
 from vlmtune.data.webdataset import decode_sample
-
-
-def write_tar(path: Path, members: list[tuple[str, bytes]]) -> None:
-    with tarfile.open(path, "w") as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
 
 
 def members(number: int, image: bytes) -> list[tuple[str, bytes]]:
@@ -84,17 +74,6 @@ def test_records_are_images_with_their_captions(folder, encoded_png):
     assert group.images is not None
     assert group.images[0].getpixel((0, 0)) == (5, 10, 20)
     assert index[5].read(images=False).image_ids == group.image_ids
-
-
-def test_an_epoch_sees_each_record_once_and_resumes_where_it_was(folder):
-    stream = GroupStream((ShardSet(str(folder)),), 2, seed=3, window=3)
-    whole = list(stream.batches(epoch=1))
-    assert captions_of(whole) == captions_of(stream.batches(epoch=1))
-    assert captions_of(whole[2:]) == captions_of(stream.batches(epoch=1, start=4))
-    every = GroupStream((ShardSet(str(folder)),), 2, train=False)
-    assert captions_of(every.batches()) == [f"caption {n}" for n in range(7)]
-    parts = [captions_of(every.batches(consumer=Consumer(rank, 2))) for rank in (0, 1)]
-    assert sorted(parts[0] + parts[1]) == [f"caption {n}" for n in range(7)]
 
 
 def test_images_of_two_folders_with_equal_keys_have_two_ids(folder, tmp_path, encoded_png):

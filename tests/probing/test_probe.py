@@ -51,7 +51,7 @@ def test_an_accuracy_is_a_mean_over_runs_and_what_counts():
     )
     assert (none.value, none.low) == (0, 0)
     assert none.high == pytest.approx(1.96**2 / (40 + 1.96**2), abs=1e-4)  # Wilson, 40 images
-    with pytest.raises(UserError, match="got none: add images"):
+    with pytest.raises(AssertionError, match="no prediction counts"):
         measures.accuracy(right, torch.zeros(3, 2, dtype=torch.bool), 0.5)
 
 

@@ -162,7 +162,7 @@ def test_a_broken_image_is_left_out_and_counted(tmp_path, caplog):
 
 
 def test_mistakes_are_named(tmp_path):
-    with pytest.raises(UserError, match="there is no such path"):
+    with pytest.raises(UserError, match="a folder, got"):
         labelled_images(tmp_path / "nowhere")
     write(tmp_path, "train/a/0.png", 0)
     write(tmp_path, "train/a/1.png", 1)

@@ -78,7 +78,7 @@ def test_mistakes_are_named(tmp_path):
     with pytest.raises(UserError, match=r"called pasta\.onnx, got noodles\.onnx"):
         load_styles(tmp_path / "other", ["pasta"])
     write_graph(tmp_path / "pasta.onnx", inputs=("image", "style"))
-    with pytest.raises(UserError, match="expected a graph of one image"):
+    with pytest.raises(UserError, match="expected a graph from one image"):
         load_styles(tmp_path, ["pasta"])
     (tmp_path / "pasta.onnx").write_bytes(b"no graph")
     with pytest.raises(UserError, match="expected an ONNX graph in"):

@@ -10,193 +10,185 @@ from vlmtune.probing.categories import categories
 from vlmtune.probing.colours import invert
 from vlmtune.probing.distractions import draw_distraction
 from vlmtune.probing.fine import fine
-from vlmtune.probing.parameters import SEEDS, transformation
+from vlmtune.probing.parameters import (
+    SEED,
+    Colour,
+    EitherSign,
+    Integers,
+    OneOf,
+    Uniform,
+    transformation,
+)
 from vlmtune.probing.sheet import square, write_sheet
 from vlmtune.probing.tasks import IDENTITY
 
-ANY_SEED, ANGLE = (0, SEEDS), (0, 360)
-# Numbers of the paper. A pair is a range that is sampled whole, a list the values that occur.
-FINE = {
-    "identity": {},
-    "hue_scale": {"scale": -32, "offset": -4},
-    "hue_shift": {"scale": 1, "offset": 64},
-    "saturate": {"scale": 5, "offset": -4},
-    "desaturate": {"scale": 0.25, "offset": 32},
-    "brighten": {"offset": 96},
-    "darken": {"offset": (-128, -64)},
-    "gaussian_noise_low": {"sigma": 0.05, "seed": ANY_SEED},
-    "gaussian_noise_medium": {"sigma": 0.15, "seed": ANY_SEED},
-    "gaussian_blur_low": {"radius": (3, 5)},
-    "gaussian_blur_high": {"radius": (7, 9)},
-    "motion_blur_low": {"length": 5, "angle": ANGLE},
-    "motion_blur_medium": {"length": 10, "angle": ANGLE},
-    "corner_crop": {},
-    "rotation": {"degrees": (90, 270)},
-    "jpeg": {"quality": [*range(10, 16)]},
-    "floyd_steinberg": {"bits": 1},
-    "posterize": {"bits": 2},
-    "pixelate": {"factor": 0.15},
-    "solarize": {"threshold": 192},
-    "grayscale": {},
-    "line_shift": {"distance": 3, "axis": "columns"},
-    "grid_overlay": {"colour": (204.0, 255.0, 127.0)},
-    "line_overlay": {"width": 4, "distance": 20, "colour": (101.0, 0.0, 0.0)},
-    "icon_overlay": {"icon": "grinning_face", "alpha": 32, "ratio": 10},
-    "text_overlay": {"text": 0, "colour": (25.0, 25.0, 25.0)},
-    "line_halftone": {"amplitude": 5, "width": 1},
-}
-ICONS = ["grinning_face", "heart", "star", "sun", "tree"]
-MORE_ICONS = [*ICONS, "house", "flower", "fish", "balloon", "umbrella"]
-PICTURES = ["rings", "checkerboard", "hills", "clouds", "bricks"]
-MORE = [*PICTURES, "mosaic", "plaid", "spiral", "dots", "skyline", "ripples"]
-SPOT = {"x": (0, 1), "y": (0, 1)}
-RGB = "any colour"
-WAVES = ["sine", "triangle"]
-# category -> member -> (training, testing); one mapping if both are the same, None if held out.
-CATEGORIES = {
-    "identity": {"identity": {}},
-    "icon_overlay": {
-        "icon_overlay": (
-            {"icon": ICONS, "alpha": [*range(64, 129)], "ratio": (8, 12)},
-            {"icon": MORE_ICONS, "alpha": [*range(64, 145)], "ratio": (5, 15)},
-        )
-    },
-    "line_halftone": {
-        "line_halftone": (
-            {"amplitude": (5, 7), "width": (1, 2), "waveform": WAVES},
-            {"amplitude": (4, 7), "width": (1, 2), "waveform": [*WAVES, "square", "sawtooth"]},
-        )
-    },
-    "filtering": {
-        "gaussian_blur": ({"radius": (3, 6)}, {"radius": (2, 9)}),
-        "motion_blur": (
-            {"length": (18, 27), "angle": ANGLE},
-            {"length": (15, 35), "angle": ANGLE},
-        ),
-        "pixelate": ({"factor": (0.25, 0.5)}, {"factor": (0.125, 0.5)}),
-        "blurry_background": (
-            {"width": (1.0, 1.8), "height": (1.0, 1.8), "radius": (20, 40)},
-            {"width": (0.7, 2.0), "height": (0.7, 2.0), "radius": (20, 50)},
-        ),
-        "line_shift": (None, {"distance": [*range(2, 9)], "axis": ["rows", "columns"]}),
-    },
-    "noise": {
-        "gaussian_noise": (
-            {"sigma": (0.1, 0.5), "seed": ANY_SEED},
-            {"sigma": (0.1, 0.7), "seed": ANY_SEED},
-        ),
-        "impulse_noise": (
-            {"fraction": (0.1, 0.3), "seed": ANY_SEED},
-            {"fraction": (0.05, 0.4), "seed": ANY_SEED},
-        ),
-        "random_dithering": {"seed": ANY_SEED},
-        "ordered_dithering": {},
-        "floyd_steinberg": (None, {"bits": [1, 2]}),
-    },
-    "image_fusing": {
-        "image_overlay": (
-            {"distraction": PICTURES, "size": (0.5, 0.7), "opacity": [*range(64, 129)], **SPOT},
-            {"distraction": MORE, "size": (0.4, 0.8), "opacity": [*range(64, 129)], **SPOT},
-        ),
-        "fusing": (
-            {"distraction": PICTURES, "size": (0.6, 0.8), "opacity": [*range(128, 197)], **SPOT},
-            {"distraction": MORE, "size": (0.4, 0.9), "opacity": [*range(128, 197)], **SPOT},
-        ),
-    },
-    "quantizing": {
-        "quantize_colours": ({"colours": [*range(16, 65)]}, {"colours": [*range(8, 129)]}),
-        "invert": {},
-        "solarize": ({"threshold": [*range(96, 193)]}, {"threshold": [*range(64, 225)]}),
-        "hsl_as_rgb": {},
-        "grayscale": (None, {}),
-        "hue_shift": (None, {"scale": 1, "offset": (60, 300)}),
-        "hue_scale": (None, {"scale": "8 to 32 of either sign", "offset": ANGLE}),
-    },
-    "static_overlay": {
-        "line_overlay": (
-            {"width": (5, 7), "distance": (18, 24), "colour": RGB, "angle": ANGLE},
-            {"width": (3, 10), "distance": (15, 30), "colour": RGB, "angle": ANGLE},
-        ),
-        "text_overlay": (
-            {"text": [*range(5)], "colour": RGB},
-            {"text": [*range(10)], "colour": RGB},
-        ),
-        "grid_overlay": {"colour": RGB},
-    },
-    "warping": {
-        "rotate_90": {"degrees": 90},
-        "vertical_flip": {},
-        "transpose_minor": {"diagonal": "minor"},
-        "rotate_180": (None, {"degrees": 180}),
-        "rotate_270": (None, {"degrees": 270}),
-        "transpose_major": (None, {"diagonal": "major"}),
-    },
-}
-PAPER_STYLES = {  # the paper's six in training, seven held out
-    *("starry_night", "taligas", "the_scream", "great_wave"),
-    *("artistic_mosaic", "artistic_udnie"),
-}
+# Parameters of the paper, appendices C.2 and C.3.
+FINE = """\
+identity
+hue_scale: scale -32, offset -4
+hue_shift: scale 1, offset 64
+saturate: scale 5, offset -4
+desaturate: scale 0.25, offset 32
+brighten: offset 96
+darken: offset -128..-64
+gaussian_noise_low: sigma 0.05, seed any
+gaussian_noise_medium: sigma 0.15, seed any
+gaussian_blur_low: radius 3..5
+gaussian_blur_high: radius 7..9
+motion_blur_low: length 5, angle 0..360
+motion_blur_medium: length 10, angle 0..360
+corner_crop
+rotation: degrees 90..270
+jpeg: quality 10-15
+floyd_steinberg: bits 1
+posterize: bits 2
+pixelate: factor 0.15
+solarize: threshold 192
+grayscale
+line_shift: distance 3, axis columns
+grid_overlay: colour (204, 255, 127)
+line_overlay: width 4, distance 20, colour (101, 0, 0)
+icon_overlay: icon grinning_face, alpha 32, ratio 10
+text_overlay: text 0, colour (25, 25, 25)
+line_halftone: amplitude 5, width 1
+starry_night, by weights
+taligas, by weights
+bonfire, by weights
+pasta, by weights
+"""
+CATEGORIES = """\
+identity
+  identity, both
+icon_overlay
+  icon_overlay, train: icon grinning_face..tree/5, alpha 64-128, ratio 8..12
+  icon_overlay, test: icon grinning_face..umbrella/10, alpha 64-144, ratio 5..15
+line_halftone
+  line_halftone, train: amplitude 5..7, width 1..2, waveform sine..triangle/2
+  line_halftone, test: amplitude 4..7, width 1..2, waveform sine..sawtooth/4
+filtering
+  gaussian_blur, train: radius 3..6
+  gaussian_blur, test: radius 2..9
+  motion_blur, train: length 18..27, angle 0..360
+  motion_blur, test: length 15..35, angle 0..360
+  pixelate, train: factor 0.25..0.5
+  pixelate, test: factor 0.125..0.5
+  blurry_background, train: width 1..1.8, height 1..1.8, radius 20..40
+  blurry_background, test: width 0.7..2, height 0.7..2, radius 20..50
+  line_shift, test: distance 2-8, axis rows..columns/2
+noise
+  gaussian_noise, train: sigma 0.1..0.5, seed any
+  gaussian_noise, test: sigma 0.1..0.7, seed any
+  impulse_noise, train: fraction 0.1..0.3, seed any
+  impulse_noise, test: fraction 0.05..0.4, seed any
+  random_dithering, both: seed any
+  ordered_dithering, both
+  floyd_steinberg, test: bits 1-2
+image_fusing
+  image_overlay, train: distraction rings..bricks/5, size 0.5..0.7, opacity 64-128, x 0..1, y 0..1
+  image_overlay, test: distraction rings..ripples/11, size 0.4..0.8, opacity 64-128, x 0..1, y 0..1
+  fusing, train: distraction rings..bricks/5, size 0.6..0.8, opacity 128-196, x 0..1, y 0..1
+  fusing, test: distraction rings..ripples/11, size 0.4..0.9, opacity 128-196, x 0..1, y 0..1
+quantizing
+  quantize_colours, train: colours 16-64
+  quantize_colours, test: colours 8-128
+  invert, both
+  solarize, train: threshold 96-192
+  solarize, test: threshold 64-224
+  hsl_as_rgb, both
+  grayscale, test
+  hue_shift, test: scale 1, offset 60..300
+  hue_scale, test: scale ±8..32, offset 0..360
+static_overlay
+  line_overlay, train: width 5..7, distance 18..24, colour any, angle 0..360
+  line_overlay, test: width 3..10, distance 15..30, colour any, angle 0..360
+  text_overlay, train: text 0-4, colour any
+  text_overlay, test: text 0-9, colour any
+  grid_overlay, both: colour any
+style_transfer
+  starry_night, by weights
+  taligas, by weights
+  the_scream, by weights
+  great_wave, by weights
+  landscape_black_figure, by weights, held out
+  violon, by weights, held out
+  bonfire, by weights, held out
+  pasta, by weights, held out
+  artistic_mosaic, by weights
+  artistic_udnie, by weights
+  artistic_starry_night, by weights, held out
+  artistic_candy, by weights, held out
+  deep_dream, by weights, held out
+warping
+  rotate_90, both: degrees 90
+  vertical_flip, both
+  transpose_minor, both: diagonal minor
+  rotate_180, test: degrees 180
+  rotate_270, test: degrees 270
+  transpose_major, test: diagonal major
+"""
 
 
-def check(transformed, expected):
-    """Fails unless samples cover the expected values and no others."""
-    generator = np.random.default_rng(0)
-    samples = [transformed.sample(generator) for _ in range(1500)]
-    assert samples[0].keys() == expected.keys()
-    for name, wanted in expected.items():
-        seen = [sample[name] for sample in samples]
-        if wanted == RGB:
-            channels = np.array(seen)
-            assert channels.shape == (1500, 3)
-            assert channels.min(axis=0).max() < 5
-            assert channels.max(axis=0).min() > 250
-        elif wanted == "8 to 32 of either sign":
-            assert (min(np.abs(seen)), max(np.abs(seen))) == pytest.approx((8, 32), abs=0.5)
-            assert 0.45 < np.mean([x < 0 for x in seen]) < 0.55
-        elif isinstance(wanted, list):
-            assert set(seen) == set(wanted)
-        elif isinstance(wanted, tuple) and len(wanted) == 2:
-            low, high = wanted
-            slack = 0.02 * (high - low)
-            assert low <= min(seen) < low + slack
-            assert high - slack < max(seen) <= high
-        else:
-            assert set(seen) == {wanted}
+def form(value) -> str:
+    """A parameter in words: `..` of real numbers, `-` of whole ones, the ends of a choice."""
+    if isinstance(value, Uniform | EitherSign):
+        return f"{'±' * isinstance(value, EitherSign)}{value.low:g}..{value.high:g}"
+    if isinstance(value, Integers):
+        return "any" if value == SEED else f"{value.low}-{value.high}"
+    if isinstance(value, OneOf):
+        return f"{value.values[0]}..{value.values[-1]}/{len(value.values)}"
+    return "any" if isinstance(value, Colour) else str(value)
 
 
-@pytest.mark.parametrize("name", FINE)
-def test_fine_parameters_are_those_of_the_paper(name):
-    (one,) = [one for one in fine().classes if one.name == name]
-    (member,) = one.members
-    assert member.train is member.test
-    check(member.train, FINE[name])
+def written(row) -> str:
+    return ", ".join(f"{name} {form(value)}" for name, value in row.parameters.items())
+
+
+def as_text(task) -> str:
+    """The classes of a task, its members and their parameters in training and testing."""
+    lines = []
+    for one in task.classes:
+        lines.append(one.name)
+        for x in one.members:
+            rows = {"train": x.train, "test": x.test}
+            if x.train == x.test and not x.weights:
+                rows = {"both": x.test}
+            shown = {split: written(row) for split, row in rows.items() if row is not None}
+            lines += [f"  {x.name}, {split}: {row}".rstrip(" :") for split, row in shown.items()]
+            if x.weights:
+                lines.append(f"  {x.name}, by weights{', held out' * x.held_out}")
+    return "\n".join(lines) + "\n"
+
+
+def test_parameters_are_those_of_the_paper():
+    names = fine().names
+    assert names == tuple(x.name for x in fine().members)  # a class is one transformation
+    lines = as_text(fine()).splitlines()
+    assert [line.strip().replace(", both", "") for line in lines[1::2]] == FINE.splitlines()
+    assert as_text(categories()) == CATEGORIES
 
 
 @pytest.mark.parametrize(
-    ("category", "member"), [(c, m) for c, members in CATEGORIES.items() for m in members]
+    ("distribution", "low", "high"),
+    [(Uniform(2, 9), 2, 9), (Integers(2, 9), 2, 9), (EitherSign(8, 32), -32, 32)],
 )
-def test_parameters_of_categories_are_those_of_the_paper(category, member):
-    (one,) = [one for one in categories().classes if one.name == category]
-    (member_,) = [x for x in one.members if x.name == member]
-    expected = CATEGORIES[category][member]
-    training, testing = expected if isinstance(expected, tuple) else (expected, expected)
-    check(member_.test, testing)
-    assert member_.held_out == (training is None) == (member_.train is None)
-    if training is not None:
-        check(member_.train, training)
+def test_a_distribution_covers_its_range_and_nothing_else(distribution, low, high):
+    generator = np.random.default_rng(0)
+    seen = [distribution.sample(generator) for _ in range(1500)]
+    assert low <= min(seen) < low + 0.02 * (high - low)
+    assert high - 0.02 * (high - low) < max(seen) <= high
+    if isinstance(distribution, Integers):
+        assert set(seen) == set(range(low, high + 1))
+    if isinstance(distribution, EitherSign):
+        assert min(map(abs, seen)) == pytest.approx(8, abs=0.5)
+        assert 0.45 < np.mean([x < 0 for x in seen]) < 0.55
 
 
-def test_the_tables_are_complete():
-    names = fine().names
-    assert len(names) == len(set(names)) == 31
-    assert set(names) - FINE.keys() == {"starry_night", "taligas", "bonfire", "pasta"}
-    whole = {one.name: {x.name for x in one.members} for one in categories().classes}
-    style = whole.pop("style_transfer")
-    assert whole == {name: set(members) for name, members in CATEGORIES.items()}
-    held_out = {x.name for one in categories().classes for x in one.members if x.held_out}
-    assert len(style) == 13
-    assert style - held_out == PAPER_STYLES
-    assert len(held_out) == 15
+def test_choices_and_colours_are_all_drawn():
+    generator = np.random.default_rng(0)
+    assert {OneOf(("a", "b", "c")).sample(generator) for _ in range(99)} == {"a", "b", "c"}
+    channels = np.array([Colour().sample(generator) for _ in range(1500)])
+    assert channels.min(axis=0).max() < 5
+    assert channels.max(axis=0).min() > 250
 
 
 def test_without_weights_style_is_not_run():

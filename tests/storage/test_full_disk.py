@@ -65,14 +65,6 @@ def test_a_feature_store(tmp_path, full_disk):
     assert isinstance(open_or_build_store(tmp_path, key, lambda: [small], 100), FeatureStore)
 
 
-def test_text_such_as_a_report_or_the_list_of_an_index(tmp_path, full_disk):
-    path = tmp_path / "report.json"
-    write_text(path, "old")
-    with refused(line(path)):
-        write_text(path, "x" * (BYTES + 1))
-    assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["report.json"])
-
-
 def test_safetensors_and_folders_such_as_exports_and_shards(tmp_path, full_disk):
     path = tmp_path / "export"
 

@@ -65,15 +65,6 @@ def names(cache: FileCache) -> set[str]:
     return {path.name[0] for path in cache.folder.iterdir() if len(path.name) == 64}
 
 
-def test_a_file_is_downloaded_once(tmp_path):
-    cache = FileCache(tmp_path, 100)
-    put(cache, A)
-    with cache.open(A, 10, must_not_run) as file:
-        assert file.read() == b"x" * 10
-    with FileCache(tmp_path, 100).open(A, 10, must_not_run) as file:
-        assert file.read() == b"x" * 10
-
-
 def test_the_least_recently_used_go_first(tmp_path):
     cache = FileCache(tmp_path, 30)
     for used, key in enumerate((A, B, C)):

@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import logging
-import os
 import threading
 from functools import partial
 from pathlib import Path
@@ -69,12 +68,6 @@ def test_the_last_failed_try_is_reported(server, part, fault, reason):
     assert list(part.parent.iterdir()) == []
 
 
-def test_silence_ends_a_try(server, part):
-    server.faults["a.tar"] = ["stall"]
-    with pytest.raises(DownloadError, match=r"after 1 tries: .*(no byte came|Timeout)"):
-        get(server, part, Patience(tries=1, timeout=0.2))
-
-
 def end_threads() -> None:
     """Waits for the tries that were given up."""
     for thread in threading.enumerate():
@@ -128,19 +121,37 @@ def test_a_trickle_of_bytes_ends_a_try(part, monkeypatch):
     assert list(part.parent.iterdir()) == []
 
 
-def test_a_download_without_credentials_is_tried_once(part, monkeypatch, caplog):
-    class NoCredentialsError(Exception):
-        pass
+class NoCredentialsError(Exception):
+    """As botocore names it."""
 
-    class Locked:
-        def get_file(self, *arguments, **options):
-            raise NoCredentialsError("Unable to locate credentials")
 
-    monkeypatch.setattr(downloads, "file_system", lambda *_: (Locked(), "a"))
-    caplog.set_level(logging.INFO)
-    with pytest.raises(DownloadError, match=r"^cannot be read: NoCredentialsError \(Unable"):
-        download(Address("locked://a"), "a.tar", part, len(CONTENT), CHECK, QUICK)
-    assert "trying again" not in caplog.text
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        (
+            NoCredentialsError("no key"),
+            DownloadError,
+            "cannot be read: NoCredentialsError",
+        ),
+        (
+            OSError(errno.ENOSPC, "full"),
+            UserError,
+            "expected to write 76800 bytes .*No space",
+        ),
+    ],
+)
+def test_no_credentials_and_a_full_disk_are_tried_once(part, monkeypatch, error, raised, message):
+    tries = []
+
+    class Failing:
+        def get_file(self, *_, **__):
+            tries.append(error)
+            raise error
+
+    monkeypatch.setattr(downloads, "file_system", lambda *_: (Failing(), "a"))
+    with pytest.raises(raised, match=message):
+        download(Address("failing://a"), "a.tar", part, len(CONTENT), CHECK, QUICK)
+    assert len(tries) == 1
 
 
 @pytest.mark.parametrize(
@@ -152,16 +163,6 @@ def test_what_no_try_can_change_is_tried_once(server, part, fault, reason):
     with pytest.raises(DownloadError, match=f"^cannot be read: {reason}$"):
         get(server, part)
     assert server.asked["a.tar"] == 1
-
-
-def test_a_full_disk_is_not_the_fault_of_the_storage(server, part, monkeypatch):
-    class Full:
-        def get_file(self, *_, **__):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(downloads, "file_system", lambda *_: (Full(), "a"))
-    with pytest.raises(UserError, match=r"^expected to write 76800 bytes .*No space left"):
-        get(server, part)
 
 
 def test_pauses_double_up_to_a_limit_with_jitter():

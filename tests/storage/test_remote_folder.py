@@ -224,9 +224,3 @@ def test_what_a_killed_download_of_a_manifest_left_is_removed(server, tmp_path):
     assert len(list(copies.iterdir())) == 1
     kept = RemoteFolder(server.url, tmp_path / "cache", patience=QUICK).copy("manifest.json")
     assert list(copies.iterdir()) == [kept]
-
-
-@pytest.mark.parametrize("sha256", ["../../etc/passwd", "", "A" * 64, "a" * 63])
-def test_a_checksum_that_is_none_names_no_file(remote, sha256):
-    with pytest.raises(UserError, match=r"^expected the sha256 of a in the manifest of http"):
-        remote.file("a", 1, sha256)

@@ -10,13 +10,14 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from vlmtune.data.images import content_digest, open_image
 from vlmtune.data.schema import RecordError
@@ -73,22 +74,17 @@ def image_digests(images: Mapping[str, ImageLocation]) -> dict[str, str]:
     return digests
 
 
-@dataclass(frozen=True)
-class _Images(Dataset):
-    """Image i as (id, pixels, ""), or (id, None, reason) if it is damaged."""
-
-    images: list[tuple[str, ImageLocation]]
-    preprocess: Callable[[Any], Tensor]
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[str, Tensor | None, str]:
-        image, location = self.images[index]
+def _decoded(
+    preprocess: Callable[[Any], Tensor], rows: Sequence[tuple[str, ImageLocation]]
+) -> list[tuple[str, Tensor | None, str]]:
+    """Images as (id, pixels, ""), or (id, None, reason) if they are damaged."""
+    decoded: list[tuple[str, Tensor | None, str]] = []
+    for image, location in rows:
         try:
-            return image, self.preprocess(open_image(location.read())), ""
+            decoded.append((image, preprocess(open_image(location.read())), ""))
         except (OSError, RecordError) as error:
-            return image, None, str(Damage(location.shard, image, str(error)))
+            decoded.append((image, None, str(Damage(location.shard, image, str(error)))))
+    return decoded
 
 
 def decoded_images(
@@ -104,8 +100,8 @@ def decoded_images(
     Damaged images are left out, each with a warning. It fails when they are more than the fraction
     `max_damaged` of `total` images (rounded up; by default `total` is the number of `images`).
     """
-    rows = _Images(list(images.items()), preprocess)
-    loader = DataLoader(rows, batch_size, num_workers=num_workers, collate_fn=list)
+    rows, collate = list(images.items()), partial(_decoded, preprocess)
+    loader = DataLoader(rows, batch_size, num_workers=num_workers, collate_fn=collate)  # type: ignore[arg-type]
     damaged: list[str] = []
     total = len(images) if total is None else total
     for batch in loader:

@@ -80,7 +80,7 @@ def collate(
 
 
 def _columns(text_ids: Iterable[str], column: Mapping[str, int]) -> list[int]:
-    """The columns of those texts that the batch has."""
+    """The columns of the texts that the batch has."""
     return [column[text_id] for text_id in text_ids if text_id in column]
 
 

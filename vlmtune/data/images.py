@@ -50,6 +50,8 @@ def open_image(
     A file that ends in `.npy` is a video frame from OpenCV, as EqBen stores it: an array of bytes,
     height x width x 3, blue first.
 
+    Without such an image a path is an `ImageFileError`, bytes are a `RecordError`.
+
     Args:
         source: The encoded image, or its file.
         box: `(x, y, width, height)` in pixels of the upright image. It may reach outside, where the
@@ -59,10 +61,6 @@ def open_image(
             smallest of its sizes that has both, in a fraction of the time and memory.
         plain: Whether pixels become RGB as by Pillow's `convert`, which published scripts call: it
             drops transparency, and makes 16 bits white.
-
-    Raises:
-        ImageFileError: `source` is a path without such an image.
-        RecordError: `source` is bytes without such an image.
 
     Example:
         >>> buffer = io.BytesIO()
@@ -143,20 +141,18 @@ def _decode(
                 with contextlib.suppress(Exception):
                     ImageOps.exif_transpose(image, in_place=True)
                 return image.convert("RGB") if plain else to_rgb(image)
-        except _RefusedError:
-            raise
-        except PixelError as error:
-            raise _RefusedError(str(error), "save it with 8 or 16 bits") from error
-        except UnidentifiedImageError as error:
-            raise _unidentified(source) from error
-        except Image.DecompressionBombError as error:
-            raise _RefusedError(f"more than {max_pixels} pixels") from error
         except Exception as error:
-            raise _RefusedError(_line(error)) from error
+            raise _refused(error, source) from error
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _refused(error: Exception, source: bytes | Path = b"") -> _RefusedError:
+    if isinstance(error, _RefusedError):
+        return error
+    if isinstance(error, PixelError):
+        return _RefusedError(str(error), "save it with 8 or 16 bits")
+    if isinstance(error, UnidentifiedImageError):
+        return _unidentified(source)
+    return _RefusedError(" ".join(str(error).split()) or type(error).__name__)
 
 
 def _unidentified(source: bytes | Path) -> _RefusedError:
@@ -181,7 +177,7 @@ def _frame(path: Path, max_pixels: int) -> Image.Image:
         # Memory-mapped, so that shape and type are known before any data is read.
         array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # on a damaged header numpy raises anything
-        raise _RefusedError(_line(error)) from error
+        raise _refused(error) from error
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise _RefusedError(
             f"an array of {array.dtype} {array.shape}, not bytes of height x width x 3"

@@ -76,8 +76,8 @@ class GroupChanges:
         """Returns the changed groups, and a line for each damaged one."""
         damaged: list[str] = []
         if self.mined is not None:
-            reads = stream.images, stream.stored
-            groups, damaged = self.mined.extend(groups, stream.seed, epoch, *reads)
+            images = stream.images, stream.stored
+            groups, damaged = self.mined.extend(groups, stream.seed, epoch, *images)
         shown = with_hard_negatives(groups, self.hard_negatives, stream.seed, epoch)
         if self.captions is not None:
             shown = draw_captions(shown, self.captions, stream.seed, epoch)

@@ -5,14 +5,14 @@ memory, which worker processes would copy: what is kept are arrays.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, read_headers
-from vlmtune.data.tar_index import TarIndex
+from vlmtune.data.tar_index import TarIndex, pack
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, read_members
 from vlmtune.errors import UserError
 from vlmtune.types import Group
@@ -59,28 +59,19 @@ def record_index(
 ) -> RecordIndex:
     """Locates every sound record, and calls `note` with its number and each of its image ids."""
     shards: dict[Shard, int] = {}
-    shard_of, rows, spans, ends = array("i"), array("q", [0]), array("q"), array("q", [0])
-    strings = bytearray()
-    # Shards of all sets become one index: `ends` goes on where the shard before ended.
-    for number, (raw, group, _) in enumerate(read_headers(sets)):
-        shard_of.append(shards.setdefault(raw.shard, len(shards)))
-        for text in (raw.key, *raw.spans):
-            strings += text.encode("utf-8", "surrogateescape")
-            ends.append(len(strings))
-        for span in raw.spans.values():
-            spans.extend(span)
-        rows.append(len(spans) // 2)
-        for image in group.image_ids:
-            note(number, image)
+    shard_of = array("i")
+
+    def located() -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
+        for number, (raw, group, _) in enumerate(read_headers(sets)):
+            shard_of.append(shards.setdefault(raw.shard, len(shards)))
+            for image in group.image_ids:
+                note(number, image)
+            yield raw.key, raw.spans
+
+    index = pack(located())
     if not shard_of:
         raise UserError(
             f"expected records in {', '.join(data.path for data in sets)}, got none that can be "
             "decoded: build the shards again"
         )
-    index = TarIndex(
-        np.array(rows, "<i8"),
-        np.array(spans, "<i8").reshape(-1, 2),
-        np.array(ends, "<i8"),
-        np.frombuffer(bytes(strings), np.uint8),
-    )
     return RecordIndex(list(shards), np.array(shard_of, np.int32), index)

@@ -9,10 +9,11 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from vlmtune.data.schema import Manifest, ShardInfo
-from vlmtune.data.shards import ShardSet
+from vlmtune.data.shards import ShardSet, Weight
 from vlmtune.data.tar_records import Shard
 from vlmtune.errors import UserError
 from vlmtune.types import Group
@@ -32,7 +33,7 @@ class RenderedSet(ShardSet):
         weight: How often training sees a group of this set, relative to a set of weight 1.
     """
 
-    def __init__(self, records: int, weight: float = 1.0) -> None:
+    def __init__(self, records: PositiveInt, weight: Weight = 1.0) -> None:
         super().__init__(type(self).__name__, weight)
         self.records = records
 

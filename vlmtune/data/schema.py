@@ -19,13 +19,14 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from vlmtune.errors import UserError
 from vlmtune.storage.files import Count, check_shape, read_json
@@ -50,7 +51,7 @@ class ShardInfo:
     records: Count
     images: Count
     bytes: Count
-    sha256: str
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 def _consistent(shards: tuple[ShardInfo, ...]) -> tuple[ShardInfo, ...]:
@@ -142,62 +143,79 @@ def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:
     }
 
 
+class _Image(TypedDict):
+    id: str
+    file: Annotated[str, Field(pattern=rf"^[0-9]+\.({'|'.join(EXTENSIONS)})$")]
+    true: list[str]
+
+
+class _Text(TypedDict):
+    id: str
+    text: str
+
+
+class _Record(TypedDict):
+    version: Literal[1]
+    images: list[_Image]
+    texts: list[_Text]
+    truth: list[list[bool]]
+    exhaustive: bool
+
+
+_RECORD = TypeAdapter(_Record)
+
+
 def decode(key: str, record: Any) -> tuple[Group, tuple[str, ...]]:
     """Returns a record's group without images and the names of its images, from its JSON."""
     try:
-        if record["version"] != VERSION:
-            raise RecordError(f"schema version {record['version']}, not {VERSION}")
-        images, texts = record["images"], record["texts"]
-        truth = torch.tensor(record["truth"], dtype=torch.bool)
-        files = tuple(str(image["file"]) for image in images)
-        group = Group(
-            key=key,
-            image_ids=tuple(str(image["id"]) for image in images),
-            text_ids=tuple(str(text["id"]) for text in texts),
-            texts=tuple(str(text["text"]) for text in texts),
-            truth=truth,
-            true_ids=tuple(frozenset(map(str, image["true"])) for image in images),
-            exhaustive=bool(record["exhaustive"]),
-        )
-    except RecordError:
-        raise
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise RecordError(f"malformed record: {type(error).__name__} {error}") from error
+        valid = _RECORD.validate_python(record)
+        truth = torch.tensor(valid["truth"], dtype=torch.bool)
+        if truth.ndim != 2:
+            raise ValueError("truth is not a matrix")
+    except ValueError as error:
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = f"{first['msg']} at {'/'.join(map(str, first['loc']))}"
+        raise RecordError(f"malformed record: {reason}") from error
+    images, texts = valid["images"], valid["texts"]
+    group = Group(
+        key=key,
+        image_ids=tuple(image["id"] for image in images),
+        text_ids=tuple(text["id"] for text in texts),
+        texts=tuple(text["text"] for text in texts),
+        truth=truth,
+        true_ids=tuple(frozenset(image["true"]) for image in images),
+        exhaustive=valid["exhaustive"],
+    )
     check(group)
-    for file in files:
-        stem, _, extension = file.partition(".")
-        if not (stem.isdigit() and extension in EXTENSIONS):
-            raise RecordError(f"image name {file!r} is not <number>.<{'|'.join(EXTENSIONS)}>")
-    return group, files
+    return group, tuple(image["file"] for image in images)
 
 
 def check(group: Group) -> None:
-    """Raises `RecordError` if a group breaks the schema.
+    """Raises `RecordError` if a group breaks the schema."""
+    flaw = next(_flaws(group), None)
+    if flaw is not None:
+        raise RecordError(flaw)
 
-    Example:
-        >>> true = torch.ones(1, 1, dtype=torch.bool)
-        >>> try:
-        ...     check(Group("a", ("i",), ("t",), (" ",), true, (frozenset("t"),)))
-        ... except RecordError as error:
-        ...     print(error)
-        text 't' is blank
-    """
+
+def _flaws(group: Group) -> Iterator[str]:
     shape = (len(group.image_ids), len(group.text_ids))
     if not KEY.fullmatch(group.key):
-        raise RecordError(f"key {group.key!r} has characters other than letters, digits, _ and -")
+        yield f"key {group.key!r} has characters other than letters, digits, _ and -"
     if 0 in shape:
-        raise RecordError(f"{shape[0]} images and {shape[1]} texts; both must be at least 1")
+        yield f"{shape[0]} images and {shape[1]} texts; both must be at least 1"
     if tuple(group.truth.shape) != shape:
-        raise RecordError(f"truth has shape {tuple(group.truth.shape)}, expected {shape}")
+        yield f"truth has shape {tuple(group.truth.shape)}, expected {shape}"
     for kind, ids in (("image", group.image_ids), ("text", group.text_ids)):
         (again, count), *_ = Counter(ids).most_common(1)
         if count > 1:
-            raise RecordError(f"{kind} id {again!r} occurs twice")
+            yield f"{kind} id {again!r} occurs twice"
     for text_id, text in zip(group.text_ids, group.texts, strict=True):
         if not text.strip():
-            raise RecordError(f"text {text_id!r} is blank")
+            yield f"text {text_id!r} is blank"
     # A record states twice what is true in it: by ids, and by a matrix.
     for i, true in enumerate(group.true_ids):
         stated = set(itertools.compress(group.text_ids, group.truth[i].tolist()))
         if stated != true & set(group.text_ids):
-            raise RecordError(f"`true` of image {group.image_ids[i]!r} contradicts `truth`")
+            yield f"`true` of image {group.image_ids[i]!r} contradicts `truth`"

@@ -5,11 +5,13 @@ In: a folder of tars. Out: their counts and decoded records. Never: an order of 
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
 
 from vlmtune.config import Configured
 from vlmtune.data.images import open_image
@@ -22,6 +24,7 @@ from vlmtune.storage.remote.address import is_remote
 from vlmtune.storage.remote.folder import CACHE_BYTES, RemoteFolder
 from vlmtune.types import Group
 
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 AHEAD = 2  # remote shards that are downloaded while one is read from end to end
 
 
@@ -47,16 +50,12 @@ class ShardSet(Configured):
     def __init__(
         self,
         path: str,
-        weight: float = 1.0,
+        weight: Weight = 1.0,
         cache: str | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: PositiveInt = CACHE_BYTES,
     ) -> None:
         # A URL is checked first: it may not come into a message before.
         self.remote = RemoteFolder(path, cache, cache_bytes) if is_remote(path) else None
-        if not (math.isfinite(weight) and weight > 0):
-            raise UserError(
-                f"expected a weight above 0 for {path}, got {weight}: leave the set out instead"
-            )
         self.path, self.weight = path, float(weight)
 
     @cached_property

@@ -49,11 +49,10 @@ class GroupStream:
         total: Groups in a training epoch over all ranks; None for the sum of the sets.
         seed: Seed of every order.
         window: Consecutive records of an epoch that are shuffled among themselves; 0 for none.
-        max_damaged: Fraction of a consumer's records that may be damaged (rounded up) before
-            reading fails.
+        max_damaged: Fraction of a consumer's records that may be damaged, rounded up.
         images: Whether images are read and decoded.
-        stored: If they are not: ids of images with stored features. A record with another image
-            counts as damaged. None for all.
+        stored: If not: ids of images with stored features, None for all. A record with another
+            image counts as damaged.
     """
 
     sets: tuple[ShardSet, ...]

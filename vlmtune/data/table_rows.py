@@ -139,12 +139,8 @@ class Table:
     def rows(self, unusable: Callable[[str, str], None] | None = None) -> Iterator[TableRow]:
         """Yields the rows in order.
 
-        Args:
-            unusable: Is called for a row without an image, or with too many or too few cells, and
-                the row is left out: with where it is and what is wrong. By default it is an error.
-
-        Raises:
-            UserError: A row or a cell cannot be used; the error names its line and column.
+        A row without an image, or with too many or too few cells, is left out: `unusable` is called
+        with where it is and what is wrong. By default it is an error, as other wrong cells are.
         """
         (column,) = self.columns["image"]
         for position, cells in numbered_rows(self.path):
@@ -174,6 +170,7 @@ class Table:
         negative_image = second or (None, "")
         texts = tuple(captions), tuple(negatives)
         votes = self._cell(cells, "votes")
+        # Positions are in the order of the attributes: image, texts, hard-negative image.
         return TableRow(*first, *texts, *negative_image, **ids, where=where, votes=votes)
 
     def _columns_of_texts(self, cells: Cells, role: str, where: str) -> dict[str, str]:
@@ -199,7 +196,7 @@ class Table:
             return bytes(cell), name
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             return None
-        # A longer name is no file's: it is a caption in the wrong column.
+        # A longer name is not a file: it is a caption in the wrong column.
         if not isinstance(cell, str) or len(Path(cell).name) > _LONGEST:
             raise _cell_error(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):
@@ -241,11 +238,13 @@ def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
         >>> captions({"caption": "a dog", "negatives": ["a cat"], "width": 3})
         (('a dog',), ('a cat',))
     """
-    true, false = {}, {}
-    for role, texts in zip(_LISTS, (true, false), strict=True):
+    by_role = []
+    for role in _LISTS:
+        texts: dict[str, None] = {}
         for column in _guess(role, list(cells)):
             texts |= dict.fromkeys(_texts(cells[column], column, "the record"))
-    return tuple(true), tuple(false)
+        by_role.append(tuple(texts))
+    return by_role[0], by_role[1]
 
 
 def _checked(

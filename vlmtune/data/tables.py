@@ -58,9 +58,6 @@ def read_cells(path: Path) -> Iterator[Cells]:
       "caption" (the lines of the `.txt` beside it) and those of the `.json` beside it. The first
       folder is the cell "split" if it is called train, val or test.
 
-    Raises:
-        UserError: The table or a row cannot be read. The error names the line or row.
-
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
@@ -76,21 +73,9 @@ def read_cells(path: Path) -> Iterator[Cells]:
 
 
 def numbered_rows(path: Path) -> Iterator[NumberedRow]:
-    r"""Yields where each row is, with its cells as of `read_cells`, or why it cannot be read.
+    """Yields where each row is, with its cells as of `read_cells`, or why it cannot be read.
 
-    A row of a text is at the line where it begins, counted from 1 as editors do; others are
-    numbered from 1.
-
-    Raises:
-        UserError: The table cannot be read.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     path = Path(folder, "rows.csv")
-        ...     _ = path.write_text("image,caption\na.jpg,a dog\nb.jpg,a cat, a cow\n")
-        ...     list(numbered_rows(path))
-        [('line 2', {'image': 'a.jpg', 'caption': 'a dog'}), ('line 3', '3 cells for 2 columns')]
+    A row of a text is at the line where it begins ("line 2"); others are numbered ("row 1").
     """
     path = Path(path)
     if not path.is_dir() and path.suffix.lower() not in _READERS:

@@ -22,8 +22,9 @@ change or inode is another one.
 import hashlib
 import logging
 import os
+from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -61,33 +62,43 @@ class TarIndex:
     def record(self, shard: Shard, number: int) -> RawRecord | Damage:
         """Returns a record, located but not read."""
         first, last = self.rows[number : number + 2].tolist()
-        key, *names = self._strings(first + number, last + number + 1)
+        strings = []
+        # Each record before has one string more than members: its key.
+        for start, stop in pairwise(self.ends[first + number : last + number + 2].tolist()):
+            text = self.strings[start:stop].tobytes()
+            strings.append(text.decode("utf-8", "surrogateescape"))
+        key, *names = strings
         spans = self.spans[first:last].tolist()
         if spans and spans[0][0] < 0:
             return Damage(shard, key, names[0])
         return RawRecord(shard, key, {}, dict(zip(names, map(tuple, spans), strict=True)))
 
-    def _strings(self, first: int, last: int) -> Iterator[str]:
-        ends = self.ends[first : last + 1].tolist()
-        for start, stop in pairwise(ends):
-            yield self.strings[start:stop].tobytes().decode("utf-8", "surrogateescape")
+
+def pack(records: Iterable[tuple[str, Mapping[str, tuple[int, int]]]]) -> TarIndex:
+    """Packs the key of each record, and the offset and size of each of its members by name."""
+    rows, spans, ends, strings = array("q", [0]), array("q"), array("q", [0]), bytearray()
+    for key, members in records:
+        for text in (key, *members):
+            strings += text.encode("utf-8", "surrogateescape")
+            ends.append(len(strings))
+        for span in members.values():
+            spans.extend(span)
+        rows.append(len(spans) // 2)
+    return TarIndex(
+        np.array(rows, "<i8"),
+        np.array(spans, "<i8").reshape(-1, 2),
+        np.array(ends, "<i8"),
+        np.frombuffer(bytes(strings), np.uint8),
+    )
 
 
 def make_index(shard: Path, records: int) -> TarIndex:
     """Reads the headers of a tar; records that cannot be found are `Damage`."""
-    rows, spans, strings = [0], [], []
+    located = []
     for record in locate_records(shard, 0, records):
-        members = {record.reason: (-1, 0)} if isinstance(record, Damage) else record.spans
-        strings += [record.key, *members]
-        spans += members.values()
-        rows.append(len(spans))
-    encoded = [text.encode("utf-8", "surrogateescape") for text in strings]
-    return TarIndex(
-        np.array(rows, "<i8"),
-        np.array(spans, "<i8").reshape(-1, 2),
-        np.cumsum([0, *map(len, encoded)], dtype="<i8"),
-        np.frombuffer(b"".join(encoded), np.uint8),
-    )
+        spans = {record.reason: (-1, 0)} if isinstance(record, Damage) else record.spans
+        located.append((record.key, spans))
+    return pack(located)
 
 
 def open_index(shard: Path, info: ShardInfo, verify: bool = False) -> TarIndex:

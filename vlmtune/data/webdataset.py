@@ -55,9 +55,6 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     the lines of the txt. A member `caption.txt` or `caption.json` is such a column, too. Hard
     negatives are false captions. A caption is its own id; the id of the image holds a hash of where
     it lies and of its texts, so that equal keys of two folders are two images.
-
-    Raises:
-        RecordError: It has no caption, several images or a malformed text.
     """
     images = [name for name in raw.spans if _IMAGE.fullmatch(name)]
     if len(images) != 1:

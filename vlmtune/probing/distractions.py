@@ -3,7 +3,6 @@
 In: the name of a picture. Out: the picture. Never: randomness that another call would change.
 """
 
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -115,17 +114,6 @@ def _ripples(x: Grid, y: Grid) -> ndarray:
 
 
 # The paper's training takes the first five, its testing all eleven.
-_PAINTERS: dict[str, Callable[[Grid, Grid], ndarray]] = {
-    "rings": _rings,
-    "checkerboard": _checkerboard,
-    "hills": _hills,
-    "clouds": _clouds,
-    "bricks": _bricks,
-    "mosaic": _mosaic,
-    "plaid": _plaid,
-    "spiral": _spiral,
-    "dots": _dots,
-    "skyline": _skyline,
-    "ripples": _ripples,
-}
+_ALL = (_rings, _checkerboard, _hills, _clouds, _bricks, _mosaic, _plaid, _spiral, _dots, _skyline)
+_PAINTERS = {painter.__name__[1:]: painter for painter in (*_ALL, _ripples)}
 DISTRACTIONS = tuple(_PAINTERS)

@@ -108,11 +108,13 @@ def measure(
             {TRANSFORMATION: c, SEMANTIC: classes},
             training,
         )
+    # Predictions of all runs by image and version: (r, n, c).
     shaped = {name: x.view(training.runs, -1, c) for name, x in predictions.items()}
     judged: dict[str, Judged] = {}
     confusion = None
     outcomes: list[list[float]] = []
     if TRANSFORMATION in shaped:
+        # The version of column j is of class j.
         predicted = shaped[TRANSFORMATION]
         right = predicted == torch.arange(c)
         judged[ACCURACY] = right, torch.ones_like(test.held_out)
@@ -122,6 +124,7 @@ def measure(
             judged[name] = right, counted
     if SEMANTIC in shaped:
         right = shaped[SEMANTIC] == test.labels[:, None]
+        # The identity shows the clean image, all other classes an obfuscated one.
         clean = torch.zeros_like(test.held_out)
         clean[:, task.names.index(IDENTITY)] = True
         judged |= {CLEAN: (right, clean), OBFUSCATED: (right, ~clean)}

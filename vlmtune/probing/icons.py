@@ -4,7 +4,6 @@ In: the name of an icon. Out: its picture on a transparent ground. Never: random
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 
 from PIL import Image, ImageDraw
@@ -97,16 +96,6 @@ def _umbrella(pen: ImageDraw.ImageDraw) -> None:
 
 
 # The paper's training takes the first five, its testing all ten.
-_PAINTERS: dict[str, Callable[[ImageDraw.ImageDraw], None]] = {
-    "grinning_face": _grinning_face,
-    "heart": _heart,
-    "star": _star,
-    "sun": _sun,
-    "tree": _tree,
-    "house": _house,
-    "flower": _flower,
-    "fish": _fish,
-    "balloon": _balloon,
-    "umbrella": _umbrella,
-}
+_ALL = (_grinning_face, _heart, _star, _sun, _tree, _house, _flower, _fish, _balloon, _umbrella)
+_PAINTERS = {painter.__name__[1:]: painter for painter in _ALL}
 ICONS = tuple(_PAINTERS)

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import proportion_interval
 from vlmtune.metrics.cluster_variance import add_variances, cluster_variance
 from vlmtune.metrics.seed_significance import seeded_difference, variance_over_seeds
@@ -79,8 +78,7 @@ def _totals(
 ) -> tuple[Float[Tensor, "r m"], Float[Tensor, "m"]]:
     """Right predictions of each run on each image that counts, and how many there could be."""
     kept = counted.any(dim=1)
-    if not bool(kept.any()):
-        raise UserError("expected predictions to count, got none: add images")
+    assert bool(kept.any()), "no prediction counts"
     sizes = counted[kept].sum(dim=1).double()
     return (right[:, kept] & counted[kept]).sum(dim=2).double(), sizes
 

@@ -186,11 +186,9 @@ def _check(images: list[LabelledImage], path: Path | str) -> None:
 def _listed(path: Path | str, labels: str | None) -> Iterator[Listed]:
     if isinstance(path, str) or (path.is_dir() and any(path.glob("*.tar"))):
         return _of_shards(path, labels)
-    tables = ("*.parquet", "dataset_dict.json", "state.json")
+    tables = ("*.parquet", "dataset_dict.json", "state.json")  # of a folder that is a table
     if path.is_dir() and not any(next(path.rglob(x), None) for x in tables):
         return _of_folder(path, labels)
-    if not path.exists():
-        raise UserError(f"expected images in {path}, there is no such path: name another")
     return _of_table(path, labels)
 
 

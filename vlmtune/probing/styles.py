@@ -68,11 +68,6 @@ def stylize(image: Image.Image, graph: tuple[str, str]) -> Image.Image:
         scaled = image.resize((width, height), Image.Resampling.BICUBIC)
     pixels = np.asarray(scaled, dtype=np.float32).transpose(2, 0, 1)[None]
     output = np.asarray(session.run(None, {given.name: pixels})[0])
-    if output.ndim != 4 or output.shape[:2] != (1, 3):
-        raise UserError(
-            f"expected an image (1, 3, height, width) from {file}, got {output.shape}: export "
-            "it again"
-        )
     styled = to_image(output[0].transpose(1, 2, 0).astype(np.float32))
     return styled.resize(image.size, Image.Resampling.BICUBIC)
 
@@ -91,10 +86,10 @@ def _session(file: str, digest: str) -> Any:
     except Exception as error:  # onnxruntime raises errors of its own
         line = " ".join(str(error).split())[:120]
         raise UserError(f"expected an ONNX graph in {file}, got {line}: export it again") from error
-    shapes = [x.shape for x in session.get_inputs()]
-    if len(shapes) != 1 or len(shapes[0]) != 4:
+    shapes = [x.shape for x in (*session.get_inputs(), session.get_outputs()[0])]
+    if [len(shape) for shape in shapes] != [4, 4]:
         raise UserError(
-            f"expected a graph of one image (1, 3, height, width) in {file}, got {shapes}: export "
-            "it with its style inside"
+            f"expected a graph from one image (1, 3, height, width) to another in {file}, got "
+            f"{shapes}: export it with its style inside"
         )
     return session

@@ -139,10 +139,9 @@ def _table_5(
 ) -> tuple[str, list[str]]:
     parts = []
     for one in whole:
-        held_out = [x for x in one.members if x.held_out]
+        held_out = [x.test is not None for x in one.members if x.held_out]
         if held_out:
-            ran = any(x.test is not None for x in held_out)
-            parts.append((f"held_out/{one.name}", one.name, ran))
+            parts.append((f"held_out/{one.name}", one.name, any(held_out)))
     title = "Table 5: transformations that training never showed, by category"
     return title, _grouped(embeddings, parts, "category")
 
@@ -152,10 +151,10 @@ def _table_6(
 ) -> tuple[str, list[str]]:
     parts = []
     for one in whole:
-        members = one.members if len(one.members) > 1 else ()  # alone, it is the category itself
-        for x in members:
-            ran = x.test is not None
-            parts.append((f"transformation/{x.name}", f"{x.name}{' *' * x.held_out}", ran))
+        for x in one.members:
+            if len(one.members) > 1:  # alone, it is the category itself
+                name = f"{x.name}{' *' * x.held_out}"
+                parts.append((f"transformation/{x.name}", name, x.test is not None))
     title = "Table 6: each transformation of the categories (* never shown in training)"
     return title, _grouped(embeddings, parts, "transformation")
 

@@ -315,7 +315,7 @@ def csv_limit():
 def test_a_cell_that_csv_cannot_read_is_told_with_its_line(cell, tmp_path, csv_limit):
     path = tmp_path / "t.csv"
     path.write_text(f"image,caption\n1.png,a\n2.png,{cell}\n")
-    with refused(r"in the row that begins in line 3\)?: correct"):
+    with refused(r"in the row that begins in line 3\)?: get the file again"):
         records(TableBuilder(path))
 
 

@@ -92,12 +92,12 @@ class FileCache:
                 # Another process may have downloaded it meanwhile.
                 file = self._stored(key, size, sha256, check=True)
                 if file is None:
-                    self._share_failure(key, started)
+                    self._raise_failure(key, started)
                     file = self._download(key, size, download, wait)
                 return file
         return None
 
-    def _share_failure(self, key: str, started: int) -> None:
+    def _raise_failure(self, key: str, started: int) -> None:
         """Fails as the download that the caller waited for: else all that wait fail in turn."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             when, reason = self._failure(key).read_text(encoding="utf-8").split(" ", 1)
