@@ -258,7 +258,8 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
         levels = []
         for title in titles:
             level = run["chance"][title]
-            levels.append("–" if level is None else number(level, run["units"][title]))
+            text = "–" if level is None else number(level, run["units"][title])
+            levels.append(text)
         cells.append(["chance", "", *levels, ""])
     for row in rows:
         runs, units = row["runs"], row["runs"][0]["units"]

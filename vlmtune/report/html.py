@@ -142,7 +142,7 @@ def _largest(gains: Sequence[tuple[float, str]]) -> str:
     names = {"fraction": "points", "rank": "ranks"}
     texts = []
     for unit in dict.fromkeys(unit for _, unit in gains):
-        largest = max(abs(gain) for gain, own in gains if own == unit)
+        largest = max(abs(gain) for gain, other in gains if other == unit)
         texts.append(f"{table.change(largest, unit).lstrip('+±')} {names.get(unit, unit)}")
     return ", ".join(texts)
 

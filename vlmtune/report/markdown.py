@@ -69,7 +69,8 @@ def _primary(runs: Sequence[RunReport], rows: Sequence[Row]) -> list[str]:
     numbers = []
     for run in runs:
         origin = run.provenance
-        numbers.append(table.count(origin.trainable_parameters) if origin.known else "?")
+        text = table.count(origin.trainable_parameters) if origin.known else "?"
+        numbers.append(text)
     lines.append(_line(["*trainable parameters*", *blank, *numbers]))
     for row in rows:
         scores = [_score(row, i) for i in range(len(runs))]

@@ -154,7 +154,8 @@ def show_alphas(suites: Mapping[float, Sequence[Result]]) -> None:
             primary = [metrics.get(name) for name in names[kind]]
             cells.append(_mean(primary))
             for metric in primary:
-                cells.append("–" if metric is None else number(metric.value, metric.unit))
+                text = "–" if metric is None else number(metric.value, metric.unit)
+                cells.append(text)
         table.add_row(*cells)
     console().print(table)
 
