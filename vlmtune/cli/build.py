@@ -14,7 +14,7 @@ from vlmtune.cli.plugins import arguments_of, find, make
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import check_shape, read_json
 
 TABLES = ("csv", "tsv", "jsonl", "json", "parquet", "arrow")
 MERGE = "merge"
@@ -157,10 +157,9 @@ def changes(path: Path) -> list[str]:
     """The arguments a YAML gives, as overrides."""
     content = read_yaml(path)
     content = content.get("init_args", content) if isinstance(content, dict) else content
-    if not isinstance(content, dict):
-        raise UserError(f"expected arguments of a builder in {path}, got {content!r}: write keys")
     words = []
-    for key, value in content.items():
+    given = check_shape(content, dict[str, Any], path, "arguments of a builder", "write keys")
+    for key, value in given.items():
         # A quoted string would keep its quotes where a path is expected.
         text = value if isinstance(value, str) else json.dumps(value)
         if key != "class_path":

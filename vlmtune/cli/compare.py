@@ -157,19 +157,15 @@ def perform(task: Job, run: Run) -> Literal["done", "ran", "taken"]:
         with locked(task.folder, wait=False):
             if task.done:
                 return "done"
-            _finish(task, run)
-            return "ran"
+            write_text(task.folder / RECIPE, task.recipe)
+            last = newest_checkpoint(task.folder)
+            resume = ("--ckpt_path", str(last)) if last is not None else ()
+            run((*task.words, *resume), task.folder / "log.txt")
     except Timeout:
         return "taken"
-
-
-def _finish(task: Job, run: Run) -> None:
-    write_text(task.folder / RECIPE, task.recipe)
-    last = newest_checkpoint(task.folder)
-    resume = ("--ckpt_path", str(last)) if last is not None else ()
-    run((*task.words, *resume), task.folder / "log.txt")
     if not task.done:
         raise UserError(f"expected {task.report} after the run, got none: see the log next to it")
+    return "ran"
 
 
 def run_process(words: Sequence[str], log: Path) -> None:
@@ -218,7 +214,7 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     data, records = config["data"], 0
     for shards in data["train"]:
         records += ShardSet(shards.get("init_args", shards)["path"]).manifest.records
-    seen = steps * data["batch_size"] * config["trainer"]["accumulate_grad_batches"]
+    seen = steps * data["batch_size"] * config["trainer"]["accumulate_grad_batches"]  # records
     return report.provenance.seconds * records / seen
 
 
@@ -262,14 +258,19 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
         levels = []
         for title in titles:
             level = run["chance"][title]
-            levels.append("–" if level is None else number(level, run["units"][title]))
+            text = "–" if level is None else number(level, run["units"][title])
+            levels.append(text)
         cells.append(["chance", "", *levels, ""])
     for row in rows:
         runs, units = row["runs"], row["runs"][0]["units"]
         values = []
         for title in titles:
             of_seeds = [run["values"][title] for run in runs]
-            values.append(_cell(of_seeds, units[title]))
+            cell = number(statistics.mean(of_seeds), units[title])
+            if len(of_seeds) > 1:
+                listed = " / ".join(number(value, units[title]) for value in of_seeds)
+                cell += f" ({listed})"
+            values.append(cell)
         times = [r["seconds_per_epoch"] for r in runs if r["seconds_per_epoch"] is not None]
         seconds = f"{statistics.mean(times):.1f}" if times else "–"
         cells.append([row["name"], count(row["trainable_parameters"]), *values, seconds])
@@ -291,14 +292,6 @@ def to_csv(comparison: dict[str, Any]) -> str:
     for cells in table(comparison):
         writer.writerow([no_formula(cell) for cell in cells])
     return file.getvalue()
-
-
-def _cell(values: Sequence[float], unit: str) -> str:
-    mean = number(statistics.mean(values), unit)
-    if len(values) == 1:
-        return mean
-    of_seeds = " / ".join(number(value, unit) for value in values)
-    return f"{mean} ({of_seeds})"
 
 
 def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
@@ -336,8 +329,10 @@ def _write_tables(experiment: Experiment, out: Path, steps: int | None) -> None:
     """Puts all finished runs of the folder into the tables, of all calls and seeds."""
     numbers = {path.name.removeprefix("seed-") for path in out.glob("*/seed-*")}
     seeds = set(map(int, filter(str.isdecimal, numbers)))
+    listed = tasks(experiment, out, sorted(seeds), [], steps)
+    # Another call may finish a run meanwhile and write the tables, too.
     with locked(out / "compare.json"), all_or_none():
-        comparison = collect(experiment, tasks(experiment, out, sorted(seeds), [], steps))
+        comparison = collect(experiment, listed)
         write_text(out / "compare.json", json.dumps(comparison, indent=1) + "\n")
         write_text(out / "compare.md", markdown(comparison))
         write_text(out / "compare.csv", to_csv(comparison))

@@ -21,6 +21,7 @@ from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 
+ANNOTATIONS = (".json", ".jsonl", ".csv", ".tsv")
 _RENDERED = (
     "data_builders.worlds.scenes.world.ScenesBuilder",
     "data_builders.worlds.requests.RequestsBuilder",
@@ -82,8 +83,16 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
     measured = {Path(path).resolve() for path in manifest.arguments.get("measured") or ()}
     if not measured.isdisjoint(_folders(file)):
         return True
-    listed = _listed(file) if hasattr(benchmark, "path") else []
-    if listed and set(map(_sha256, listed)) <= set(manifest.sources.values()):
+    listed = []  # the annotation files in a folder; a file alone
+    if hasattr(benchmark, "path"):
+        listed = [file]
+        if not file.is_file():
+            listed = sorted(one for one in file.glob("*") if one.suffix in ANNOTATIONS)
+    digests = set()
+    for one in listed:
+        with one.open("rb") as stream:
+            digests.add(hashlib.file_digest(stream, "sha256").hexdigest())
+    if listed and digests <= set(manifest.sources.values()):
         return True
     corpus = _corpus(manifest)
     return not any(_may_show(one, corpus) for one in listed or [file])
@@ -132,14 +141,6 @@ def _files(benchmark: Benchmark[Any]) -> Iterator[Path]:
     yield from map(Path, paths)
 
 
-def _listed(path: Path) -> list[Path]:
-    """The annotation files in a folder; a file alone."""
-    suffixes = (".json", ".jsonl", ".csv", ".tsv")
-    if path.is_file():
-        return [path]
-    return sorted(file for file in path.glob("*") if file.suffix in suffixes)
-
-
 def _rendered(path: Path) -> bool:
     """Tells whether a build rendered what lies at a path, or was made from such scenes."""
     build = _build(path)
@@ -148,7 +149,11 @@ def _rendered(path: Path) -> bool:
     folder, manifest = build
     if manifest["builder"] in _RENDERED:
         return True
-    for source in map(Path, _texts(_images_of(manifest.get("arguments")))):
+    # What a builder leaves out says nothing of where its images come from.
+    arguments = dict(manifest.get("arguments") or {})
+    for name in ("measured", "exclude"):
+        arguments.pop(name, None)
+    for source in map(Path, _texts(arguments)):
         if os.path.exists(source) and folder not in _folders(source) and _rendered(source):
             return True
     return False
@@ -168,13 +173,6 @@ def _folders(path: Path) -> tuple[Path, ...]:
     return (path.resolve(), *path.resolve().parents)
 
 
-def _images_of(arguments: Any) -> Any:
-    """The arguments of a builder that say where its images come from."""
-    if not isinstance(arguments, dict):
-        return arguments
-    return {key: value for key, value in arguments.items() if key not in ("measured", "exclude")}
-
-
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -182,8 +180,3 @@ def _texts(value: Any) -> Iterator[str]:
         items = value.values() if isinstance(value, dict) else value
         for item in items:
             yield from _texts(item)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -60,8 +60,10 @@ def check_shards(command: str, data: Any) -> None:
     train = data.train if command == "fit" else []
     for one in (*train, *(data.val or ())):
         path = getattr(getattr(one, "init_args", None), "path", None)
-        if isinstance(path, str) and not is_remote(path) and not any(Path(path).glob("*.tar")):
-            read_manifest(Path(path))
+        if not isinstance(path, str) or is_remote(path):
+            continue
+        if not any(Path(path).glob("*.tar")):
+            read_manifest(Path(path))  # its error says what to build
 
 
 def _makes_optimizer(maker: Any) -> bool:

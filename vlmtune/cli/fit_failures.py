@@ -40,15 +40,11 @@ def lightning_runs(checkpoint: str | None) -> Iterator[None]:
                 f"expected a checkpoint that this run can use, got {checkpoint!r} ({why}): change "
                 "--ckpt_path"
             ) from error
-        if _is_of_lightning(modules):
+        # No code of ours had called Lightning but the command.
+        ours = [x for x in modules if x.startswith("vlmtune.") and not x.startswith("vlmtune.cli.")]
+        if modules[-1].startswith(LIGHTNING) and not ours:
             raise UserError(
                 f"expected a config that Lightning can run, got {why} in its {function}: "
                 "change the config"
             ) from error
         raise
-
-
-def _is_of_lightning(modules: list[str]) -> bool:
-    """Whether Lightning raised, and no code of ours had called it but the command."""
-    ours = [x for x in modules if x.startswith("vlmtune.") and not x.startswith("vlmtune.cli.")]
-    return modules[-1].startswith(LIGHTNING) and not ours

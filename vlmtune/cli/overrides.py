@@ -137,9 +137,10 @@ def _expanded(key: str, text: str) -> str:
         return text
     if isinstance(content, str):
         item = _item(key, content)
-        whole = key in SHARDS or key.endswith(LISTS)
-        if whole and not _holds_list(content):
-            return json.dumps([item])
+        if key in SHARDS or key.endswith(LISTS):
+            file = Path(content)
+            if not (file.is_file() and isinstance(read_yaml(file), list)):
+                return json.dumps([item])
         return item if isinstance(item, str) else json.dumps(item)
     if isinstance(content, list):
         return json.dumps([_item(key, item) for item in content])
@@ -163,10 +164,6 @@ def _is_model(name: str) -> bool:
     if path.suffix in (".yaml", ".yml", ".json"):
         return False
     return path.exists() or path.suffix in FILES or not CLASS.fullmatch(name)
-
-
-def _holds_list(path: str) -> bool:
-    return Path(path).is_file() and isinstance(read_yaml(Path(path)), list)
 
 
 def _arguments(node: Any, part: str) -> Any:

@@ -30,7 +30,10 @@ def run(options: argparse.Namespace) -> None:
     device, batch_size = device_of_this_machine(options.device), options.batch_size
     index = Index.open(options.index, model, device, options.packages, batch_size)
     if options.page:
-        _serve(PageServer(index, options.port, options.top, options.recall))
+        with PageServer(index, options.port, options.top, options.recall) as server:
+            print(f"{server.address} (Ctrl-C ends it)", flush=True)
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve_forever()
         return
     here = Path.cwd()
     results = index.search_all(options.queries, options.top, options.recall)
@@ -45,11 +48,3 @@ def run(options: argparse.Namespace) -> None:
     console().print(
         f"of {len(index)} images; higher is better; scores are not probabilities", markup=False
     )
-
-
-def _serve(server: PageServer) -> None:
-    """Answers until Ctrl-C."""
-    with server:
-        print(f"{server.address} (Ctrl-C ends it)", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()

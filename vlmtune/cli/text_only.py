@@ -30,7 +30,8 @@ def captions(source: Path | str) -> Iterator[str]:
     """
     if isinstance(source, str) or source.is_dir():
         for _, group, _ in read_headers([ShardSet(str(source))]):
-            yield from itertools.compress(group.texts, group.truth.any(dim=0).tolist())
+            true = group.truth.any(dim=0)  # of some image of the group
+            yield from itertools.compress(group.texts, true.tolist())
         return
     expected = "a text file with a caption a line or a folder of shards"
     with reading(source, expected), regular(source).open(encoding="utf-8") as file:

@@ -60,9 +60,12 @@ def _products(
     """The parameters of a projection, each with its value after the map."""
     if isinstance(target, nn.Parameter):
         return [(target, target.detach().double() @ weight.T)]
-    products = [(target.weight, weight @ target.weight.detach().double())]
+    # torch keeps a linear layer as d x w, so the map comes from the left.
+    before = target.weight.detach().double()
+    products = [(target.weight, weight @ before)]
     if target.bias is not None:
-        products.append((target.bias, weight @ target.bias.detach().double() + offset))
+        bias = target.bias.detach().double()
+        products.append((target.bias, weight @ bias + offset))
     return products
 
 

@@ -129,13 +129,12 @@ class _Axis:
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
         step = (self.right - self.left) / TICKS
-        values = [self.left + i * step for i in range(TICKS + 1)]
-        return tuple((self.position(value), self._tick(value)) for value in values)
-
-    def _tick(self, value: float) -> str:
-        if self.unit == "fraction":
-            return f"{100 * value:.0f} %"
-        return f"{value:.3g}"
+        out = []
+        for i in range(TICKS + 1):
+            value = self.left + i * step
+            text = f"{100 * value:.0f} %" if self.unit == "fraction" else f"{value:.3g}"
+            out.append((self.position(value), text))
+        return tuple(out)
 
 
 def _lane(metric: MetricValue, axis: _Axis, name: str, colour: int, best: bool) -> Lane:

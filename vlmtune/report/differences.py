@@ -38,21 +38,13 @@ ALONE = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """The primary metric of a benchmark, one run against the baseline.
+    """The primary metric of a benchmark, one run against the baseline."""
 
-    Attributes:
-        run: Position of the run.
-        result: The result of the run.
-        change: Its primary metric minus that of the baseline, or None if the two do not compare.
-        paired: The test, item by item, or None.
-        reason: Why there is no test, or no change; "" if there is one.
-    """
-
-    run: int
+    run: int  # its position
     result: Result
-    change: float | None
-    paired: PairedDifference | None
-    reason: str
+    change: float | None  # None if the two numbers do not compare
+    paired: PairedDifference | None  # the test, item by item
+    reason: str  # why there is no test, or no change
 
     @property
     def title(self) -> str:
@@ -121,7 +113,8 @@ def _compare(
         return Comparison(i, result, None, None, f"{first.name} has no number")
     if reason := _incomparable(result, base):
         return Comparison(i, result, None, None, reason)
-    gain = result.metrics[result.primary].value - base.metrics[base.primary].value
+    after, before = result.metrics[result.primary], base.metrics[base.primary]
+    gain = after.value - before.value
     if reason := _unpaired(result, base):
         return Comparison(i, result, gain, None, reason)
     new, old = _outcomes(run, result.benchmark), _outcomes(first, result.benchmark)

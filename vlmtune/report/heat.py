@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
-from numpy import ndarray
 from PIL import Image
 
 from vlmtune.report.media import encoded, thumbnail
@@ -42,20 +40,22 @@ def heat(
     values = np.asarray(weights, dtype=np.float32)
     full = (largest or values.max()) or 1.0  # 1 where no patch has a weight
     values = np.sqrt((values / full).clip(0, 1))
-    left, top = round(box[0] * picture.width), round(box[1] * picture.height)
-    width, height = round(box[2] * picture.width), round(box[3] * picture.height)
-    size = max(1, width), max(1, height)
+    wide, high = picture.size
+    left, top = round(box[0] * wide), round(box[1] * high)
+    size = max(1, round(box[2] * wide)), max(1, round(box[3] * high))
     # The model may have seen a part of the picture only; what it did not see stays dark.
     mask = Image.new("F", picture.size)
     smooth = Image.fromarray(values).resize(size, Image.Resampling.BILINEAR)
     mask.paste(smooth, (left, top))
-    amount = np.asarray(mask).clip(0, 1)[:, :, None]
+    amount = np.asarray(mask).clip(0, 1)
+    amount = amount[:, :, None]  # height x width x 1, beside three channels
     colour = np.asarray(picture.convert("RGB"), dtype=np.float32)
-    grey = np.asarray(picture.convert("L"), dtype=np.float32)[:, :, None]
+    grey = np.asarray(picture.convert("L"), dtype=np.float32)
     warm = (1 - TINT) * colour + TINT * np.array(WARM)
     # From dark grey where nothing is read to warm colour where most is.
-    shown = (1 - amount) * DARK * grey + amount * warm
-    return Image.fromarray(np.round(shown).clip(0, 255).astype(np.uint8))
+    shown = (1 - amount) * DARK * grey[:, :, None] + amount * warm
+    shown = np.round(shown).clip(0, 255)
+    return Image.fromarray(shown.astype(np.uint8))
 
 
 def heat_views(readings: Sequence[WordMaps]) -> list[dict[str, Any]]:
@@ -66,7 +66,10 @@ def heat_views(readings: Sequence[WordMaps]) -> list[dict[str, Any]]:
         if picture is None:
             continue
         picture.thumbnail((SIDE, SIDE))
-        maps = [_weights(text, one.columns) for text in one.maps]
+        maps = []
+        for text in one.maps:
+            weights = np.array(text.split(), dtype=np.float64)
+            maps.append(weights.reshape(-1, one.columns))
         # Full heat is that of the caption's largest weight, so that its words compare.
         largest = max(float(weights.max()) for weights in maps)
         words = []
@@ -76,7 +79,3 @@ def heat_views(readings: Sequence[WordMaps]) -> list[dict[str, Any]]:
         head = {"caption": one.caption, "name": one.image.path.name, "correct": one.correct}
         out.append({**head, "uri": encoded(picture), "words": words})
     return out
-
-
-def _weights(text: str, columns: int) -> Float[ndarray, "rows columns"]:
-    return np.array(text.split(), dtype=np.float64).reshape(-1, columns)

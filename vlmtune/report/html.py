@@ -25,12 +25,11 @@ from vlmtune.report.markdown import to_markdown
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
-from vlmtune.report.table import Row, check_runs, colours, sections
+from vlmtune.report.table import check_runs, colours, sections
 from vlmtune.report.views import Views, safe
 from vlmtune.storage.files import all_or_none, write_text
 
 SHORT_COMMIT, SHORT_DIGEST = 10, 12
-TILES = 4  # most benchmarks that get a tile at the top of the page
 
 
 def write_report(
@@ -70,8 +69,6 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
     comparisons = compare_with_first(runs)
     gains = [(one.change or 0.0, one.metric.unit) for one in comparisons]
     bars = list(zip(comparisons, changes(gains), strict=True))
-    # With many benchmarks tiles would fill the first screen.
-    tiled = primary if len(primary) <= TILES else []
     base = None if views.baseline is None else views.names[views.baseline]
     note = TEST
     if single := items_alone(runs):
@@ -86,7 +83,6 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         baseline=base,
         text_only=TEXT_ONLY,
         note=note,
-        tiles=[_tile(row, runs) for row in tiled],
         charts=charts(primary, views.names, views.colours),
         titles=table.TITLES,
         primary=list(map(views.row, primary)),
@@ -126,32 +122,6 @@ def _run(run: RunReport, colour: int) -> dict[str, Any]:
     }
 
 
-def _tile(row: Row, runs: Sequence[RunReport]) -> dict[str, Any]:
-    """The best number of a benchmark, on a scale with chance."""
-    # Of several best runs the first; without a best one, as of a single run, the last.
-    present = [i for i, cell in enumerate(row.cells) if cell is not None]
-    with_images = [i for i in present if i not in row.text_only] or present
-    best = min(row.best, default=with_images[-1])
-    metric = row.cells[best]
-    assert metric is not None
-    # Only fractions have a scale with two ends.
-    percent = mark = None
-    if metric.unit == "fraction":
-        percent = 100 * metric.value
-        mark = None if metric.chance is None else 100 * metric.chance
-    return {
-        "title": row.title,
-        "metric": row.metric,
-        "arrow": row.arrow,
-        "chance": table.chance(metric),
-        "text": table.number(metric.value, metric.unit),
-        "run": runs[best].name,
-        "colour": colours(runs)[best],
-        "percent": percent,
-        "mark": mark,
-    }
-
-
 def _compared(
     bars: Sequence[tuple[Comparison, Change]], runs: Sequence[RunReport], kind: str
 ) -> list[dict[str, Any]]:
@@ -172,7 +142,7 @@ def _largest(gains: Sequence[tuple[float, str]]) -> str:
     names = {"fraction": "points", "rank": "ranks"}
     texts = []
     for unit in dict.fromkeys(unit for _, unit in gains):
-        largest = max(abs(gain) for gain, own in gains if own == unit)
+        largest = max(abs(gain) for gain, other in gains if other == unit)
         texts.append(f"{table.change(largest, unit).lstrip('+±')} {names.get(unit, unit)}")
     return ", ".join(texts)
 

@@ -209,7 +209,8 @@ def _grid(name: str, lines: Sequence[Any], sizes: tuple[int, int]) -> tuple[tupl
     if flat and sizes[0] == 1 and len(lines) == sizes[1]:
         lines = [list(lines)]  # of a single file the outer list may be left out
     nested = all(isinstance(line, list) for line in lines)
-    if not nested or list(map(len, lines)) != [sizes[1]] * sizes[0]:
+    # A short list would move the scores of its file to other captions.
+    if not nested or [len(line) for line in lines] != [sizes[1]] * sizes[0]:
         raise ValueError(f"{name} that are not {sizes[0]} lists of {sizes[1]} values")
     return tuple(map(tuple, lines))
 

@@ -105,7 +105,8 @@ def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
         # An outcome below 0 can only be a cosine.
         unit = "fraction" if min(outcomes) >= 0 else "cosine"
         metric = _mean(outcomes, (clusters,), None, unit)
-        name = "accuracy" if all(row.right is not None for row in rows) else "outcome"
+        graded = any(row.right is None for row in rows)
+        name = "outcome" if graded else "accuracy"
         facts = {"citation": "items of another tool", "outcomes": outcomes, "clusters": clusters}
         return Result(rows[0].benchmark, VERSION, name, {name: metric}, **facts)
     groups = item_groups(like)

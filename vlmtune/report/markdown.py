@@ -66,16 +66,16 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
 def _primary(runs: Sequence[RunReport], rows: Sequence[Row]) -> list[str]:
     lines = _head(["benchmark", "metric"], runs)
     blank = [""] * (1 + len(table.TITLES))
-    lines.append(_line(["*trainable parameters*", *blank, *map(_parameters, runs)]))
+    numbers = []
+    for run in runs:
+        origin = run.provenance
+        text = table.count(origin.trainable_parameters) if origin.known else "?"
+        numbers.append(text)
+    lines.append(_line(["*trainable parameters*", *blank, *numbers]))
     for row in rows:
         scores = [_score(row, i) for i in range(len(runs))]
         lines.append(_line([row.title, row.directed, *table.facts(row), *scores]))
     return lines
-
-
-def _parameters(run: RunReport) -> str:
-    origin = run.provenance
-    return table.count(origin.trainable_parameters) if origin.known else "?"
 
 
 def _not_run(runs: Sequence[RunReport]) -> list[str]:
@@ -139,6 +139,9 @@ def _provenance(run: RunReport) -> list[str]:
     origin = run.provenance
     if not origin.known:
         return [f"- {_cell(origin.backbone)}"]
+    seed = "none" if origin.seed is None else str(origin.seed)
+    if isinstance(run, SeededRun):
+        seed = run.seeds
     facts = {
         "backbone": f"{origin.backbone} ({origin.fingerprint[:12]})",
         "adapter": origin.adapter,
@@ -147,16 +150,10 @@ def _provenance(run: RunReport) -> list[str]:
         "time": table.duration(origin.seconds),
         "date": origin.date,
         "commit": origin.commit,
-        "seed": _seed(run),
+        "seed": seed,
         "versions": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
     }
     return [f"- {name}: {_cell(text)}" for name, text in facts.items()]
-
-
-def _seed(run: RunReport) -> str:
-    if isinstance(run, SeededRun):
-        return run.seeds
-    return "none" if run.provenance.seed is None else str(run.provenance.seed)
 
 
 def _score(row: Row, i: int) -> str:

@@ -8,12 +8,12 @@ import base64
 from collections.abc import Sequence
 from io import BytesIO
 
-from PIL import Image, ImageOps
+from PIL import Image
 
-from vlmtune.data.rgb import to_rgb
+from vlmtune.data.images import read
+from vlmtune.errors import ImageFileError
 from vlmtune.report import table
 from vlmtune.results.result import Example, Result
-from vlmtune.storage.files import regular
 from vlmtune.types import ImageRef
 
 SIDE = 192  # pixels of the longer side; twice the size on the page, for dense displays
@@ -26,31 +26,13 @@ Cell = str | float | int | None
 
 
 def thumbnail(reference: ImageRef) -> Image.Image | None:
-    """Returns the scored pixels of an image, shrunk, or None if the file cannot be read.
-
-    As for scoring, it is turned upright unless the reference says otherwise, then cropped to its
-    box; pixels of the box outside the image are black.
-    """
+    """Returns the pixels that were scored, shrunk, or None if the file cannot be read."""
     try:
-        with Image.open(regular(reference.path)) as file:
-            file.load()
-            image = to_rgb(_upright(file)) if reference.upright else file.convert("RGB")
-        if reference.box is not None:
-            x, y, width, height = reference.box
-            if width < 1 or height < 1:
-                return None
-            image = image.crop((x, y, x + width, y + height))
-    except (OSError, ValueError, OverflowError, Image.DecompressionBombError):
+        image = read(reference)
+    except ImageFileError:
         return None
     image.thumbnail((SIDE, SIDE))
     return image
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # unreadable EXIF has no orientation
-        return image
 
 
 def data_uri(reference: ImageRef) -> str | None:

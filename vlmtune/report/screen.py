@@ -152,7 +152,10 @@ def show_alphas(suites: Mapping[float, Sequence[Result]]) -> None:
         cells = [f"{alpha:g}"]
         for kind in KINDS:
             primary = [metrics.get(name) for name in names[kind]]
-            cells += [_mean(primary), *map(_short, primary)]
+            cells.append(_mean(primary))
+            for metric in primary:
+                text = "–" if metric is None else number(metric.value, metric.unit)
+                cells.append(text)
         table.add_row(*cells)
     console().print(table)
 
@@ -166,10 +169,6 @@ def _mean(metrics: Sequence[MetricValue | None]) -> str:
     if not values:
         return "–"
     return number(sum(values) / len(values), "fraction")
-
-
-def _short(metric: MetricValue | None) -> str:
-    return "–" if metric is None else number(metric.value, metric.unit)
 
 
 def _cell(metric: MetricValue | None) -> str:

@@ -99,10 +99,12 @@ def _mean_result(results: Sequence[Result]) -> Result:
 def _mean_metric(metrics: Sequence[MetricValue | None]) -> MetricValue | None:
     """Mean and range; None where a seed has no such number, or one over other items."""
     known = [metric for metric in metrics if metric is not None]
-    if len(known) < len(metrics) or len({metric.n for metric in known}) > 1:
+    sizes = {metric.n for metric in known}
+    if len(known) < len(metrics) or len(sizes) > 1:
         return None
     values = [metric.value for metric in known]
-    return replace(known[0], value=sum(values) / len(values), low=min(values), high=max(values))
+    mean = sum(values) / len(values)
+    return replace(known[0], value=mean, low=min(values), high=max(values))
 
 
 def _mean(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

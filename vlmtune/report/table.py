@@ -24,24 +24,15 @@ class Row:
 
     Numbers share a row only if they compare: same benchmark, version of the definition,
     convention, metric and number of items.
-
-    Attributes:
-        benchmark: Name of the benchmark.
-        version: Version of its definition.
-        convention: How ties and odd rows are treated.
-        metric: Name of the metric, "family/group" for a metric of some of the items.
-        primary: Whether it is the benchmark's primary metric.
-        cells: The metric of each run, or None.
-        text_only: Positions of the text-only runs; they are never the best.
     """
 
     benchmark: str
     version: str
     convention: str
-    metric: str
+    metric: str  # "family/group" for a metric of some of the items
     primary: bool
-    cells: tuple[MetricValue | None, ...]
-    text_only: frozenset[int] = frozenset()
+    cells: tuple[MetricValue | None, ...]  # one a run
+    text_only: frozenset[int] = frozenset()  # positions of runs that are never the best
 
     @property
     def first(self) -> MetricValue:
@@ -89,14 +80,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """A benchmark under one version and one convention: the rows of one table.
+    """A benchmark under one version and one convention: the rows of one table."""
 
-    Attributes:
-        rows: The primary metric first, then the other metrics of all items, then those of groups.
-        kind: That of the results, as `Result` has it.
-    """
-
-    rows: tuple[Row, ...]
+    rows: tuple[Row, ...]  # the primary metric, the others of all items, those of groups
     kind: Kind
 
     @property
@@ -112,17 +98,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Column:
-    """A fact about a metric: a column of every table, left of the scores of the runs.
-
-    Attributes:
-        title: The head of the column.
-        value: The fact as a number, for CSV and loggers.
-        text: The fact of a row, for people; None for a fact that another column's text includes.
-    """
+    """A fact about a metric: a column of every table, left of the scores of the runs."""
 
     title: str
-    value: Callable[[MetricValue], float | None]
-    text: Callable[[Row], str] | None
+    value: Callable[[MetricValue], float | None]  # for CSV and loggers
+    text: Callable[[Row], str] | None  # for people; None if another column's text includes it
 
 
 # A new entry appears on the terminal, in Markdown, HTML, LaTeX, CSV and in loggers.
