@@ -103,7 +103,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, builder in zip(SETS, builders, strict=True):
         builder.build(folder / name, progress=False)
     specs = []
-    for made in make_list(Benchmark, "benchmarks", [str(CORPORA / "benchmarks.yaml")]):  # type: ignore[type-abstract]
+    for made in make_list(Benchmark, "benchmarks", [str(CORPORA / "benchmarks.yaml")]):
         spec = type(made).fixture(folder / made.name).spec()
         if spec["class_path"].endswith(".Aro") and made.name == "aro_attribution":
             continue  # its fixture is of relations
@@ -169,7 +169,7 @@ def test_every_corpus_is_trained_on(data, method, place, clip_folder, tmp_path):
 def test_what_cannot_be_is_refused_in_one_line(backbone, method, clip_folder, flava_folder):
     config = Parsed("fit", arguments("mixture", backbone, method)).config["fit"].model.as_dict()
     spec = {key: config["adapter"][key] for key in ("class_path", "init_args")}
-    adapter = make(Adapter, json.dumps(spec))  # type: ignore[type-abstract]
+    adapter = make(Adapter, json.dumps(spec))
     made = OpenClip(str(clip_folder)) if backbone == "clip" else Flava(str(flava_folder))
     with pytest.raises(UserError, match="expected a backbone with a matching head"):
         adapter.attach(made)
@@ -193,7 +193,7 @@ def test_a_trial_of_a_sweep_trains(path, place, clip_folder, tmp_path):
 
 
 def test_table_3_measures_what_the_paper_does_and_states_its_numbers():
-    benchmarks = make_list(Benchmark, "benchmarks", [str(PUG / "benchmarks.yaml")])  # type: ignore[type-abstract]
+    benchmarks = make_list(Benchmark, "benchmarks", [str(PUG / "benchmarks.yaml")])
     names = ["aro_relation", "aro_attribution", "coco_order", "flickr30k_order", "pug_spar"]
     assert [benchmark.name for benchmark in benchmarks] == names
     assert not any(benchmark.strict for benchmark in benchmarks)
