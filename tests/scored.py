@@ -34,13 +34,9 @@ def embedded(values: torch.Tensor) -> Embedded:
     words = torch.stack([v, v * inner], dim=1)
     mask = torch.ones(m, 2, dtype=torch.bool)
     mask[:, 1] = values.detach().sum(dim=0) > 0
-    return Embedded(
-        u,
-        v,
-        torch.tensor(square / 2).to(values),
-        Tokens(patches, mask=torch.ones(n, 3, dtype=torch.bool)),
-        Tokens(words * mask[:, :, None], mask=mask),
-    )
+    image_tokens = Tokens(patches, mask=torch.ones(n, 3, dtype=torch.bool))
+    text_tokens = Tokens(words * mask[:, :, None], mask=mask)
+    return Embedded(u, v, torch.tensor(square / 2).to(values), image_tokens, text_tokens)
 
 
 def scored(values: torch.Tensor, computed: torch.Tensor | None = None) -> Scores:
@@ -52,35 +48,19 @@ def scored(values: torch.Tensor, computed: torch.Tensor | None = None) -> Scores
 def cut(scores: Scores, rows: slice, columns: slice) -> Scores:
     """The scores of some images against some texts."""
     inside = scores.embedded
-    assert inside is not None
-    assert inside.image_tokens is not None
-    assert inside.text_tokens is not None
-    part = Embedded(
-        inside.image[rows],
-        inside.text[columns],
-        inside.scale,
-        inside.image_tokens[rows],
-        inside.text_tokens[columns],
-    )
+    tokens = inside.image_tokens[rows], inside.text_tokens[columns]
+    part = Embedded(inside.image[rows], inside.text[columns], inside.scale, *tokens)
     reference = None if scores.reference is None else scores.reference[rows, columns]
     return Scores(scores.values[rows, columns], scores.computed[rows, columns], part, reference)
 
 
 def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> ScoreShard:
     """What a rank holds whose images are `rows` and whose texts are `columns`."""
-    everything = slice(None)
-
-    def known(r: slice, c: slice) -> Targets:
-        return Targets(*(x[r, c] for x in (targets.truth, targets.known, targets.same_group)))
-
-    return ScoreShard(
-        cut(scores, rows, everything),
-        known(rows, everything),
-        cut(scores, everything, columns),
-        known(everything, columns),
-        rows.start,
-        columns.start,
-    )
+    held = []
+    for part in ((rows, slice(None)), (slice(None), columns)):
+        flags = (targets.truth[part], targets.known[part], targets.same_group[part])
+        held += [cut(scores, *part), Targets(*flags)]
+    return ScoreShard(*held, rows.start, columns.start)
 
 
 def same(truth: Tensor) -> Targets:
@@ -91,11 +71,9 @@ def same(truth: Tensor) -> Targets:
 def naive_contrast(values: Tensor, positives: Tensor, negatives: Tensor) -> float:
     """Mean over rows of the mean over positives of -log(p / (p + negatives)), by loops."""
     rows = []
-    for score, true, false in zip(
-        *(x.tolist() for x in (values, positives, negatives)), strict=True
-    ):
-        others = sum(math.exp(s) for s, negative in zip(score, false, strict=True) if negative)
-        own = [math.exp(s) for s, positive in zip(score, true, strict=True) if positive]
+    for score, true, false in zip(values.detach(), positives, negatives, strict=True):
+        others = sum(math.exp(s) for s in score[false])
+        own = [math.exp(s) for s in score[true]]
         if own:
             rows.append(sum(-math.log(x / (x + others)) for x in own) / len(own))
     return sum(rows) / len(rows) if rows else 0.0

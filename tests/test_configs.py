@@ -12,12 +12,13 @@ from jsonargparse import ArgumentParser
 
 from data_builders.shard_builder import Builder
 from scripts.configs_page import PAGE, page, summary
+from tests.runs import QUIET
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.build import changes
 from vlmtune.cli.commands import command_parser
-from vlmtune.cli.fit import NOISE, VlmtuneCLI
+from vlmtune.cli.fit import VlmtuneCLI
 from vlmtune.cli.plugins import find, make, make_list
 from vlmtune.objectives.base import Objective
 from vlmtune.pairs.base import PairPolicy
@@ -43,7 +44,7 @@ STATED = [path for path in EXPERIMENTS if path not in SUITES]
 RUNS = [path for path in STATED if path.read_text().startswith("# vlmtune fit")]
 RECIPES = [path for path in STATED if path not in RUNS]
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 
 
 def relative(path: Path) -> str:

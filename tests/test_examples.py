@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from vlmtune.cli.fit import NOISE
+from tests.runs import QUIET
 from vlmtune.cli.main import main
 
 PAGE = (Path(__file__).parents[1] / "docs/examples.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"<!-- journey -->\n```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 JOURNEYS = ["Try", "Train", "Bring", "Measure", "Use", "Understand", "Extend"]
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 
 
 def test_the_page_has_a_short_example_of_each_journey():
@@ -26,31 +26,25 @@ def test_the_page_has_a_short_example_of_each_journey():
         assert len([line for line in content.splitlines() if line]) <= 22
 
 
-def run(language: str, content: str) -> None:
-    """Runs a block, as a shell or Python would."""
-    if language == "sh":
-        for line in content.splitlines():
-            program, *words = shlex.split(line)
-            assert program == "vlmtune"
-            assert main(words) == 0, line
-    else:
-        assert language == "python"
-        exec(compile(content, "docs/examples.md", "exec"), {"__name__": "example"})
-
-
 @pytest.mark.slow
 def test_the_blocks_run_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
     for language, content in BLOCKS:
-        run(language, content)
+        if language == "python":
+            exec(compile(content, "docs/examples.md", "exec"), {"__name__": "example"})
+            continue
+        assert language == "sh"
+        for line in content.splitlines():
+            program, *words = shlex.split(line)
+            assert program == "vlmtune"
+            assert main(words) == 0, line
     printed = capsys.readouterr().out
     assert "weights of step 10" in printed
     assert "weights of step 20" in printed
-    captions, out = re.search(
-        r"'captions': (\d+).*'skipped: another split': (\d+)", printed
-    ).groups()
-    assert int(captions) > int(out) > 0
+    counts = re.search(r"'captions': (\d+).*'skipped: another split': (\d+)", printed)
+    captions, out = map(int, counts.groups())
+    assert captions > out > 0
     assert len(re.findall(r"scenes-[\w-]+: \d+% \[\d+%, \d+%\]", printed)) == 2
     assert re.search(r"won: a \w+ \w+ and a \w+ \w+ \| a ", printed)
     assert Path("examples/both/report.html").is_file()

@@ -5,14 +5,14 @@ import sys
 import pytest
 import torch
 
+from tests.runs import QUIET
 from tests.tiny import fit_config, halves
-from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.model import read_checkpoint
 from vlmtune.types import ImageRef
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 
 ADAPTER = '''
 """A residual bottleneck over pooled embeddings (Houlsby et al. 2019)."""

@@ -8,30 +8,22 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FILES = sorted(
-    path for room in ("vlmtune", "data_builders") for path in (ROOT / room).rglob("*.py")
-)
-TREES = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in FILES}
+FILES = [path for room in ("vlmtune", "data_builders") for path in (ROOT / room).rglob("*.py")]
+NAMES = sorted(path.relative_to(ROOT).as_posix() for path in FILES)
+TREES = {name: ast.parse((ROOT / name).read_text("utf-8")) for name in NAMES}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-
-
-def inside(node: ast.AST) -> list[ast.AST]:
-    """Every node within another."""
-    return [inner for inner in ast.walk(node) if inner is not node]
 
 
 def dense(source: str) -> list[str]:
     """The expressions of a source that hold two ideas, with their lines."""
     found = []
     for node in ast.walk(ast.parse(source)):
+        kinds = {type(inner) for inner in ast.walk(node) if inner is not node}
         if isinstance(node, COMPREHENSIONS):
-            for inner in inside(node):
-                if isinstance(inner, COMPREHENSIONS):
-                    found.append(f"{node.lineno}: a comprehension in a comprehension")
-                elif isinstance(inner, ast.IfExp):
-                    found.append(f"{node.lineno}: a ternary in a comprehension")
+            if kinds & {*COMPREHENSIONS, ast.IfExp}:
+                found.append(f"{node.lineno}: a comprehension or a ternary in a comprehension")
         elif isinstance(node, ast.IfExp):
-            if any(isinstance(inner, ast.IfExp) for inner in inside(node)):
+            if ast.IfExp in kinds:
                 found.append(f"{node.lineno}: a ternary in a ternary")
         elif isinstance(node, ast.Call):
             arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -76,8 +68,6 @@ def test_a_public_class_name_lives_in_one_file(package):
 
 
 OPENING = re.compile(r"\bIn: .*\bOut: ", re.DOTALL)
-
-
 MODULES = [name for name in TREES if not name.endswith(("__init__.py", "__main__.py"))]
 
 

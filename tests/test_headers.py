@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.backbones.kinds import KINDS, PLUGINS
+from tests.runs import QUIET
 from tests.test_configs import (
     MODELS,
     ROOT,
@@ -23,7 +24,6 @@ from tests.test_configs import (
 )
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.base import Backbone
-from vlmtune.cli.fit import NOISE
 from vlmtune.cli.plugins import make
 from vlmtune.config import instantiate
 from vlmtune.model import load
@@ -37,7 +37,7 @@ STEMS = {
     yaml.safe_load(path.read_text())["class_path"]: path.stem for path in PLUGINS.glob("*.yaml")
 }
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 
 
 def evaluated() -> dict[str, str]:
@@ -46,8 +46,10 @@ def evaluated() -> dict[str, str]:
     for path in (*STATED, *MODELS):
         for words in stated(path):
             if words[0] == "evaluate":
-                models[words[words.index("--model") + 1]] = relative(path)
-    return {model: path for model, path in models.items() if model.endswith(".yaml")}
+                model = words[words.index("--model") + 1]
+                if model.endswith(".yaml"):
+                    models[model] = relative(path)
+    return models
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +74,11 @@ def tiny(tmp_path_factory):
 def test_a_model_that_a_header_evaluates_resolves(model, tiny, tmp_path):
     path = ROOT / model
     spec = yaml.safe_load(path.read_text())
-    parts = spec if "backbone" in spec else {"backbone": spec}
-    parts = {
-        key: yaml.safe_load((path.parent / part).read_text()) if isinstance(part, str) else part
-        for key, part in parts.items()
-    }
-    made = {**parts, "backbone": tiny(parts["backbone"])}
+    made = spec if "backbone" in spec else {"backbone": spec}
+    for key, part in made.items():
+        if isinstance(part, str):
+            made[key] = yaml.safe_load((path.parent / part).read_text())
+    made["backbone"] = tiny(made["backbone"])
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(made))
     resolved = load(str(tmp_path / "model.yaml"))
     wanted = made.get("adapter", {"class_path": "vlmtune.adapters.zero_shot.ZeroShot"})

@@ -13,18 +13,13 @@ FOLDERS = ("vlmtune", "data_builders", "scripts")
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 # A word of an identifier -> what to call it instead.
 IDENTIFIERS = {
-    "share": "score shard, fraction or group weight",
-    "shares": "score shards, fractions or group weights",
-    "place": "position, row or layout",
-    "places": "positions, rows or layout",
+    **dict.fromkeys(("share", "shares"), "score shard, fraction or group weight"),
+    **dict.fromkeys(("place", "places"), "position, row or layout"),
+    **dict.fromkeys(("said", "told", "found", "made"), "a noun that says what it holds"),
     "own": "same_group, or a noun",
     "dice": "a seed or a generator",
     "drawn": "sampled",
-    "said": "a noun that says what it holds",
-    "told": "a noun that says what it holds",
-    "found": "a noun that says what it holds",
     "asked": "requested, or a noun",
-    "made": "a noun that says what it holds",
     "goal": "target",
     "judge": "score_head",
     "thaw": "unfreeze",
@@ -37,13 +32,8 @@ IDENTIFIERS = {
 PHRASES = (
     "to be had",
     "numbers that are none",
-    "is no number",
-    "are no number",
     "before it costs",
-    "is said",
-    "are said",
-    "is told",
-    "are told",
+    *("is said", "are said", "is told", "are told", "is no number", "are no number"),
     r"(?<!there )is no (?!longer|more |better)",  # say "is not a"
     r"(?<!there )are no (?!longer|more |better)",
     "is refused",  # say "is an error"
@@ -78,18 +68,18 @@ def sentences(source: str) -> str:
     """Comments and strings of a source, on one line."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1)}
-    return " ".join(" ".join(t.string for t in tokens if t.type in kinds).split())
+    strings = " ".join(token.string for token in tokens if token.type in kinds)
+    return " ".join(strings.split())
 
 
 def retired(source: str) -> list[str]:
     """What a source says that was retired."""
-    identifiers = {
-        f"{name}: say {IDENTIFIERS[word]}"
-        for name in defined(source)
-        for word in words(name) & IDENTIFIERS.keys()
-    }
+    identifiers = []
+    for name in sorted(defined(source)):
+        for word in words(name) & IDENTIFIERS.keys():
+            identifiers.append(f"{name}: say {IDENTIFIERS[word]}")
     text = sentences(source).lower()
-    return sorted(identifiers) + [phrase for phrase in PHRASES if re.search(rf"\b{phrase}\b", text)]
+    return identifiers + [phrase for phrase in PHRASES if re.search(rf"\b{phrase}\b", text)]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))

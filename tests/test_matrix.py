@@ -3,17 +3,16 @@
 import pytest
 
 from scripts.matrix import PAGE, Outcome, outcomes, page, plugins
-from vlmtune.cli.fit import NOISE
+from tests.runs import QUIET
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 
 
 def test_a_page_of_outcomes_known_by_hand():
     works = Outcome("pairs", "tokens of layer -2 | word embeddings", "adapter")
     refused = Outcome(refusal="expected a cat, got a dog: feed it")
-    lines = page(
-        {"one": {"a": works, "b": refused}, "two": {"a": refused, "b": works}}
-    ).splitlines()
+    rows = {"one": {"a": works, "b": refused}, "two": {"a": refused, "b": works}}
+    lines = page(rows).splitlines()
     assert "| | a | b |" in lines
     assert "| one | pairs | – |" in lines
     assert "| two | – | pairs |" in lines

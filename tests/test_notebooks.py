@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from vlmtune.cli.fit import NOISE
+from tests.runs import QUIET
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 
 
 def sources(path: Path, kind: str = "code") -> list[str]:
@@ -23,28 +23,19 @@ def sources(path: Path, kind: str = "code") -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
 
 
-@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
-def notebook(request) -> Path:
-    return request.param
-
-
 def test_there_are_notebooks():
     assert NOTEBOOKS
 
 
-def test_a_notebook_has_text_and_code_and_no_outputs(notebook):
-    content = json.loads(notebook.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_linked_and_has_text_and_code_and_no_outputs(notebook):
+    text = notebook.read_text(encoding="utf-8")
     assert sources(notebook, "markdown")
-    for cell in content["cells"]:
+    for cell in json.loads(text)["cells"]:
         assert cell["metadata"] == {}
-        assert cell["cell_type"] == "markdown" or (cell["outputs"], cell["execution_count"]) == (
-            [],
-            None,
-        )
-    assert re.findall(r"/(?:home|root|Users|tmp|work)/", notebook.read_text(encoding="utf-8")) == []
-
-
-def test_a_notebook_is_linked(notebook):
+        if cell["cell_type"] != "markdown":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+    assert re.findall(r"/(?:home|root|Users|tmp|work)/", text) == []
     link = notebook.relative_to(ROOT / "docs").as_posix()
     assert any(f"({link})" in page.read_text("utf-8") for page in (ROOT / "docs").glob("*.md"))
 
@@ -61,6 +52,5 @@ def test_the_binding_notebook_runs(tmp_path, monkeypatch, capsys):
     assert isinstance(names["side_by_side"]([names["item"].images[0].path]), Image.Image)
     printed = capsys.readouterr().out
     assert len(re.findall(r"% before, \d+ % after", printed)) == 2
-    assert {"a green torus", *names["item"].texts} <= set(
-        re.findall(r"(?m)^ *-?[\d.]+  (.+)$", printed)
-    )
+    scored = re.findall(r"(?m)^ *-?[\d.]+  (.+)$", printed)
+    assert {"a green torus", *names["item"].texts} <= {*scored}

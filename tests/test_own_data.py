@@ -13,13 +13,14 @@ import pytest
 import yaml
 from PIL import Image
 
+from tests.runs import QUIET
+from tests.tiny import write_arrow
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import make_list
 from vlmtune.data.table_rows import GUESSES
 
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
+pytestmark = QUIET
 PAGE = (Path(__file__).parents[1] / "docs/own-data.md").read_text(encoding="utf-8")
 (SCRIPT,) = re.findall(r"<!-- pictures -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -58,15 +59,15 @@ def write_formats(rows: list[dict[str, str]]) -> None:
     for name, row in zip(names, rows, strict=True):
         shutil.copy(row["path"], Path("pictures", name))
         Path("pictures", name).with_suffix(".txt").write_text(row["caption"])
-    own = {
-        "images": [{"id": i, "file_name": name} for i, name in enumerate(names)],
-        "annotations": [{"image_id": i, "caption": row["caption"]} for i, row in enumerate(rows)],
-    }
+    own: dict[str, list[dict]] = {"images": [], "annotations": []}
+    karpathy = []
+    for number, (name, row) in enumerate(zip(names, rows, strict=True)):
+        caption = row["caption"]
+        own["images"].append({"id": number, "file_name": name})
+        own["annotations"].append({"image_id": number, "caption": caption})
+        sentences = [{"raw": caption}]
+        karpathy.append({"filename": name, "split": row["split"], "sentences": sentences})
     Path("captions_mine.json").write_text(json.dumps(own))
-    karpathy = [
-        {"filename": name, "split": row["split"], "sentences": [{"raw": row["caption"]}]}
-        for name, row in zip(names, rows, strict=True)
-    ]
     Path("karpathy.json").write_text(json.dumps({"images": karpathy}))
     (bad,) = re.findall(r"```text\n(photos/gone.*?)```", PAGE, re.DOTALL)
     Path("messy.csv").write_text(Path("photos.csv").read_text() + bad)
@@ -80,27 +81,15 @@ def write_formats(rows: list[dict[str, str]]) -> None:
 
 def write_dataset(rows: list[dict[str, str]]) -> None:
     """A DatasetDict as `save_to_disk` lays it out."""
-    arrow = pytest.importorskip("pyarrow")
     Path("dataset").mkdir()
     Path("dataset/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     for split in ("train", "test"):
-        table = arrow.Table.from_pylist(
-            [
-                {
-                    "image": {"bytes": Path(row["path"]).read_bytes(), "path": row["path"]},
-                    "caption": [row["caption"]],
-                    "hard_negative": row["hard_negative_caption"],
-                }
-                for row in rows
-                if row["split"] == split
-            ]
-        )
-        folder = Path("dataset", split)
-        folder.mkdir()
-        name = "data-00000-of-00001.arrow"
-        with arrow.ipc.new_stream(str(folder / name), table.schema) as file:
-            file.write_table(table)
-        (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        kept = []
+        for row in (row for row in rows if row["split"] == split):
+            image = {"bytes": Path(row["path"]).read_bytes(), "path": row["path"]}
+            negative = row["hard_negative_caption"]
+            kept.append({"image": image, "caption": [row["caption"]], "hard_negative": negative})
+        write_arrow(Path("dataset", split), kept)
 
 
 def test_the_page_shows_every_format():

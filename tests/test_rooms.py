@@ -45,9 +45,8 @@ def test_each_name_of_a_room_is_there(room):
     module = importlib.import_module(room)
     assert set(dir(module)) == set(module.__all__) == names
     for name in names:
-        assert getattr(module, name) is getattr(
-            importlib.import_module(offered()[f"{room}.{name}"]), name
-        )
+        source = importlib.import_module(offered()[f"{room}.{name}"])
+        assert getattr(module, name) is getattr(source, name)
 
 
 def test_help_documents_the_package():

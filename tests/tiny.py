@@ -32,26 +32,11 @@ def write_model(
 ) -> Path:
     """Writes a random open_clip model as the folder that open_clip publishes."""
     path.mkdir()
-    config = {
-        "embed_dim": 16,
-        "vision_cfg": {
-            "image_size": 32,
-            "layers": 3,
-            "width": 24,
-            "head_width": 8,
-            "patch_size": 8,
-            **(vision or {}),
-        },
-        "text_cfg": {
-            "context_length": 12,
-            "vocab_size": len(WORDS) + 3 if vocabulary else 49408,
-            "width": 16,
-            "heads": 2,
-            "layers": 3,
-            **(text or {}),
-        },
-        **top,
-    }
+    tower = {"image_size": 32, "layers": 3, "width": 24, "head_width": 8, "patch_size": 8}
+    words = len(WORDS) + 3 if vocabulary else 49408
+    reader = {"context_length": 12, "vocab_size": words, "width": 16, "heads": 2, "layers": 3}
+    towers = {"vision_cfg": tower | (vision or {}), "text_cfg": reader | (text or {})}
+    config: dict[str, Any] = {"embed_dim": 16, **towers, **top}
     torch.manual_seed(seed)
     arguments = {k: v for k, v in config.items() if k != "custom_text"}
     custom = config.get("custom_text") or "hf_model_name" in config["text_cfg"]
@@ -75,6 +60,8 @@ def write_model(
 class Widths(Backbone):
     """The widths of CLIP ViT-B/32 and no model: for adapters that only need to know the sizes."""
 
+    preprocess = encode_image = encode_text = None
+
     embed_dim, image_width, text_width, image_tokens = 512, 768, 512, 49
     text_special, logit_scale, fingerprint = (1, 1), 100.0, "widths"
 
@@ -83,15 +70,6 @@ class Widths(Backbone):
         for name, value in sizes.items():
             assert hasattr(self, name)
             setattr(self, name, value)
-
-    def preprocess(self, image):
-        raise NotImplementedError
-
-    def encode_image(self, pixels, reads):
-        raise NotImplementedError
-
-    def encode_text(self, texts, reads):
-        raise NotImplementedError
 
 
 def halves(left: str, right: str, seed: int = 0) -> Image.Image:
@@ -117,15 +95,9 @@ class Halves(ShardBuilder):
         for number, ((one, other), (left, right)) in enumerate(itertools.product(colours, kinds)):
             orders = ((one, other), (other, one))
             texts = tuple(f"a {x} {left} left of the {y} {right}" for x, y in orders)
-            group = Group(
-                key=f"r{number}",
-                image_ids=(f"{number}-0", f"{number}-1"),
-                text_ids=texts,
-                texts=texts,
-                truth=torch.eye(2, dtype=torch.bool),
-                true_ids=tuple(frozenset({text}) for text in texts),
-                exhaustive=True,
-            )
+            images, truth = (f"{number}-0", f"{number}-1"), torch.eye(2, dtype=torch.bool)
+            true_ids = tuple(frozenset({text}) for text in texts)
+            group = Group(f"r{number}", images, texts, texts, truth, true_ids, exhaustive=True)
             yield group, [_png(halves(x, y, 2 * number + i)) for i, (x, y) in enumerate(orders)]
 
 
@@ -191,3 +163,16 @@ def write_cola(folder: Path) -> Path:
     path = folder / "cola.json"
     path.write_text(json.dumps(rows))
     return path
+
+
+def write_arrow(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes a split of a dataset as `save_to_disk` lays it out."""
+    import pyarrow
+
+    folder.mkdir(parents=True)
+    name = "data-00000-of-00001.arrow"
+    table = pyarrow.Table.from_pylist(rows)
+    with pyarrow.ipc.new_stream(str(folder / name), table.schema) as file:
+        file.write_table(table)
+    state = {"_data_files": [{"filename": name}], "_split": folder.name}
+    (folder / "state.json").write_text(json.dumps(state))

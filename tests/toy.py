@@ -19,6 +19,7 @@ class Toy(Backbone):
 
     embed_dim, image_width, text_width, image_tokens = 6, 5, 5, 4
     text_special, logit_scale, logit_bias, fingerprint = (0, 0), 4.0, 0.5, "toy"
+    preprocess = None  # batches have pixels
 
     def __init__(self, dropout=0.0):
         super().__init__()
@@ -29,9 +30,6 @@ class Toy(Backbone):
         self.double().requires_grad_(False)
         self.images, self.texts = [], []
 
-    def preprocess(self, image):
-        raise NotImplementedError
-
     def encode_image(self, pixels, reads):
         self.images.append(len(pixels))
         return self._give(self.image(pixels.flatten(2).transpose(1, 2)), None, reads)
@@ -39,7 +37,7 @@ class Toy(Backbone):
     def encode_text(self, texts, reads):
         self.texts.append(list(texts))
         longest = max(map(len, texts), default=0)
-        codes = [[ord(c) % 128 for c in text.ljust(longest, "\0")] for text in texts]
+        codes = [ord(c) % 128 for text in texts for c in text.ljust(longest, "\0")]
         ids = torch.tensor(codes).view(len(texts), longest)
         return self._give(self.text(ids), ids > 0, reads)
 
@@ -84,8 +82,7 @@ class Tune(DualAdapter):
     def embed_words(self, text):
         return Tokens(self.text(text.values) * text.mask[:, :, None], text.mask)
 
-    @staticmethod
-    def _mean(features):
+    def _mean(self, features):
         if isinstance(features, Pooled):
             return features.values
         return features.values.sum(dim=1) / features.mask.sum(dim=1, keepdim=True)
@@ -103,11 +100,10 @@ class Together(JointAdapter):
         self.head = nn.Linear(backbone.embed_dim, 1).double()
         backbone.requires_grad_()
 
-    def prepare_image(self, image):
-        return image
+    def prepare_image(self, features):
+        return features
 
-    def prepare_text(self, text):
-        return text
+    prepare_text = prepare_image
 
     def score_pairs(self, image, text):
         return self.head(image.values * text.values).squeeze(-1)

@@ -120,12 +120,14 @@ def _recording(init: Any, parent: Any) -> Any:
 
     @functools.wraps(init)
     def wrapper(self: Configured, *args: Any, **kwargs: Any) -> None:
+        # The constructor of a parent runs within a child's, which has recorded the arguments.
         if "init_args" not in self.__dict__:
             bound = signature.bind(self, *args, **kwargs)
             bound.apply_defaults()
             arguments = dict(bound.arguments)
             for name, parameter in signature.parameters.items():
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                    # As `instantiate` passes them: each by its own name.
                     arguments |= arguments.pop(name)
             arguments.pop("self", None)
             # By way of __dict__, as an nn.Module has no attributes yet.
@@ -163,9 +165,18 @@ def instantiate(spec: Spec, base: type[T]) -> T:
             f"expected class_path and init_args of {base.__name__}, got {str(spec)[:60]!r}: "
             "write both"
         )
-    path = spec.get("class_path", "")
+    cls = _class(spec.get("class_path", ""), base)
+    arguments: dict[str, Any] = {}
+    for name, value in spec.get("init_args", {}).items():
+        arguments[name] = _instantiated(value)
+    _check_types(cls, arguments)
+    return cls(**arguments)
+
+
+def _class(path: Any, base: type[T]) -> type[T]:
+    """Imports a class, which must be a `base`."""
+    module, _, name = str(path).rpartition(".")
     try:
-        module, _, name = str(path).rpartition(".")
         cls = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise UserError(
@@ -175,21 +186,27 @@ def instantiate(spec: Spec, base: type[T]) -> T:
     if not (inspect.isclass(cls) and issubclass(cls, base)):
         article = "an" if base.__name__[0] in "AEIOU" else "a"
         raise UserError(f"expected {article} {base.__name__}, got {path!r}: name a subclass of it")
-    arguments = {name: _instantiated(value) for name, value in spec.get("init_args", {}).items()}
+    return cls
+
+
+def _check_types(cls: type, arguments: Mapping[str, Any]) -> None:
+    """Raises a `UserError` if a constructor does not take the arguments."""
+    path = f"{cls.__module__}.{cls.__qualname__}"
+    signature = inspect.signature(cls)
     try:
-        inspect.signature(cls).bind(**arguments)
+        signature.bind(**arguments)
     except TypeError as error:
         raise UserError(
-            f"expected arguments {inspect.signature(cls)} for {path}, got {sorted(arguments)}: "
-            f"{error}"
+            f"expected arguments {signature} for {path}, got {sorted(arguments)}: {error}"
         ) from error
-    for name, parameter in inspect.signature(cls).parameters.items():
-        if name in arguments and not _fits(arguments[name], parameter.annotation):
+    for name, value in arguments.items():
+        # An argument of `**options` has no parameter of its name, and so no type.
+        parameter = signature.parameters.get(name)
+        if parameter is not None and not _fits(value, parameter.annotation):
             raise UserError(
                 f"expected {inspect.formatannotation(parameter.annotation)} as {name} of {path}, "
-                f"got {str(arguments[name])[:60]!r}: pass that type"
+                f"got {str(value)[:60]!r}: pass that type"
             )
-    return cls(**arguments)
 
 
 def _fits(value: Any, annotation: Any) -> bool:

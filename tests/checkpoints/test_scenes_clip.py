@@ -68,8 +68,8 @@ def test_words_are_added_without_touching_the_others(script, tmp_path, monkeypat
     script.only(model, tokens)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     ids = script.WordTokenizer(script.vocabulary(), script.CONTEXT)(["a mauve cube"])
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1,
-                                  weight_decay=0.0)  # fmt: skip
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.1, weight_decay=0.0)
     script.embed_text(model, ids).sum().backward()
     optimizer.step()
     after = model.state_dict()
@@ -106,13 +106,13 @@ def test_the_class_token_can_be_the_embedding(script, tmp_path):
 def test_bound_captions_are_true_and_name_no_held_out_composition(script):
     scenes, _ = script._chunk((replace(script.SPECS[1], forbidden=script.HELD_OUT), 7, 0, 40))
     rng = random.Random(0)
+    pattern = rf"({'|'.join(COLORS)}) (?:metal |rubber )?({'|'.join(SHAPES)})\b"
     named = 0
     for scene in scenes:
         shown = {(o.color, o.shape) for o in scene.objects}
         assert not shown & script.HELD_OUT
         for _ in range(5):
-            stated = re.findall(rf"({'|'.join(COLORS)}) (?:metal |rubber )?({'|'.join(SHAPES)})\b",
-                                script.bound_caption(scene, rng))  # fmt: skip
+            stated = re.findall(pattern, script.bound_caption(scene, rng))
             named += len(stated)
             assert set(stated) <= shown
     assert named > 200

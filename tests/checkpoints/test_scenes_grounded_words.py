@@ -5,6 +5,7 @@ from pathlib import Path
 import yaml
 
 from data_builders.worlds.scenes.world import ScenesBuilder
+from tests.tiny import cola_plugin
 from vlmtune.cli.main import main
 from vlmtune.report.run_report import RunReport
 
@@ -14,17 +15,13 @@ UNSEEN = [(("red", "blue"), ("cube", "sphere"))]
 
 def test_it_tells_an_image_from_its_twin(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)  # its base model is checkpoints/scenes-clip
-    counts = {"train": 0, "val": 0, "test": 40, "cogent": 0, "ar4t_train": 0, "ar4t_test": 0}
-    world = ScenesBuilder(**counts, multi=40, image_size=64, min_objects=2, max_objects=3,
-                          textures=["plain"], sizes=["large"], unseen=UNSEEN, seed=5)  # fmt: skip
+    counts = dict.fromkeys(("train", "val", "cogent", "ar4t_train", "ar4t_test"), 0)
+    scenes = {"image_size": 64, "min_objects": 2, "max_objects": 3, "unseen": UNSEEN, "seed": 5}
+    plain = {"textures": ["plain"], "sizes": ["large"]}
+    world = ScenesBuilder(**counts, **scenes, **plain, test=40, multi=40)
     world.build(tmp_path / "world", progress=False)
-    items = {
-        "class_path": "vlmtune.benchmarks.cola_multi.ColaMulti",
-        "init_args": {
-            "path": str(tmp_path / "world/cola/multi_seen.json"),
-            "images": str(tmp_path / "world/images/cola"),
-        },
-    }
+    images = str(tmp_path / "world/images/cola")
+    items = cola_plugin(tmp_path / "world/cola/multi_seen.json", images=images)
     (tmp_path / "list.yaml").write_text(yaml.safe_dump([items]))
     model = str(ROOT / "checkpoints/scenes-grounded-words")
     words = ["--benchmarks", str(tmp_path / "list.yaml"), "--out", str(tmp_path / "report")]

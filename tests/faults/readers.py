@@ -20,7 +20,7 @@ from PIL import Image
 from webdataset.writer import TarWriter
 
 from tests.faults import work
-from tests.tiny import plugin
+from tests.tiny import plugin, write_arrow
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.open_clip.open_clip import OpenClip
@@ -229,9 +229,9 @@ def _tables(folder: Path) -> Iterator[Reader]:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
 
-        paths += [folder / "rows.parquet", folder / "rows.arrow"]
+        write_arrow(folder / "rows", rows)
+        paths += [folder / "rows.parquet", folder / "rows/data-00000-of-00001.arrow"]
         parquet.write_table(arrow.Table.from_pylist(rows), paths[4])
-        _write_arrow(paths[5], rows)
     for path in paths:
         yield Reader(path, lambda path=path: list(numbered_rows(path)))
         yield command(path, "build", "table", path, "--out", "OUT")
@@ -240,25 +240,13 @@ def _tables(folder: Path) -> Iterator[Reader]:
     yield Reader(cola, lambda: ColaMulti(str(cola), str(folder)).read())
 
 
-def _write_arrow(path: Path, rows: list[dict[str, Any]]) -> None:
-    import pyarrow as arrow
-
-    table = arrow.Table.from_pylist(rows)
-    with arrow.OSFile(str(path), "wb") as file, arrow.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table)
-
-
 def _saved_datasets(folder: Path) -> Iterator[Reader]:
     """A dataset of two splits as `save_to_disk` writes it, if pyarrow is installed."""
     if not importlib.util.find_spec("pyarrow"):
         return
     saved = folder / "saved"
-    for number, split in enumerate(("train", "test")):
-        (saved / split).mkdir(parents=True)
-        part = saved / split / "data-00000-of-00001.arrow"
-        _write_arrow(part, [{"image": f"{number}.png", "caption": CAPTION}])
-        state = {"_data_files": [{"filename": part.name}], "_split": split}
-        (saved / split / "state.json").write_text(json.dumps(state))
+    for split in ("train", "test"):
+        write_arrow(saved / split, [{"image": PICTURE, "caption": CAPTION}])
     (saved / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
     for path in (saved / "dataset_dict.json", saved / "train/state.json"):
         yield Reader(path, lambda: list(numbered_rows(saved)))
