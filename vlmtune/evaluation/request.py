@@ -112,12 +112,6 @@ def make_request(
 ) -> Request:
     """Finds the distinct work of a call; leaves out images and texts that are in no pair.
 
-    Args:
-        images: Files or pictures, perhaps repeated.
-        texts: Captions, perhaps repeated.
-        pairs: Rows of `images` and `texts`; None for all.
-        digests: Returns digests of the content of images.
-
     Raises:
         ValueError: A pair is out of range.
     """

@@ -28,11 +28,7 @@ class _TextScorer(ABC):
     def __call__(
         self, images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None
     ) -> PairScores:
-        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
-
-        Raises:
-            UserError: The model was not fitted, or there is no image to average over.
-        """
+        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`."""
         scores = self._text_scores(images, texts)
         if pairs is None:
             return scores.expand(len(images), -1).clone()

@@ -20,6 +20,7 @@ correlation .8 and clusters are 80.
 
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import csgraph, csr_array
 from torch import Tensor
 
 from vlmtune.errors import UserError
@@ -138,30 +139,20 @@ def connected_components(members: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
     Items that are linked through others get the same number, too. The numbers count from 0 in
     order of appearance.
 
-    Args:
-        members: The images of each item.
-
     Example:
         >>> connected_components(torch.tensor([[0, 1], [4, 5], [2, 1], [2, 3]])).tolist()
         [0, 1, 0, 0]
     """
-    if not members.numel():
-        return torch.zeros(len(members), dtype=torch.int64)
-    parent = list(range(int(members.max()) + 1))
-
-    def root(member: int) -> int:
-        while parent[member] != member:
-            parent[member] = parent[parent[member]]
-            member = parent[member]
-        return member
-
-    rows = members.tolist()
-    for first, *others in rows:
-        for other in others:
-            parent[root(other)] = root(first)
-    roots = [root(row[0]) for row in rows]
-    number = {member: i for i, member in enumerate(dict.fromkeys(roots))}
-    return torch.tensor([number[member] for member in roots])
+    n, k = members.shape
+    if not n:
+        return torch.zeros(0, dtype=torch.int64)
+    # A graph of items and images. Items come first, so components count in their order.
+    item = torch.arange(n).repeat_interleave(k)
+    image = n + members.flatten()
+    size = int(image.max()) + 1
+    graph = csr_array((torch.ones(n * k), (item, image)), shape=(size, size))
+    _, components = csgraph.connected_components(graph, directed=False)
+    return torch.from_numpy(components[:n]).long()
 
 
 def _checked(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:

@@ -113,10 +113,6 @@ def variance_over_seeds(
 ) -> Variance | None:
     """The variance over seeds of a sum or difference of recipes; None if none has a second seed.
 
-    Args:
-        means: The mean over items of each seed, for each recipe.
-        varies: Whether another seed would change the recipe.
-
     Example:
         >>> recipe, zero_shot = torch.tensor([0.25, 0.75]), torch.tensor([0.5])
         >>> variance_over_seeds([recipe, zero_shot], [True, False]).value

@@ -7,7 +7,7 @@ Never: a gradient behind a frozen representation.
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -23,44 +23,32 @@ from vlmtune.types import Batch, Features, FeatureSpec, concatenate
 TEXTS_AT_A_TIME = 512
 
 
-@runtime_checkable
 class CorpusContent(Protocol):
     """The images and captions of a corpus; a `ShardDataModule` is one."""
 
     def digest(self, split: Literal["train", "val"]) -> str:
         """Returns a digest of the records of a split."""
-        ...
 
     def image_ids(self) -> Collection[str]:
         """Returns the ids of all images."""
-        ...
 
     def image_digests(self) -> dict[str, str]:
         """Returns digests of the content of images, by id."""
-        ...
 
     def distinct_images(
         self, preprocess: Callable[[Any], Tensor], ids: Collection[str]
     ) -> Iterable[tuple[Sequence[str], Tensor]]:
         """Yields ids and pixels of images."""
-        ...
 
     def distinct_texts(self) -> list[str]:
         """Returns all captions, each once, sorted."""
-        ...
 
     def use_stored_images(self, stored: Container[str]) -> None:
         """Leaves images undecoded from now on."""
-        ...
 
 
 class StoredImages:
-    """A store of images by the digest of their content, read by image id.
-
-    Args:
-        store: The store.
-        digests: The digest of each image id.
-    """
+    """A store of images by the digest of their content, read by image id."""
 
     def __init__(self, store: FeatureStore, digests: Mapping[str, str]) -> None:
         self.store, self.digests = store, digests
@@ -69,21 +57,12 @@ class StoredImages:
         return self.digests.get(name, "") in self.store
 
     def features(self, ids: Sequence[str]) -> Features:
-        """Returns the rows of images, in the order of `ids`.
-
-        Raises:
-            UserError: An image is not in the store.
-        """
+        """Returns the rows of images, in the order of `ids`."""
         return self.store.features([self.digests.get(name, name) for name in ids])
 
 
 class BatchFeatures:
     """The images and texts of batches, each in one representation.
-
-    Args:
-        backbone: The backbone.
-        image: The representation of images.
-        text: The representation of texts.
 
     Attributes:
         images: The opened store of images, if any.
@@ -99,12 +78,6 @@ class BatchFeatures:
 
     def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:
         """Opens the stores of frozen features, building those that are missing.
-
-        Args:
-            root: Folder of stores.
-            corpus: The images and captions to store.
-            fingerprint: Of the backbone as it was loaded.
-            dtype: The type of stored numbers.
 
         Raises:
             UserError: The disk is too small, a caption has a word that the backbone does not know,
@@ -144,13 +117,7 @@ class BatchFeatures:
         return StoredImages(store, digests)
 
     def encode_batch(self, modality: Modality, batch: Batch, chunk: int | None = None) -> Features:
-        """Returns the features of all images or all texts of a batch.
-
-        Args:
-            modality: Which of them.
-            batch: The batch.
-            chunk: How many to encode at a time; None for all.
-        """
+        """Returns the features of all images or all texts of a batch."""
         if modality == "image":
             rows, store = len(batch.image_ids), self.images
         else:
