@@ -310,13 +310,6 @@ def test_what_a_joint_adapter_lacks_is_known_before_anything_is_encoded(cola, mo
         load_all(benchmarks[:1], joint)
 
 
-def test_names_must_differ(cola, scorer):
-    with refused("'cola' twice"):
-        run_suite([cola(), cola()], scorer()[0])
-    with refused("got none"):
-        run_suite([], scorer()[0])
-
-
 def test_crops_of_one_file_are_images_of_their_own(cola, scorer):
     class Cropped(ColaMulti):
         def arrange(self, items):

@@ -8,7 +8,6 @@ import torch
 from tests.refusals import refused
 from tests.tiny import halves
 from tests.toy import Toy, batch, groups
-from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.features.encode import CPU_IMAGES, FeatureSource
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.training.batch_features import BatchFeatures
@@ -217,17 +216,3 @@ def test_frozen_representations_have_no_dropout_in_training():
         assert_equal(dropping.encode_batch(side, BATCH), plain.encode_batch(side, BATCH))
     assert dropping.backbone.training
     assert dropping.backbone.drop.training
-
-
-def test_modes_are_set_back_after_an_error():
-    backbone = Toy()
-    backbone.text.eval()
-
-    def fail():
-        with evaluation_mode(backbone):
-            raise ValueError(backbone.drop.training)
-
-    with pytest.raises(ValueError, match="False"):
-        fail()
-    assert backbone.drop.training
-    assert not backbone.text.training

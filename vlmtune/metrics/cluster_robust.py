@@ -18,6 +18,8 @@ within clusters .3 and .8). With sizes from 1 to 40 they do too, but for 92 % wh
 correlation .8 and clusters are 80.
 """
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from scipy.sparse import csgraph, csr_array
@@ -50,7 +52,7 @@ def cluster_robust_mean(
         >>> apart.value == together.value and together.high > apart.high
         True
     """
-    values = _checked(values)
+    values = _checked(values, 0, 1)
     mean = float(values.mean())
     fractions = torch.full_like(values, 1 / len(values))
     variance = cluster_variance((values - mean) * fractions, fractions, clusters)
@@ -81,7 +83,7 @@ def macro_mean(
         0.75
     """
     counted = groups >= 0
-    values, clusters = _checked(values[counted]), clusters[counted]
+    values, clusters = _checked(values[counted], 0, 1), clusters[counted]
     means, member, sizes = group_means(values, groups[counted])
     if weights is None:
         weights = torch.ones_like(means)
@@ -103,9 +105,7 @@ def cluster_robust_rank(
         >>> cluster_robust_rank(torch.tensor([1.0, 2.0, 6.0]), torch.arange(3)).value
         3.0
     """
-    if not len(ranks) or not bool((ranks >= 1).all()):
-        raise UserError(f"expected ranks from 1, got {len(ranks)} values: check the benchmark")
-    ranks = ranks.detach().double()
+    ranks = _checked(ranks, 1, math.inf)
     mean = float(ranks.mean())
     fractions = torch.full_like(ranks, 1 / len(ranks))
     variance = cluster_variance((ranks - mean) * fractions, fractions, clusters)
@@ -155,11 +155,11 @@ def connected_components(members: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
     return torch.from_numpy(components[:n]).long()
 
 
-def _checked(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    inside = (values >= 0) & (values <= 1)  # False for NaN, too
+def _checked(values: Float[Tensor, "n"], least: float, most: float) -> Float[Tensor, "n"]:
+    inside = (values >= least) & (values <= most)  # False for NaN, too
     if not len(values) or not bool(inside.all()):
         raise UserError(
-            f"expected values between 0 and 1 to average, got {len(values)} values: "
+            f"expected values between {least} and {most} to average, got {len(values)} values: "
             "check the benchmark's files"
         )
     return values.detach().double()

@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_variance import cluster_variance
 from vlmtune.results.metric_value import MetricValue
 
@@ -87,6 +88,8 @@ def mean_cosine(
         >>> mean_cosine(torch.tensor([0.25, 0.5]), torch.tensor([0, 1])).value
         0.375
     """
+    if not len(values) or not bool(torch.isfinite(values).all()):
+        raise UserError(f"expected finite cosines to average, got {len(values)}: check the model")
     values = values.detach().double()
     mean = float(values.mean())
     fractions = torch.full_like(values, 1 / len(values))

@@ -96,6 +96,6 @@ def bootstrap_mean(
         2.0
     """
     n = len(values)
-    low, high = bootstrap_interval(values) if n > 1 else (None, None)
+    low, high = (None, None) if n == 1 else bootstrap_interval(values)
     mean = float(values.double().mean())
     return MetricValue(mean, n, chance, low, high, higher_is_better, unit, clusters=n)

@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_variance import Variance, add_variances
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.significance import (
@@ -85,8 +84,6 @@ def seeded_difference(
         recipe, other = recipe[:, counted], other[:, counted]
         clusters, weights = clusters[counted], weights[counted]
     n = len(clusters)
-    if not n or not bool(recipe.isfinite().all() and other.isfinite().all()):
-        raise UserError("expected items with finite outcomes to compare: evaluate again")
 
     ahead = recipe.mean(dim=0) - other.mean(dim=0)
     fractions = weights / weights.sum()
@@ -94,10 +91,10 @@ def seeded_difference(
     won = int((ahead > ROUNDING).sum())
     lost = int((ahead < -ROUNDING).sum())
     test = "runs and items" if paired else "seeds and items"
+    variance = difference_variance(ahead, clusters, weights, degree)
     if paired and recipe.equal(other):
         return PairedDifference(0.0, None, None, 0, 0, n, 1.0, test)
 
-    variance = difference_variance(ahead, clusters, weights, degree)
     means = [(recipe * fractions).sum(dim=1), (other * fractions).sum(dim=1)]
     if paired:
         means, varies = [means[0] - means[1]], (True,)

@@ -103,6 +103,8 @@ def difference_variance(
         >>> round(variance.value, 4), round(variance.freedom)
         (0.0038, 59)
     """
+    if not len(differences) or not bool(differences.isfinite().all()):
+        raise UserError("expected items with finite outcomes to compare: evaluate again")
     differences = differences.detach().double().cpu()
     weights = torch.ones_like(differences) if weights is None else weights.double()
     fractions = weights / weights.sum()
@@ -173,8 +175,6 @@ def paired_difference(
             groups = None
     n = len(outcomes)
     differences = outcomes.double() - baseline.double()
-    if not n or not bool(differences.isfinite().all()):
-        raise UserError("expected items with finite outcomes to compare: evaluate again")
     won = int((differences > 0).sum())
     lost = int((differences < 0).sum())
     if groups is None:
