@@ -52,7 +52,7 @@ def cluster_robust_mean(
         >>> apart.value == together.value and together.high > apart.high
         True
     """
-    values = _checked(values, 0, 1)
+    values = _checked(values, 0.0, 1.0)
     mean = float(values.mean())
     fractions = torch.full_like(values, 1 / len(values))
     variance = cluster_variance((values - mean) * fractions, fractions, clusters)
@@ -83,7 +83,7 @@ def macro_mean(
         0.75
     """
     counted = groups >= 0
-    values, clusters = _checked(values[counted], 0, 1), clusters[counted]
+    values, clusters = _checked(values[counted], 0.0, 1.0), clusters[counted]
     means, member, sizes = group_means(values, groups[counted])
     if weights is None:
         weights = torch.ones_like(means)
@@ -105,7 +105,7 @@ def cluster_robust_rank(
         >>> cluster_robust_rank(torch.tensor([1.0, 2.0, 6.0]), torch.arange(3)).value
         3.0
     """
-    ranks = _checked(ranks, 1, math.inf)
+    ranks = _checked(ranks, 1.0, math.inf)
     mean = float(ranks.mean())
     fractions = torch.full_like(ranks, 1 / len(ranks))
     variance = cluster_variance((ranks - mean) * fractions, fractions, clusters)
@@ -159,7 +159,7 @@ def _checked(values: Float[Tensor, "n"], least: float, most: float) -> Float[Ten
     inside = (values >= least) & (values <= most)  # False for NaN, too
     if not len(values) or not bool(inside.all()):
         raise UserError(
-            f"expected values between {least} and {most} to average, got {len(values)} values: "
+            f"expected values between {least:g} and {most:g} to average, got {len(values)} values: "
             "check the benchmark's files"
         )
     return values.detach().double()

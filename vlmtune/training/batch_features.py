@@ -7,7 +7,7 @@ Never: a gradient behind a frozen representation.
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from vlmtune.types import Batch, Features, FeatureSpec, concatenate
 TEXTS_AT_A_TIME = 512
 
 
+@runtime_checkable
 class CorpusContent(Protocol):
     """The images and captions of a corpus; a `ShardDataModule` is one."""
 
