@@ -49,10 +49,10 @@ def test_pinned_losses_with_and_without_the_store(make, model_folder, shards, tm
 def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
     objectives = [InfoNCE(weight=0.5), PairBCE(weight=3.0)]
     made = module(model_folder, LinearProbe(initial_scale=10.0), objectives)
-    trainer, watch = fit(made, shards, tmp_path, steps=1, val=True)
+    trainer, watch = fit(made, shards, tmp_path, steps=3, val=True)
     logged = trainer.callback_metrics
     total = 0.5 * logged["train/InfoNCE"] + 3 * logged["train/PairBCE"]
-    assert watch.losses == [pytest.approx(total.item())]
+    assert watch.losses[-1] == pytest.approx(total.item())
     assert logged["train/loss"].item() == pytest.approx(total.item())
     assert {"val/InfoNCE", "val/PairBCE", "val/loss", "val/accuracy"} <= logged.keys()
     assert logged["val/loss"].isfinite()
