@@ -187,14 +187,6 @@ def test_a_store_serves_other_processes(images, tmp_path):
     assert (other.images, sum(other.captions.values())) == (0, 0)
 
 
-def test_half_precision_store(images, tmp_path):
-    backbone, adapter = made(ToyDual())
-    full = Scorer(backbone, adapter)(images, TEXTS)
-    half = Scorer(backbone, adapter, tmp_path, dtype="float16")(images, TEXTS)
-    assert not half.equal(full)
-    torch.testing.assert_close(half, full, atol=0.01, rtol=0.01)
-
-
 @pytest.mark.parametrize("batch_size", [1, 2, 256])
 def test_a_joint_adapter_scores_the_needed_pairs_only(images, batch_size):
     backbone, adapter = made(ToyJoint())

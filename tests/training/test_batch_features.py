@@ -136,16 +136,6 @@ def test_only_what_no_store_has_is_encoded(tmp_path):
         assert_equal(got, want, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("other", [{"dtype": "float16"}, {"fingerprint": "another"}])
-def test_rows_of_another_backbone_or_type_are_not_copied(tmp_path, other):
-    options = {"fingerprint": "toy", "dtype": "float32"}
-    inputs().open(tmp_path, Data(), **options)
-    second = inputs()
-    second.open(tmp_path, Data(BATCH.texts[:2]), **{**options, **other})
-    encoded = [text for block in second.backbone.texts for text in block]
-    assert sorted(encoded) == sorted(BATCH.texts[:2])
-
-
 def test_the_content_of_images_is_read_once(tmp_path):
     for number in range(2):
         data = Data()

@@ -41,7 +41,6 @@ class TrainedWeights(pl.LightningModule):
     @override
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Returns the trained weights only."""
-        del args, kwargs
         return dict(trained_state(self.backbone, self.adapter))
 
     @override
@@ -49,7 +48,6 @@ class TrainedWeights(pl.LightningModule):
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
         """Loads the trained weights, always strictly."""
-        del strict, assign
         load_trained_state(self.backbone, self.adapter, state_dict, "the checkpoint")
         return nn.modules.module._IncompatibleKeys([], [])
 

@@ -248,7 +248,10 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
         parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
         losses = group.sum(parts.detach())
-        self._check_losses(losses, names, batch, group)
+        for name, loss in zip(names, losses.tolist(), strict=True):
+            if not math.isfinite(loss):
+                key = group.objects(batch.keys[0])[0]
+                self._stop("a finite loss", f"{loss} from {name}", f"first record {key!r}", group)
         weights = parts.new_tensor([objective.weight for objective in objectives])
         total = (weights * losses).sum()
         named = [*zip(names, losses, strict=True), ("loss", total)]
@@ -259,14 +262,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if isinstance(objective, ShardedObjective):
             return objective.shard_loss(shard, group)
         return objective(*gather_all(shard, group)) / group.size
-
-    def _check_losses(
-        self, losses: Tensor, names: list[str], batch: Batch, group: ProcessGroup
-    ) -> None:
-        for name, loss in zip(names, losses.tolist(), strict=True):
-            if not math.isfinite(loss):
-                key = group.objects(batch.keys[0])[0]
-                self._stop("a finite loss", f"{loss} from {name}", f"first record {key!r}", group)
 
     def _diagnose(self, shard: ScoreShard) -> None:
         """Logs the diagnostics of objectives on the rank's own batch, at some steps."""

@@ -54,15 +54,13 @@ def log_results(
 
 def log_retrievals(trainer: pl.Trainer, results: Mapping[str, Result]) -> None:
     """Logs pictures of retrievals to Weights & Biases."""
-    loggers = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
-    if not loggers:
-        return
-    for name, result in results.items():
-        pictures, texts = retrievals(result)
-        if not pictures:
+    for logger in trainer.loggers:
+        if not isinstance(logger, WandbLogger):
             continue
-        for logger in loggers:
-            logger.log_image(f"{name}/retrievals", pictures, trainer.global_step, caption=texts)
+        for name, result in results.items():
+            pictures, texts = retrievals(result)
+            if pictures:
+                logger.log_image(f"{name}/retrievals", pictures, trainer.global_step, caption=texts)
 
 
 def provenance(
