@@ -25,7 +25,7 @@ from vlmtune.report.markdown import to_markdown
 from vlmtune.report.run_report import RunReport
 from vlmtune.training import benchmark_callback
 from vlmtune.training.benchmark_callback import BenchmarkCallback
-from vlmtune.training.module import AdaptationModule
+from vlmtune.training.monitors import check_monitored
 
 pytestmark = QUIET
 
@@ -445,36 +445,28 @@ def test_training_goes_on_where_no_benchmark_can_be_run_any_more(
         evaluation.evaluate(quiet_trainer(), made)
 
 
-def plateau(made):
-    """Makes the module's learning rate fall where the benchmark's number does not rise."""
-    optimizer = torch.optim.SGD([p for p in made.parameters() if p.requires_grad], lr=0.1)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    monitored = {"scheduler": scheduler, "monitor": "fails/accuracy"}
-    return {"optimizer": optimizer, "lr_scheduler": monitored}
-
-
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("who", ["ModelCheckpoint", "EarlyStopping", "ReduceLROnPlateau"])
-def test_a_run_stops_where_what_is_not_run_is_monitored(
-    train, tmp_path, fails, cola, monkeypatch, who, known
-):
-    monitoring = {
-        "ModelCheckpoint": [ModelCheckpoint(tmp_path / "best", monitor="fails/accuracy")],
-        "EarlyStopping": [EarlyStopping("fails/accuracy", check_on_train_epoch_end=True)],
-        "ReduceLROnPlateau": [],
-    }[who]
-    if who == "ReduceLROnPlateau":
-        monkeypatch.setattr(AdaptationModule, "configure_optimizers", plateau)
-    watch = Watch()
+def test_a_run_stops_where_what_is_not_run_is_monitored(train, tmp_path, fails, cola, known):
+    watch, best = Watch(), ModelCheckpoint(tmp_path / "best", monitor="fails/accuracy")
     evaluation = BenchmarkCallback([gone(tmp_path, "fails") if known else fails(2), cola()])
     with refused() as error:
-        train(watch, *monitoring, evaluation, steps=9, save=who == "ModelCheckpoint")
+        train(watch, best, evaluation, steps=9, save=True)
     said, why = str(error.value), "got no number, as fails is not run: expected "
-    assert said.startswith(f"expected fails/accuracy, which {who} monitors, {why}")
+    assert said.startswith(f"expected fails/accuracy, which ModelCheckpoint monitors, {why}")
     assert "\n" not in said
     assert ("nowhere.json" in said) == known
     assert len(watch.losses) == (0 if known else 6)
-    assert (tmp_path / "best").exists() == (who == "ModelCheckpoint" and not known)
+    assert (tmp_path / "best").exists() == (not known)
+
+
+def test_early_stopping_and_schedules_monitor_too():
+    plateau = SimpleNamespace(reduce_on_plateau=True, scheduler=object(), monitor="fails/accuracy")
+    stopping = EarlyStopping("fails/accuracy")
+    for callbacks, schedules, who in (([stopping], [], "EarlyStopping"), ([], [plateau], "object")):
+        trainer = quiet_trainer(callbacks=callbacks)
+        trainer.strategy.lr_scheduler_configs = schedules
+        with refused(f"expected fails/accuracy, which {who} monitors, got no number"):
+            check_monitored(trainer, {"fails": "it is gone"})
 
 
 def _one_rank(rank, folder, model_folder, shards, path, monitored):

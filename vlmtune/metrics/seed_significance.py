@@ -85,6 +85,7 @@ def seeded_difference(
         clusters, weights = clusters[counted], weights[counted]
     n = len(clusters)
 
+    # Item by item, so that what makes an item hard for both recipes does not widen the interval.
     ahead = recipe.mean(dim=0) - other.mean(dim=0)
     fractions = weights / weights.sum()
     difference = float((ahead * fractions).sum())
@@ -99,7 +100,7 @@ def seeded_difference(
     if paired:
         means, varies = [means[0] - means[1]], (True,)
     over_seeds = variance_over_seeds(means, varies)
-    if over_seeds is not None:
+    if over_seeds is not None:  # with one seed on each side, the items alone vary
         variance = add_variances(variance, over_seeds)
     low, high, p = interval_and_p(difference, variance)
     return PairedDifference(difference, low, high, won, lost, n, p, test)

@@ -114,6 +114,7 @@ class BatchFeatures:
             for image_ids, values in corpus.distinct_images(self.backbone.preprocess, ids):
                 yield [digests[image_id] for image_id in image_ids], values
 
+        # Rows are known by digest, and pixels by the id of one image that has it.
         store = self.source.store("image", list(id_of), pixels)
         return StoredImages(store, digests)
 
