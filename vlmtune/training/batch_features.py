@@ -29,23 +29,29 @@ class CorpusContent(Protocol):
 
     def digest(self, split: Literal["train", "val"]) -> str:
         """Returns a digest of the records of a split."""
+        ...
 
     def image_ids(self) -> Collection[str]:
         """Returns the ids of all images."""
+        ...
 
     def image_digests(self) -> dict[str, str]:
         """Returns digests of the content of images, by id."""
+        ...
 
     def distinct_images(
         self, preprocess: Callable[[Any], Tensor], ids: Collection[str]
     ) -> Iterable[tuple[Sequence[str], Tensor]]:
         """Yields ids and pixels of images."""
+        ...
 
     def distinct_texts(self) -> list[str]:
         """Returns all captions, each once, sorted."""
+        ...
 
     def use_stored_images(self, stored: Container[str]) -> None:
         """Leaves images undecoded from now on."""
+        ...
 
 
 class StoredImages:
