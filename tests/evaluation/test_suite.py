@@ -3,7 +3,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
@@ -107,11 +106,6 @@ def test_results_list_what_occurs_twice(cola, scorer, tmp_path):
     assert repeat.listed[0].texts == (caption, other)
 
 
-def test_any_score_can_be_measured(cola):
-    (result,) = run_suite([cola()], lambda images, texts, pairs: torch.zeros(len(pairs))).results
-    assert result.metrics["accuracy"].value == 0.0
-
-
 def test_a_plain_function_of_images_and_texts_is_measured(cola, scorer):
     score, _ = scorer()
     calls = []
@@ -127,18 +121,6 @@ def test_a_plain_function_of_images_and_texts_is_measured(cola, scorer):
     assert calls == [(18, 18), (18, 18)]
     with refused(r"scores of shape \(18, 18\) from a function .* got \(18,\)"):
         cola().run(lambda images, texts: [0.0] * len(images))
-
-
-def test_the_same_suite_reads_one_store(cola, scorer, tmp_path):
-    def benchmarks():
-        return [cola("first", limit=5), cola("all")]
-
-    first = run_suite(benchmarks(), scorer(tmp_path / "store")[0])
-    assert len(list((tmp_path / "store").glob("*/meta.json"))) == 2
-    score, backbone = scorer(tmp_path / "store")
-    assert run_suite(benchmarks()[::-1], score).results == first.results[::-1]
-    assert (backbone.images, backbone.captions) == (0, 0)
-    assert len(list((tmp_path / "store").glob("*/meta.json"))) == 2
 
 
 def test_another_benchmark_costs_its_own_images_only(cola, scorer, tmp_path):
@@ -308,13 +290,6 @@ def test_what_a_joint_adapter_lacks_is_known_before_anything_is_encoded(cola, mo
     assert load_all(benchmarks, scorer()[0]) == load_all(benchmarks) == ()
     with refused("embeddings for embedded"):
         load_all(benchmarks[:1], joint)
-
-
-def test_names_must_differ(cola, scorer):
-    with refused("'cola' twice"):
-        run_suite([cola(), cola()], scorer()[0])
-    with refused("got none"):
-        run_suite([], scorer()[0])
 
 
 def test_crops_of_one_file_are_images_of_their_own(cola, scorer):

@@ -105,17 +105,6 @@ def test_a_sample_of_images_depends_on_the_seed_alone():
     assert whole == pytest.approx(sum(i * i for i in range(50)) / 50)
 
 
-def test_a_dual_model_gives_the_score_of_its_mean_image():
-    generator = torch.Generator().manual_seed(0)
-    both = (torch.randn(n, 8, generator=generator) for n in (3, 4))
-    image, text = (torch.nn.functional.normalize(x, dim=1) for x in both)
-    score, _ = matrix(20 * image @ text.T)
-    averaged = ImageAveraged(score)(IMAGES, ["0", "1", "2", "3"])[0]
-    assert torch.allclose(averaged, 20 * text @ image.mean(dim=0), atol=1e-5)
-
-
 def test_what_is_wrong_is_one_line():
-    with refused("images to average over"):
-        ImageAveraged(matrix(torch.zeros(1, 1))[0])([], ["0"])
     with refused("call `fit`"):
         TextOnlyScore(NGram())(IMAGES, ["a dog"])

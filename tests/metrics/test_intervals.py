@@ -50,7 +50,7 @@ def test_metrics_carry_their_interval():
     assert (metric.low, metric.high) == intervals.wilson_interval(45 / 210, 210)
     single = intervals.bootstrap_mean(torch.tensor([0.5]))
     assert (single.value, single.low, single.high) == (0.5, None, None)
-    with refused("got none"):
+    with refused("got 0 values"):
         intervals.bootstrap_mean(torch.zeros(0))
 
 

@@ -23,13 +23,6 @@ def test_mcnemar_is_the_fraction_of_coin_flips_at_least_as_uneven(won, lost):
     assert mcnemar(won, lost) == pytest.approx(sum(uneven) / len(uneven))
 
 
-def test_mcnemar_on_known_counts():
-    # Tails of the binomial distribution: 2 (1 + 10 + 45) / 1024, and as fractions of integers.
-    assert mcnemar(2, 8) == pytest.approx(0.109375)
-    assert mcnemar(9, 22) == pytest.approx(0.0294493734836, rel=1e-9)
-    assert mcnemar(86, 150) == pytest.approx(3.71593613957e-5, rel=1e-9)
-
-
 @pytest.mark.parametrize(("won", "lost"), [(480, 520), (0, 999), (501, 500), (40_000, 40_600)])
 def test_mcnemar_is_exact_for_many_items(won, lost):
     trials = won + lost
@@ -40,13 +33,6 @@ def test_mcnemar_is_exact_for_many_items(won, lost):
         total += math.exp(logs)
     assert mcnemar(won, lost) == pytest.approx(min(1.0, 2 * total), rel=1e-6)
     assert mcnemar(won, lost) == mcnemar(lost, won)
-
-
-def test_mcnemar_changes_nothing_where_its_computation_does():
-    # 1000 trials are summed as integers, 1001 in logarithms.
-    below, above = mcnemar(450, 550), mcnemar(450, 551)
-    assert below > above
-    assert above == pytest.approx(below, rel=0.2)
 
 
 @pytest.mark.parametrize("copies", [1, 6])
@@ -123,10 +109,9 @@ def test_equal_models_show_nothing():
 
 
 def test_items_that_cannot_be_compared_raise():
-    with refused("got none"):
-        paired_difference(torch.zeros(0), torch.zeros(0))
-    with refused("finite"):
-        paired_difference(torch.tensor([0.0, torch.nan]), torch.zeros(2))
+    for values in (torch.zeros(0), torch.tensor([0.0, torch.nan])):
+        with refused("items with finite outcomes"):
+            paired_difference(values, torch.zeros(len(values)))
 
 
 @pytest.mark.parametrize("degree", [1, 2])
@@ -163,17 +148,6 @@ def test_a_mean_over_groups_has_the_weights_of_its_items(seed, degree):
     assert (result.n, result.test) == (int(counted.sum()), "t")
 
 
-def test_equal_weights_are_those_of_a_plain_mean():
-    new, old = torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0.0, 1.0, 0.0, 0.5])
-    plain, grouped = (
-        paired_difference(new, old),
-        paired_difference(new, old, groups=ItemGroups(torch.tensor([0, 0, 1, 1]))),
-    )
-    assert plain.difference == grouped.difference
-    assert (plain.low, plain.high) == pytest.approx((grouped.low, grouped.high))
-    assert plain.p == grouped.p
-
-
 def test_one_group_is_a_plain_mean_and_others_do_not_count():
     new = torch.tensor([1.0] * 9 + [0.0] * 2 + [1.0] * 5)
     old = torch.tensor([0.0] * 9 + [1.0] * 2 + [1.0] * 5)
@@ -181,7 +155,7 @@ def test_one_group_is_a_plain_mean_and_others_do_not_count():
     result = paired_difference(new, old, groups=ItemGroups(members))
     assert result == paired_difference(new[:11], old[:11])
     assert (result.test, result.n) == ("McNemar", 11)
-    with refused("got none"):
+    with refused("items with finite outcomes"):
         paired_difference(new, old, groups=ItemGroups(torch.full((16,), -1)))
 
 

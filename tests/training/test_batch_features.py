@@ -8,7 +8,6 @@ import torch
 from tests.refusals import refused
 from tests.tiny import halves
 from tests.toy import Toy, batch, groups
-from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.features.encode import CPU_IMAGES, FeatureSource
 from vlmtune.features.pictures import Failures, PictureReader
 from vlmtune.training.batch_features import BatchFeatures
@@ -137,16 +136,6 @@ def test_only_what_no_store_has_is_encoded(tmp_path):
         assert_equal(got, want, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("other", [{"dtype": "float16"}, {"fingerprint": "another"}])
-def test_rows_of_another_backbone_or_type_are_not_copied(tmp_path, other):
-    options = {"fingerprint": "toy", "dtype": "float32"}
-    inputs().open(tmp_path, Data(), **options)
-    second = inputs()
-    second.open(tmp_path, Data(BATCH.texts[:2]), **{**options, **other})
-    encoded = [text for block in second.backbone.texts for text in block]
-    assert sorted(encoded) == sorted(BATCH.texts[:2])
-
-
 def test_the_content_of_images_is_read_once(tmp_path):
     for number in range(2):
         data = Data()
@@ -217,17 +206,3 @@ def test_frozen_representations_have_no_dropout_in_training():
         assert_equal(dropping.encode_batch(side, BATCH), plain.encode_batch(side, BATCH))
     assert dropping.backbone.training
     assert dropping.backbone.drop.training
-
-
-def test_modes_are_set_back_after_an_error():
-    backbone = Toy()
-    backbone.text.eval()
-
-    def fail():
-        with evaluation_mode(backbone):
-            raise ValueError(backbone.drop.training)
-
-    with pytest.raises(ValueError, match="False"):
-        fail()
-    assert backbone.drop.training
-    assert not backbone.text.training

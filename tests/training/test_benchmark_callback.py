@@ -1,5 +1,4 @@
 import csv
-import os
 import sys
 from dataclasses import replace
 from datetime import timedelta
@@ -15,9 +14,7 @@ from tests.refusals import refused
 from tests.runs import QUIET, Watch, fit, module, quiet_trainer
 from tests.tiny import write_cola
 from vlmtune.adapters.linear_probe import LinearProbe
-from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.benchmarks.cola_multi import ColaMulti
-from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
@@ -28,7 +25,7 @@ from vlmtune.report.markdown import to_markdown
 from vlmtune.report.run_report import RunReport
 from vlmtune.training import benchmark_callback
 from vlmtune.training.benchmark_callback import BenchmarkCallback
-from vlmtune.training.module import AdaptationModule
+from vlmtune.training.monitors import check_monitored
 
 pytestmark = QUIET
 
@@ -88,18 +85,13 @@ def steps(evaluation, name="cola/accuracy"):
         ({"every_n_epochs": 0, "every_n_steps": 4}, 6, [4, 6]),
         ({"every_n_epochs": 1, "every_n_steps": 2}, 6, [2, 3, 4, 6]),
         ({"every_n_epochs": 0, "every_n_steps": 9}, 5, [5]),  # in the middle of an epoch
+        ({"every_n_epochs": 0}, 5, [5]),
     ],
 )
 def test_it_evaluates_when_it_should_and_at_the_end(train, cola, options, length, want):
     evaluation = BenchmarkCallback([cola()], **options)
     train(evaluation, steps=length)
     assert steps(evaluation) == want
-
-
-def test_epochs_may_limit_the_run(train, cola):
-    evaluation = BenchmarkCallback([cola()], every_n_epochs=5)
-    train(evaluation, steps=-1, max_epochs=2)
-    assert steps(evaluation) == [6]
 
 
 def test_the_numbers_are_those_of_the_trained_model(train, made, cola):
@@ -120,13 +112,6 @@ def test_evaluating_does_not_change_training(model_folder, shards, tmp_path, col
     evaluation = BenchmarkCallback([cola()], every_n_steps=1)
     _, evaluated = fit(module(model_folder), shards, tmp_path, callbacks=(evaluation,))
     assert evaluated.losses == plain.losses
-
-
-def test_a_checkpoint_may_be_kept_by_a_number(train, tmp_path, cola):
-    keep = ModelCheckpoint(tmp_path / "best", monitor="cola/accuracy", mode="max")
-    train(BenchmarkCallback([cola()]), keep, save=True)
-    assert keep.best_model_score is not None
-    assert os.path.exists(keep.best_model_path)
 
 
 @pytest.mark.parametrize(
@@ -272,16 +257,13 @@ def test_the_report_of_a_run(train, made, model_folder, shards, cola, saved):
     assert [step for step, _ in report.curves["cola/accuracy"]] == [3, 6]
 
 
-def test_a_report_without_points_of_the_loss(train, cola, saved):
-    train(BenchmarkCallback([cola()], log_every_n_steps=0), steps=2)
-    assert "train/loss" not in saved().curves
-
-
 def test_the_report_goes_where_it_is_told(train, tmp_path, cola):
     path = tmp_path / "reports" / "mine.json"
-    evaluation = BenchmarkCallback([cola()], report=str(path), store=str(tmp_path / "store"))
-    train(evaluation, steps=1)
-    assert RunReport.load(path).results
+    options = {"report": str(path), "store": str(tmp_path / "store"), "log_every_n_steps": 0}
+    train(BenchmarkCallback([cola()], **options), steps=1)
+    report = RunReport.load(path)
+    assert report.results
+    assert "train/loss" not in report.curves  # every 0 steps is never
     assert not (tmp_path / "report.json").exists()
     assert len(list((tmp_path / "store").glob("*/meta.json"))) == 2
 
@@ -463,96 +445,28 @@ def test_training_goes_on_where_no_benchmark_can_be_run_any_more(
         evaluation.evaluate(quiet_trainer(), made)
 
 
-def plateau(made):
-    """Makes the module's learning rate fall where the benchmark's number does not rise."""
-    optimizer = torch.optim.SGD([p for p in made.parameters() if p.requires_grad], lr=0.1)
-    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-    monitored = {"scheduler": scheduler, "monitor": "fails/accuracy"}
-    return {"optimizer": optimizer, "lr_scheduler": monitored}
-
-
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize("who", ["ModelCheckpoint", "EarlyStopping", "ReduceLROnPlateau"])
-def test_a_run_stops_where_what_is_not_run_is_monitored(
-    train, tmp_path, fails, cola, monkeypatch, who, known
-):
-    monitoring = {
-        "ModelCheckpoint": [ModelCheckpoint(tmp_path / "best", monitor="fails/accuracy")],
-        "EarlyStopping": [EarlyStopping("fails/accuracy", check_on_train_epoch_end=True)],
-        "ReduceLROnPlateau": [],
-    }[who]
-    if who == "ReduceLROnPlateau":
-        monkeypatch.setattr(AdaptationModule, "configure_optimizers", plateau)
-    watch = Watch()
+def test_a_run_stops_where_what_is_not_run_is_monitored(train, tmp_path, fails, cola, known):
+    watch, best = Watch(), ModelCheckpoint(tmp_path / "best", monitor="fails/accuracy")
     evaluation = BenchmarkCallback([gone(tmp_path, "fails") if known else fails(2), cola()])
     with refused() as error:
-        train(watch, *monitoring, evaluation, steps=9, save=who == "ModelCheckpoint")
+        train(watch, best, evaluation, steps=9, save=True)
     said, why = str(error.value), "got no number, as fails is not run: expected "
-    assert said.startswith(f"expected fails/accuracy, which {who} monitors, {why}")
+    assert said.startswith(f"expected fails/accuracy, which ModelCheckpoint monitors, {why}")
     assert "\n" not in said
     assert ("nowhere.json" in said) == known
     assert len(watch.losses) == (0 if known else 6)
-    assert (tmp_path / "best").exists() == (who == "ModelCheckpoint" and not known)
+    assert (tmp_path / "best").exists() == (not known)
 
 
-def embedded(folder, name="zero_shot"):
-    (folder / name).mkdir()
-    made = ZeroShotClassification.fixture(folder / name)
-    return ZeroShotClassification(made.images, name=name, ensemble="embeddings")
-
-
-def test_what_reads_embeddings_is_not_run_of_a_joint_adapter(
-    train, made, model_folder, tmp_path, cola, cola_path, caplog, monkeypatch
-):
-    monkeypatch.setattr(made.backbone, "check_words", lambda texts: None)  # it knows twelve
-
-    class Embedded(ColaMulti):
-        needs = "embeddings"
-
-    lacking = [Embedded(str(cola_path), str(cola_path.parent)), embedded(tmp_path)]
-    evaluation, trainer = BenchmarkCallback([cola("sound"), *lacking]), quiet_trainer()
-    evaluation.setup(trainer, made, "fit")
-    assert evaluation.not_run == {}
-    joint = module(model_folder, MMAdapter(heads=2, hidden=2))
-    evaluation.setup(trainer, joint, "fit")
-    assert list(evaluation.not_run) == ["test_benchmark_callback", "zero_shot"]
-    for line, one in zip(warned(caplog), lacking, strict=True):
-        want = f"expected an adapter with embeddings for {one.name}, got MMAdapter, a joint one: "
-        assert line.startswith(f"not run: {one.name}: {want}")
-        assert "`ensemble: scores`" in line
-    with refused(r"embeddings for alone.*leave the benchmark out"):
-        train(BenchmarkCallback([embedded(tmp_path, "alone")]), made=joint)
-
-
-def test_images_are_encoded_once_for_all_benchmarks(made, cola, monkeypatch):
-    encode, encoded = made.backbone.encode_image, []
-
-    def counted(pixels, reads):
-        encoded.append(len(pixels))
-        return encode(pixels, reads)
-
-    monkeypatch.setattr(made.backbone, "encode_image", counted)
-    evaluation = BenchmarkCallback([cola("one"), cola("two"), cola("three", limit=2)])
-    trainer = quiet_trainer()  # it does not run, so that it cannot log
-    monkeypatch.setattr("vlmtune.training.benchmark_callback.log_results", lambda *_: {})
-    evaluation.setup(trainer, made, "fit")
-    evaluation.evaluate(trainer, made)
-    assert sum(encoded) == 18
-    assert evaluation.results["one"].metrics == evaluation.results["two"].metrics
-
-
-def test_benchmarks_need_names_of_their_own(cola):
-    with refused("got 'cola' twice"):
-        BenchmarkCallback([cola(), cola()])
-    with refused("list at least one"):
-        BenchmarkCallback([])
-    BenchmarkCallback([cola("one"), cola("two")])
-
-
-@pytest.mark.parametrize(("epochs", "every"), [(0, 0), (-1, 0), (1, -1)])
-def test_a_schedule_is_needed(cola, epochs, every):
-    with refused(f"every_n_epochs={epochs} and every_n_steps={every}"):
-        BenchmarkCallback([cola()], every_n_epochs=epochs, every_n_steps=every)
+def test_early_stopping_and_schedules_monitor_too():
+    plateau = SimpleNamespace(reduce_on_plateau=True, scheduler=object(), monitor="fails/accuracy")
+    stopping = EarlyStopping("fails/accuracy")
+    for callbacks, schedules, who in (([stopping], [], "EarlyStopping"), ([], [plateau], "object")):
+        trainer = quiet_trainer(callbacks=callbacks)
+        trainer.strategy.lr_scheduler_configs = schedules
+        with refused(f"expected fails/accuracy, which {who} monitors, got no number"):
+            check_monitored(trainer, {"fails": "it is gone"})
 
 
 def _one_rank(rank, folder, model_folder, shards, path, monitored):

@@ -6,7 +6,6 @@ from tests.runs import QUIET, fit, module, weights
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.training import compile_towers
 from vlmtune.training.compile_towers import CompileTowers
 
 # What torch says of itself while it compiles.
@@ -33,16 +32,6 @@ def test_compiled_towers_train_alike_under_the_same_names(model_folder, shards, 
     for name, value in plain.items():
         torch.testing.assert_close(compiled[name], value, rtol=1e-3, atol=1e-5)
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0  # something was compiled
-
-
-def test_without_a_compiler_it_is_refused_in_one_line(model_folder, shards, tmp_path, monkeypatch):
-    def fails(*_, **__):
-        raise RuntimeError("no compiler\nfound")
-
-    monkeypatch.setattr(compile_towers.torch, "compile", fails)
-    made = module(model_folder, FullFineTuning(), [InfoNCE()])
-    with refused("expected a working compiler for cpu, got RuntimeError: no compiler found"):
-        fit(made, shards, tmp_path, callbacks=(CompileTowers(),))
 
 
 def test_a_backbone_without_towers_is_refused(model_folder, shards, tmp_path, monkeypatch):

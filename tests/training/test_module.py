@@ -16,7 +16,6 @@ from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs.mixed_pairs import MixedPairs
 from vlmtune.training.finite import finite_gradients
-from vlmtune.training.module import AdaptationModule
 
 pytestmark = QUIET
 
@@ -47,26 +46,15 @@ def test_pinned_losses_with_and_without_the_store(make, model_folder, shards, tm
     assert stored.losses == pytest.approx(plain.losses, rel=1e-4)
 
 
-@pytest.mark.parametrize("make", PINNED, ids=lambda make: make.__name__)
-def test_chunks_change_no_loss(make, model_folder, shards, tmp_path):
-    _, watch = fit(make(model_folder, chunk=3), shards, tmp_path)
-    assert watch.losses == pytest.approx(PINNED[make], rel=1e-4)
-
-
 def test_the_total_is_the_weighted_sum(model_folder, shards, tmp_path):
     objectives = [InfoNCE(weight=0.5), PairBCE(weight=3.0)]
     made = module(model_folder, LinearProbe(initial_scale=10.0), objectives)
-    trainer, watch = fit(made, shards, tmp_path, steps=1, val=True)
+    trainer, watch = fit(made, shards, tmp_path, steps=3, val=True)
     logged = trainer.callback_metrics
     total = 0.5 * logged["train/InfoNCE"] + 3 * logged["train/PairBCE"]
-    assert watch.losses == [pytest.approx(total.item())]
+    assert watch.losses[-1] == pytest.approx(total.item())
     assert logged["train/loss"].item() == pytest.approx(total.item())
-
-
-def test_validation_logs_the_objectives(model_folder, shards, tmp_path):
-    trainer, _ = fit(probe(model_folder), shards, tmp_path, steps=3, val=True)
-    logged = trainer.callback_metrics
-    assert {"val/InfoNCE", "val/loss", "val/accuracy"} <= logged.keys()
+    assert {"val/InfoNCE", "val/PairBCE", "val/loss", "val/accuracy"} <= logged.keys()
     assert logged["val/loss"].isfinite()
 
 
@@ -264,17 +252,6 @@ def test_a_loss_that_is_no_number_stops_the_run(model_folder, shards, tmp_path):
     assert all(saved["state_dict"][name].equal(value) for name, value in weights(made).items())
 
 
-def test_what_was_saved_before_it_can_be_resumed(model_folder, shards, tmp_path):
-    stopped(module(model_folder, LinearProbe(), [InfoNCE(), Breaks()]), shards, tmp_path)
-    whole = module(model_folder, LinearProbe(), [InfoNCE()])
-    _, uninterrupted = fit(whole, shards, tmp_path / "whole")
-    again = module(model_folder, LinearProbe(), [InfoNCE()])
-    # The third loss was the first that was no number; the two before had twice the gradient.
-    _, watch = fit(again, shards, tmp_path, resume=tmp_path / "last-before-nan.ckpt")
-    assert len(watch.losses) == 4
-    assert watch.rates == uninterrupted.rates[2:]
-
-
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_a_gradient_that_is_no_number_stops_the_run(model_folder, shards, tmp_path, accumulated):
     class First(Callback):
@@ -371,15 +348,6 @@ def test_scores_that_are_no_numbers_name_their_record(model_folder, shards, tmp_
     assert (tmp_path / "last-before-nan.ckpt").is_file()
 
 
-def test_weights_that_are_no_numbers_are_not_saved(model_folder, shards, tmp_path):
-    made = module(model_folder, LinearProbe(), [InfoNCE()])
-    with torch.no_grad():
-        made.adapter.text.bias[3] = torch.nan
-    said = stopped(made, shards, tmp_path)
-    assert "weights are not finite either, first 'adapter.text.bias'; resume from" in said
-    assert not (tmp_path / "last-before-nan.ckpt").exists()
-
-
 class Remembers(Objective):
     """Grows with every step it has seen."""
 
@@ -459,22 +427,3 @@ def test_the_reference_is_the_untrained_model(model_folder, shards, tmp_path, st
 def test_nothing_to_train(model_folder, shards, tmp_path):
     with refused("ZeroShot has no trained parameter"):
         fit(module(model_folder, ZeroShot(), [InfoNCE()]), shards, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"warmup": 1.5}, "got 1.5 and 0.0"),
-        ({"warmup": -0.1}, "got -0.1"),
-        ({"final_lr": 2.0}, "2.0: both are fractions"),
-        ({"chunk": 0}, "a chunk of at least 1, got 0"),
-    ],
-)
-def test_a_schedule_out_of_range(model_folder, options, said):
-    with refused(said):
-        probe(model_folder, **options)
-
-
-def test_no_objective(backbone):
-    with refused("at least one objective"):
-        AdaptationModule(backbone, LinearProbe(), [])

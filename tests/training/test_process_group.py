@@ -78,15 +78,6 @@ def test_sums_and_gathers_and_their_gradients(tmp_path):
         assert rest == ([f"of {r}" for r in range(4)], [6, 4], 4.0, (rank, 4))
 
 
-def test_a_process_by_itself():
-    x = torch.ones(2, 3)
-    ranks = ProcessGroup()
-    assert ranks.gather(x) is x
-    assert ranks.sum(x) is x
-    assert ranks.objects("a") == ["a"]
-    assert (ranks.rank, ranks.size) == (0, 1)
-
-
 def places(rank, corpora, merged):
     found = []
     for corpus in corpora:

@@ -8,7 +8,6 @@ from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.training import recompute
 from vlmtune.training.module import AdaptationModule
 from vlmtune.training.recompute import in_chunks
-from vlmtune.types import Tokens, concatenate
 
 BATCH = batch([group for part in groups((3, 3)) for group in part])
 OBJECTIVES = [InfoNCE(), PairBCE(balanced=True)]
@@ -77,19 +76,6 @@ def test_activations_are_not_kept():
 
     assert kept(None) > 64 * 64 * 4
     assert kept(8) < 64 * 8
-
-
-def test_features_are_stacked_and_padded():
-    rows = [torch.ones(1, t, 2) for t in (1, 3, 2)]
-
-    def some(part):
-        tokens = [rows[i] for i in range(*part.indices(3))]
-        return concatenate([Tokens(t, mask=torch.ones(t.shape[:2]) > 0) for t in tokens])
-
-    whole = in_chunks(some, 3, None, torch.device("cpu"))
-    chunked = in_chunks(some, 3, 2, torch.device("cpu"))
-    assert chunked.values.equal(whole.values)
-    assert chunked.mask.sum(dim=1).tolist() == [1, 3, 2]
 
 
 def test_without_gradients_nothing_is_prepared_for_the_way_back(monkeypatch):

@@ -82,11 +82,6 @@ def test_the_last_step_of_the_last_epoch_is_checked(run, said):
     assert [line.split(":")[0] for line in said()] == [f"step {trainer.global_step}"] == ["step 6"]
 
 
-def test_a_budget_that_holds_says_nothing(run, said):
-    run(max_drop=0.999)
-    assert not said()
-
-
 class Falls(Callback):
     """Notes the worst fall after each step of a run that checks each."""
 
@@ -169,8 +164,6 @@ def test_a_resumed_run_compares_with_the_model_before_training(run, tmp_path, ne
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"max_drop": 1.0}, "expected max_drop in "),
-        ({"every": 0}, "every_n_steps >= 1"),
         ({"action": "anneal", "callbacks": (EMA(),)}, "got EMA as well as the action 'anneal'"),
         ({"action": "anneal", "adapter": MMAdapter(heads=2, hidden=2)}, "which starts at random"),
     ],

@@ -10,7 +10,7 @@ section 3.3 and appendices B.3 and C.3.
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from typing_extensions import override
@@ -29,6 +29,7 @@ FACTORS = (
     *("Object_Roll", "Object_Scale", "Object_Texture", "Scene_Light"),
 )
 IDS = 1000  # classes of ImageNet
+OutputId = Annotated[int, Field(strict=True, ge=0, lt=IDS)]
 
 
 class PugImageNet(Classification):
@@ -146,7 +147,7 @@ class PugImageNet(Classification):
         layout = f"a JSON list of {IDS} names in the order of the ids"
         names = read_json(self.imagenet_names, layout, shape=shape)
         layout = f"{{class: [id, ...]}} with the folders of {self.images}"
-        ids = read_json(self.mapping, layout, shape=dict[str, list[Any]])
+        ids = read_json(self.mapping, layout, shape=dict[str, list[OutputId]])
         if sorted(ids) != self._labels:
             count = len(set(ids) & set(self._labels))
             raise file_error(self.mapping, layout, f"{len(ids)} of which {count} are folders")

@@ -31,11 +31,7 @@ class ClassScorer(Scorer):
     def class_scores(
         self, images: Sequence[Picture], outputs: Sequence[int]
     ) -> Float[Tensor, "N C"]:
-        """Scores N images for C of the classes, given by their positions in `labels`.
-
-        Raises:
-            UserError: An image cannot be read.
-        """
+        """Scores N images for C of the classes, given by their positions in `labels`."""
         parts = []
         with torch.no_grad():
             # In parts: 21,000 classes of 50,000 images would not fit beside the chosen ones.

@@ -63,6 +63,7 @@ def item_rows(
     rows = []
     for i, (item, outcome) in enumerate(zip(listed, result.outcomes, strict=True)):
         texts = (*item.true, *item.false)
+        # Of as many images as true texts, text k is true of image k alone; else of all images.
         paired = len(item.images) == len(item.true) > 1
         truth, numbers = [], []
         for position, image in enumerate(item.images):
@@ -84,6 +85,7 @@ def _lookup(
     """A function that tells the score of an image with a text; None for a pair without one."""
     if scores is None:
         return lambda image, text: None
+    # Scores are by position, items by content: an image or a text may be in several items.
     values = scores.detach().cpu().to(torch.float64)
     items = benchmark.items
     rows = {image: i for i, image in enumerate(items.images)}

@@ -84,6 +84,7 @@ class Request:
             columns = torch.arange(len(self.texts))
             return PairTile(columns, torch.ones(len(rows), len(columns), dtype=torch.bool), None)
         images, texts = self._pairs_of(self.pairs, rows).unbind(dim=1)
+        # A tile has a column for each text that some image of it is paired with, and no other.
         columns, j = texts.unique(return_inverse=True)
         positions = (images - rows.start, j)
         mask = torch.zeros(len(rows), len(columns), dtype=torch.bool)
@@ -111,12 +112,6 @@ def make_request(
     digests: Callable[[Sequence[Picture]], list[str]],
 ) -> Request:
     """Finds the distinct work of a call; leaves out images and texts that are in no pair.
-
-    Args:
-        images: Files or pictures, perhaps repeated.
-        texts: Captions, perhaps repeated.
-        pairs: Rows of `images` and `texts`; None for all.
-        digests: Returns digests of the content of images.
 
     Raises:
         ValueError: A pair is out of range.

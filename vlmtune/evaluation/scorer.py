@@ -128,11 +128,7 @@ class Scorer:
             self._embeddings = None
 
     def embed_images(self, images: Sequence[Picture | str | Path]) -> Float[Tensor, "N d"]:
-        """Embeds N images with a dual adapter; not normalised.
-
-        Raises:
-            UserError: The adapter is joint, or an image cannot be read.
-        """
+        """Embeds N images with a dual adapter; not normalised."""
         self._check_dual()
         with evaluation_mode(self.backbone, self.adapter):
             images = as_pictures(images)
@@ -142,11 +138,7 @@ class Scorer:
             return self._rows(embeddings, ids)
 
     def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "M d"]:
-        """Embeds M captions with a dual adapter; not normalised.
-
-        Raises:
-            UserError: The adapter is joint, or a caption cannot be encoded.
-        """
+        """Embeds M captions with a dual adapter; not normalised."""
         self._check_dual()
         with evaluation_mode(self.backbone, self.adapter):
             embeddings = self._embed({"text": _by_name(texts)})["text"]

@@ -76,13 +76,6 @@ def load_all(
     """Reads the files of all benchmarks; returns those that cannot be run.
 
     A benchmark that one rank cannot load is run on no rank.
-
-    Args:
-        benchmarks: The benchmarks; names must differ.
-        scorer: The model, if known: some benchmarks need its embeddings.
-
-    Raises:
-        UserError: No benchmark can be run, or two have one name.
     """
     not_run = _load(benchmarks, scorer)[1]
     if len(not_run) == len(benchmarks):

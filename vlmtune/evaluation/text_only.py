@@ -17,7 +17,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.pair_scorer import Pairs, PairScorer, PairScores
-from vlmtune.errors import UserError
 from vlmtune.language.ngram import NGram
 from vlmtune.types import ImageRef
 
@@ -28,11 +27,7 @@ class _TextScorer(ABC):
     def __call__(
         self, images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None
     ) -> PairScores:
-        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
-
-        Raises:
-            UserError: The model was not fitted, or there is no image to average over.
-        """
+        """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`."""
         scores = self._text_scores(images, texts)
         if pairs is None:
             return scores.expand(len(images), -1).clone()
@@ -100,8 +95,6 @@ class ImageAveraged(_TextScorer):
 
     @override
     def _text_scores(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "M"]:
-        if not images:
-            raise UserError("expected images to average over, got none: name a benchmark with some")
         return self.scorer(self._sample(images), texts).mean(dim=0)
 
     def _sample(self, images: Sequence[ImageRef]) -> list[ImageRef]:

@@ -18,8 +18,11 @@ within clusters .3 and .8). With sizes from 1 to 40 they do too, but for 92 % wh
 correlation .8 and clusters are 80.
 """
 
+import math
+
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import csgraph, csr_array
 from torch import Tensor
 
 from vlmtune.errors import UserError
@@ -49,7 +52,7 @@ def cluster_robust_mean(
         >>> apart.value == together.value and together.high > apart.high
         True
     """
-    values = _checked(values)
+    values = _checked(values, 0.0, 1.0)
     mean = float(values.mean())
     fractions = torch.full_like(values, 1 / len(values))
     variance = cluster_variance((values - mean) * fractions, fractions, clusters)
@@ -80,7 +83,7 @@ def macro_mean(
         0.75
     """
     counted = groups >= 0
-    values, clusters = _checked(values[counted]), clusters[counted]
+    values, clusters = _checked(values[counted], 0.0, 1.0), clusters[counted]
     means, member, sizes = group_means(values, groups[counted])
     if weights is None:
         weights = torch.ones_like(means)
@@ -102,9 +105,7 @@ def cluster_robust_rank(
         >>> cluster_robust_rank(torch.tensor([1.0, 2.0, 6.0]), torch.arange(3)).value
         3.0
     """
-    if not len(ranks) or not bool((ranks >= 1).all()):
-        raise UserError(f"expected ranks from 1, got {len(ranks)} values: check the benchmark")
-    ranks = ranks.detach().double()
+    ranks = _checked(ranks, 1.0, math.inf)
     mean = float(ranks.mean())
     fractions = torch.full_like(ranks, 1 / len(ranks))
     variance = cluster_variance((ranks - mean) * fractions, fractions, clusters)
@@ -138,37 +139,27 @@ def connected_components(members: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
     Items that are linked through others get the same number, too. The numbers count from 0 in
     order of appearance.
 
-    Args:
-        members: The images of each item.
-
     Example:
         >>> connected_components(torch.tensor([[0, 1], [4, 5], [2, 1], [2, 3]])).tolist()
         [0, 1, 0, 0]
     """
-    if not members.numel():
-        return torch.zeros(len(members), dtype=torch.int64)
-    parent = list(range(int(members.max()) + 1))
-
-    def root(member: int) -> int:
-        while parent[member] != member:
-            parent[member] = parent[parent[member]]
-            member = parent[member]
-        return member
-
-    rows = members.tolist()
-    for first, *others in rows:
-        for other in others:
-            parent[root(other)] = root(first)
-    roots = [root(row[0]) for row in rows]
-    number = {member: i for i, member in enumerate(dict.fromkeys(roots))}
-    return torch.tensor([number[member] for member in roots])
+    n, k = members.shape
+    if not n:
+        return torch.zeros(0, dtype=torch.int64)
+    # A graph of items and images. Items come first, so components count in their order.
+    item = torch.arange(n).repeat_interleave(k)
+    image = n + members.flatten()
+    size = int(image.max()) + 1
+    graph = csr_array((torch.ones(n * k), (item, image)), shape=(size, size))
+    _, components = csgraph.connected_components(graph, directed=False)
+    return torch.from_numpy(components[:n]).long()
 
 
-def _checked(values: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    inside = (values >= 0) & (values <= 1)  # False for NaN, too
+def _checked(values: Float[Tensor, "n"], least: float, most: float) -> Float[Tensor, "n"]:
+    inside = (values >= least) & (values <= most)  # False for NaN, too
     if not len(values) or not bool(inside.all()):
         raise UserError(
-            f"expected values between 0 and 1 to average, got {len(values)} values: "
+            f"expected values between {least:g} and {most:g} to average, got {len(values)} values: "
             "check the benchmark's files"
         )
     return values.detach().double()

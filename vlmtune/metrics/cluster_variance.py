@@ -107,9 +107,6 @@ def degrees_of_freedom(fractions: Float[Tensor, "C"]) -> float:
     cluster with most of the items leaves few degrees of freedom.
     Source: Bell and McCaffrey 2002, section 4; Pustejovsky and Tipton 2018, equation 11.
 
-    Args:
-        fractions: The share of each cluster in the weights, above 0; all sum to 1.
-
     Example:
         >>> round(degrees_of_freedom(torch.full((10,), 0.1)), 6)
         9.0
@@ -150,17 +147,6 @@ def add_variances(one: Variance, other: Variance) -> Variance:
     squared += t_quantile(other.freedom) ** 2 * other.value
     quantile = math.sqrt(squared / total)
     return Variance(total, freedom_of(quantile), one.clusters)
-
-
-def count_clusters(clusters: Int[Tensor, "n *ways"]) -> int:
-    """The number of clusters; of two ways, the smaller number.
-
-    Example:
-        >>> count_clusters(torch.tensor([[0, 5], [1, 5], [2, 5]]))
-        1
-    """
-    ways = clusters.reshape(len(clusters), -1)
-    return min(len(way.unique()) for way in ways.unbind(dim=1))
 
 
 def cluster_totals(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"]) -> Float[Tensor, "c"]:

@@ -7,10 +7,9 @@ Use `cluster_robust` for items that share images or captions.
 """
 
 import math
-from collections.abc import Iterator
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vlmtune.errors import UserError
@@ -73,20 +72,15 @@ def bootstrap_interval(
     if n < 2 or not torch.isfinite(values).all():
         raise UserError(f"expected at least two finite values for an interval, got {n} values")
     values = values.detach().double().cpu()
-    means = [values[rows].mean(dim=1) for rows in resampled_rows(n, resamples, seed)]
-    low, high = torch.cat(means).quantile(ENDS).tolist()
-    return low, high
-
-
-def resampled_rows(n: int, resamples: int, seed: int) -> Iterator[Int[Tensor, "r n"]]:
-    """Yields `resamples` draws of n out of n rows, in chunks that fit in memory.
-
-    The global random state does not change.
-    """
     generator = torch.Generator().manual_seed(seed)
     chunk = max(1, INDICES // n)
+    means = []
     for start in range(0, resamples, chunk):
-        yield torch.randint(n, (min(chunk, resamples - start), n), generator=generator)
+        shape = min(chunk, resamples - start), n
+        rows = torch.randint(n, shape, generator=generator)
+        means.append(values[rows].mean(dim=1))
+    low, high = torch.cat(means).quantile(ENDS).tolist()
+    return low, high
 
 
 def bootstrap_mean(
@@ -102,8 +96,6 @@ def bootstrap_mean(
         2.0
     """
     n = len(values)
-    if not n:
-        raise UserError("expected values to average, got none: check the benchmark's files")
-    low, high = bootstrap_interval(values) if n > 1 else (None, None)
+    low, high = (None, None) if n == 1 else bootstrap_interval(values)
     mean = float(values.double().mean())
     return MetricValue(mean, n, chance, low, high, higher_is_better, unit, clusters=n)

@@ -60,10 +60,6 @@ def choice_credit(scores: Float[Tensor, "n m"], ties: Ties = "wrong") -> Float[T
 def recall_chance(sizes: Int[Tensor, "n"], k: int) -> float:
     """Fraction of n items whose true candidate random scores put among the first k.
 
-    Args:
-        sizes: Number of candidates of each item.
-        k: Recall cutoff; 1 gives the chance of the accuracy.
-
     Example:
         >>> recall_chance(torch.tensor([2, 6]), 3)
         0.75

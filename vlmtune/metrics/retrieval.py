@@ -28,7 +28,7 @@ def bank_ranks(
     $1 + |\{j : s_j > b\}| + |\{j < t : s_j = b\}|$ where t is the first true partner that scores b
     (`ties="first"`, the result of a stable sort).
 
-    The matrix is read once, in chunks.
+    The matrix is read in chunks.
 
     Args:
         scores: Scores of N images and M captions.
@@ -43,73 +43,49 @@ def bank_ranks(
         >>> bank_ranks(scores, true, "first")[0]  # caption 1 comes before caption 2
         tensor([1, 2])
     """
-    true_scores = scores[true[:, 0], true[:, 1]]
-    ranks, best, first = [], [], []
-    for side, queries in enumerate(("images", "captions")):
-        size, partners = scores.shape[side], scores.shape[1 - side]
-        query, partner = true[:, side], true[:, 1 - side]
-        if len(query.unique()) != size or bool(torch.isnan(true_scores).any()):
-            raise UserError(
-                f"expected a true partner and finite scores for each of {size} {queries}, one has "
-                "none: check the file, or evaluate in fp32"
-            )
-        top = true_scores.new_full((size,), -torch.inf)
-        top = top.scatter_reduce(0, query, true_scores, "amax")
-        best.append(top)
-        is_top = true_scores == top[query]
-        rank = torch.ones(size, dtype=torch.int64)
-        if ties == "wrong":
-            # The counts below include the true partners that score the best true score.
-            rank -= torch.bincount(query[is_top], minlength=size)
-        ranks.append(rank)
-        # Only a true partner with the best score can be the first one that has it.
-        position = torch.where(is_top, partner, partners)
-        start = partner.new_full((size,), partners)
-        first.append(start.scatter_reduce(0, query, position, "amin"))
-    counts = _counts_above(scores, (best[0], best[1]), (first[0], first[1]), ties)
-    return ranks[0] + counts[0], ranks[1] + counts[1]
+    by_image = _query_ranks("image", scores, true, ties)
+    by_caption = _query_ranks("caption", scores.T, true.flip(1), ties)
+    return by_image, by_caption
 
 
-def _counts_above(
-    scores: Float[Tensor, "N M"],
-    best: tuple[Float[Tensor, "N"], Float[Tensor, "M"]],
-    first: tuple[Int[Tensor, "N"], Int[Tensor, "M"]],
-    ties: Literal["wrong", "first"],
-) -> tuple[Int[Tensor, "N"], Int[Tensor, "M"]]:
-    """How many partners rank before, or tie with, the best true one of each query."""
+def _query_ranks(
+    query_kind: str, scores: Float[Tensor, "N M"], true: Int[Tensor, "P 2"], ties: str
+) -> Int[Tensor, "N"]:
+    """The rank of the best true partner of each row."""
     n, m = scores.shape
-    across = torch.zeros(n, dtype=torch.int64)
-    down = torch.zeros(m, dtype=torch.int64)
-    columns = torch.arange(m)
+    query, partner = true.unbind(dim=1)
+    true_scores = scores[query, partner]
+    if len(query.unique()) != n or bool(torch.isnan(true_scores).any()):
+        raise UserError(
+            f"expected a true partner and finite scores for each of {n} {query_kind}s, one has "
+            "none: check the file, or evaluate in fp32"
+        )
+    lowest = true_scores.new_full((n,), -torch.inf)
+    best = lowest.scatter_reduce(0, query, true_scores, "amax")
+    is_best = true_scores == best[query]
+    # Only a true partner with the best score can be the first one that has it.
+    position = torch.where(is_best, partner, m)
+    first = partner.new_full((n,), m).scatter_reduce(0, query, position, "amin")
+    ranks = torch.ones(n, dtype=torch.int64)
+    if ties == "wrong":
+        # The counts below include the true partners that score the best true score.
+        ranks -= torch.bincount(query[is_best], minlength=n)
     rows = max(1, CHUNK // m)
     for start in range(0, n, rows):
         part = slice(start, start + rows)
         chunk = comparable(scores[part])
-        best_text, best_image = best[0][part, None], best[1]
-        if ties == "wrong":
-            before_text = chunk >= best_text
-            before_image = chunk >= best_image
-        else:
-            # Of equal scores the first in the order of the file comes first.
-            images = torch.arange(start, start + len(chunk))[:, None]
-            earlier_text = columns < first[0][part, None]
-            earlier_image = images < first[1]
-            before_text = (chunk > best_text) | ((chunk == best_text) & earlier_text)
-            before_image = (chunk > best_image) | ((chunk == best_image) & earlier_image)
-        across[part] = before_text.sum(dim=1)
-        down += before_image.sum(dim=0)
-    return across, down
+        before = chunk >= best[part, None]
+        if ties == "first":  # of equal scores the first in the order of the file comes first
+            later = torch.arange(m) >= first[part, None]
+            before &= (chunk > best[part, None]) | ~later
+        ranks[part] += before.sum(dim=1)
+    return ranks
 
 
 def hit_chance(partners: Int[Tensor, "n"], candidates: int, k: int) -> Float[Tensor, "n"]:
     r"""How often random scores put a true partner among the k best, for n queries.
 
     $1 - \binom{C - t}{k} / \binom{C}{k}$ for t true ones among C candidates.
-
-    Args:
-        partners: Number of true partners of each query.
-        candidates: Number of candidates.
-        k: Recall cutoff.
 
     Example:
         >>> hit_chance(torch.tensor([1, 5]), 5000, 1)

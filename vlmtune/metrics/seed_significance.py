@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_variance import Variance, add_variances
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.significance import (
@@ -85,24 +84,23 @@ def seeded_difference(
         recipe, other = recipe[:, counted], other[:, counted]
         clusters, weights = clusters[counted], weights[counted]
     n = len(clusters)
-    if not n or not bool(recipe.isfinite().all() and other.isfinite().all()):
-        raise UserError("expected items with finite outcomes to compare: evaluate again")
 
+    # Item by item, so that what makes an item hard for both recipes does not widen the interval.
     ahead = recipe.mean(dim=0) - other.mean(dim=0)
     fractions = weights / weights.sum()
     difference = float((ahead * fractions).sum())
     won = int((ahead > ROUNDING).sum())
     lost = int((ahead < -ROUNDING).sum())
     test = "runs and items" if paired else "seeds and items"
+    variance = difference_variance(ahead, clusters, weights, degree)
     if paired and recipe.equal(other):
         return PairedDifference(0.0, None, None, 0, 0, n, 1.0, test)
 
-    variance = difference_variance(ahead, clusters, weights, degree)
     means = [(recipe * fractions).sum(dim=1), (other * fractions).sum(dim=1)]
     if paired:
         means, varies = [means[0] - means[1]], (True,)
     over_seeds = variance_over_seeds(means, varies)
-    if over_seeds is not None:
+    if over_seeds is not None:  # with one seed on each side, the items alone vary
         variance = add_variances(variance, over_seeds)
     low, high, p = interval_and_p(difference, variance)
     return PairedDifference(difference, low, high, won, lost, n, p, test)
@@ -112,10 +110,6 @@ def variance_over_seeds(
     means: Sequence[Float[Tensor, "_"]], varies: Sequence[bool]
 ) -> Variance | None:
     """The variance over seeds of a sum or difference of recipes; None if none has a second seed.
-
-    Args:
-        means: The mean over items of each seed, for each recipe.
-        varies: Whether another seed would change the recipe.
 
     Example:
         >>> recipe, zero_shot = torch.tensor([0.25, 0.75]), torch.tensor([0.5])

@@ -15,12 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import (
-    Variance,
-    cluster_totals,
-    cluster_variance,
-    count_clusters,
-)
+from vlmtune.metrics.cluster_variance import Variance, cluster_totals, cluster_variance
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.student import two_sided_p
 
@@ -108,8 +103,8 @@ def difference_variance(
         >>> round(variance.value, 4), round(variance.freedom)
         (0.0038, 59)
     """
-    if not bool(torch.isfinite(differences).all()):
-        raise UserError("expected finite differences to compare, got others: evaluate again")
+    if not len(differences) or not bool(differences.isfinite().all()):
+        raise UserError("expected items with finite outcomes to compare: evaluate again")
     differences = differences.detach().double().cpu()
     weights = torch.ones_like(differences) if weights is None else weights.double()
     fractions = weights / weights.sum()
@@ -179,8 +174,6 @@ def paired_difference(
         if len(groups.present_weights()) <= 1:  # one group: a plain mean
             groups = None
     n = len(outcomes)
-    if not n:
-        raise UserError("expected items to compare, got none: evaluate again")
     differences = outcomes.double() - baseline.double()
     won = int((differences > 0).sum())
     lost = int((differences < 0).sum())
@@ -191,7 +184,7 @@ def paired_difference(
     variance = difference_variance(differences, clusters, weights, degree)
     low, high, p = interval_and_p(mean, variance)
     test: Literal["McNemar", "t"] = "t"
-    independent = count_clusters(clusters) == n
+    independent = variance.clusters == n
     binary = _is_binary(outcomes) and _is_binary(baseline)
     if binary and independent and groups is None and degree == 1:
         test, p = "McNemar", mcnemar(won, lost)

@@ -9,9 +9,6 @@ from scipy.special import stdtr, stdtridf, stdtrit
 def t_quantile(freedom: float | int) -> float:
     """The 97.5 % point: a 95 % interval is an estimate and so many standard errors on either side.
 
-    Args:
-        freedom: Degrees of freedom of the variance, above 0; they need not be whole.
-
     Source: Student 1908.
 
     Example:

@@ -28,6 +28,7 @@ class MultipleChoiceAccuracy(MeanMetric):
         options: Options of `torchmetrics.Metric`.
 
     Example:
+        >>> import torch
         >>> accuracy = MultipleChoiceAccuracy()
         >>> accuracy.update(torch.tensor([[0.5, 0.1], [0.1, 0.5]]))  # column 0 is true
         >>> accuracy.update(torch.tensor([[0.9, 0.2], [0.3, 0.2]]))
@@ -55,6 +56,7 @@ class PairedAccuracy(MeanMetric):
         options: Options of `torchmetrics.Metric`.
 
     Example:
+        >>> import torch
         >>> from torchmetrics import MetricCollection
         >>> sides = MetricCollection({side: PairedAccuracy(side) for side in ("text", "image")})
         >>> sides.update(torch.tensor([[[0.9, 0.95], [0.1, 0.96]]]))  # rows: images
@@ -88,6 +90,7 @@ class ColaMeanAveragePrecision(Metric):
         options: Options of `torchmetrics.Metric`.
 
     Example:
+        >>> import torch
         >>> scores = torch.tensor([[0.9, 0.1], [0.8, 0.2]])  # images x classes
         >>> labels = torch.tensor([[True, False], [False, True]])
         >>> mean_ap = ColaMeanAveragePrecision()
@@ -141,6 +144,7 @@ class RetrievalRecallAtK(Metric):
         options: Options of `torchmetrics.Metric`.
 
     Example:
+        >>> import torch
         >>> recall = RetrievalRecallAtK(k=1, query="image")
         >>> images, texts = torch.eye(2), torch.tensor([[1.0, 0.1], [0.9, 0.2], [0.1, 1.0]])
         >>> recall.update(images, texts, torch.tensor([7, 8]), torch.tensor([7, 7, 8]))

@@ -55,12 +55,7 @@ class CorpusContent(Protocol):
 
 
 class StoredImages:
-    """A store of images by the digest of their content, read by image id.
-
-    Args:
-        store: The store.
-        digests: The digest of each image id.
-    """
+    """A store of images by the digest of their content, read by image id."""
 
     def __init__(self, store: FeatureStore, digests: Mapping[str, str]) -> None:
         self.store, self.digests = store, digests
@@ -69,21 +64,12 @@ class StoredImages:
         return self.digests.get(name, "") in self.store
 
     def features(self, ids: Sequence[str]) -> Features:
-        """Returns the rows of images, in the order of `ids`.
-
-        Raises:
-            UserError: An image is not in the store.
-        """
+        """Returns the rows of images, in the order of `ids`."""
         return self.store.features([self.digests.get(name, name) for name in ids])
 
 
 class BatchFeatures:
     """The images and texts of batches, each in one representation.
-
-    Args:
-        backbone: The backbone.
-        image: The representation of images.
-        text: The representation of texts.
 
     Attributes:
         images: The opened store of images, if any.
@@ -99,12 +85,6 @@ class BatchFeatures:
 
     def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:
         """Opens the stores of frozen features, building those that are missing.
-
-        Args:
-            root: Folder of stores.
-            corpus: The images and captions to store.
-            fingerprint: Of the backbone as it was loaded.
-            dtype: The type of stored numbers.
 
         Raises:
             UserError: The disk is too small, a caption has a word that the backbone does not know,
@@ -140,17 +120,12 @@ class BatchFeatures:
             for image_ids, values in corpus.distinct_images(self.backbone.preprocess, ids):
                 yield [digests[image_id] for image_id in image_ids], values
 
+        # Rows are known by digest, and pixels by the id of one image that has it.
         store = self.source.store("image", list(id_of), pixels)
         return StoredImages(store, digests)
 
     def encode_batch(self, modality: Modality, batch: Batch, chunk: int | None = None) -> Features:
-        """Returns the features of all images or all texts of a batch.
-
-        Args:
-            modality: Which of them.
-            batch: The batch.
-            chunk: How many to encode at a time; None for all.
-        """
+        """Returns the features of all images or all texts of a batch."""
         if modality == "image":
             rows, store = len(batch.image_ids), self.images
         else:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from pydantic import NonNegativeInt
 from pytorch_lightning.callbacks import Callback
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, check_names, load_all, run_suite
 from vlmtune.report.run_report import Curve, Provenance, RunReport
@@ -59,25 +59,20 @@ class BenchmarkCallback(Callback):
         not_run: The reason for each benchmark without a result.
 
     Raises:
-        UserError: There is no benchmark, two have one name, or there is no schedule.
+        UserError: There is no benchmark, or two have one name.
     """
 
     def __init__(
         self,
         benchmarks: list[Benchmark],
-        every_n_epochs: int = 1,
-        every_n_steps: int = 0,
-        log_every_n_steps: int = 20,
+        every_n_epochs: NonNegativeInt = 1,
+        every_n_steps: NonNegativeInt = 0,
+        log_every_n_steps: NonNegativeInt = 20,
         store: str | None = None,
         report: str | None = None,
         name: str | None = None,
     ) -> None:
         check_names(benchmarks)
-        if every_n_epochs < 0 or every_n_steps < 0 or not (every_n_epochs or every_n_steps):
-            raise UserError(
-                f"expected a schedule, got every_n_epochs={every_n_epochs} and "
-                f"every_n_steps={every_n_steps}: set one above 0"
-            )
         self.benchmarks = benchmarks
         self.every_n_epochs = every_n_epochs
         self.every_n_steps = every_n_steps
@@ -97,11 +92,7 @@ class BenchmarkCallback(Callback):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Reads the benchmarks' files, so that a missing file is known before the first step.
-
-        Raises:
-            UserError: No benchmark can be run.
-        """
+        """Reads the benchmarks' files, so that a missing file is known before the first step."""
         module = adaptation(pl_module)
         store = None if self.store is None else Path(self.store)
         self._scorer = Scorer(module.backbone, module.adapter, store)
@@ -109,11 +100,7 @@ class BenchmarkCallback(Callback):
 
     @override
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Checks that monitored numbers will be measured.
-
-        Raises:
-            UserError: A number is not measured, or at other times than it is monitored.
-        """
+        """Checks that monitored numbers will be measured."""
         check_monitored(trainer, self.not_run)
         names = [benchmark.name for benchmark in self.benchmarks]
         check_checkpoints(trainer, names, self.every_n_steps, self.every_n_epochs)
@@ -177,11 +164,7 @@ class BenchmarkCallback(Callback):
     # -- what ---------------------------------------------------------------------------------
 
     def evaluate(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Runs every benchmark once for this step and logs its numbers.
-
-        Raises:
-            UserError: Outside training, no benchmark could be run.
-        """
+        """Runs every benchmark once for this step and logs its numbers."""
         step = trainer.global_step
         if step == self._evaluated_at:
             return

@@ -6,7 +6,7 @@ Never: frozen weights. `cli.run_folder.AtomicCheckpoints` writes the file and
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -25,15 +25,6 @@ CHECKPOINT_VERSION = 1
 AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights
 
 
-@runtime_checkable
-class CountsPositions(Protocol):
-    """A datamodule that counts positions in the data where Lightning counts batches."""
-
-    def align(self, checkpoint: dict[str, Any]) -> None:
-        """Changes the counts of batches in a checkpoint to those of this run."""
-        ...
-
-
 class TrainedWeights(pl.LightningModule):
     """A module whose checkpoints hold the trained weights only, and are loaded strictly.
 
@@ -50,19 +41,13 @@ class TrainedWeights(pl.LightningModule):
     @override
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Returns the trained weights only."""
-        del args, kwargs
         return dict(trained_state(self.backbone, self.adapter))
 
     @override
     def load_state_dict(  # type: ignore[override]
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Loads the trained weights, always strictly.
-
-        Raises:
-            UserError: Names or shapes differ.
-        """
-        del strict, assign
+        """Loads the trained weights, always strictly."""
         load_trained_state(self.backbone, self.adapter, state_dict, "the checkpoint")
         return nn.modules.module._IncompatibleKeys([], [])
 
@@ -83,16 +68,6 @@ class TrainedWeights(pl.LightningModule):
         groups = [{"params": [nn.Parameter(torch.zeros(1))]}]
         return type(self.make_optimizer(groups)).__qualname__
 
-    def _check_optimizer(self, saved: dict[str, Any]) -> None:
-        """The state of one optimizer would be loaded into another without a word."""
-        optimizer = self._optimizer()
-        other = saved.get("optimizer", optimizer)
-        if other != optimizer:
-            raise UserError(
-                f"expected a checkpoint of {optimizer}, got one of {other}: resume with "
-                "that optimizer"
-            )
-
     def _objective_states(self) -> dict[str, dict[str, Tensor]]:
         """Returns the states of objectives by number and name; most have none."""
         states = {}
@@ -104,12 +79,7 @@ class TrainedWeights(pl.LightningModule):
 
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Checks the origin of a checkpoint; training takes the live weights from it.
-
-        Raises:
-            UserError: The checkpoint is not from this adapter and this backbone, or its training
-                had another optimizer.
-        """
+        """Checks the origin of a checkpoint; training takes the live weights from it."""
         saved = checkpoint.get("vlmtune")
         if saved is None:
             raise UserError(
@@ -127,17 +97,23 @@ class TrainedWeights(pl.LightningModule):
                 f"{saved['backbone']} with other weights: use that backbone"
             )
         fits = self._trainer is not None and self._trainer.state.fn == "fit"
-        if fits:
-            self._check_optimizer(saved)
+        optimizer = self._optimizer()
+        if fits and saved.get("optimizer", optimizer) != optimizer:
+            # Its state would be loaded into another optimizer without a word.
+            raise UserError(
+                f"expected a checkpoint of {optimizer}, got one of {saved['optimizer']}: resume "
+                "with that optimizer"
+            )
         # Objectives are known by number and class: a changed list keeps the states that still fit.
         states = self._objective_states()
         for name, state in saved.get("objectives", {}).items():
             if name in states:  # other objectives start without a state
                 number, _ = name.split()
                 self.objectives[int(number)].load_state_dict(state)
-        data = getattr(self._trainer, "datamodule", None)
-        if isinstance(data, CountsPositions):
-            data.align(checkpoint)
+        # A ShardDataModule counts positions in the data where Lightning counts batches.
+        align = getattr(getattr(self._trainer, "datamodule", None), "align", None)
+        if align is not None:
+            align(checkpoint)
         if LIVE in checkpoint and fits:
             checkpoint[AVERAGE] = checkpoint["state_dict"]
             checkpoint["state_dict"] = checkpoint[LIVE]

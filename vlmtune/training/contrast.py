@@ -41,16 +41,7 @@ def contrastive_scores(
     batch: Batch,
     group: ProcessGroup,
 ) -> Contrast | None:
-    """Scores the images of this rank against the texts of all ranks, and the other way round.
-
-    Args:
-        adapter: The contrastive side; None if there are no such scores.
-        image: Features of the n images of the rank's batch.
-        text: Features of its m texts.
-        chunk: How many are embedded at a time; None for all.
-        batch: The rank's batch.
-        group: All ranks.
-    """
+    """Scores the images of this rank against the texts of all ranks, and the other way round."""
     if adapter is None:
         return None
 

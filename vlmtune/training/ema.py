@@ -6,15 +6,15 @@ Never: a change of training itself.
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import pytorch_lightning as pl
 import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from vlmtune.adapters.trained_state import trained_state
-from vlmtune.errors import UserError
 from vlmtune.training.checkpointing import AVERAGE, LIVE
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.types import Batch
@@ -40,17 +40,14 @@ class EMA(Callback):
         decay: d.
         every_n_steps: Optimizer steps between two counted ones.
         start: First steps, which are not counted.
-
-    Raises:
-        UserError: A number is out of range.
     """
 
-    def __init__(self, decay: float = 0.999, every_n_steps: int = 1, start: int = 0) -> None:
-        if not 0 <= decay < 1 or every_n_steps < 1 or start < 0:
-            raise UserError(
-                f"expected decay in [0, 1), every_n_steps >= 1 and start >= 0, got {decay=}, "
-                f"{every_n_steps=}, {start=}: correct them"
-            )
+    def __init__(
+        self,
+        decay: Annotated[float, Field(ge=0, lt=1)] = 0.999,
+        every_n_steps: PositiveInt = 1,
+        start: NonNegativeInt = 0,
+    ) -> None:
         self.decay = decay
         self.every_n_steps = every_n_steps
         self.start = start
@@ -119,12 +116,10 @@ class EMA(Callback):
         batch_idx: int,
     ) -> None:
         """Adds the weights of the step."""
-        del outputs, batch, batch_idx
         self._update(trainer, adaptation(pl_module))
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Validates the average."""
-        del trainer
         self._put_in(adaptation(pl_module))
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -134,7 +129,6 @@ class EMA(Callback):
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Leaves the average in the module."""
-        del trainer
         self._put_in(adaptation(pl_module))
 
     # -- checkpoints ----------------------------------------------------------------------------

@@ -190,18 +190,16 @@ def trained_blocks(module: AdaptationModule) -> Iterator[nn.Module]:
 
 def check_parts(trainer: pl.Trainer, module: AdaptationModule) -> None:
     """Refuses what needs whole weights between steps, or another number of calls on each rank."""
-    if module.scores.chunk is not None:
-        raise UserError(
-            f"expected all rows at once with FSDP2, got chunk={module.scores.chunk}, whose number "
-            "of chunks differs between ranks: leave model.chunk out, or use the strategy ddp"
-        )
+    unfit = [] if module.scores.chunk is None else ["model.chunk"]
     for callback in cast(Any, trainer).callbacks:
         anneals = isinstance(callback, RetentionBudget) and callback.action == "anneal"
         if anneals or isinstance(callback, EMA):
-            raise UserError(
-                f"expected callbacks that leave weights as they are with FSDP2, got "
-                f"{type(callback).__name__}: leave it out, or use the strategy ddp"
-            )
+            unfit.append(type(callback).__name__)
+    if unfit:
+        raise UserError(
+            "expected whole batches and weights that only the optimizer changes with FSDP2, got "
+            f"{unfit[0]}: leave it out, or use the strategy ddp"
+        )
 
 
 def _average(parameter: Tensor) -> None:

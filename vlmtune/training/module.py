@@ -7,9 +7,10 @@ Never: anything that belongs to one method.
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Annotated, Any, NoReturn, cast
 
 import torch
+from pydantic import Field, PositiveInt
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import AdamW
@@ -43,6 +44,7 @@ from vlmtune.training.validation import Validation
 from vlmtune.types import Batch, ScoreShard
 
 LAST_FINITE = "last-before-nan.ckpt"
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
@@ -84,8 +86,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             adapter's batch. None embeds all at once, which is faster.
 
     Raises:
-        UserError: There is no objective, an objective reads what adapter or backbone do not give,
-            a schedule is out of range, or a chunk is below 1.
+        UserError: There is no objective, or one reads what adapter or backbone do not give.
     """
 
     def __init__(
@@ -95,26 +96,17 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         objectives: list[Objective],
         pairs: PairPolicy | None = None,
         optimizer: Callable[[Iterable[Any]], torch.optim.Optimizer] | None = None,
-        warmup: float = 0.05,
-        final_lr: float = 0.0,
+        warmup: Fraction = 0.05,
+        final_lr: Fraction = 0.0,
         store: str | None = None,
         store_dtype: StoreDType = "float32",
         seed: int | None = None,
-        chunk: int | None = None,
+        chunk: PositiveInt | None = None,
     ) -> None:
         super().__init__()
         if not objectives:
             raise UserError(
                 "expected at least one objective, got none: list one under `objectives`"
-            )
-        if not (0 <= warmup <= 1 and 0 <= final_lr <= 1):
-            raise UserError(
-                f"expected warmup and final_lr in [0, 1], got {warmup} and {final_lr}: "
-                "both are fractions"
-            )
-        if chunk is not None and chunk < 1:
-            raise UserError(
-                f"expected a chunk of at least 1, got {chunk}: raise it or leave it out"
             )
         check_needs(objectives, adapter, backbone)
         needs = frozenset[Need]().union(*(objective.needs for objective in objectives))
@@ -146,11 +138,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
     @override
     def on_fit_start(self) -> None:
-        """Opens or builds the feature stores.
-
-        Raises:
-            UserError: There is a `store` but no datamodule.
-        """
+        """Opens or builds the feature stores."""
         if self.store is None:
             return
         corpus: CorpusContent | None = getattr(self.trainer, "datamodule", None)
@@ -211,11 +199,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
     @override
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Stops the run before a NaN or infinite gradient would spoil all weights.
-
-        Raises:
-            UserError: A gradient is NaN or infinite.
-        """
+        """Stops the run before a NaN or infinite gradient would spoil all weights."""
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
             return  # the scaler of 16-mixed precision skips such a step by itself
         group = ProcessGroup()
@@ -264,7 +248,10 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
         parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
         losses = group.sum(parts.detach())
-        self._check_losses(losses, names, batch, group)
+        for name, loss in zip(names, losses.tolist(), strict=True):
+            if not math.isfinite(loss):
+                key = group.objects(batch.keys[0])[0]
+                self._stop("a finite loss", f"{loss} from {name}", f"first record {key!r}", group)
         weights = parts.new_tensor([objective.weight for objective in objectives])
         total = (weights * losses).sum()
         named = [*zip(names, losses, strict=True), ("loss", total)]
@@ -275,14 +262,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if isinstance(objective, ShardedObjective):
             return objective.shard_loss(shard, group)
         return objective(*gather_all(shard, group)) / group.size
-
-    def _check_losses(
-        self, losses: Tensor, names: list[str], batch: Batch, group: ProcessGroup
-    ) -> None:
-        for name, loss in zip(names, losses.tolist(), strict=True):
-            if not math.isfinite(loss):
-                key = group.objects(batch.keys[0])[0]
-                self._stop("a finite loss", f"{loss} from {name}", f"first record {key!r}", group)
 
     def _diagnose(self, shard: ScoreShard) -> None:
         """Logs the diagnostics of objectives on the rank's own batch, at some steps."""
@@ -328,11 +307,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
     @override
     def configure_optimizers(self) -> Any:
-        """Returns the optimizer of the trained weights, with linear warm-up and cosine decay.
-
-        Raises:
-            UserError: There is nothing to train.
-        """
+        """Returns the optimizer of the trained weights, with linear warm-up and cosine decay."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         if not trained:
             raise UserError(

@@ -19,9 +19,6 @@ def check_checkpoints(
     """Checks that a ModelCheckpoint saves only when its monitored benchmark is run.
 
     Otherwise it would save weights by the number of earlier ones.
-
-    Raises:
-        UserError: It saves at other steps or epochs.
     """
     names = list(benchmarks)
     for callback in trainer.checkpoint_callbacks:
@@ -41,15 +38,7 @@ def check_checkpoints(
 
 
 def check_monitored(trainer: pl.Trainer, not_run: Mapping[str, str]) -> None:
-    """Checks that nothing monitors a benchmark that is not run.
-
-    Args:
-        trainer: The trainer.
-        not_run: The reason for each benchmark that is not run.
-
-    Raises:
-        UserError: A callback or a schedule monitors one.
-    """
+    """Checks that nothing monitors a benchmark that is not run."""
     for name, monitor in _monitors(trainer):
         if benchmark := benchmark_of(monitor, not_run):
             got = f"no number, as {benchmark} is not run: {not_run[benchmark]}"

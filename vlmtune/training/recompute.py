@@ -25,16 +25,10 @@ def in_chunks(
     Forward, each chunk saves its embeddings only. Backward, when their gradient is known, its
     activations are computed again, with the same random numbers. That is GradCache, by
     `torch.utils.checkpoint`. The gradient is that of the full batch, unless rows see each other, as
-    in batch norm.
+    in batch norm. A `chunk` of None takes all rows at once and computes nothing again.
 
     Source: Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited
     setup", section 3.
-
-    Args:
-        function: Computes the rows of a slice.
-        rows: Number of rows.
-        chunk: Rows at a time; None for all at once, without recomputation.
-        device: The device of the computation.
 
     Example:
         >>> weight = torch.ones((), requires_grad=True)

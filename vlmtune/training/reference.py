@@ -23,11 +23,7 @@ from vlmtune.types import Batch, Features, Pooled, ScoreShard
 
 
 class Reference(BatchFeatures):
-    """Batches as the frozen backbone itself embeds and scores them.
-
-    Args:
-        backbone: The frozen backbone.
-    """
+    """Batches as the frozen backbone itself embeds and scores them."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__(backbone, POOLED, POOLED)

@@ -8,9 +8,10 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytorch_lightning as pl
+from pydantic import Field, PositiveInt
 from pytorch_lightning.callbacks import Callback
 from typing_extensions import override
 
@@ -76,9 +77,6 @@ class RetentionBudget(Callback):
     Attributes:
         drops: The falls at the last check, worst first.
 
-    Raises:
-        UserError: A number is out of range.
-
     Example:
         >>> RetentionBudget([], action="stop").max_drop
         0.02
@@ -87,16 +85,11 @@ class RetentionBudget(Callback):
     def __init__(
         self,
         benchmarks: list[Benchmark],
-        max_drop: float = 0.02,
+        max_drop: Annotated[float, Field(ge=0, lt=1)] = 0.02,
         action: Action = "warn",
-        every_n_steps: int = 500,
+        every_n_steps: PositiveInt = 500,
         store: str | None = None,
     ) -> None:
-        if not 0 <= max_drop < 1 or every_n_steps < 1:
-            raise UserError(
-                f"expected max_drop in [0, 1) and every_n_steps >= 1, got {max_drop=} and "
-                f"{every_n_steps=}: correct them"
-            )
         self.benchmarks = benchmarks
         self.max_drop = max_drop
         self.action = action
@@ -110,11 +103,7 @@ class RetentionBudget(Callback):
 
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Measures the model before training.
-
-        Raises:
-            UserError: A benchmark cannot be run, or the weights cannot be annealed.
-        """
+        """Measures the model before training."""
         if stage != "fit":
             return
         module = adaptation(pl_module)
@@ -206,11 +195,7 @@ class RetentionBudget(Callback):
         return low / STEPS
 
     def _measured(self, scorer: Scorer) -> dict[str, float]:
-        """The primary metrics.
-
-        Raises:
-            UserError: A benchmark cannot be run, or its metric is not a fraction.
-        """
+        """The primary metrics."""
         suite = run_suite(self.benchmarks, scorer)
         for name, reason in suite.not_run:
             raise UserError(f"expected to watch {name} with RetentionBudget, got {reason}")

@@ -6,7 +6,7 @@ where the weights come from. Never: a number that an earlier step scored.
 
 import functools
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -19,16 +19,6 @@ from vlmtune.results.result import Result
 from vlmtune.storage.secrets import without_secrets
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import benchmark_of
-
-
-@runtime_checkable
-class HasConfiguration(Protocol):
-    """A callback that knows the complete config of the run."""
-
-    @property
-    def configuration(self) -> dict[str, Any]:
-        """The config, as plain values."""
-        ...
 
 
 def log_results(
@@ -64,37 +54,27 @@ def log_results(
 
 def log_retrievals(trainer: pl.Trainer, results: Mapping[str, Result]) -> None:
     """Logs pictures of retrievals to Weights & Biases."""
-    loggers = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
-    if not loggers:
-        return
-    for name, result in results.items():
-        pictures, texts = retrievals(result)
-        if not pictures:
+    for logger in trainer.loggers:
+        if not isinstance(logger, WandbLogger):
             continue
-        for logger in loggers:
-            logger.log_image(f"{name}/retrievals", pictures, trainer.global_step, caption=texts)
+        for name, result in results.items():
+            pictures, texts = retrievals(result)
+            if pictures:
+                logger.log_image(f"{name}/retrievals", pictures, trainer.global_step, caption=texts)
 
 
 def provenance(
     trainer: pl.Trainer, module: AdaptationModule, benchmarks: Mapping[str, Any], seconds: float
 ) -> dict[str, Any]:
-    """Returns where the weights of this step come from, for reports and checkpoints.
-
-    Args:
-        trainer: The trainer.
-        module: The module.
-        benchmarks: Specs of the benchmarks.
-        seconds: Time spent on training.
-    """
+    """Returns where the weights of this step come from, for reports and checkpoints."""
     data = getattr(trainer, "datamodule", None)
     folders = []
     if data:
         folders = [str(shard_set.path) for shard_set in data.sets["train"]]
     config: dict[str, Any] = {}
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, HasConfiguration):
-            config = callback.configuration
-            break
+        # The command line has a callback that knows the whole config.
+        config = config or getattr(callback, "configuration", {})
     facts = {
         "data": ", ".join(folders),
         "config": {

@@ -25,15 +25,7 @@ def dual_score_shard(
     layout: ShardLayout,
     group: ProcessGroup,
 ) -> ScoreShard:
-    """Scores the rank's images against all texts, and all images against the rank's texts.
-
-    Args:
-        adapter: Compares embeddings.
-        image: Embeddings of the n images of the rank's batch.
-        text: Embeddings of the texts of the rank's batch.
-        layout: Their position among those of all ranks.
-        group: All ranks.
-    """
+    """Scores the rank's images against all texts, and all images against the rank's texts."""
     if group.size == 1:
         scores = _scores(adapter, image, text)
         return ScoreShard(scores, layout.rows, scores, layout.columns)
@@ -64,13 +56,7 @@ def _scores(adapter: DualAdapter, image: Embeddings, text: Embeddings) -> Scores
 
 
 def joint_score_shard(scores: Scores, layout: ShardLayout, group: ProcessGroup) -> ScoreShard:
-    """Pads the scores of a rank's own pairs to the size of all ranks; other pairs have no score.
-
-    Args:
-        scores: Scores of the n images of the rank's batch against its m texts.
-        layout: Their position among those of all ranks, which share no column.
-        group: All ranks.
-    """
+    """Pads the scores of a rank's own pairs to the size of all ranks; other pairs have no score."""
     if group.size == 1:
         return ScoreShard(scores, layout.rows, scores, layout.columns)
     n, m = scores.values.shape
@@ -103,17 +89,7 @@ def with_reference(
     layout: ShardLayout,
     group: ProcessGroup,
 ) -> ScoreShard:
-    """Adds the scores of the frozen backbone itself.
-
-    Args:
-        shard: The shard.
-        image: The backbone's embeddings of the images of the rank's batch.
-        text: The backbone's embeddings of the texts of the rank's batch.
-        scale: Factor on cosines.
-        bias: Term added to them.
-        layout: The position of images and texts among those of all ranks.
-        group: All ranks.
-    """
+    """Adds the scores of the frozen backbone itself."""
     # Gathered after they are normalised, so that each rank normalises only its own.
     image = normalize(image, dim=-1)
     text = normalize(text[layout.texts], dim=-1)

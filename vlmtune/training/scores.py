@@ -36,21 +36,11 @@ from vlmtune.types import Batch, Features, Pooled, PooledTokens, ScoreShard
 class TrainingScores:
     """Scores batches with a backbone and an adapter, and attaches the adapter.
 
-    Args:
-        backbone: The pre-trained model.
-        adapter: The trained part.
-        pairs: Which pairs a joint adapter scores.
-        needs: Inputs of objectives beside scores; pairs may need the reference too.
-        chunk: How many images or texts are embedded at a time (see `recompute`); None for all.
-
     Attributes:
         inputs: The features the adapter reads.
         reference: The frozen backbone's own pooled embeddings.
         original: A frozen copy of the backbone, if the reference is needed and training changes
             the backbone.
-
-    Raises:
-        UserError: The backbone lacks what the adapter or the choice of pairs reads.
     """
 
     def __init__(
@@ -85,14 +75,7 @@ class TrainingScores:
     def shard(
         self, batch: Batch, layout: ShardLayout, group: ProcessGroup, generator: torch.Generator
     ) -> ScoreShard:
-        """Scores this rank's shard of the batch of all ranks.
-
-        Args:
-            batch: The rank's own batch.
-            layout: Its position among the batches of all ranks.
-            group: All ranks.
-            generator: Draws the pairs.
-        """
+        """Scores this rank's shard of the batch of all ranks."""
         # Frozen features, which the reference may use again.
         features: dict[Modality, Features] = {}
         contrast: Contrast | None = None

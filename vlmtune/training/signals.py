@@ -99,21 +99,24 @@ class Signals(_SignalConnector):
         self._agreed, self._here = set(), set()
         folder = self.trainer.default_root_dir
         slurm = self._slurm()
-        path = Path(self._hpc_path()) if slurm else Path(folder) / ON_SIGNAL
-        if agreed[0] != getattr(signal, "SIGUSR1", None):
-            self.trainer.save_checkpoint(path)
-            self._training = False
-            code = 0 if self._is_child() else None
-            raise Stopped(agreed[0], path, step, code)
-        if slurm:
+        path = Path(folder) / ON_SIGNAL
+        if slurm:  # where Lightning looks by itself when the job starts again
+            path = Path(self.trainer._checkpoint_connector.hpc_save_path(folder))
+        goes_on = agreed[0] == getattr(signal, "SIGUSR1", None)
+        requeues = goes_on and slurm
+        if requeues:
             self._slurm_sigusr_handler_fn(agreed[0], None)  # type: ignore[arg-type]
-            raise Stopped(agreed[0], path, step, 0)
-        self.trainer.save_checkpoint(path)
-        if self.trainer.is_global_zero:
-            print(f"vlmtune fit: wrote {path} (weights of step {step})", file=sys.stderr)
+        else:
+            self.trainer.save_checkpoint(path)
+        if goes_on and not slurm:
+            if self.trainer.is_global_zero:
+                print(f"vlmtune fit: wrote {path} (weights of step {step})", file=sys.stderr)
+            return
+        self._training = False
+        code = 0 if requeues or self._is_child() else None
+        raise Stopped(agreed[0], path, step, code)
 
     def _note(self, number: int, frame: Any) -> None:
-        del frame
         again = number == signal.SIGINT and number in self._here
         if self._training and not again:
             self._here.add(number)
@@ -133,11 +136,6 @@ class Signals(_SignalConnector):
     def _slurm(self) -> bool:
         environment = self._environment()
         return isinstance(environment, SLURMEnvironment) and environment.auto_requeue
-
-    def _hpc_path(self) -> str:
-        """The checkpoint that Lightning resumes from by itself when the job starts again."""
-        folder = self.trainer.default_root_dir
-        return self.trainer._checkpoint_connector.hpc_save_path(folder)
 
     def _is_child(self) -> bool:
         """Whether rank 0 started this process; Slurm and torchrun start each one themselves."""
@@ -160,7 +158,6 @@ class StopsAtSignals(pl.LightningModule):
     @override
     def setup(self, stage: str) -> None:
         """Replaces the signal handlers of the trainer, and how it watches other processes."""
-        del stage
         outlive_children()
         self.signals = self.trainer._signal_connector = Signals(self.trainer)
 

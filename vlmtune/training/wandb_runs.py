@@ -23,7 +23,6 @@ class WandbRuns(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        del pl_module
         if loggers := _loggers(trainer):
             checkpoint[RUNS] = [str(logger.version) for logger in loggers]
 
