@@ -108,7 +108,8 @@ class OpenClip(Backbone):
         )
         self.model = network.eval().requires_grad_(False)
         # What a user replaces counts before what the weights came with.
-        self.preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
+        self.preprocessing: dict[str, Any] = dict(get_model_preprocess_cfg(network))
+        self.preprocessing |= preprocessing or {}
         self.tokenizer = Tokenizer(tokenizer)
         with loaded_whole(f"preprocess_cfg of {model}"):
             config = PreprocessCfg(**self.preprocessing)
