@@ -2,7 +2,6 @@
 
 import huggingface_hub.constants
 import pytest
-from PIL import Image
 
 from tests.refusals import refused
 from vlmtune.backbones import hub_connection
@@ -10,7 +9,6 @@ from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.backbones.timm_image import TimmImage
-from vlmtune.cli.main import main
 from vlmtune.model import load
 from vlmtune.model.loading import load_export
 
@@ -96,10 +94,3 @@ def test_other_errors_stay_as_they_are(session):
         _ = 1 / 0
     assert session.requests == 1
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
-
-
-def test_a_command_prints_nothing_else(session, tmp_path, capsys):
-    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
-    assert main(["score", "someone/model", str(tmp_path / "a.png"), "--text", "x"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("vlmtune: error: expected someone/model on the Hugging Face hub, got no")

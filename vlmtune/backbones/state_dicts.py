@@ -49,11 +49,13 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
     """
     with reading(file, "weights", "check the path, or get the file again"):
         load = load_file if regular(file).suffix == ".safetensors" else _read_pickle
-        state = content = dict(load(file))
+        content: dict[Any, Any] = dict(load(file))
+    state = content
     entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
     if entry is not None:
-        state = content[entry]
-        others = [str(name) for name, value in content.items() if name != entry and _weights(value)]
+        state = content.pop(entry)
+        # An average of the weights (EMA) may be what the user wanted.
+        others = [str(name) for name, value in content.items() if _weights(value)]
         if others:
             warnings.warn(
                 f"{file.name} holds weights as {entry}, which are used, and as "

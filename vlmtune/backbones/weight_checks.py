@@ -88,6 +88,7 @@ def loaded_whole(parts: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # libraries raise anything from AssertionError to HTTP errors
+        # A library's message may be many lines, and advise to run the author's code.
         text = without_advice(error)
         reason = textwrap.shorten(text, 300, placeholder=" …") or type(error).__name__
         got = f"{type(error).__name__}: {reason}"

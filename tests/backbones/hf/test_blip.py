@@ -26,11 +26,6 @@ def test_words_alone_have_no_use_for_cross_attention(backbone):
     assert not of_tower & crossing
 
 
-def test_the_temperature_is_what_the_config_says(backbone):
-    assert backbone.logit_scale == pytest.approx(1 / 0.07, rel=1e-3)
-    assert backbone.logit_bias == 0
-
-
 def test_images_of_another_size_are_refused_not_cut(tmp_path):
     size = {"height": 24, "width": 24}
     path = edit(write_blip(tmp_path / "blip"), "preprocessor_config.json", size=size)

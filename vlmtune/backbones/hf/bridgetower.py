@@ -143,6 +143,7 @@ class BridgeImageTower(HFImageTower):
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        # n x t x w becomes t x n x w for the blocks, and back.
         tokens = state.values.to(self.dtype).transpose(0, 1)
         return unmasked(through(self.blocks[first:stop], tokens, None).transpose(0, 1))
 

@@ -24,7 +24,7 @@ def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
     positions for each image and ALIGN has none: of them the image processor alone changes.
 
     Raises:
-        UserError: `image_size` is no multiple of the patch size and of the image processor's
+        UserError: `image_size` is not a multiple of the patch size and of the image processor's
             divisor, or the image processor makes no images of one size.
     """
     network, processor = loaded.network, loaded.processor

@@ -118,7 +118,9 @@ class HFImageTower(ImageTower):
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         tokens = self.norm(state).values.to(self.dtype)
-        return self.head(tokens[:, 0] if self.special else tokens).float()
+        # A class token stands for the image; SigLIP's head pools all patches.
+        pooled = tokens[:, 0] if self.special else tokens
+        return self.head(pooled).float()
 
 
 def vision_tower(
@@ -130,7 +132,9 @@ def vision_tower(
     kind: type[HFImageTower] = HFImageTower,
 ) -> HFImageTower:
     """Makes the image tower of a vision model with the names of CLIP's."""
-    embed = embed or vision.embeddings
+    if embed is None:
+        embed = vision.embeddings
+    assert embed is not None
     blocks, norm = vision.encoder.layers, vision.post_layernorm
     return kind(embed, blocks, norm, head, dtype, special)
 

@@ -231,18 +231,18 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
             options["trust_remote_code"] = False
         tokenizer = open_clip.get_tokenizer(name, **options)
         fits = not isinstance(tokenizer, open_clip.SimpleTokenizer) or rows >= tokenizer.vocab_size
-        found = "no such file"
+        words_there = "no such file"
     else:
         # A blank line inside the file is an error of the tokenizer's; the last line break is none.
         words = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
         tokenizer = WordTokenizer(words, int(text.get("context_length", 77)))
         # With other words than in training, the id of the end token would be another.
         fits = tokenizer.vocab_size == rows
-        found = f"{len(words)} words"
+        words_there = f"{len(words)} words"
     if not fits:
         raise UserError(
             f"expected {VOCABULARY} with {rows - 3} words next to the weights of {name}, which "
-            f"have {rows} token embeddings, got {found}: copy the model's own file there"
+            f"have {rows} token embeddings, got {words_there}: copy the model's own file there"
         )
     return tokenizer
 

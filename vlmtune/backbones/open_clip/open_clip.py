@@ -33,7 +33,7 @@ WEIGHTS_FILE = "open_clip_model.safetensors"
 PLAIN = "with a plain vision transformer and open_clip's own text transformer"
 
 
-class Preprocessing(TypedDict, total=False):
+class PreprocessingChanges(TypedDict, total=False):
     """What may replace the preprocessing that a model came with."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
@@ -96,7 +96,7 @@ class OpenClip(Backbone):
         model: str,
         pretrained: str | None = None,
         precision: Literal["fp32", "bf16"] = "fp32",
-        preprocessing: Preprocessing | None = None,
+        preprocessing: PreprocessingChanges | None = None,
         context_length: int | None = None,
         image_size: int | None = None,
     ) -> None:
@@ -108,7 +108,8 @@ class OpenClip(Backbone):
         )
         self.model = network.eval().requires_grad_(False)
         # What a user replaces counts before what the weights came with.
-        self.preprocessing = dict(get_model_preprocess_cfg(network)) | (preprocessing or {})
+        self.preprocessing: dict[str, Any] = dict(get_model_preprocess_cfg(network))
+        self.preprocessing |= preprocessing or {}
         self.tokenizer = Tokenizer(tokenizer)
         with loaded_whole(f"preprocess_cfg of {model}"):
             config = PreprocessCfg(**self.preprocessing)

@@ -76,9 +76,7 @@ class Tokenizer:
         words = [i for i, token in enumerate(tokens) if token not in self.special]
         return words[0], len(tokens) - words[-1] - 1
 
-    def checked(
-        self, texts: Sequence[str], special: int
-    ) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
+    def checked(self, texts: Sequence[str], special: int) -> tuple[Tensor, Tensor]:
         """Returns ids and mask, or raises a `UserError` if a caption has only `special` tokens."""
         ids, mask = self(list(texts))
         check_words(texts, mask, special)
@@ -88,9 +86,8 @@ class Tokenizer:
 class NativeTextTower(TextTower):
     """open_clip's own text transformer.
 
-    If attention is causal and the end token is pooled, padding is cut: states hold the caption
-    only. Other towers (SigLIP: attention to all tokens, the last position is pooled) need their
-    full length; `start` fills it with the padding token's embedding, and all of it is real.
+    If attention is causal and the end token is pooled, padding is cut. Other towers (SigLIP's) need
+    their full length; `start` fills it with the padding token's embedding, and all of it is real.
     """
 
     def __init__(self, tower: Any, tokenizer: Tokenizer, special: int, dtype: torch.dtype) -> None:

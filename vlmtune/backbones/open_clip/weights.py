@@ -105,12 +105,12 @@ def check_weights(network: nn.Module, state: dict[str, Tensor], file: Path, name
     if not (wrong or others):
         return
     # One wrong weight tells enough; a hint tells what the file is instead.
-    found = f"{len(others)} more, first {others[0]}" if others else ""
+    difference = f"{len(others)} more, first {others[0]}" if others else ""
     advice = "name the architecture of these weights, or save the file without other weights"
     if wrong:
         first = wrong[0]
         there = f"size {_size(state[first])}" if first in state else "none"
-        found = (
+        difference = (
             f"{there} for {first}, whose size is {_size(wanted[first])} "
             f"({len(wrong)} of {len(wanted)} differ)"
         )
@@ -118,7 +118,7 @@ def check_weights(network: nn.Module, state: dict[str, Tensor], file: Path, name
         if part in "\n".join(others):
             advice = hint
             break
-    raise UserError(f"expected only the weights of {name} in {file}, got {found}: {advice}")
+    raise UserError(f"expected only the weights of {name} in {file}, got {difference}: {advice}")
 
 
 def _size(tensor: Tensor) -> str:
