@@ -169,6 +169,17 @@ def test_parquet_without_pyarrow_is_refused(tmp_path, monkeypatch):
         list(read_cells(written(tmp_path / "t.parquet", "")))
 
 
+@pytest.mark.parametrize("form", ["new_stream", "new_file"])
+def test_both_forms_of_arrow_are_read(tmp_path, form):
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    ipc = pytest.importorskip("pyarrow.ipc")
+    rows = [{"image": "a.png", "caption": "a dog"}, {"image": "b.png", "caption": "a cat"}]
+    table = arrow.Table.from_pylist(rows)
+    with getattr(ipc, form)(str(tmp_path / "rows.arrow"), table.schema) as out:
+        out.write_table(table)
+    assert list(read_cells(tmp_path / "rows.arrow")) == rows
+
+
 def test_offsets_outside_an_arrow_file_are_an_error(tmp_path):
     """Without a check the reader follows them out of the file, which ends the process."""
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")

@@ -15,7 +15,7 @@ from tests.refusals import refused
 from tests.search.test_index import model_of
 from tests.tiny import halves
 from vlmtune.adapters.zero_shot import ZeroShot
-from vlmtune.search import Index, build_index
+from vlmtune.search import Index, build_index, page
 from vlmtune.search.page import PageServer
 
 
@@ -104,6 +104,43 @@ def test_another_error_is_shown(server, capfd, monkeypatch):
     with pytest.raises(OSError):  # noqa: PT011
         get(server, "/")
     assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_silent_client_is_left_after_a_while(server, monkeypatch):
+    monkeypatch.setattr(page._Handler, "timeout", 0.1)
+    with socket.create_connection(server.server_address, timeout=60) as client:
+        client.sendall(b"GET / HT")
+        assert client.recv(1) == b""
+
+
+def test_no_more_clients_are_answered_at_a_time(server, monkeypatch):
+    monkeypatch.setattr(page, "PATIENCE", 0.1)
+    server._clients = threading.BoundedSemaphore(1)
+    with socket.create_connection(server.server_address, timeout=60) as silent:
+        silent.sendall(b"GET / HT")
+        with socket.create_connection(server.server_address, timeout=60) as other:
+            assert other.recv(1) == b""
+    monkeypatch.setattr(page, "PATIENCE", 60)
+    assert get(server, "/")[0].status == 200
+
+
+def test_few_images_are_decoded_at_a_time(server, monkeypatch):
+    decoding, most = [], []
+
+    def slow(path):
+        decoding.append(path)
+        most.append(len(decoding))
+        time.sleep(0.05)
+        decoding.remove(path)
+        return b""
+
+    monkeypatch.setattr(page, "thumbnail", slow)
+    threads = [threading.Thread(target=get, args=(server, f"/image/{n % 3}")) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(most), max(most)) == (6, page.MOST_DECODED)
 
 
 def test_a_port_in_use_is_refused(index, server):

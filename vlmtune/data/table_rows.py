@@ -39,7 +39,7 @@ GUESSES: dict[str, tuple[str, ...]] = {
     "votes": ("votes",),
     "group": (),
 }
-_LONGEST = 255  # characters of a file's name
+_LONGEST = 255  # bytes of a file's name
 _NONE = ("", "null", "None")  # a null of the command line arrives as a text
 _LISTS = ("caption", "negative")  # what may have several columns
 _URLS = ("url", "image_url", "img_url")
@@ -197,7 +197,7 @@ class Table:
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             return None
         # A longer name is not a file: it is a caption in the wrong column.
-        if not isinstance(cell, str) or len(Path(cell).name) > _LONGEST:
+        if not isinstance(cell, str) or _is_too_long(cell):
             raise _cell_error(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):
             raise _cell_error(where, column, "an image file", cell, _DOWNLOAD)
@@ -313,6 +313,10 @@ def _list(cell: str) -> Any:
         if isinstance(content, list):
             return content
     return cell
+
+
+def _is_too_long(name: str) -> bool:
+    return any(len(part.encode(errors="replace")) > _LONGEST for part in Path(name).parts)
 
 
 def _as_path(name: str, folder: Path) -> str:

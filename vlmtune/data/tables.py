@@ -189,7 +189,11 @@ def _columnar_rows(path: Path) -> Iterator[Cells]:
         if path.suffix.lower() == ".parquet":
             batches = parquet.ParquetFile(source).iter_batches(_AT_ONCE)
         else:
-            batches = ipc.open_stream(source)  # what `datasets` writes
+            try:
+                batches = ipc.open_stream(source)  # what `datasets` writes
+            except pyarrow.ArrowInvalid:
+                file = ipc.open_file(source)  # what other tools write
+                batches = map(file.get_batch, range(file.num_record_batches))
         for batch in batches:
             # Damaged offsets lie outside the file in memory: following them ends the process.
             batch.validate(full=True)

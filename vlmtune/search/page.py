@@ -10,6 +10,7 @@ import threading
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +21,12 @@ from vlmtune.errors import UserError
 from vlmtune.search.index import Index
 
 HOST, PIXELS = "127.0.0.1", 256
+MOST_CLIENTS = 64
+"""Connections that are answered at a time, each by its thread; others wait."""
+PATIENCE = 5.0
+"""Seconds that a client may be silent in a request, and that others wait for a free thread."""
+MOST_DECODED = 2
+"""Images decoded at a time: the largest takes 192 MB."""
 # Other sites can neither show the images nor put the page into a frame.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; "
@@ -48,7 +55,13 @@ FIGURE = """<figure><img src="{source}" alt=""><figcaption>{score:.4f} {name}</f
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the page of an index on the loopback address; port 0 takes a free one.
+    """Serves the page of an index on the loopback address.
+
+    Args:
+        index: The index.
+        port: The port; 0 takes a free one.
+        top: Images shown for each query.
+        recall: As for `Index.search`.
 
     Attributes:
         address: The address of the page.
@@ -72,13 +85,14 @@ class PageServer(ThreadingHTTPServer):
         self._names = {path: f"/image/{i}" for i, path in enumerate(index.paths)}
         self._paths = {name: path for path, name in self._names.items()}
         self._lock = threading.Lock()  # the model answers one query at a time
+        self._clients = threading.BoundedSemaphore(MOST_CLIENTS)
+        self._decoders = threading.BoundedSemaphore(MOST_DECODED)
 
     def page(self, query: str) -> str:
         """Returns the page with what the index finds for a query."""
         hits, note = [], ""
         if query.strip():
             try:
-                # The model answers one query at a time; what it cannot encode is shown as a note.
                 with self._lock:
                     hits = self._index.search(query, self._top, self._recall)
             except UserError as error:
@@ -91,17 +105,27 @@ class PageServer(ThreadingHTTPServer):
         return PAGE.format(count=len(self._index), **texts)
 
     def image(self, name: str) -> bytes | None:
-        """Returns the thumbnail of the image that the page names so, if it can be read."""
+        """Returns the thumbnail of the image that the page names so, if there is one."""
         if name not in self._paths:
             return None
+        with self._decoders:
+            return thumbnail(self._paths[name])
+
+    @override
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Starts a thread for a connection once one is free, or closes the connection."""
+        if self._clients.acquire(timeout=PATIENCE):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    @override
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers a connection in its thread."""
         try:
-            image = open_image(self._paths[name], smallest=PIXELS)
-        except UserError:  # it was removed since
-            return None
-        image.thumbnail((PIXELS, PIXELS))
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG")
-        return buffer.getvalue()
+            super().process_request_thread(request, client_address)
+        finally:
+            self._clients.release()
 
     @override
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -111,6 +135,8 @@ class PageServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
+    timeout = PATIENCE
+
     def do_GET(self) -> None:
         server = cast(PageServer, self.server)
         if self.headers.get("Host") not in server.hosts:
@@ -143,3 +169,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing: queries are private."""
+
+
+def thumbnail(path: Path) -> bytes | None:
+    """Returns a small PNG of an image file; None if it cannot be read any more, or is too large."""
+    try:
+        image = open_image(path, smallest=PIXELS)
+    except UserError:
+        return None
+    image.thumbnail((PIXELS, PIXELS))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
