@@ -32,7 +32,12 @@ class Line(NamedTuple):
     unusable: bool = True
 
     def text(self) -> str:
-        """Returns the line."""
+        """Returns the line.
+
+        Example:
+            >>> Line("line 3 of mine.csv", "no caption", "a.jpg").text()
+            'line 3 of mine.csv: no caption: a.jpg'
+        """
         return ": ".join(filter(None, self[:3]))
 
 
@@ -56,7 +61,12 @@ class LeftOut:
 
 
 def ordered(lines: Iterable[Line]) -> list[Line]:
-    """Returns the lines in the order of the list, each once."""
+    """Returns the lines in the order of the list, each once.
+
+    Example:
+        >>> [line.where for line in ordered([Line("b", "", order=2), Line("a", ""), Line("a", "")])]
+        ['a', 'b']
+    """
     return sorted(dict.fromkeys(lines), key=lambda line: line.order)
 
 

@@ -138,7 +138,12 @@ class Measured:
 
 
 def overlap(one: str, other: str | None) -> bool:
-    """Tells whether an image may be in both corpora."""
+    """Tells whether an image may be in both corpora.
+
+    Example:
+        >>> overlap(COCO, VISUAL_GENOME), overlap(COCO, COCO), overlap(COCO, FLICKR30K)
+        (True, True, False)
+    """
     return one == other or {one, other} in _OVERLAP
 
 

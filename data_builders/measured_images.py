@@ -68,6 +68,9 @@ def difference_hash(content: bytes) -> int | None:
     The image is reduced to 9 x 8 grey pixels; bit i tells whether pixel i is brighter than the one
     to its right. Scaled, compressed and recoloured copies differ in few bits. Source: Neal Krawetz,
     "Kind of Like That", 2013.
+
+    Example:
+        >>> difference_hash(b"no image")
     """
     try:
         image = open_image(content).convert("L").resize((9, 8), Image.Resampling.BOX)

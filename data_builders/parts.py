@@ -28,7 +28,12 @@ PART = "part.json"  # in the folder of a part, which has no manifest
 
 @dataclass(frozen=True)
 class Part:
-    """Part `number` of `count` of a build: it writes every `count`-th shard."""
+    """Part `number` of `count` of a build: it writes every `count`-th shard.
+
+    Example:
+        >>> Part.parse("2/3").writes(4)
+        True
+    """
 
     number: int = 1
     count: int = 1

@@ -24,18 +24,33 @@ CLEAR_RATIO = 1.3  # minimum ratio of that difference to the one along the other
 
 
 def with_article(noun: object) -> str:
-    """Returns a noun phrase, a string or a `statements.Noun`, with its article."""
+    """Returns a noun phrase, a string or a `statements.Noun`, with its article.
+
+    Example:
+        >>> with_article("torus"), with_article("orange cube")
+        ('a torus', 'an orange cube')
+    """
     words = str(noun)
     return f"{'an' if words[:1] in 'aeiou' else 'a'} {words}"
 
 
 def both(first: object, second: object) -> str:
-    """Returns Cola's two-object query, `a_1 o_1 + a_2 o_2`, of two noun phrases."""
+    """Returns Cola's two-object query, `a_1 o_1 + a_2 o_2`, of two noun phrases.
+
+    Example:
+        >>> both("red cube", "blue sphere")
+        'a red cube and a blue sphere'
+    """
     return f"{with_article(first)} and {with_article(second)}"
 
 
 def related(first: object, relation: str, second: object) -> str:
-    """Returns a relational query of two noun phrases; `relation` is a key of `PHRASES`."""
+    """Returns a relational query of two noun phrases; `relation` is a key of `PHRASES`.
+
+    Example:
+        >>> related("red cube", "left", "blue metal sphere")
+        'a red cube to the left of a blue metal sphere'
+    """
     return f"{with_article(first)} {PHRASES[relation]} {with_article(second)}"
 
 

@@ -26,6 +26,10 @@ def in_processes(
         function: A function of a module.
         arguments: The arguments of each call; at most two calls a worker are read ahead.
         workers: Number of processes.
+
+    Example:
+        >>> list(in_processes(max, [(1, 2), (4, 3)], workers=1))
+        [2, 4]
     """
     if workers == 1:
         for one in arguments:

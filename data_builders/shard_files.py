@@ -94,7 +94,12 @@ def chunk_digest(chunk: Chunk) -> str:
 
 
 def image_extension(content: bytes) -> str | None:
-    """Returns "jpg", "png" or "webp" from the first bytes of an encoded image, or None."""
+    """Returns "jpg", "png" or "webp" from the first bytes of an encoded image, or None.
+
+    Example:
+        >>> image_extension(bytes.fromhex("ffd8ffe0"))
+        'jpg'
+    """
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "webp"
     matches = (name for start, name in _SIGNATURES.items() if content.startswith(start))

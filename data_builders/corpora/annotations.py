@@ -101,6 +101,10 @@ def inside(folder: Path, name: str | PurePath, source: Path, entry: str) -> Path
     """Returns the path of an image that an annotation file names, which must lie in `folder`.
 
     Shards copy the bytes of all named files; a downloaded list must not name other files.
+
+    Example:
+        >>> inside(Path("images"), "train/1.jpg", Path("rows.json"), "row 3").as_posix()
+        'images/train/1.jpg'
     """
     path = PurePath(name)
     if path.anchor or ".." in path.parts:
@@ -259,6 +263,10 @@ def box_center(box: Sequence[Any], size: Sequence[Any]) -> Center:
     """Returns the centre of a box (x, y, width, height) in an image of size (width, height).
 
     None if the annotations lack a number: files of one's own may have no boxes.
+
+    Example:
+        >>> box_center((10, 0, 20, 50), (40, 100))
+        (0.5, 0.25)
     """
     x, y, width, height = box
     if None in box or not all(size):

@@ -101,7 +101,12 @@ class DescriptionsBuilder(AnnotatedBuilder, ShardBuilder):
 
 
 def described(nouns: Sequence[Query]) -> str:
-    """Returns a description that names each noun."""
+    """Returns a description that names each noun.
+
+    Example:
+        >>> described([Query(("red",), "cube"), Query((), "sphere"), Query(("blue",), "cone")])
+        'a red cube, a sphere and a blue cone'
+    """
     *rest, last = [with_article(noun.text) for noun in nouns]
     return f"{', '.join(rest)} and {last}" if rest else last
 

@@ -110,7 +110,12 @@ class PugAnimalsSplitBuilder(Builder):
 
 
 def words(name: str) -> str:
-    """The name of an asset as words."""
+    """The name of an asset as words.
+
+    Example:
+        >>> words("PolarBear"), words("Caribou_01")
+        ('polar bear', 'caribou 01')
+    """
     spaced = ""
     for letter in name.replace("_", " "):
         if letter.isupper():

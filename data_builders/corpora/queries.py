@@ -73,7 +73,12 @@ class Side:
         return f"{self.query.text} on the {self.side}"
 
     def opposite(self) -> "Side":
-        """Returns the same of the other side."""
+        """Returns the same of the other side.
+
+        Example:
+            >>> Side(Query(("red",), "cube"), "left").opposite().text
+            'red cube on the right'
+        """
         return replace(self, side=_OPPOSITE[self.side])
 
 
@@ -85,6 +90,10 @@ def sides(obj: AnnotatedObject) -> tuple[str, ...]:
     """Returns the sides of the picture on which an object's centre clearly lies.
 
     At least a tenth of the picture's width or height from its middle.
+
+    Example:
+        >>> sides(AnnotatedObject("cube", frozenset(), (), (), (), (0.2, 0.45)))
+        ('left',)
     """
     if obj.center is None:
         return ()
@@ -144,7 +153,13 @@ def _referents(pair: Pair, objects: Sequence[AnnotatedObject]) -> Iterator[tuple
 
 
 def statements(obj: AnnotatedObject) -> tuple[tuple[str, ...], ...]:
-    """Returns all attributes that a single-object query can state of an object, in word order."""
+    """Returns all attributes that a single-object query can state of an object, in word order.
+
+    Example:
+        >>> cube = AnnotatedObject("cube", frozenset(), ("red", "metal"), (), (("red", "metal"),))
+        >>> statements(cube)
+        (('red', 'metal'), ('red',), ('metal',))
+    """
     lengths = range(1, len(obj.single) + 1)
     subsets = (itertools.combinations(obj.single, n) for n in lengths)
     return tuple(dict.fromkeys((*obj.readings, *itertools.chain.from_iterable(subsets))))

@@ -23,7 +23,12 @@ MUTUAL = frozenset(_MUTUAL.split())
 
 
 def mutual(phrase: str) -> bool:
-    """Tells whether a relation may hold in both directions."""
+    """Tells whether a relation may hold in both directions.
+
+    Example:
+        >>> mutual("standing next to"), mutual("to the left of"), mutual("wearing")
+        (True, False, False)
+    """
     return not MUTUAL.isdisjoint(phrase.split())
 
 

@@ -110,7 +110,12 @@ class QuestionsBuilder(AskingBuilder):
 
 
 def answer_table(answers: Mapping[str, Counter[Any]]) -> str:
-    """A line for each family: its number of questions and of each answer."""
+    """A line for each family: its number of questions and of each answer.
+
+    Example:
+        >>> print(answer_table({"zero_hop-exist": Counter({True: 2, False: 1})}))
+        zero_hop-exist  3: no 1, yes 2
+    """
     width = max(map(len, answers))
     lines = []
     for name, counts in answers.items():

@@ -116,5 +116,10 @@ class Aro(MultipleChoice):
 
 @cache
 def symmetric() -> frozenset[str]:
-    """The 157 relations that the published mean leaves out."""
+    """The 157 relations that the published mean leaves out.
+
+    Example:
+        >>> "next to" in symmetric(), "eating" in symmetric()
+        (True, False)
+    """
     return frozenset(read_json(SYMMETRIC, "the relations that ARO leaves out")["names"])

@@ -52,7 +52,12 @@ class Shuffles(TypedDict):
 
 
 def normalised(caption: str) -> str:
-    """A caption as ARO scores it: lower case, without most punctuation, 30 words at most."""
+    """A caption as ARO scores it: lower case, without most punctuation, 30 words at most.
+
+    Example:
+        >>> normalised('A man, riding a "HORSE"; on the beach - (sunny).  ')
+        'a man, riding a horse on the beach - sunny'
+    """
     return " ".join(REMOVED.sub(" ", caption.lower()).split()[:LONGEST])
 
 

@@ -84,7 +84,12 @@ class Items(ABC):
 
 
 def number(values: Iterable[T]) -> dict[T, int]:
-    """Numbers the distinct values in the order of first appearance."""
+    """Numbers the distinct values in the order of first appearance.
+
+    Example:
+        >>> number("abca")
+        {'a': 0, 'b': 1, 'c': 2}
+    """
     return {value: i for i, value in enumerate(dict.fromkeys(values))}
 
 
@@ -120,7 +125,13 @@ def distinct_pairs(
 
 
 def as_stored(item: Any) -> Any:
-    """An item whose images are not turned by EXIF, whatever field holds them."""
+    """An item whose images are not turned by EXIF, whatever field holds them.
+
+    Example:
+        >>> from pathlib import Path
+        >>> as_stored((ImageRef(Path("a.png")), "a cat"))[0].upright
+        False
+    """
     if isinstance(item, ImageRef):
         return replace(item, upright=False)
     if isinstance(item, tuple):

@@ -193,7 +193,16 @@ def decode(key: str, record: Any) -> tuple[Group, tuple[str, ...]]:
 
 
 def check(group: Group) -> None:
-    """Raises `RecordError` if a group breaks the schema."""
+    """Raises `RecordError` if a group breaks the schema.
+
+    Example:
+        >>> true = torch.ones(1, 1, dtype=torch.bool)
+        >>> try:
+        ...     check(Group("a", ("i",), ("t",), (" ",), true, (frozenset("t"),)))
+        ... except RecordError as error:
+        ...     print(error)
+        text 't' is blank
+    """
     flaw = next(_flaws(group), None)
     if flaw is not None:
         raise RecordError(flaw)

@@ -73,9 +73,17 @@ def read_cells(path: Path) -> Iterator[Cells]:
 
 
 def numbered_rows(path: Path) -> Iterator[NumberedRow]:
-    """Yields where each row is, with its cells as of `read_cells`, or why it cannot be read.
+    r"""Yields where each row is, with its cells as of `read_cells`, or why it cannot be read.
 
     A row of a text is at the line where it begins ("line 2"); others are numbered ("row 1").
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "rows.csv")
+        ...     _ = path.write_text("image,caption\na.jpg,a dog\nb.jpg,a cat, a cow\n")
+        ...     list(numbered_rows(path))
+        [('line 2', {'image': 'a.jpg', 'caption': 'a dog'}), ('line 3', '3 cells for 2 columns')]
     """
     path = Path(path)
     if not path.is_dir() and path.suffix.lower() not in _READERS:

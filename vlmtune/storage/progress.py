@@ -54,7 +54,13 @@ def work_of(owner: str) -> Iterator[None]:
 
 
 def labelled(label: str) -> str:
-    """A label with what the work is for, as "winoground: scoring"."""
+    """A label with what the work is for, as "winoground: scoring".
+
+    Example:
+        >>> with work_of("winoground"):
+        ...     labelled("scoring")
+        'winoground: scoring'
+    """
     return f"{_OWNER.get()}: {label}" if _OWNER.get() else label
 
 

@@ -32,7 +32,12 @@ class Moment:
 
     @property
     def name(self) -> str:
-        """The name of its file, without the suffix."""
+        """The name of its file, without the suffix.
+
+        Example:
+            >>> Moment(number=12).name, Moment(seconds=2.5).name
+            ('000012', '000002500ms')
+        """
         if self.number is not None:
             return f"{self.number:06d}"
         return f"{round(1000 * (self.seconds or 0.0)):09d}ms"

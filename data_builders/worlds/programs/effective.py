@@ -40,7 +40,16 @@ def execute_on_sets(program: Sequence[Step], scene: SceneGraph) -> frozenset[Any
 
 
 def effective_question(program: Program, scene: SceneGraph) -> Program:
-    """Returns the smallest pruned program with the answer of `program`."""
+    """Returns the smallest pruned program with the answer of `program`.
+
+    Example:
+        >>> cube = {"size": "small", "color": "red", "material": "metal", "shape": "cube"}
+        >>> scene = SceneGraph("a.png", 0, "val", (cube,), {})
+        >>> program = (Step("scene"), Step("filter_shape", (0,), "cube"), Step("unique", (1,)),
+        ...            Step("query_color", (2,)))
+        >>> [step.function for step in effective_question(program, scene)]
+        ['scene', 'query_color']
+    """
     answer = frozenset([execute(program, scene)])
     return _flat(_smallest(program, len(program) - 1, scene)[answer])
 

@@ -116,7 +116,14 @@ class Generator:
 
 
 def _too_frequent(answer: Any, counts: Counter[Any], domain: Sequence[Any]) -> bool:
-    """Whether an answer is over-represented in its family."""
+    """Whether an answer is over-represented in its family.
+
+    Example:
+        >>> _too_frequent(True, Counter({True: 7, False: 5}), (False, True))
+        True
+        >>> _too_frequent(False, Counter({True: 7, False: 5}), (False, True))
+        False
+    """
     ordered = sorted((counts[one] for one in domain), reverse=True)
     if len(ordered) < 2:
         return False

@@ -62,6 +62,12 @@ def execute(program: Sequence[Step], scene: SceneGraph) -> Any:
 
     Raises:
         IllPosedError: A `unique` gets a set that has not exactly one object.
+
+    Example:
+        >>> cube = {"size": "small", "color": "red", "material": "metal", "shape": "cube"}
+        >>> scene = SceneGraph("a.png", 0, "val", (cube,), {})
+        >>> execute((Step("scene"), Step("unique", (0,)), Step("query_color", (1,))), scene)
+        'red'
     """
     values: list[Any] = []
     for step in program:
@@ -72,7 +78,12 @@ def execute(program: Sequence[Step], scene: SceneGraph) -> Any:
 
 
 def answer_word(value: Any) -> str:
-    """Returns an answer as CLEVR's files state it."""
+    """Returns an answer as CLEVR's files state it.
+
+    Example:
+        >>> answer_word(True), answer_word(3), answer_word("red")
+        ('yes', '3', 'red')
+    """
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 

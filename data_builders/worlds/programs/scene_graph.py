@@ -78,6 +78,15 @@ class SceneGraph:
         related: `related[r][i]` are the objects that are `r` of object i.
         halves: The objects in the half of the image for each relation: at the bottom for "front",
             at the top for "behind". Empty where the file does not state pixels.
+
+    Example:
+        >>> red, blue = ({"size": "small", "color": c, "material": "metal", "shape": "cube"}
+        ...              for c in ("red", "blue"))
+        >>> none, zero = frozenset(), frozenset([0])
+        >>> related = {"left": (none, zero), "right": (frozenset([1]), none)}
+        >>> scene = SceneGraph("a.png", 0, "val", (red, blue), related)
+        >>> sorted(scene.related["left"][1])  # what is left of the blue cube
+        [0]
     """
 
     image: str

@@ -43,6 +43,13 @@ class Wording:
     """Which words statements may have, and how many; None for any.
 
     Without synonyms, values and relations have one word each.
+
+    Example:
+        >>> wording = Wording(vocabulary=frozenset(["there", "is", "a", "sphere"]), max_words=4)
+        >>> wording.allows("there is a sphere"), wording.allows("there is a ball")
+        (True, False)
+        >>> wording.spellings("sphere"), wording.knows("there is {aA}")
+        (('sphere',), True)
     """
 
     synonyms: bool = True
@@ -95,7 +102,14 @@ def fields(
     rng: random.Random,
     wording: Wording,
 ) -> dict[str, str]:
-    """Returns the words for a template's fields: descriptions and relations by parameter."""
+    """Returns the words for a template's fields: descriptions and relations by parameter.
+
+    Example:
+        >>> words = fields({"A": (("size", "small"), ("color", "red"))}, {"r": "left"},
+        ...                random.Random(0), Wording(synonyms=False))
+        >>> words["As"], words["aA"], words["r"]
+        ('small red things', 'a small red thing', 'left of')
+    """
 
     def chosen(word: str) -> str:
         known = wording.spellings(word)
@@ -115,15 +129,30 @@ def fields(
 
 
 def plural(noun: str) -> str:
-    """The plural of a noun."""
+    """The plural of a noun.
+
+    Example:
+        >>> plural("torus"), plural("cube")
+        ('tori', 'cubes')
+    """
     return _PLURALS.get(noun, f"{noun}s")
 
 
 def number_word(number: int) -> str:
-    """The number in words up to ten."""
+    """The number in words up to ten.
+
+    Example:
+        >>> number_word(3), number_word(12)
+        ('three', '12')
+    """
     return NUMBERS[number] if number < len(NUMBERS) else str(number)
 
 
 def refines(first: Sequence[tuple[str, str]], second: Sequence[tuple[str, str]]) -> bool:
-    """Whether all that the first description fits fits the second one, too."""
+    """Whether all that the first description fits fits the second one, too.
+
+    Example:
+        >>> refines((("color", "red"), ("shape", "cube")), (("shape", "cube"),))
+        True
+    """
     return set(second) <= set(first)

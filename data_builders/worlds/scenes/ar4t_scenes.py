@@ -143,7 +143,12 @@ class AR4TPairs(PairSeries):
 
 
 def spread_pairs(values: Sequence[T]) -> list[tuple[T, T]]:
-    """Returns all ordered pairs of different values; the first n have each value once on a side."""
+    """Returns all ordered pairs of different values; the first n have each value once on a side.
+
+    Example:
+        >>> spread_pairs("abc")
+        [('a', 'b'), ('b', 'c'), ('c', 'a'), ('a', 'c'), ('b', 'a'), ('c', 'b')]
+    """
     pairs: list[tuple[T, T]] = []
     for distance in range(1, len(values)):
         turned = (*values[distance:], *values[:distance])
@@ -242,6 +247,10 @@ def singles_beside(pairs: int, spec: WorldSpec, repeats: int = 1) -> tuple[int, 
     Unary ones are 3/10 of the scenes with a relation. PUG shows an attribute alone as often as with
     each of the n attributes: `repeats` scenes for n with exchanged attributes, five in the test
     split (20 scenes of an attribute alone, 4 with each other one).
+
+    Example:
+        >>> singles_beside(500, WorldSpec(max_objects=2))  # 14 values of attributes are stated
+        (150, 35)
     """
     relations, attributes = pairs - pairs // 2, pairs // 2
     values = len(stated_values(spec))

@@ -51,7 +51,13 @@ _CLEAR_OFFSET = 0.1  # minimum distance from the middle, in picture widths, to s
 
 
 def query(obj: SceneObject, attributes: Sequence[str] = ("color",)) -> str:
-    """Returns Cola's single-object query, `a_1 a_2 o` (Cola, section 3)."""
+    """Returns Cola's single-object query, `a_1 a_2 o` (Cola, section 3).
+
+    Example:
+        >>> cube = SceneObject("cube", "red", "metal", "plain", "large", (0.0, 0.0, 0.5), 0.75)
+        >>> query(cube, ["material", "color", "size"])
+        'large red metal cube'
+    """
     words = [getattr(obj, kind) for kind in ATTRIBUTE_ORDER if kind in attributes]
     return " ".join([*words, obj.shape])
 
@@ -211,7 +217,12 @@ def _number_of(number: int, shape: str | None) -> str:
 
 
 def counting(number: int, shape: str | None) -> str:
-    """Returns the sentence that states how many objects of a shape, or in all, there are."""
+    """Returns the sentence that states how many objects of a shape, or in all, there are.
+
+    Example:
+        >>> counting(1, "cube"), counting(0, "torus"), counting(3, None)
+        ('there is one cube', 'there are zero tori', 'there are three objects')
+    """
     return f"there {'is' if number == 1 else 'are'} {_number_of(number, shape)}"
 
 

@@ -65,7 +65,13 @@ def unseen_compositions(
 
 
 def swaps(allowed: frozenset[Composition]) -> list[Swap]:
-    """Returns, in a fixed order, every swap whose four compositions are all allowed."""
+    """Returns, in a fixed order, every swap whose four compositions are all allowed.
+
+    Example:
+        >>> square = frozenset(itertools.product(("red", "blue"), ("cube", "cone")))
+        >>> swaps(square)
+        [Swap(colors=('blue', 'red'), shapes=('cone', 'cube'))]
+    """
     colors = sorted({color for color, _ in allowed})
     shapes = sorted({shape for _, shape in allowed})
     two = itertools.combinations(colors, 2), itertools.combinations(shapes, 2)

@@ -53,7 +53,12 @@ class Noun:
         return replace(self, negated=self.negated | {kind})
 
     def __str__(self) -> str:
-        """The words, in the order of `captions.ATTRIBUTE_ORDER`."""
+        """The words, in the order of `captions.ATTRIBUTE_ORDER`.
+
+        Example:
+            >>> str(Noun("cube", (("material", "metal"), ("color", "red"))).negating("color"))
+            'not red metal cube'
+        """
         words: list[str] = []
         for kind, value in sorted(self.attributes, key=lambda a: ATTRIBUTE_ORDER.index(a[0])):
             words += ["not"] * (kind in self.negated) + [value]
@@ -127,7 +132,12 @@ def object_count(scene: Scene, shape: str | None) -> int:
 
 
 def all_true(truths: Iterable[Truth]) -> Truth:
-    """Returns False if any is false, else None if any is undecided, else True."""
+    """Returns False if any is false, else None if any is undecided, else True.
+
+    Example:
+        >>> all_true([True, None]), all_true([None, False]), all_true([True, True])
+        (None, False, True)
+    """
     truths = list(truths)
     if False in truths:
         return False

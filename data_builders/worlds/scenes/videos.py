@@ -65,7 +65,12 @@ class Videos(Series):
 def frames(
     videos: int, folder: str, count: int = FRAMES, extension: str = "png"
 ) -> tuple[str, ...]:
-    """Returns the files of the frames of so many videos, relative to the images folder."""
+    """Returns the files of the frames of so many videos, relative to the images folder.
+
+    Example:
+        >>> frames(1, "geb", 2)
+        ('geb/video_0000/video_0000_00001.png', 'geb/video_0000/video_0000_00002.png')
+    """
     return tuple(
         f"{folder}/video_{video:04d}/video_{video:04d}_{frame:05d}.{extension}"
         for video in range(videos)

@@ -37,7 +37,12 @@ _FARTHEST = 10.0  # positions beyond this are out of view of every camera
 
 
 def refusal(path: str, expected: str, got: str, advice: str) -> UserError:
-    """Returns the error of a field."""
+    """Returns the error of a field.
+
+    Example:
+        >>> print(refusal("scenes[0].floor", "one of wood, sand", "'mud'", "choose one"))
+        scenes[0].floor: expected one of wood, sand, got 'mud'; choose one
+    """
     return UserError(f"{path}: expected {expected}, got {got}; {advice}")
 
 
@@ -124,7 +129,12 @@ class SceneRequest(_Part):
 
 
 def field_path(names: Sequence[str | int]) -> str:
-    """Returns the path of a field."""
+    """Returns the path of a field.
+
+    Example:
+        >>> field_path(["objects", 1, "color"])
+        'objects[1].color'
+    """
     path = ""
     for name in names:
         path += f"[{name}]" if isinstance(name, int) else f".{name}"
@@ -154,7 +164,17 @@ def validated(model: type[M], content: Any, path: str, renamed: Callable[[str], 
 
 
 def parse(content: Any, path: str, renamed: Callable[[str], str] = str) -> SceneRequest:
-    """Returns a request, checked; errors name `path`, and fields as `renamed` spells them."""
+    """Returns a request, checked; errors name `path`, and fields as `renamed` spells them.
+
+    Example:
+        >>> parse({"objects": [{"color": "red"}]}, "scenes[0]").objects[0].color
+        'red'
+        >>> try:
+        ...     parse({"objects": [{}, {"colour": "red"}]}, "scenes[3]")
+        ... except UserError as error:
+        ...     print(str(error).partition(", got")[2])
+         'colour'; leave it out or rename it
+    """
     request = validated(SceneRequest, content, path, renamed)
     _check_objects(request, lambda name: f"{path}.{renamed(name)}")
     return request

@@ -77,6 +77,12 @@ def families(requests: Sequence[Any], limit: int | None = LIMIT) -> list[SceneFa
 
     Raises:
         UserError: A request is wrong, or there are more images than `limit`.
+
+    Example:
+        >>> sweep = {"floor": ["sand", "wood"], "objects[0].color": ["red", "blue", "gray"]}
+        >>> [family] = families([{"objects": [{}], "sweep": sweep, "count": 2}])
+        >>> family.images, family.values[1]
+        (12, {'floor': 'sand', 'objects[0].color': 'blue'})
     """
     if not requests:
         raise UserError("expected scene requests, got none: give one or more")
