@@ -20,7 +20,6 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
 from vlmtune.export import save_export
 from vlmtune.export.files import check_target
-from vlmtune.export.merging import loading_line, save_merged
 from vlmtune.export.publishing import check_repository, push
 from vlmtune.model import read_checkpoint
 from vlmtune.model.layout import FILES
@@ -59,13 +58,7 @@ def run(options: argparse.Namespace) -> None:
                 provenance.setdefault("results", suites[alpha].results)
         weights.at(alpha)
     if options.merged is not None:
-        left_out = save_merged(options.merged, model, options.format)
-        library = options.format or "the model's own library"
-        kind = "two graphs of ONNX" if library == "onnx" else f"a checkpoint of {library}"
-        if left_out:
-            kind += f" ({left_out})"
-        line = loading_line(options.merged, model.backbone, options.format)
-        print(f"{options.merged}: {kind}; load it with {line}")
+        _merge(options, model)
     if options.out is None:
         return
 
@@ -85,6 +78,20 @@ def run(options: argparse.Namespace) -> None:
     if options.push_to_hub is not None:
         commit = push(options.out, options.push_to_hub, options.public)
         print(f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r})")
+
+
+def _merge(options: argparse.Namespace, model: Model) -> None:
+    """Writes the merged checkpoint and says how to load it."""
+    # The forms of other libraries load every family of backbones, so only a merge imports them.
+    from vlmtune.export.merging import loading_line, save_merged
+
+    left_out = save_merged(options.merged, model, options.format)
+    library = options.format or "the model's own library"
+    kind = "two graphs of ONNX" if library == "onnx" else f"a checkpoint of {library}"
+    if left_out:
+        kind += f" ({left_out})"
+    line = loading_line(options.merged, model.backbone, options.format)
+    print(f"{options.merged}: {kind}; load it with {line}")
 
 
 def _check_options(options: argparse.Namespace) -> None:
