@@ -26,7 +26,16 @@ UPSTREAM = {
     "objectives": BASICS | {"distributed"},
     "results": {"types"},
     "metrics": BASICS | {"results"},
-    "report": {"types", "errors", "metrics", "results", "storage", "data.images", "data.tables"},
+    "report": {
+        "types",
+        "errors",
+        "metrics",
+        "results",
+        "storage",
+        "data.images",
+        "features.stored_pixels",
+        "data.tables",
+    },
     "benchmarks": BASICS
     | {"metrics", "language", "data.schema", "data.table_rows", "data.distinct_images"}
     | {"results", "storage.files"},

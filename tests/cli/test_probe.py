@@ -163,14 +163,14 @@ def test_an_adapted_model_is_probed_beside_its_original(photos, model_folder, tm
 def test_packages_are_those_an_export_may_import(photos, tmp_path, monkeypatch, capsys):
     seen = []
 
-    def stop(*given):
-        seen.append(given)
+    def stop(*given, packages, texts, **others):
+        seen.append((given, packages, texts))
         raise UserError("expected nothing more: stop")
 
-    monkeypatch.setattr(plugins, "resolve", stop)
+    monkeypatch.setattr(plugins, "load", stop)
     words = ["probe", "--model", "x", "--images", photos, "--out", tmp_path / "out"]
     assert run(capsys, *words, "--packages", "friend")[0] == 2
-    assert seen == [("x", None, None, ["friend"], False)]
+    assert seen == [(("x", None), ["friend"], False)]
 
 
 def row(text, *names):

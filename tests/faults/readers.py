@@ -230,7 +230,8 @@ def _tables(folder: Path) -> Iterator[Reader]:
         import pyarrow.parquet as parquet
 
         write_arrow(folder / "rows", rows)
-        paths += [folder / "rows.parquet", folder / "rows/data-00000-of-00001.arrow"]
+        beside = (folder / "rows/data-00000-of-00001.arrow").rename(folder / "rows.arrow")
+        paths += [folder / "rows.parquet", beside]
         parquet.write_table(arrow.Table.from_pylist(rows), paths[4])
     for path in paths:
         yield Reader(path, lambda path=path: list(numbered_rows(path)))
@@ -245,8 +246,9 @@ def _saved_datasets(folder: Path) -> Iterator[Reader]:
     if not importlib.util.find_spec("pyarrow"):
         return
     saved = folder / "saved"
-    for split in ("train", "test"):
-        write_arrow(saved / split, [{"image": PICTURE, "caption": CAPTION}])
+    # An image of both splits would belong to the test alone.
+    for number, split in enumerate(("train", "test")):
+        write_arrow(saved / split, [{"image": f"{number}.png", "caption": CAPTION}])
     (saved / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
     for path in (saved / "dataset_dict.json", saved / "train/state.json"):
         yield Reader(path, lambda: list(numbered_rows(saved)))

@@ -59,7 +59,6 @@ def test_several_seeds_are_counted_together(monkeypatch, capsys):
     ("error", "result"),
     [
         (UserError("one line"), "refused"),
-        (UserError("two\nlines"), "several lines: 'two\\nlines'"),
         (KeyError("a"), "KeyError: 'a'"),
         (None, "read"),
     ],

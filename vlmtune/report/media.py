@@ -12,6 +12,7 @@ from PIL import Image
 
 from vlmtune.data.images import read
 from vlmtune.errors import ImageFileError
+from vlmtune.features.stored_pixels import read_stored
 from vlmtune.report import table
 from vlmtune.results.result import Example, Result
 from vlmtune.types import ImageRef
@@ -28,7 +29,7 @@ Cell = str | float | int | None
 def thumbnail(reference: ImageRef) -> Image.Image | None:
     """Returns the pixels that were scored, shrunk, or None if the file cannot be read."""
     try:
-        image = read(reference)
+        image = read(reference) if reference.upright else read_stored(reference)
     except ImageFileError:
         return None
     image.thumbnail((SIDE, SIDE))
