@@ -113,6 +113,7 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def train_dataloader(self) -> EpochLoader:
+        """Returns the loader of training batches."""
         stream = self._training_stream()
         if self.negatives is not None:
             self.negatives.prepare(lambda: catalogue(stream.sets).texts)
@@ -123,6 +124,7 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def val_dataloader(self) -> EpochLoader | NoBatches:
+        """Returns the loader that reads each validation record once."""
         # Without sets Lightning still calls the callbacks that evaluate benchmarks.
         if not self.sets["val"]:
             return NoBatches()
@@ -130,16 +132,19 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def test_dataloader(self) -> NoBatches:
-        return NoBatches()  # callbacks run the benchmarks
+        """Returns no batches: callbacks run the benchmarks of a test."""
+        return NoBatches()
 
     @override
     def state_dict(self) -> dict[str, Any]:
+        """Returns the position of training in the data, for a checkpoint."""
         if self.trainer is None or self._fit_loader is None:
             return {}
         return self._training.state(self.trainer, self._fit_loader)
 
     @override
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the position of a checkpoint."""
         self._training.load(state_dict)
 
     def align(self, checkpoint: dict[str, Any]) -> None:
