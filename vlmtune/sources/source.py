@@ -1,0 +1,199 @@
+"""Where the files of benchmarks, corpora and published weights come from: one YAML each.
+
+In: `configs/sources/NAME.yaml`. Out: a `DataSource`, checked. Never: the network.
+"""
+
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from vlmtune.config import ROOT
+from vlmtune.storage.files import check_shape, reading
+
+Text = Annotated[str, Field(pattern=r"\S")]
+Bytes = Annotated[int, Field(ge=0)]
+Checksum = Annotated[
+    str, Field(pattern=r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40})$")
+]
+
+def _below(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts or ".." in parts or "\\" in path or parts[0].startswith((".", "/")):
+        raise ValueError(f"{path!r}, which is no path below the data folder")
+    return path
+
+
+Below = Annotated[str, AfterValidator(_below)]
+
+
+class _Declared(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Licence(_Declared):
+    """Licences of the two halves of a data set, in the words of their source."""
+
+    annotations: Text
+    images: Text
+
+
+class SourceFile(_Declared):
+    """One file, or one archive whose members are unpacked.
+
+    Attributes:
+        url: Its address. `hub:OWNER/NAME@REVISION/PATH` is a file of a data set of Hugging Face,
+            `hub-model:...` of a model, `drive:ID` of Google Drive. A list names mirrors, which are
+            tried in turn.
+        path: Where the file lies, or the folder of the members, below the data root.
+        of: Names of plug-ins that need it; empty if all that the source serves do.
+        bytes: Its size, where it is known.
+        checksum: What its content must be, where it is known: `sha256:`, `md5:`, or `git:` and the
+            id of the blob.
+        unpack: The kind of archive, of a file that is one.
+        members: Pattern of the members to take, as of `fnmatch`.
+        strip: Leading folders of a member's name that are left out.
+        unpacked: Bytes of the members on disk, where they are known.
+    """
+
+    url: Text | Annotated[tuple[Text, ...], Field(min_length=1)]
+    path: Below
+    of: tuple[Text, ...] = ()
+    bytes: Bytes | None = None
+    checksum: Checksum | None = None
+    unpack: Literal["zip", "tar"] | None = None
+    members: Text = "*"
+    strip: Annotated[int, Field(ge=0)] = 0
+    unpacked: Bytes | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Its addresses, the first one first."""
+        return (self.url,) if isinstance(self.url, str) else self.url
+
+
+class SourceImages(_Declared):
+    """Images with an address each, of which those are fetched that the items of `of` name.
+
+    Attributes:
+        of: The benchmark whose reader names the images.
+        folder: Their folder, below the data root.
+        url: Address with `{name}`, the image's path in the folder, or `{file}`, its last part. A
+            list names places that are tried in turn.
+        count: How many the benchmark uses.
+        bytes: About how many bytes they take.
+        whole: Name of the source with the archive that holds all of them.
+    """
+
+    of: Text
+    folder: Below
+    url: Text | Annotated[tuple[Text, ...], Field(min_length=1)]
+    count: Bytes
+    bytes: Bytes
+    whole: Text | None = None
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The forms of their addresses, the first one first."""
+        return (self.url,) if isinstance(self.url, str) else self.url
+
+
+class Conversion(_Declared):
+    """A function that turns files that came into those that a reader expects.
+
+    Attributes:
+        call: Its dotted path; it takes the data root and `arguments`.
+        makes: The file or folder that it writes, below the data root.
+        of: Names of plug-ins that need it; empty if all that the source serves do.
+        arguments: Keywords of the function.
+    """
+
+    call: Text
+    makes: Below
+    of: tuple[Text, ...] = ()
+    arguments: dict[str, Any] = {}
+
+
+class Serves(_Declared):
+    """Names of the plug-ins that read a source."""
+
+    benchmarks: tuple[Text, ...] = ()
+    builders: tuple[Text, ...] = ()
+
+
+class Published(_Declared):
+    """How `--model published:NAME` loads weights: the arguments of `vlmtune.load`."""
+
+    file: Below
+    architecture: Text | None = None
+
+
+class DataSource(_Declared):
+    """A data set or published weights, and where they come from.
+
+    Attributes:
+        title: Its name in lists.
+        holds: What there is, with counts.
+        serves: The plug-ins that read it.
+        licence: Licences, "none stated" where its source states none.
+        access: "open"; "token", an account of Hugging Face that accepted its terms; "form", files
+            that a person has to ask for; "local", nothing comes from a network.
+        terms: A clause that has to be accepted by `--accept NAME`.
+        page: Where a person reads about it, accepts its terms or fills in its form.
+        seen: Where and when the addresses were read.
+        files: Its files and archives.
+        images: Images that are fetched one by one.
+        convert: What is made of the files.
+        steps: What a person does by hand, one step an item.
+        model: Of weights, how they are loaded.
+    """
+
+    title: Text
+    holds: Text
+    serves: Serves = Serves()
+    licence: Licence
+    access: Literal["open", "token", "form", "local"] = "open"
+    terms: Text | None = None
+    page: Text
+    seen: Text
+    files: tuple[SourceFile, ...] = ()
+    images: tuple[SourceImages, ...] = ()
+    convert: tuple[Conversion, ...] = ()
+    steps: tuple[Text, ...] = ()
+    model: Published | None = None
+
+    @model_validator(mode="after")
+    def _says_what_to_do(self) -> Self:
+        if not (self.files or self.steps):
+            raise ValueError("neither files nor steps")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The plug-ins that read it."""
+        return (*self.serves.benchmarks, *self.serves.builders)
+
+
+@cache
+def sources() -> dict[str, DataSource]:
+    """All sources by name: those that come with vlmtune, then those of the working directory.
+
+    Example:
+        >>> sources()["sugar_crepe"].serves.benchmarks
+        ('sugar_crepe',)
+    """
+    found = {}
+    for root in (ROOT, Path()):
+        for path in sorted((root / "configs/sources").glob("*.yaml")):
+            found[path.stem] = read_source(path)
+    return found
+
+
+def read_source(path: Path) -> DataSource:
+    """Reads the YAML of a source; a `UserError` names its first mistake."""
+    with reading(path, "YAML"):
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return check_shape(content, DataSource, path, "a source", "see docs/data.md")
