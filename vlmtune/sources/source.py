@@ -5,11 +5,10 @@ In: `configs/sources/NAME.yaml`. Out: a `DataSource`, checked. Never: the networ
 
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from typing_extensions import Self
 
 from vlmtune.config import ROOT
 from vlmtune.storage.files import check_shape, reading
