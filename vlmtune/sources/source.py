@@ -19,6 +19,7 @@ Checksum = Annotated[
     str, Field(pattern=r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40})$")
 ]
 
+
 def _below(path: str) -> str:
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or "\\" in path or parts[0].startswith((".", "/")):

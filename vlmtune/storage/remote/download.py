@@ -113,7 +113,7 @@ def download(
                     f"{type(error).__name__} ({os.strerror(error.errno)}): free the disk, or name "
                     "another folder or a lower limit for the cache"
                 ) from None
-            reason, least = _reason(error, address), _retry_after(error)
+            reason, least = _reason(error, address), _asked_wait(error)
             if _is_permanent(error):
                 raise RefusedError(f"cannot be read: {reason}") from None
         finally:
@@ -239,9 +239,18 @@ def _is_permanent(error: Exception) -> bool:
     return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY
 
 
-def _retry_after(error: Exception) -> float:
-    """The seconds after which the server wants another request; 0 if it does not say."""
-    header = (getattr(error, "headers", None) or {}).get("Retry-After", "")
+def _asked_wait(error: Exception) -> float:
+    headers = getattr(error, "headers", None) or {}
+    return retry_after(headers.get("Retry-After", ""))
+
+
+def retry_after(header: str) -> float:
+    """The seconds after which a server wants another request, by its header; 0 if it is empty.
+
+    Example:
+        >>> retry_after("2"), retry_after("soon")
+        (2.0, 0.0)
+    """
     with contextlib.suppress(ValueError):
         return max(0.0, float(header))
     with contextlib.suppress(ValueError, TypeError):

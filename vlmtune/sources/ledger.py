@@ -1,0 +1,108 @@
+"""What came into a data folder: one line a file, written when the file is whole.
+
+In: paths below the data folder. Out: `.downloads/files.jsonl`, read again by the next run.
+Never: a line of a file that is not there; a torn last line, of a killed run, is passed over.
+"""
+
+import json
+import threading
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from vlmtune.storage.files import write_text
+
+STATE = ".downloads"
+"""Folder below the data root: what came, archives that are not unpacked yet, and locks."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A file that came.
+
+    Attributes:
+        path: Its path below the data root.
+        address: Where it came from.
+        bytes: Its size.
+        sha256: Of its content.
+        date: When it came, in UTC.
+    """
+
+    path: str
+    address: str
+    bytes: int
+    sha256: str
+    date: str
+
+
+class Ledger:
+    """The files that came into `root`, by path.
+
+    Threads share it. Each line is written with one call, so a killed run leaves at most a torn
+    last line.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.file = root / STATE / "files.jsonl"
+        self._lock = threading.Lock()
+        self._arrivals: dict[str, Arrival] = {}
+        if self.file.is_file():
+            self._read()
+
+    def _read(self) -> None:
+        text = self.file.read_text(encoding="utf-8", errors="replace")
+        for line in text.split("\n"):
+            try:
+                arrival = Arrival(**json.loads(line))
+            except (ValueError, TypeError):
+                continue
+            self._arrivals[arrival.path] = arrival
+
+    def add(self, path: Path, address: str, sha256: str) -> None:
+        """Notes a whole file."""
+        name = path.relative_to(self.root).as_posix()
+        date = datetime.now(UTC).isoformat(timespec="seconds")
+        arrival = Arrival(name, address, path.stat().st_size, sha256, date)
+        with self._lock:
+            self._arrivals[name] = arrival
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            # The line break comes first: it closes the torn line of a killed run.
+            with self.file.open("a", encoding="utf-8") as file:
+                file.write("\n" + json.dumps(asdict(arrival)))
+
+    def get(self, path: Path) -> Arrival | None:
+        """What is known of a file; None if it never came."""
+        return self._arrivals.get(path.relative_to(self.root).as_posix())
+
+    def has(self, path: Path) -> bool:
+        """Whether a file came and still has its size."""
+        arrival = self.get(path)
+        return arrival is not None and path.is_file() and path.stat().st_size == arrival.bytes
+
+    # -- archives ------------------------------------------------------------------------------
+
+    def note_members(self, archive: str, members: dict[str, int]) -> None:
+        """Notes the members of an unpacked archive: their paths below the root, and bytes."""
+        write_text(self._members_file(archive), json.dumps(members))
+
+    def members(self, archive: str) -> dict[str, int] | None:
+        """The members of an archive that was unpacked whole; None if it was not."""
+        try:
+            return json.loads(self._members_file(archive).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
+    def has_members(self, archive: str) -> bool:
+        """Whether an archive was unpacked, and all of its members still have their sizes."""
+        members = self.members(archive)
+        if not members:
+            return False
+        for name, size in members.items():
+            path = self.root / name
+            if not path.is_file() or path.stat().st_size != size:
+                return False
+        return True
+
+    def _members_file(self, archive: str) -> Path:
+        return self.root / STATE / f"{archive}.members.json"

@@ -1,0 +1,305 @@
+"""One file of a server: resumed where an earlier run stopped, checked, then renamed.
+
+In: addresses of the same file, and what is known of it. Out: the file, noted in the ledger.
+Never: a page in the place of a file, half a file, a wait without end, or a secret in a message.
+"""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import requests
+
+from vlmtune.errors import UserError
+from vlmtune.sources.addresses import HAND, ServerRequest, hub_page, request_of
+from vlmtune.sources.ledger import Ledger
+from vlmtune.storage.remote.address import without_credentials
+from vlmtune.storage.remote.download import (
+    DownloadError,
+    Patience,
+    RefusedError,
+    retry_after,
+)
+
+CHUNK = 2**18
+PROGRESS = 2**20
+"""Bytes after which a broken try does not count: a long download may break many times."""
+WINDOW, SLOWEST = 60.0, 1000
+"""A try is given up when fewer than `SLOWEST` bytes a second came in `WINDOW` seconds."""
+_AGAIN = {408, 425, 429}  # statuses below 500 after which another try may succeed
+_PAGE = (b"<!doctype html", b"<html")
+_QUOTA = (b"quota", b"too many users")
+log = logging.getLogger("vlmtune")
+
+
+@dataclass(frozen=True)
+class WantedFile:
+    """A file that has to come.
+
+    Attributes:
+        path: Where it will lie.
+        addresses: Where it may come from, the first one first.
+        bytes: Its size; None if it is not known.
+        checksum: As in the YAML; None if it is not known.
+        check: Looks at the content; raises a `DownloadError`.
+    """
+
+    path: Path
+    addresses: tuple[str, ...]
+    bytes: int | None = None
+    checksum: str | None = None
+    check: Callable[[Path], None] | None = None
+
+
+class Downloader:
+    """Fetches files, one connection pool for all threads that share it.
+
+    Args:
+        ledger: Notes what came.
+        advance: Called with the bytes that came.
+        patience: Tries, and the seconds between them.
+    """
+
+    def __init__(
+        self, ledger: Ledger, advance: Callable[[int], None], patience: Patience | None = None
+    ) -> None:
+        self.ledger, self.advance = ledger, advance
+        self.patience = patience or Patience()
+        self._session = requests.Session()
+        # Compressed transfers have another length than the file, and cannot be resumed.
+        agent = f"vlmtune/{version('vlmtune')}"
+        self._session.headers.update({"User-Agent": agent, "Accept-Encoding": "identity"})
+
+    def fetch(self, wanted: WantedFile) -> None:
+        """Brings a file to its path.
+
+        It fails with a `DownloadError` that says why each address did not give the file.
+        """
+        reasons = []
+        for address in wanted.addresses:
+            if address.startswith(HAND):
+                reasons.append("a person has to get it")
+                continue
+            request = request_of(address)
+            try:
+                self._fetch(wanted, request)
+                return
+            except DownloadError as error:
+                reasons.append(f"{without_credentials(request.shown)}: {error}")
+        raise DownloadError("; ".join(reasons))
+
+    def _fetch(self, wanted: WantedFile, request: ServerRequest) -> None:
+        part = wanted.path.with_name(f".{wanted.path.name}.part")
+        wanted.path.parent.mkdir(parents=True, exist_ok=True)
+        failed = 0
+        while True:
+            before = _size(part)
+            least = 0.0
+            try:
+                self._try(request, part, wanted.bytes)
+                sha256 = _checked(part, wanted)
+                break
+            except RefusedError:
+                raise
+            except _BrokenError as error:
+                # What came is kept: the next try goes on from there.
+                reason, least = str(error), error.retry_after
+            except DownloadError as error:
+                _forget(part)
+                reason = str(error)
+            failed = 0 if _size(part) - before > PROGRESS else failed + 1
+            if failed == self.patience.tries:
+                raise DownloadError(f"{reason} ({failed} tries)")
+            log.info("%s: %s; trying again", without_credentials(request.shown), reason)
+            time.sleep(self.patience.pause(max(failed, 1), least))
+        self._keep(wanted, request, part, sha256)
+
+    def _keep(self, wanted: WantedFile, request: ServerRequest, part: Path, sha256: str) -> None:
+        known = self.ledger.get(wanted.path)
+        if known is not None and known.sha256 != sha256:
+            log.warning(
+                "%s changed at its source since %s (sha256 %s, now %s): numbers may differ",
+                *(wanted.path, known.date[:10], known.sha256[:12], sha256[:12]),
+            )
+        part.replace(wanted.path)
+        _forget(part)
+        self.ledger.add(wanted.path, request.shown, sha256)
+
+    def _try(self, request: ServerRequest, part: Path, size: int | None) -> None:
+        """Adds what is missing to `part`."""
+        start, validator = _resumable(part, request.url)
+        headers = dict(request.headers)
+        if start:
+            headers |= {"Range": f"bytes={start}-", "If-Range": validator}
+        with _network_errors():
+            timeout = self.patience.timeout
+            with self._session.get(
+                request.url, headers=headers, stream=True, timeout=timeout
+            ) as response:
+                if response.status_code == 416:  # the part is longer than the file is now
+                    raise DownloadError("the file became shorter at its source")
+                _check_status(response, request)
+                if response.status_code == 200:  # the whole file, as it changed or cannot be cut
+                    start = 0
+                _note(part, request.url, response)
+                total = _total(response, start)
+                if size is not None and total is not None and total != size:
+                    raise RefusedError(f"has {total} bytes, not {size}: it changed at its source")
+                self._write(response, part, start, size or total)
+
+    def _write(self, response: Any, part: Path, start: int, total: int | None) -> None:
+        came, since, window = start, time.monotonic(), 0
+        with part.open("r+b" if start else "wb") as file:
+            file.seek(start)
+            for chunk in response.iter_content(CHUNK):
+                if came == 0:
+                    _check_first(chunk, response)
+                file.write(chunk)
+                came += len(chunk)
+                window += len(chunk)
+                self.advance(len(chunk))
+                if total is not None and came > total:
+                    raise DownloadError(f"has more than {total} bytes")
+                if time.monotonic() - since > WINDOW:
+                    if window < SLOWEST * WINDOW:
+                        raise _BrokenError(f"came slower than {SLOWEST} bytes a second")
+                    since, window = time.monotonic(), 0
+        if total is not None and came < total:
+            raise _BrokenError(f"ended after {came} of {total} bytes")
+
+
+class _BrokenError(DownloadError):
+    """A try that another one may continue."""
+
+    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+@contextmanager
+def _network_errors() -> Iterator[None]:
+    """Turns what the network and the disk raise into one line."""
+    try:
+        yield
+    except requests.RequestException as error:
+        if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.MissingSchema):
+            raise RefusedError("is no valid address") from None
+        # The text of the error has the whole URL, which may hold a key.
+        raise _BrokenError(f"the connection failed ({type(error).__name__})") from None
+    except DownloadError:
+        raise
+    except OSError as error:
+        raise UserError(
+            f"expected to write the data folder, got {error.strerror} for {error.filename}: free "
+            "the disk, or name another folder by --data-root"
+        ) from error
+
+
+def _check_status(response: requests.Response, request: ServerRequest) -> None:
+    status = response.status_code
+    if status in (200, 206):
+        return
+    if status in (401, 403) and (page := hub_page(request.shown)):
+        raise RefusedError(
+            f"is given to nobody without an account that accepted its terms (status {status}): "
+            f"accept them at {page}, then `hf auth login`"
+        )
+    reason = f"the server answered with status {status}"
+    if status >= 500 or status in _AGAIN:
+        wait = retry_after(response.headers.get("Retry-After", ""))
+        raise _BrokenError(reason, wait)
+    raise RefusedError(reason)
+
+
+def _check_first(chunk: bytes, response: requests.Response) -> None:
+    """A server that has no file, or gives it to nobody any more today, often sends a page."""
+    start = chunk[:1000].lstrip().lower()
+    if not start.startswith(_PAGE):
+        return
+    text = chunk.lower()
+    if any(word in text for word in _QUOTA):
+        raise RefusedError(
+            "its daily quota is used up, the server sent a page that says so: try again tomorrow, "
+            "or get it in a browser and use --from FOLDER"
+        )
+    raise RefusedError("the server sent a page in the place of the file")
+
+
+def _total(response: requests.Response, start: int) -> int | None:
+    length = response.headers.get("Content-Length", "")
+    return start + int(length) if length.isdecimal() else None
+
+
+def _note(part: Path, url: str, response: requests.Response) -> None:
+    """Writes down which version of the file the part is of."""
+    headers = response.headers
+    validator = headers.get("ETag") or headers.get("Last-Modified") or ""
+    if validator.startswith("W/"):  # it does not promise the same bytes
+        validator = ""
+    note = {"url": url, "validator": validator}
+    _note_of(part).write_text(json.dumps(note), encoding="utf-8")
+
+
+def _resumable(part: Path, url: str) -> tuple[int, str]:
+    """Bytes of the part that can be kept, and the validator of their version."""
+    try:
+        note = json.loads(_note_of(part).read_text(encoding="utf-8"))
+        size = part.stat().st_size
+        validator = note["validator"] if note["url"] == url else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0, ""
+    return (size, validator) if validator else (0, "")
+
+
+def _note_of(part: Path) -> Path:
+    return part.with_name(f"{part.name}.json")
+
+
+def _forget(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _note_of(part).unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _checked(part: Path, wanted: WantedFile) -> str:
+    """Returns the sha256 of a file that is as it should be; a `DownloadError` says what is not."""
+    check_file(part, wanted.bytes, wanted.checksum)
+    if wanted.check is not None:
+        wanted.check(part)
+    return _hash(part, "sha256")
+
+
+def check_file(path: Path, size: int | None, checksum: str | None) -> None:
+    """Raises a `DownloadError` unless a file has its size and checksum, where they are known."""
+    got = path.stat().st_size
+    if size is not None and got != size:
+        raise DownloadError(f"has {got} bytes, not {size}")
+    if got == 0:
+        raise DownloadError("is empty")
+    if checksum is None:
+        return
+    kind, _, expected = checksum.partition(":")
+    if _hash(path, kind) != expected:
+        raise DownloadError(f"has another {kind} than its source states")
+
+
+def _hash(path: Path, kind: str) -> str:
+    """The checksum of a file; `git` is the id of its blob."""
+    if kind != "git":
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, kind).hexdigest()
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

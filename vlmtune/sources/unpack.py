@@ -1,0 +1,83 @@
+"""Archives: the members that a source needs, each written whole or not at all.
+
+In: a zip or a tar, and a pattern of members. Out: files below a folder, with their sizes.
+Never: a file outside that folder, a link, a device, or a member that is half there.
+"""
+
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from vlmtune.errors import UserError
+from vlmtune.storage.files import write_atomically
+
+LARGEST = 2**40
+"""Bytes that the members of an archive may have together."""
+Member = tuple[str, int, IO[bytes]]
+"""Name, bytes, and content."""
+
+
+def unpack(archive: Path, kind: str, folder: Path, members: str, strip: int) -> dict[Path, int]:
+    """Writes the members that match a pattern; returns the files with their bytes.
+
+    A file that is there with its size is left as it is, so a killed run goes on. A `UserError` says
+    what is wrong with the archive.
+    """
+    written: dict[Path, int] = {}
+    read = {"zip": _of_zip, "tar": _of_tar}[kind]
+    try:
+        for name, size, content in read(archive):
+            place = _place(name, strip)
+            if place is None or not fnmatchcase(name, members):
+                continue
+            path = folder / place
+            written[path] = size
+            if sum(written.values()) > LARGEST:
+                raise UserError(f"expected less than 1 TiB in {archive}, got more: get it again")
+            if not path.is_file() or path.stat().st_size != size:
+                with write_atomically(path) as temporary, temporary.open("wb") as file:
+                    shutil.copyfileobj(content, file, 2**20)
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
+        raise UserError(
+            f"expected a whole {kind} archive in {archive}, got {error}: remove it and run again"
+        ) from error
+    if not written:
+        raise UserError(
+            f"expected members like {members!r} in {archive}, got none: its source changed, see "
+            "docs/data.md"
+        )
+    return written
+
+
+def _of_zip(archive: Path) -> Iterator[Member]:
+    with zipfile.ZipFile(archive) as opened:
+        for info in opened.infolist():
+            if not info.is_dir():
+                with opened.open(info) as content:
+                    yield info.filename, info.file_size, content
+
+
+def _of_tar(archive: Path) -> Iterator[Member]:
+    # As a stream: a compressed tar of 97 GB is read once, from its start to its end.
+    with tarfile.open(archive, "r|*") as opened:
+        for info in opened:
+            content = opened.extractfile(info) if info.isreg() else None
+            if content is not None:
+                yield info.name, info.size, content
+
+
+def _place(name: str, strip: int) -> PurePosixPath | None:
+    """Where a member lies below the folder; None if it may not lie there."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    parts = path.parts[strip:]
+    if path.is_absolute() or ".." in parts or not parts:
+        return None
+    # What macOS adds to archives.
+    if parts[0] == "__MACOSX" or parts[-1].startswith("._") or parts[-1] == ".DS_Store":
+        return None
+    return PurePosixPath(*parts)
