@@ -22,6 +22,8 @@ T = TypeVar("T", bound="Configured")
 ABSENT: Any = object()
 PACKAGE = Path(__file__).resolve().parent
 SHIPPED = ("configs", "checkpoints")
+DATA = "VLMTUNE_DATA"
+"""Environment variable: the folder that takes the place of `data` in the paths of plug-ins."""
 # A wheel holds these folders in the package, a checkout beside it.
 ROOT = PACKAGE if (PACKAGE / SHIPPED[0]).is_dir() else PACKAGE.parent
 
@@ -59,6 +61,23 @@ def stems(kind: str) -> list[str]:
     for root in (Path(), ROOT):
         names |= {path.stem for path in (root / "configs/plugins" / kind).glob("*.yaml")}
     return sorted(names)
+
+
+def data_root() -> Path:
+    """The folder of downloaded files: that of the environment variable VLMTUNE_DATA, or `data`."""
+    return Path(os.environ.get(DATA) or "data").expanduser()
+
+
+def _in_data_root(value: Any) -> Any:
+    """A value with `data/...` moved to the data root, in paths of lists and mappings too."""
+    if isinstance(value, str | Path) and Path(value).parts[:1] == ("data",):
+        moved = data_root().joinpath(*Path(value).parts[1:])
+        return str(moved) if isinstance(value, str) else moved
+    if isinstance(value, dict):
+        return {key: _in_data_root(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_in_data_root(item) for item in value]
+    return value
 
 
 class Configured:
@@ -132,6 +151,10 @@ def _recording(init: Any, parent: Any) -> Any:
             arguments.pop("self", None)
             # By way of __dict__, as an nn.Module has no attributes yet.
             self.__dict__["init_args"] = arguments
+            if DATA in os.environ:
+                # What is recorded stays as it was written, as another machine has another root.
+                args = tuple(map(_in_data_root, args))
+                kwargs = _in_data_root(kwargs)
         init(self, *args, **kwargs)
 
     vars(wrapper)["__signature__"] = signature

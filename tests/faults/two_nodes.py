@@ -23,7 +23,7 @@ from pathlib import Path
 from torch.distributed.elastic.utils.distributed import get_free_port
 
 from tests.faults.work import CORPUS, MODEL, arguments, environment, prepare, processes
-from tests.storage.conftest import FaultyServer
+from tests.faulty_server import FaultyServer
 from tests.tiny import fit_config, plugin
 from vlmtune.cli.main import main as vlmtune
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.conftest import FaultyServer
+from tests.faulty_server import FaultyServer
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.cache import FileCache
 from vlmtune.storage.remote.download import DownloadError

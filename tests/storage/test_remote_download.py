@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from tests.storage.conftest import FaultyServer
+from tests.faulty_server import FaultyServer
 from vlmtune.errors import UserError
 from vlmtune.storage.remote import download as downloads
 from vlmtune.storage.remote.address import Address, is_remote

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.storage.conftest import FaultyServer
+from tests.faulty_server import FaultyServer
 from tests.tiny import fit_config, plugin
 from vlmtune.cli.main import main
 from vlmtune.data.catalogue import catalogue

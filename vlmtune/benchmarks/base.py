@@ -122,6 +122,12 @@ class Benchmark(Configured, ABC, Generic[I]):
     @cached_property
     def items(self) -> I:
         """The items as arrays; the files are read once, at the first access."""
+        items = self.listed()
+        check_images(items.images, self)
+        return items
+
+    def listed(self) -> I:
+        """Reads the items, whether or not their images are there."""
         read = self.read()
         # Without `limit_per_group` all items are one group, whatever groups they report by.
         groups = [""] * len(read)
@@ -134,9 +140,7 @@ class Benchmark(Configured, ABC, Generic[I]):
             )
         if not self.strict:
             rows = list(map(as_stored, rows))
-        items = self.arrange(rows)
-        check_images(items.images, self)
-        return items
+        return self.arrange(rows)
 
     def load(self) -> None:
         """Reads the annotation files and looks for the images."""

@@ -23,8 +23,9 @@ EPILOG = """\
 Examples:
   vlmtune quickstart
   vlmtune build scenes --out data/scenes
+  vlmtune download sugar_crepe aro
   vlmtune fit --config configs/experiments/quickstart/mm_adapter.yaml
-  vlmtune evaluate --model ViT-B-32-quickgelu --pretrained openai --benchmarks aro --out r
+  vlmtune evaluate --model ViT-B-32-quickgelu --pretrained openai --benchmarks aro
   vlmtune export runs/NAME/checkpoints/last.ckpt --out exports/NAME
   vlmtune score exports/NAME image.jpg --text "a red cube on a blue sphere"
   vlmtune index photos --model exports/NAME --out runs/index
@@ -78,8 +79,9 @@ PACKAGES = """packages besides vlmtune that an export or a checkpoint may import
 others are imported"""
 RUNS = """report.json or its folder, or another tool's items (.jsonl, .csv, .parquet); the first is
 the baseline that the others are compared with"""
-BENCHMARKS = """stems of configs/plugins/benchmarks, YAMLs with one benchmark or a list, or your own
-tables (csv, tsv, jsonl, parquet); paths in them are relative to the working directory"""
+BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune download --list`, YAMLs
+with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet); paths in them are
+relative to the working directory"""
 DEVICE = "cpu, cuda, ...; the accelerator by default"
 TEXT_ONLY = """also measure two scores that see no image: an n-gram model of these captions
 (shards, or a text file with one caption a line), and the model's scores averaged over all images"""
@@ -102,6 +104,15 @@ that was killed resumes from its last complete shard. vlmtune build merge parts/
 data/mine-shards combines all parts into one corpus."""
 WORKERS = "processes that check images and write shards; the result is the same (%(default)s)"
 LEFT_OUT = "fraction of images, or of rows of a table, that may be missing or damaged (%(default)s)"
+DOWNLOAD = """\
+Files go to where the plug-ins of configs/plugins look for them. What is there already is not
+downloaded again, and an interrupted download goes on where it stopped. Licences are recorded in
+licences.json beside the data."""
+DOWNLOADED = """a source of the list, or a benchmark or corpus, whose files alone are then
+downloaded"""
+DATA_ROOT = """folder of the data instead of data; set the environment variable VLMTUNE_DATA to it
+and all commands look there"""
+FROM = """take files from this folder that a person downloaded, check them and put them in place"""
 COMPARE = """\
 Run it again at any time: finished runs are skipped, stopped ones resume.
 Several processes can work on one comparison at the same time, for example one per GPU."""
@@ -189,12 +200,22 @@ def command_parser() -> argparse.ArgumentParser:
     add("--part", metavar="I/N", help="only write part I of N, for `vlmtune build merge`")
     add("--max_left_out", type=float, default=0.02, metavar="SHARE", help=LEFT_OUT)
 
+    add = command("download", "download data sets and weights", DOWNLOAD)
+    add("names", nargs="*", metavar="NAME", help=DOWNLOADED)
+    add("--list", action="store_true", help="list all sources, what they need and what is here")
+    add("--data-root", **path, metavar="DIR", help=DATA_ROOT)
+    add("--whole", action="store_true", help="take archives of all images, not single images")
+    add("--from", dest="given", **path, metavar="FOLDER", help=FROM)
+    add("--accept", nargs="+", default=[], metavar="NAME", help="accept the terms of these sources")
+    add("--dry-run", action="store_true", help="show what would be downloaded, and exit")
+
     names = _with_names("", "benchmarks", "Benchmarks")
     add = command("evaluate", "measure a model on benchmarks", names)
     add("--model", required=True, help=MODEL)
     _model(add)
     add("--benchmarks", **many, metavar="B", help=BENCHMARKS)
-    add("--out", required=True, **path, help="folder of the report")
+    add("--download", action="store_true", help="first download the files that are missing")
+    add("--out", **path, help="folder of the report; by default a new one in runs/evaluate")
     add("--name", help="name of the run in reports; by default that of the model")
     add("--items", **path, metavar="FILE", help=ITEMS)
     add("--text-only", type=path_or_url, metavar="CAPTIONS", help=TEXT_ONLY)

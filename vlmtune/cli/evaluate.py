@@ -4,7 +4,9 @@ In: a model and benchmarks. Out: report.json, report.md and report.html. Never: 
 """
 
 import argparse
+import re
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from vlmtune.benchmarks.base import Benchmark
@@ -24,7 +26,7 @@ from vlmtune.storage.files import all_or_none, check_outputs
 
 
 def run(options: argparse.Namespace) -> None:
-    """Writes the report into `options.out` and shows the numbers.
+    """Writes the report into `options.out`, or a new folder, and shows the numbers.
 
     A benchmark that cannot be run is reported as not run. Missing files are reported before the
     first image is encoded. With `options.text_only` the text-only runs are reported too.
@@ -32,6 +34,10 @@ def run(options: argparse.Namespace) -> None:
     # What can be wrong with the options is found before a model is loaded.
     check_outputs([options.items], map(Path, options.benchmarks))
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
+    if options.download:
+        from vlmtune.sources.download import download_missing  # most evaluations need no network
+
+        download_missing(benchmarks)
     for name, why in load_all(benchmarks):
         print(f"not run: {name}: {why}", file=sys.stderr)
     if options.items is not None:
@@ -46,10 +52,11 @@ def run(options: argparse.Namespace) -> None:
         )
 
     scorer = model.scorer(options.store)
-    options.out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
+    name = options.name or default_name(model, options.model)
+    out = options.out or _new_folder(name)
+    out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     rows: list[ItemRow] | None = None if options.items is None else []
     suite = run_suite(benchmarks, scorer, items=rows)
-    name = options.name or default_name(model, options.model)
     measured = {"benchmarks": {benchmark.name: benchmark.spec() for benchmark in benchmarks}}
     provenance = provenance_of(model, options.model, options.pretrained, measured)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
@@ -62,13 +69,20 @@ def run(options: argparse.Namespace) -> None:
 
     # All files are of one evaluation, even if the disk is full at the last of them.
     with all_or_none():
-        report.save(options.out / "report.json")
+        report.save(out / "report.json")
         if options.items is not None and rows is not None:
             write_items(options.items, rows)
-        page = write_report(options.out, runs, {name: by_benchmark(rows or ())})
-        save_text_only(options.out, runs[1:])  # last, as it removes those of an earlier evaluation
+        page = write_report(out, runs, {name: by_benchmark(rows or ())})
+        save_text_only(out, runs[1:])  # last, as it removes those of an earlier evaluation
     show(runs)
     print(f"report: {page}")
+
+
+def _new_folder(name: str) -> Path:
+    """A folder for the report of a run, which no other evaluation has."""
+    safe = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "report"
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs/evaluate", f"{safe}-{stamp}")
 
 
 def default_name(model: Model, given: str) -> str:

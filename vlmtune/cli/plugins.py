@@ -110,8 +110,21 @@ def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
     """
     plugins = []
     for name in names:
-        plugins += [make(base, source) for source in _sources(find(kind, name))]
+        for stem in _served(kind, name):
+            plugins += [make(base, source) for source in _sources(find(kind, stem))]
     return plugins
+
+
+def _served(kind: str, name: str) -> tuple[str, ...]:
+    """The benchmarks of a source that `vlmtune download` knows; any other name alone."""
+    if kind != "benchmarks" or "/" in name or name in stems(kind):
+        return (name,)
+    from vlmtune.sources.source import sources  # reads many YAMLs
+
+    source = sources().get(name)
+    if source is None or not source.serves.benchmarks:
+        return (name,)
+    return source.serves.benchmarks
 
 
 def _sources(source: str) -> list[str]:

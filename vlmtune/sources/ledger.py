@@ -4,6 +4,7 @@ In: paths below the data folder. Out: `.downloads/files.jsonl`, read again by th
 Never: a line of a file that is not there; a torn last line, of a killed run, is passed over.
 """
 
+import hashlib
 import json
 import threading
 from dataclasses import asdict, dataclass
@@ -59,8 +60,10 @@ class Ledger:
                 continue
             self._arrivals[arrival.path] = arrival
 
-    def add(self, path: Path, address: str, sha256: str) -> None:
-        """Notes a whole file."""
+    def add(self, path: Path, address: str) -> Arrival:
+        """Notes a whole file; returns what is noted."""
+        with path.open("rb") as content:
+            sha256 = hashlib.file_digest(content, "sha256").hexdigest()
         name = path.relative_to(self.root).as_posix()
         date = datetime.now(UTC).isoformat(timespec="seconds")
         arrival = Arrival(name, address, path.stat().st_size, sha256, date)
@@ -70,6 +73,7 @@ class Ledger:
             # The line break comes first: it closes the torn line of a killed run.
             with self.file.open("a", encoding="utf-8") as file:
                 file.write("\n" + json.dumps(asdict(arrival)))
+        return arrival
 
     def get(self, path: Path) -> Arrival | None:
         """What is known of a file; None if it never came."""

@@ -4,8 +4,9 @@ In: `configs/sources/NAME.yaml`. Out: a `DataSource`, checked. Never: the networ
 """
 
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -46,8 +47,8 @@ class SourceFile(_Declared):
 
     Attributes:
         url: Its address. `hub:OWNER/NAME@REVISION/PATH` is a file of a data set of Hugging Face,
-            `hub-model:...` of a model, `drive:ID` of Google Drive. A list names mirrors, which are
-            tried in turn.
+            `hub-model:...` of a model, `drive:ID` of Google Drive, `hand:FILE NAME` what a person
+            has to get. A list names mirrors, which are tried in turn.
         path: Where the file lies, or the folder of the members, below the data root.
         of: Names of plug-ins that need it; empty if all that the source serves do.
         bytes: Its size, where it is known.
@@ -99,6 +100,11 @@ class SourceImages(_Declared):
     def urls(self) -> tuple[str, ...]:
         """The forms of their addresses, the first one first."""
         return (self.url,) if isinstance(self.url, str) else self.url
+
+    def addresses(self, name: PurePath) -> tuple[str, ...]:
+        """The addresses of an image by its path in the folder."""
+        whole, last = quote(name.as_posix()), quote(name.name)
+        return tuple(url.replace("{name}", whole).replace("{file}", last) for url in self.urls)
 
 
 class Conversion(_Declared):

@@ -7,13 +7,13 @@ Never: a page in the place of a file, half a file, a wait without end, or a secr
 import hashlib
 import json
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import requests
 
@@ -36,6 +36,7 @@ WINDOW, SLOWEST = 60.0, 1000
 _AGAIN = {408, 425, 429}  # statuses below 500 after which another try may succeed
 _PAGE = (b"<!doctype html", b"<html")
 _QUOTA = (b"quota", b"too many users")
+Advance = Callable[[int], None]
 log = logging.getLogger("vlmtune")
 
 
@@ -63,22 +64,19 @@ class Downloader:
 
     Args:
         ledger: Notes what came.
-        advance: Called with the bytes that came.
         patience: Tries, and the seconds between them.
     """
 
-    def __init__(
-        self, ledger: Ledger, advance: Callable[[int], None], patience: Patience | None = None
-    ) -> None:
-        self.ledger, self.advance = ledger, advance
+    def __init__(self, ledger: Ledger, patience: Patience | None = None) -> None:
+        self.ledger = ledger
         self.patience = patience or Patience()
         self._session = requests.Session()
         # Compressed transfers have another length than the file, and cannot be resumed.
         agent = f"vlmtune/{version('vlmtune')}"
         self._session.headers.update({"User-Agent": agent, "Accept-Encoding": "identity"})
 
-    def fetch(self, wanted: WantedFile) -> None:
-        """Brings a file to its path.
+    def fetch(self, wanted: WantedFile, advance: Advance = lambda count: None) -> None:
+        """Brings a file to its path; `advance` is called with the bytes that came.
 
         It fails with a `DownloadError` that says why each address did not give the file.
         """
@@ -89,13 +87,13 @@ class Downloader:
                 continue
             request = request_of(address)
             try:
-                self._fetch(wanted, request)
+                self._fetch(wanted, request, advance)
                 return
             except DownloadError as error:
                 reasons.append(f"{without_credentials(request.shown)}: {error}")
         raise DownloadError("; ".join(reasons))
 
-    def _fetch(self, wanted: WantedFile, request: ServerRequest) -> None:
+    def _fetch(self, wanted: WantedFile, request: ServerRequest, advance: Advance) -> None:
         part = wanted.path.with_name(f".{wanted.path.name}.part")
         wanted.path.parent.mkdir(parents=True, exist_ok=True)
         failed = 0
@@ -103,8 +101,8 @@ class Downloader:
             before = _size(part)
             least = 0.0
             try:
-                self._try(request, part, wanted.bytes)
-                sha256 = _checked(part, wanted)
+                self._try(request, part, wanted.bytes, advance)
+                _check(part, wanted)
                 break
             except RefusedError:
                 raise
@@ -114,27 +112,31 @@ class Downloader:
             except DownloadError as error:
                 _forget(part)
                 reason = str(error)
+                # A whole file with wrong content rarely becomes right.
+                failed = max(failed, self.patience.tries - 2)
             failed = 0 if _size(part) - before > PROGRESS else failed + 1
             if failed == self.patience.tries:
                 raise DownloadError(f"{reason} ({failed} tries)")
             log.info("%s: %s; trying again", without_credentials(request.shown), reason)
             time.sleep(self.patience.pause(max(failed, 1), least))
-        self._keep(wanted, request, part, sha256)
+        self._keep(wanted, request, part)
 
-    def _keep(self, wanted: WantedFile, request: ServerRequest, part: Path, sha256: str) -> None:
+    def _keep(self, wanted: WantedFile, request: ServerRequest, part: Path) -> None:
         known = self.ledger.get(wanted.path)
-        if known is not None and known.sha256 != sha256:
-            log.warning(
-                "%s changed at its source since %s (sha256 %s, now %s): numbers may differ",
-                *(wanted.path, known.date[:10], known.sha256[:12], sha256[:12]),
-            )
         part.replace(wanted.path)
         _forget(part)
-        self.ledger.add(wanted.path, request.shown, sha256)
+        came = self.ledger.add(wanted.path, request.shown)
+        if known is not None and known.sha256 != came.sha256:
+            log.warning(
+                "%s changed at its source since %s (sha256 %s, now %s): numbers may differ",
+                *(wanted.path, known.date[:10], known.sha256[:12], came.sha256[:12]),
+            )
 
-    def _try(self, request: ServerRequest, part: Path, size: int | None) -> None:
+    def _try(self, request: ServerRequest, part: Path, size: int | None, advance: Advance) -> None:
         """Adds what is missing to `part`."""
         start, validator = _resumable(part, request.url)
+        if start and start == size:  # a killed run has all of it
+            return
         headers = dict(request.headers)
         if start:
             headers |= {"Range": f"bytes={start}-", "If-Range": validator}
@@ -148,31 +150,14 @@ class Downloader:
                 _check_status(response, request)
                 if response.status_code == 200:  # the whole file, as it changed or cannot be cut
                     start = 0
+                    # Else a killed run would take the old content for that of the new version.
+                    part.unlink(missing_ok=True)
                 _note(part, request.url, response)
                 total = _total(response, start)
                 if size is not None and total is not None and total != size:
                     raise RefusedError(f"has {total} bytes, not {size}: it changed at its source")
-                self._write(response, part, start, size or total)
-
-    def _write(self, response: Any, part: Path, start: int, total: int | None) -> None:
-        came, since, window = start, time.monotonic(), 0
-        with part.open("r+b" if start else "wb") as file:
-            file.seek(start)
-            for chunk in response.iter_content(CHUNK):
-                if came == 0:
-                    _check_first(chunk, response)
-                file.write(chunk)
-                came += len(chunk)
-                window += len(chunk)
-                self.advance(len(chunk))
-                if total is not None and came > total:
-                    raise DownloadError(f"has more than {total} bytes")
-                if time.monotonic() - since > WINDOW:
-                    if window < SLOWEST * WINDOW:
-                        raise _BrokenError(f"came slower than {SLOWEST} bytes a second")
-                    since, window = time.monotonic(), 0
-        if total is not None and came < total:
-            raise _BrokenError(f"ended after {came} of {total} bytes")
+                check_space(part.parent, (size or total or start) - start)
+                _write(response, part, start, size or total, advance)
 
 
 class _BrokenError(DownloadError):
@@ -181,6 +166,29 @@ class _BrokenError(DownloadError):
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
+
+
+def _write(
+    response: requests.Response, part: Path, start: int, total: int | None, advance: Advance
+) -> None:
+    came, since, window = start, time.monotonic(), 0
+    with part.open("r+b" if start else "wb") as file:
+        file.seek(start)
+        for chunk in response.iter_content(CHUNK):
+            if came == 0:
+                _check_first(chunk, response)
+            file.write(chunk)
+            came += len(chunk)
+            window += len(chunk)
+            advance(len(chunk))
+            if total is not None and came > total:
+                raise DownloadError(f"has more than {total} bytes")
+            if time.monotonic() - since > WINDOW:
+                if window < SLOWEST * WINDOW:
+                    raise _BrokenError(f"came slower than {SLOWEST} bytes a second")
+                since, window = time.monotonic(), 0
+    if total is not None and came < total:
+        raise _BrokenError(f"ended after {came} of {total} bytes")
 
 
 @contextmanager
@@ -271,12 +279,21 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _checked(part: Path, wanted: WantedFile) -> str:
-    """Returns the sha256 of a file that is as it should be; a `DownloadError` says what is not."""
+def _check(part: Path, wanted: WantedFile) -> None:
+    """Raises a `DownloadError` unless a file is as it should be."""
     check_file(part, wanted.bytes, wanted.checksum)
     if wanted.check is not None:
         wanted.check(part)
-    return _hash(part, "sha256")
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Raises a `UserError` unless the disk of a folder has room for so many bytes."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(
+            f"expected {needed / 1e6:,.0f} MB free on the disk of {folder}, got "
+            f"{free / 1e6:,.0f} MB: free the disk, or name another folder by --data-root"
+        )
 
 
 def check_file(path: Path, size: int | None, checksum: str | None) -> None:
@@ -290,7 +307,7 @@ def check_file(path: Path, size: int | None, checksum: str | None) -> None:
         return
     kind, _, expected = checksum.partition(":")
     if _hash(path, kind) != expected:
-        raise DownloadError(f"has another {kind} than its source states")
+        raise DownloadError(f"has another {kind} than vlmtune knows: it changed at its source")
 
 
 def _hash(path: Path, kind: str) -> str:

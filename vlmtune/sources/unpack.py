@@ -25,10 +25,11 @@ Member = tuple[str, int, IO[bytes]]
 def unpack(archive: Path, kind: str, folder: Path, members: str, strip: int) -> dict[Path, int]:
     """Writes the members that match a pattern; returns the files with their bytes.
 
-    A file that is there with its size is left as it is, so a killed run goes on. A `UserError` says
-    what is wrong with the archive.
+    A file that was written from this archive is left as it is, so a killed run goes on. A
+    `UserError` says what is wrong with the archive.
     """
     written: dict[Path, int] = {}
+    came = archive.stat().st_mtime_ns
     read = {"zip": _of_zip, "tar": _of_tar}[kind]
     try:
         for name, size, content in read(archive):
@@ -39,7 +40,7 @@ def unpack(archive: Path, kind: str, folder: Path, members: str, strip: int) -> 
             written[path] = size
             if sum(written.values()) > LARGEST:
                 raise UserError(f"expected less than 1 TiB in {archive}, got more: get it again")
-            if not path.is_file() or path.stat().st_size != size:
+            if not _is_written(path, size, came):
                 with write_atomically(path) as temporary, temporary.open("wb") as file:
                     shutil.copyfileobj(content, file, 2**20)
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
@@ -52,6 +53,14 @@ def unpack(archive: Path, kind: str, folder: Path, members: str, strip: int) -> 
             "docs/data.md"
         )
     return written
+
+
+def _is_written(path: Path, size: int, since: int) -> bool:
+    """Whether a file has its size, and was written later than the archive."""
+    if not path.is_file():
+        return False
+    status = path.stat()
+    return status.st_size == size and status.st_mtime_ns >= since
 
 
 def _of_zip(archive: Path) -> Iterator[Member]:

@@ -79,7 +79,9 @@ def make_bar(show: bool = True) -> Progress:
 
 
 @contextlib.contextmanager
-def progress(label: str, total: int | None, show: bool = True) -> Iterator[Callable[[int], None]]:
+def progress(
+    label: str, total: int | float | None, show: bool = True
+) -> Iterator[Callable[[float], None]]:
     """Shows a bar on a terminal, and gives the function that advances it by a count."""
     bar = make_bar(show)
     with contextlib.suppress(LiveError):  # an older rich shows one bar at a time

@@ -53,6 +53,7 @@ class BenchmarkCallback(Callback):
         store: Folder of feature stores, or None to hold features in memory.
         report: File of the final report, or None for `report.json` in the trainer's root folder.
         name: Name of the run in reports; None for the class of its adapter.
+        download: Whether missing files are downloaded first, as `vlmtune download` does.
 
     Attributes:
         results: The latest results, by benchmark.
@@ -71,6 +72,7 @@ class BenchmarkCallback(Callback):
         store: str | None = None,
         report: str | None = None,
         name: str | None = None,
+        download: bool = False,
     ) -> None:
         check_names(benchmarks)
         self.benchmarks = benchmarks
@@ -80,6 +82,7 @@ class BenchmarkCallback(Callback):
         self.store = store
         self.report = report
         self.name = name
+        self.download = download
         self.curves: dict[str, list[tuple[int, float]]] = {}
         self.results: dict[str, Result] = {}
         self.not_run: dict[str, str] = {}
@@ -96,6 +99,11 @@ class BenchmarkCallback(Callback):
         module = adaptation(pl_module)
         store = None if self.store is None else Path(self.store)
         self._scorer = Scorer(module.backbone, module.adapter, store)
+        if self.download:
+            from vlmtune.sources.download import download_missing  # most trainings have the files
+
+            # The ranks of one machine wait for each other at the lock of the data folder.
+            download_missing(self.benchmarks)
         self._note(trainer, load_all(self.benchmarks, self._scorer))
 
     @override

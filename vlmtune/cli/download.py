@@ -1,0 +1,42 @@
+"""`vlmtune download`: brings data sets and weights to where vlmtune looks for them.
+
+In: names of sources, or of what reads them. Out: files below the data folder. Never: a file of a
+person overwritten.
+"""
+
+import argparse
+import os
+
+from vlmtune.config import DATA, data_root
+from vlmtune.errors import UserError
+from vlmtune.sources.download import download
+from vlmtune.sources.ledger import Ledger
+from vlmtune.sources.listing import list_lines, plan_lines
+from vlmtune.sources.order import orders
+
+
+def run(options: argparse.Namespace) -> None:
+    """Downloads `options.names`, or shows what there is or what would come."""
+    if options.data_root is not None:
+        os.environ[DATA] = str(options.data_root)
+    root = data_root()
+    if options.list:
+        print("\n".join(list_lines(Ledger(root))))
+        return
+    if not options.names:
+        raise UserError("expected names to download, got none: `vlmtune download --list` shows all")
+    wanted = orders(options.names, options.whole)
+    print("\n".join(plan_lines(wanted, Ledger(root))))
+    if options.dry_run:
+        return
+    if options.given is not None and not options.given.is_dir():
+        raise UserError(f"expected a folder by --from, got {options.given}: correct the path")
+    download(wanted, accepted=options.accept, given=options.given)
+    benchmarks = []
+    for order in wanted:
+        for name in order.source.serves.benchmarks:
+            if not order.readers or name in order.readers:
+                benchmarks.append(name)
+    print(f"{root}: {', '.join(order.name for order in wanted)} whole")
+    if benchmarks:
+        print(f"next: vlmtune evaluate --model MODEL --benchmarks {' '.join(benchmarks)}")

@@ -1,0 +1,314 @@
+"""Fetches, unpacks and converts what was ordered, and says what did not come.
+
+In: orders. Out: files where the plug-ins look for them. Never: two runs in one data folder, a file
+of a person overwritten, or terms that nobody accepted.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+from PIL import Image
+
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.config import data_root
+from vlmtune.errors import UserError
+from vlmtune.sources.addresses import HAND, file_name
+from vlmtune.sources.ledger import STATE, Ledger
+from vlmtune.sources.licences import accept
+from vlmtune.sources.order import Order, default_reader, needed_images, orders
+from vlmtune.sources.source import Conversion, SourceFile, SourceImages
+from vlmtune.sources.state import archive_name, image_files, is_here, made_key, missing_bytes
+from vlmtune.sources.transfer import Downloader, WantedFile, check_file, check_space
+from vlmtune.sources.unpack import unpack
+from vlmtune.storage.files import write_atomically
+from vlmtune.storage.folder import locked
+from vlmtune.storage.progress import progress
+from vlmtune.storage.remote.download import DownloadError, Patience
+
+THREADS = 8
+"""Images fetched at a time."""
+HOPELESS = 24
+"""Images that fail one after the other before the rest is not tried."""
+log = logging.getLogger("vlmtune")
+
+
+def download(
+    wanted: Sequence[Order],
+    *,
+    accepted: Iterable[str] = (),
+    given: Path | None = None,
+    readers: Mapping[str, Benchmark] | None = None,
+    patience: Patience | None = None,
+) -> None:
+    """Brings what is wanted into the data folder, which `VLMTUNE_DATA` names.
+
+    What is there already is not fetched again. What fails does not stop the rest.
+
+    Args:
+        wanted: What is wanted of each source.
+        accepted: Sources whose terms were accepted.
+        given: A folder with files that a person fetched.
+        readers: Benchmarks whose images are wanted, by name, instead of those of the YAMLs.
+        patience: Tries of each file, and the waits between them.
+
+    Raises:
+        UserError: Terms were not accepted, the disk is too small, or files did not come.
+    """
+    root = data_root()
+    # Before the lock makes a folder for a download that is refused.
+    accept(wanted, accepted, root, write=False)
+    with locked(root / STATE / "download"):
+        accept(wanted, accepted, root)
+        _Download(root, given, readers or {}, patience).run(wanted)
+
+
+def download_missing(benchmarks: Sequence[Benchmark]) -> None:
+    """Downloads the files of those benchmarks whose files cannot be read as they are."""
+    lacking: dict[str, Benchmark] = {}
+    for benchmark in benchmarks:
+        name = type(benchmark).__module__.rpartition(".")[2]
+        try:
+            benchmark.load()
+        except UserError:
+            lacking[name] = benchmark
+    if lacking:
+        download(orders(lacking), readers=lacking)
+
+
+class _Download:
+    """One run: what came, and what failed."""
+
+    def __init__(
+        self,
+        root: Path,
+        given: Path | None,
+        readers: Mapping[str, Benchmark],
+        patience: Patience | None,
+    ) -> None:
+        self.root, self.given, self.readers = root, given, readers
+        self.ledger = Ledger(root)
+        self.downloader = Downloader(self.ledger, patience)
+        self.failures: list[str] = []
+
+    def run(self, wanted: Sequence[Order]) -> None:
+        """Brings all orders; the first failures are named in the error."""
+        needed = sum(missing_bytes(order, self.ledger) for order in wanted)
+        check_space(self.root, needed)
+        for order in wanted:
+            for file in order.files:
+                self._tried(partial(self._bring, order, file))
+            for conversion in order.conversions:
+                self._tried(partial(self._make, order, conversion))
+            for images in order.images:
+                self._tried(partial(self._bring_images, order, images))
+        if self.failures:
+            others = len(self.failures) - 1
+            more = f" (and {others} more)" if others else ""
+            raise UserError(
+                f"expected all files of {', '.join(order.name for order in wanted)}, got not "
+                f"{self.failures[0]}{more}: run it again, what came is kept"
+            )
+
+    def _tried(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+        except (DownloadError, UserError) as error:
+            reason = " ".join(str(error).split())
+            log.warning("%s", reason)
+            self.failures.append(reason)
+
+    # -- files ---------------------------------------------------------------------------------
+
+    def _bring(self, order: Order, file: SourceFile) -> None:
+        if is_here(file, self.ledger):
+            return
+        if file.unpack is None:
+            self._bring_file(order, file)
+        else:
+            self._bring_archive(order, file, file.unpack)
+
+    def _bring_file(self, order: Order, file: SourceFile) -> None:
+        path = self.root / file.path
+        if path.exists() and self.ledger.get(path) is None:
+            self._adopt(path, file)
+            return
+        found = self._found(file)
+        if found is None:
+            self._fetch(order, WantedFile(path, file.urls, file.bytes, file.checksum))
+            return
+        with write_atomically(path) as temporary:
+            shutil.copyfile(found, temporary)
+        self.ledger.add(path, f"{HAND}{found.name}")
+
+    def _adopt(self, path: Path, file: SourceFile) -> None:
+        """Takes a file that a person put there, if it is the right one."""
+        try:
+            check_file(path, file.bytes, file.checksum)
+        except DownloadError as error:
+            raise DownloadError(
+                f"{path}: what is there already {error}; move it away, and run again"
+            ) from None
+        self.ledger.add(path, "found in its place")
+
+    def _bring_archive(self, order: Order, file: SourceFile, kind: str) -> None:
+        name = archive_name(file)
+        archive = self._found(file)
+        if archive is None:
+            archive = self.root / STATE / "archives" / name
+            if not self.ledger.has(archive):
+                self._fetch(order, WantedFile(archive, file.urls, file.bytes, file.checksum))
+        log.info("%s: unpacking %s", order.name, file_name(file.urls[0]) or name)
+        folder = self.root / file.path
+        members = {}
+        for path, size in unpack(archive, kind, folder, file.members, file.strip).items():
+            members[path.relative_to(self.root).as_posix()] = size
+        self.ledger.note_members(name, members)
+        if archive.parent == self.root / STATE / "archives":
+            archive.unlink()
+
+    def _found(self, file: SourceFile) -> Path | None:
+        """The file in the folder of a person, checked; None if it is not there."""
+        if self.given is None:
+            return None
+        names = [file_name(url) for url in file.urls]
+        names.append(Path(file.path).name)
+        for name in filter(None, names):
+            found = self.given / name
+            if not found.is_file():
+                continue
+            try:
+                check_file(found, file.bytes, file.checksum)
+            except DownloadError as error:
+                raise DownloadError(f"{found} {error}; get it again") from None
+            return found
+        return None
+
+    def _fetch(self, order: Order, wanted: WantedFile) -> None:
+        by_hand = [url for url in wanted.addresses if url.startswith(HAND)]
+        if len(by_hand) == len(wanted.addresses):
+            raise DownloadError(
+                f"{file_name(by_hand[0])}, which a person has to get as the steps of {order.name} "
+                "say; then name its folder by --from"
+            )
+        shown = file_name(wanted.addresses[0]) or wanted.path.name
+        size = None if wanted.bytes is None else wanted.bytes / 1e6
+        with progress(f"{order.name}: {shown} (MB)", size) as advance:
+            try:
+                self.downloader.fetch(wanted, lambda count: advance(count / 1e6))
+            except DownloadError as error:
+                raise DownloadError(f"{shown} of {order.name}: {error}") from None
+        log.info("%s: %s, %.1f MB", order.name, shown, wanted.path.stat().st_size / 1e6)
+
+    # -- conversions ---------------------------------------------------------------------------
+
+    def _make(self, order: Order, conversion: Conversion) -> None:
+        key = made_key(order, conversion, self.ledger)
+        if self.ledger.has_members(key):
+            return
+        module, _, function = conversion.call.rpartition(".")
+        log.info("%s: making %s", order.name, conversion.makes)
+        getattr(import_module(module), function)(self.root, **conversion.arguments)
+        made = self.root / conversion.makes
+        files = [made] if made.is_file() else [path for path in made.rglob("*") if path.is_file()]
+        sizes = {path.relative_to(self.root).as_posix(): path.stat().st_size for path in files}
+        self.ledger.note_members(key, sizes)
+
+    # -- images --------------------------------------------------------------------------------
+
+    def _bring_images(self, order: Order, images: SourceImages) -> None:
+        reader = self.readers.get(images.of)
+        needed = needed_images(images, reader or default_reader(images.of), self.root)
+        missing = [path for path in needed if not _has_content(path)]
+        if self.given is not None:
+            missing = [path for path in missing if not self._take_image(images, path)]
+        failed = self._fetch_images(order, images, missing)
+        if failed:
+            lacking = len(needed) - sum(map(_has_content, needed))
+            raise DownloadError(
+                f"{lacking} of {len(needed)} images of {images.of}, first {failed[0]}"
+            )
+        if reader is None:
+            sizes = {path.relative_to(self.root).as_posix(): path.stat().st_size for path in needed}
+            self.ledger.note_members(image_files(images), sizes)
+
+    def _take_image(self, images: SourceImages, path: Path) -> bool:
+        """Copies an image out of the folder of a person; False if it is not there."""
+        name = path.relative_to(self.root / images.folder)
+        assert self.given is not None
+        for folder in (self.given, self.given / Path(images.folder).name):
+            if _has_content(folder / name):
+                _check_image(folder / name)
+                with write_atomically(path) as temporary:
+                    shutil.copyfile(folder / name, temporary)
+                return True
+        return False
+
+    def _fetch_images(
+        self, order: Order, images: SourceImages, missing: Sequence[Path]
+    ) -> list[str]:
+        """Fetches images, several at a time; returns what failed, with the reason."""
+        if not missing:
+            return []
+        folder = self.root / images.folder
+        wanted = [
+            WantedFile(path, images.addresses(path.relative_to(folder)), check=_check_image)
+            for path in missing
+        ]
+        failed: list[str] = []
+        hopeless = 0
+        label = f"{order.name}: images of {images.of}"
+        with ThreadPoolExecutor(THREADS) as pool, progress(label, len(wanted)) as advance:
+            for file, future in _in_turn(pool, self.downloader.fetch, wanted):
+                error = future.exception()
+                if error is None:
+                    advance(1)
+                    hopeless = 0
+                    continue
+                if not isinstance(error, DownloadError):
+                    raise error
+                failed.append(f"{file.path.name}: {error}")
+                hopeless += 1
+                if hopeless == HOPELESS:
+                    log.warning("%s: %d images in a row failed, the rest is left", label, hopeless)
+                    break
+        came = sum(map(_has_content, missing))
+        log.info("%s: %d of %d came", label, came, len(missing))
+        return failed
+
+
+def _in_turn(
+    pool: ThreadPoolExecutor, do: Callable[[WantedFile], None], files: Sequence[WantedFile]
+) -> Iterable[tuple[WantedFile, Future[None]]]:
+    """Runs at most two files a thread ahead; gives each as it is done."""
+    waiting = iter(files)
+    running: dict[Future[None], WantedFile] = {}
+    while True:
+        while len(running) < 2 * THREADS:
+            file = next(waiting, None)
+            if file is None:
+                break
+            running[pool.submit(do, file)] = file
+        if not running:
+            return
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            yield running.pop(future), future
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _check_image(path: Path) -> None:
+    """Raises a `DownloadError` unless a file is a whole image, as far as its headers say."""
+    try:
+        with Image.open(path) as image:
+            image.verify()
+    except Exception as error:  # decoders of PIL raise many kinds
+        reason = " ".join(str(error).split())
+        raise DownloadError(f"is no image ({reason})") from None

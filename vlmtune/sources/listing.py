@@ -1,0 +1,126 @@
+"""What a person reads before a download: the list of all sources, and the plan of an order.
+
+In: orders and the ledger. Out: lines. Never: the network.
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from vlmtune.sources.ledger import Ledger
+from vlmtune.sources.licences import is_new
+from vlmtune.sources.order import Order
+from vlmtune.sources.source import DataSource, SourceFile, sources
+from vlmtune.sources.state import state
+
+WIDTH = 98
+NEEDS = {
+    "open": "nothing needed",
+    "token": "an account of Hugging Face that accepted its terms, and `hf auth login`",
+    "form": "a person has to ask for files",
+    "local": "nothing is downloaded",
+}
+
+
+def megabytes(count: int) -> str:
+    """A count of bytes for people.
+
+    Example:
+        >>> megabytes(158_863), megabytes(254_000_000), megabytes(19_021_600_724)
+        ('0.2 MB', '254 MB', '19 GB')
+    """
+    if count < 10_000_000:
+        return f"{count / 1e6:.1f} MB"
+    if count < 1_000_000_000:
+        return f"{count / 1e6:.0f} MB"
+    return f"{count / 1e9:.0f} GB"
+
+
+def list_lines(ledger: Ledger) -> Iterator[str]:
+    """Lists all sources: benchmarks, corpora, images, and published weights."""
+    groups: dict[str, list[str]] = {}
+    for name, source in sources().items():
+        groups.setdefault(_group(source), []).append(name)
+    for group in ("Benchmarks", "Corpora", "Images", "Weights"):
+        yield from ["", group]
+        for name in groups.get(group, []):
+            yield from _source_lines(Order(name, sources()[name]), ledger)
+
+
+def _group(source: DataSource) -> str:
+    if source.model is not None or source.licence.images == "none":
+        return "Weights"
+    if source.serves.benchmarks:
+        return "Benchmarks"
+    return "Corpora" if source.serves.builders else "Images"
+
+
+def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
+    source = order.source
+    yield f"  {order.name}  [{state(order, ledger)}]" if source.files else f"  {order.name}"
+    facts = [f"{source.title}: {source.holds}"]
+    if others := [name for name in source.names if name != order.name]:
+        facts.append(f"read by {', '.join(others)}")
+    if source.files or source.images:
+        facts.append("; ".join(_size_lines(order)))
+    licence = source.licence
+    facts.append(f"licence: {licence.annotations}; of images: {licence.images}")
+    needed = NEEDS[source.access]
+    if source.terms is not None:
+        needed += f"; --accept {order.name}, as it is {' '.join(source.terms.split())}"
+    facts.append(needed)
+    for fact in facts:
+        yield from textwrap.wrap(fact, WIDTH, initial_indent="    ", subsequent_indent="      ")
+
+
+def _size_lines(order: Order) -> Iterator[str]:
+    """What an order fetches, and what it then takes on disk."""
+    if order.files:
+        known = [file.bytes for file in order.files if file.bytes is not None]
+        on_disk = [_on_disk(file) for file in order.files]
+        size = megabytes(sum(known)) if known else ""
+        unknown = len(order.files) - len(known)
+        if unknown:
+            more = f"{unknown} of unknown size"
+            size = f"{size} and {more}" if size else more
+        line = f"{_count(len(order.files), 'file')}, {size}"
+        if sum(on_disk) != sum(known):
+            line += f", {megabytes(sum(on_disk))} on disk"
+        yield line
+    for images in order.images:
+        line = f"{images.count:,} images, about {megabytes(images.bytes)}"
+        if images.whole is not None:
+            size = sum(file.bytes or 0 for file in sources()[images.whole].files)
+            line += f" (or --whole: {images.whole}, {megabytes(size)})"
+        yield line
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _on_disk(file: SourceFile) -> int:
+    return file.unpacked or file.bytes or 0
+
+
+def plan_lines(wanted: Sequence[Order], ledger: Ledger) -> Iterator[str]:
+    """Says what a download brings, under which licences, and what a person has to do."""
+    for order in wanted:
+        here = state(order, ledger)
+        sizes = "; ".join(_size_lines(order)) or "nothing to download"
+        yield f"{order.name}: {sizes} [{here}]" if order.files else f"{order.name}: {sizes}"
+        if is_new(order, ledger.root):
+            licence = order.source.licence
+            yield f"  licence: {licence.annotations}; of images: {licence.images}"
+            if order.source.terms is not None:
+                yield f"  terms: {' '.join(order.source.terms.split())}"
+            yield f"  {order.source.page}"
+        if order.source.steps and here != "whole":
+            yield "  by hand:"
+            for step in order.source.steps:
+                yield from textwrap.wrap(
+                    f"- {' '.join(step.split())}",
+                    WIDTH,
+                    initial_indent="  ",
+                    subsequent_indent="    ",
+                    break_on_hyphens=False,
+                )

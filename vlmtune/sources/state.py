@@ -1,0 +1,74 @@
+"""What of an order is in the data folder already, by the ledger and the sizes of files.
+
+In: orders and the ledger. Out: what is here, and the bytes that are not. Never: the network.
+"""
+
+from typing import Literal
+
+from vlmtune.sources.ledger import Ledger
+from vlmtune.sources.order import Order
+from vlmtune.sources.source import Conversion, SourceFile, SourceImages
+from vlmtune.storage.folder import digest
+
+State = Literal["whole", "partly", "not here"]
+
+
+def archive_name(file: SourceFile) -> str:
+    """Name of an archive and of its list of members: it differs where any of its facts does."""
+    facts = file.model_dump(include={"url", "path", "checksum", "unpack", "members", "strip"})
+    return digest(facts)[:16]
+
+
+def image_files(images: SourceImages) -> str:
+    """Name of the list of single images that came for a benchmark."""
+    return f"images-{images.of}-{digest(images.folder)[:8]}"
+
+
+def made_key(order: Order, conversion: Conversion, ledger: Ledger) -> str:
+    """Name of the list of files that a conversion made of the files as they are now."""
+    came = []
+    for file in order.source.files:
+        arrival = ledger.get(ledger.root / file.path)
+        came.append(None if arrival is None else arrival.sha256)
+    return f"made-{digest([conversion.model_dump(), came])[:16]}"
+
+
+def is_here(file: SourceFile, ledger: Ledger) -> bool:
+    """Whether a file, or all members of an archive, came and have their sizes still."""
+    if file.unpack is not None:
+        return ledger.has_members(archive_name(file))
+    path = ledger.root / file.path
+    if not ledger.has(path):
+        return False
+    arrival = ledger.get(path)
+    kind, _, expected = (file.checksum or "").partition(":")
+    # The source may have a new version since the file came.
+    return arrival is not None and (kind != "sha256" or arrival.sha256 == expected)
+
+
+def missing_bytes(order: Order, ledger: Ledger) -> int:
+    """Bytes that an order adds to the disk, as far as they are known."""
+    needed = 0
+    for file in order.files:
+        if is_here(file, ledger):
+            continue
+        needed += file.bytes or 0
+        if file.unpack is not None:
+            # The archive and its members are on the disk together, for a while.
+            needed += file.unpacked or file.bytes or 0
+    for images in order.images:
+        if not ledger.has_members(image_files(images)):
+            needed += images.bytes
+    return needed
+
+
+def state(order: Order, ledger: Ledger) -> State:
+    """How much of an order is here."""
+    here = [is_here(file, ledger) for file in order.files]
+    for conversion in order.conversions:
+        here.append(ledger.has_members(made_key(order, conversion, ledger)))
+    for images in order.images:
+        here.append(ledger.has_members(image_files(images)))
+    if here and all(here):
+        return "whole"
+    return "partly" if any(here) else "not here"
