@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from vlmtune.sources.ledger import Ledger
 from vlmtune.sources.licences import is_new
 from vlmtune.sources.order import Order
-from vlmtune.sources.source import DataSource, SourceFile, sources
+from vlmtune.sources.source import DataSource, sources
 from vlmtune.sources.state import state
 
 WIDTH = 98
@@ -64,10 +64,9 @@ def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
         facts.append("; ".join(_size_lines(order)))
     licence = source.licence
     facts.append(f"licence: {licence.annotations}; of images: {licence.images}")
-    needed = NEEDS[source.access]
+    facts.append(NEEDS[source.access])
     if source.terms is not None:
-        needed += f"; --accept {order.name}, as it is {' '.join(source.terms.split())}"
-    facts.append(needed)
+        facts.append(f"terms, by --accept {order.name}: {' '.join(source.terms.split())}")
     for fact in facts:
         yield from textwrap.wrap(fact, WIDTH, initial_indent="    ", subsequent_indent="      ")
 
@@ -75,31 +74,28 @@ def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
 def _size_lines(order: Order) -> Iterator[str]:
     """What an order fetches, and what it then takes on disk."""
     if order.files:
-        known = [file.bytes for file in order.files if file.bytes is not None]
-        on_disk = [_on_disk(file) for file in order.files]
-        size = megabytes(sum(known)) if known else ""
-        unknown = len(order.files) - len(known)
-        if unknown:
-            more = f"{unknown} of unknown size"
-            size = f"{size} and {more}" if size else more
-        line = f"{_count(len(order.files), 'file')}, {size}"
-        if sum(on_disk) != sum(known):
-            line += f", {megabytes(sum(on_disk))} on disk"
-        yield line
+        known = [file.size for file in order.files if file.size is not None]
+        parts = [_count(len(order.files), "file")]
+        if known:
+            is_exact = all(file.about is None for file in order.files)
+            about = "" if is_exact else "about "
+            parts.append(about + megabytes(sum(known)))
+        if unknown := len(order.files) - len(known):
+            parts.append(f"{unknown} of unknown size")
+        on_disk = sum(file.on_disk for file in order.files)
+        if on_disk != sum(known):
+            parts.append(f"{megabytes(on_disk)} on disk")
+        yield ", ".join(parts)
     for images in order.images:
         line = f"{images.count:,} images, about {megabytes(images.bytes)}"
         if images.whole is not None:
-            size = sum(file.bytes or 0 for file in sources()[images.whole].files)
+            size = sum(file.size or 0 for file in sources()[images.whole].files)
             line += f" (or --whole: {images.whole}, {megabytes(size)})"
         yield line
 
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def _on_disk(file: SourceFile) -> int:
-    return file.unpacked or file.bytes or 0
 
 
 def plan_lines(wanted: Sequence[Order], ledger: Ledger) -> Iterator[str]:

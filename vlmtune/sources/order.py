@@ -99,9 +99,9 @@ def _serving(plugin: str) -> list[str]:
     for source in sources().values():
         known.update(source.names)
     near = difflib.get_close_matches(plugin, sorted(known), 1)
-    advice = f"did you mean {near[0]!r}? `vlmtune download --list` shows all"
-    if not near:
-        advice = "`vlmtune download --list` shows all"
+    advice = "`vlmtune download --list` shows all"
+    if near:
+        advice = f"did you mean {near[0]!r}? {advice}"
     raise UserError(f"expected the name of a source or of what reads one, got {plugin!r}: {advice}")
 
 

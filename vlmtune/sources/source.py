@@ -5,7 +5,7 @@ In: `configs/sources/NAME.yaml`. Out: a `DataSource`, checked. Never: the networ
 
 from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import yaml
@@ -52,6 +52,7 @@ class SourceFile(_Declared):
         path: Where the file lies, or the folder of the members, below the data root.
         of: Names of plug-ins that need it; empty if all that the source serves do.
         bytes: Its size, where it is known.
+        about: Its size where only a rounded one is stated.
         checksum: What its content must be, where it is known: `sha256:`, `md5:`, or `git:` and the
             id of the blob.
         unpack: The kind of archive, of a file that is one.
@@ -64,11 +65,22 @@ class SourceFile(_Declared):
     path: Below
     of: tuple[Text, ...] = ()
     bytes: Bytes | None = None
+    about: Bytes | None = None
     checksum: Checksum | None = None
     unpack: Literal["zip", "tar"] | None = None
     members: Text = "*"
     strip: Annotated[int, Field(ge=0)] = 0
     unpacked: Bytes | None = None
+
+    @property
+    def size(self) -> int | None:
+        """Its bytes, exact or rounded; None if nothing is stated."""
+        return self.about if self.bytes is None else self.bytes
+
+    @property
+    def on_disk(self) -> int:
+        """The bytes that it takes in the end, 0 if they are not known."""
+        return self.unpacked or self.size or 0
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -172,7 +184,7 @@ class DataSource(_Declared):
     model: Published | None = None
 
     @model_validator(mode="after")
-    def _says_what_to_do(self) -> Self:
+    def _says_what_to_do(self) -> "DataSource":
         if not (self.files or self.steps):
             raise ValueError("neither files nor steps")
         return self

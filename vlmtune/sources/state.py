@@ -52,10 +52,10 @@ def missing_bytes(order: Order, ledger: Ledger) -> int:
     for file in order.files:
         if is_here(file, ledger):
             continue
-        needed += file.bytes or 0
+        needed += file.size or 0
         if file.unpack is not None:
             # The archive and its members are on the disk together, for a while.
-            needed += file.unpacked or file.bytes or 0
+            needed += file.on_disk
     for images in order.images:
         if not ledger.has_members(image_files(images)):
             needed += images.bytes

@@ -28,7 +28,7 @@ from vlmtune.storage.remote.download import (
     retry_after,
 )
 
-CHUNK = 2**18
+CHUNK = 2**16
 PROGRESS = 2**20
 """Bytes after which a broken try does not count: a long download may break many times."""
 WINDOW, SLOWEST = 60.0, 1000

@@ -22,11 +22,14 @@ Member = tuple[str, int, IO[bytes]]
 """Name, bytes, and content."""
 
 
-def unpack(archive: Path, kind: str, folder: Path, members: str, strip: int) -> dict[Path, int]:
+def unpack(
+    archive: Path, kind: str, folder: Path, members: str, strip: int, required: bool = True
+) -> dict[Path, int]:
     """Writes the members that match a pattern; returns the files with their bytes.
 
     A file that was written from this archive is left as it is, so a killed run goes on. A
-    `UserError` says what is wrong with the archive.
+    `UserError` says what is wrong with the archive, or, if they are `required`, that it has no such
+    members.
     """
     written: dict[Path, int] = {}
     came = archive.stat().st_mtime_ns
@@ -47,7 +50,7 @@ def unpack(archive: Path, kind: str, folder: Path, members: str, strip: int) -> 
         raise UserError(
             f"expected a whole {kind} archive in {archive}, got {error}: remove it and run again"
         ) from error
-    if not written:
+    if required and not written:
         raise UserError(
             f"expected members like {members!r} in {archive}, got none: its source changed, see "
             "docs/data.md"

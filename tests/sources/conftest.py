@@ -1,0 +1,115 @@
+"""A data folder, a mirror on loopback, and a source whose benchmark reads what comes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from PIL import Image
+
+from tests.faulty_server import FaultyServer, serving
+from vlmtune.config import DATA
+from vlmtune.sources.addresses import MIRROR, request_of
+from vlmtune.sources.source import sources
+from vlmtune.storage.remote.download import Patience
+
+SOON = Patience(tries=3, timeout=2.0, wait=0.01, longest=0.05)
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Runs a test in an empty folder, with the sources that it declares there."""
+    monkeypatch.chdir(tmp_path)
+    # Removed again after the test, also where a command sets it.
+    monkeypatch.setenv(DATA, "data")
+    sources.cache_clear()
+    yield
+    sources.cache_clear()
+
+
+@pytest.fixture
+def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
+    """A mirror on loopback, which is asked in the place of all hosts."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(tmp_path / "mirror") as made:
+        made.ranges = True
+        monkeypatch.setenv(MIRROR, made.url)
+        yield made
+
+
+def publish(server: FaultyServer, address: str, content: bytes | Path) -> str:
+    """Puts a file where the mirror has it; returns its name there."""
+    name = urlsplit(request_of(address).url).path.lstrip("/")
+    file = server.folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+    return name
+
+
+def declare(name: str, **facts: Any) -> None:
+    """Writes the YAML of a source into the working directory."""
+    usual = {
+        "title": name,
+        "holds": "two items",
+        "licence": {"annotations": "CC0 1.0", "images": "CC0 1.0"},
+        "page": f"https://example.org/{name}",
+        "seen": "a test",
+    }
+    path = Path("configs/sources", f"{name}.yaml")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(usual | facts), encoding="utf-8")
+    sources.cache_clear()
+
+
+def picture(path: Path, colour: int = 90) -> Path:
+    """Writes a small image."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), (colour, 30, 30)).save(path)
+    return path
+
+
+def rows(count: int = 3) -> bytes:
+    """The file of a subset of SugarCrepe with so many items, each of an image of its own."""
+    content = {}
+    for number in range(count):
+        content[str(number)] = {
+            "filename": f"{number:012d}.jpg",
+            "caption": f"a dog on mat {number}",
+            "negative_caption": f"a mat on dog {number}",
+        }
+    return json.dumps(content).encode()
+
+
+HOST = "https://host.example/toy"
+
+
+def declare_toy(server: FaultyServer, count: int = 3, name: str = "toy", **facts: Any) -> None:
+    """Declares and publishes a benchmark of one file and `count` images with addresses."""
+    publish(server, f"{HOST}/add_att.json", rows(count))
+    for number in range(count):
+        content = picture(server.folder / "made.jpg", 60 * number)
+        publish(server, f"{HOST}/images/{number:012d}.jpg", content)
+    options = {"path": "data/toy", "images": "data/toy/images", "subsets": ["add_att"]}
+    spec = {
+        "class_path": "vlmtune.benchmarks.sugar_crepe.SugarCrepe",
+        "init_args": options | {"name": "toy"},
+    }
+    reader = Path(f"configs/plugins/benchmarks/{name}.yaml")
+    reader.parent.mkdir(parents=True, exist_ok=True)
+    reader.write_text(yaml.safe_dump(spec), encoding="utf-8")
+    usual: dict[str, Any] = {
+        "serves": {"benchmarks": [name]},
+        "files": [{"url": f"{HOST}/add_att.json", "path": "toy/add_att.json"}],
+        "images": [single_images(of=name, count=count)],
+    }
+    declare(name, **(usual | facts))
+
+
+def single_images(**facts: Any) -> dict[str, Any]:
+    """The images of the toy benchmark, as its YAML has them."""
+    usual = {"of": "toy", "folder": "toy/images", "count": 3, "bytes": 900}
+    return {**usual, "url": f"{HOST}/images/{{name}}", **facts}

@@ -1,0 +1,387 @@
+import io
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.refusals import refused
+from tests.sources.conftest import (
+    HOST,
+    SOON,
+    declare,
+    declare_toy,
+    picture,
+    publish,
+    rows,
+    single_images,
+)
+from tests.tiny import write_model
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.cli.main import main
+from vlmtune.cli.plugins import make_list
+from vlmtune.config import DATA
+from vlmtune.sources import download as downloads
+from vlmtune.sources.order import default_reader, orders
+
+DATA_FOLDER = Path("data")
+ARCHIVE = "https://host.example/set.archive"
+
+
+def download(*names, whole=False, **options):
+    downloads.download(orders(names, whole), patience=SOON, **options)
+
+
+def content(folder=DATA_FOLDER):
+    """The files of a data folder by name, without what vlmtune notes there."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and ".downloads" not in path.parts and path.name != "licences.json":
+            found[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return found
+
+
+def zipped(**members):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name.replace("__", "/"), text)
+    return file.getvalue()
+
+
+def tarred(**members):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, text in members.items():
+            info = tarfile.TarInfo(name.replace("__", "/"))
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return file.getvalue()
+
+
+def test_a_benchmark_reads_what_came(mirror):
+    declare_toy(mirror)
+    download("toy")
+    benchmark = default_reader("toy")
+    benchmark.load()
+    assert len(benchmark.items.images) == 3
+    recorded = json.loads(Path("data/licences.json").read_text())
+    assert recorded["toy"]["images"] == "CC0 1.0"
+
+
+def test_what_is_here_is_not_asked_for_again(mirror):
+    declare_toy(mirror)
+    download("toy")
+    asked = mirror.asked.total()
+    download("toy")
+    assert mirror.asked.total() == asked
+
+
+def test_a_file_that_lost_bytes_comes_again(mirror):
+    declare_toy(mirror)
+    download("toy")
+    before = content()
+    Path("data/toy/add_att.json").write_text("{")
+    Path("data/toy/images/000000000001.jpg").write_bytes(b"")
+    download("toy")
+    assert content() == before
+
+
+def test_an_image_comes_from_the_first_place_that_has_it(mirror):
+    places = [f"{HOST}/old/{{name}}", f"{HOST}/images/{{file}}"]
+    declare_toy(mirror, images=[single_images(url=places)])
+    download("toy")
+    assert len(content()) == 4
+
+
+def test_images_that_do_not_come_are_counted_and_the_rest_is_kept(mirror):
+    declare_toy(mirror)
+    (mirror.folder / "host.example/toy/images/000000000001.jpg").unlink()
+    publish(mirror, f"{HOST}/images/000000000002.jpg", b"no image at all")
+    with refused("2 of 3 images of toy, first 00000000000.*run it again"):
+        download("toy")
+    assert sorted(content()) == ["toy/add_att.json", "toy/images/000000000000.jpg"]
+
+
+def test_a_hopeless_server_is_not_asked_for_every_image(mirror):
+    count = 3 * downloads.HOPELESS
+    declare_toy(mirror, count=1)
+    publish(mirror, f"{HOST}/add_att.json", rows(count))
+    (mirror.folder / "host.example/toy/images/000000000000.jpg").unlink()
+    with refused(f"{count} of {count} images of toy"):
+        download("toy")
+    assert mirror.asked.total() < 1 + downloads.HOPELESS + 3 * downloads.THREADS
+
+
+def test_a_name_in_a_file_leads_to_no_other_folder(mirror):
+    declare_toy(mirror)
+    bad = json.loads(rows(1))
+    bad["0"]["filename"] = "../../../../evil.jpg"
+    publish(mirror, f"{HOST}/add_att.json", json.dumps(bad).encode())
+    with refused("expected images below"):
+        download("toy")
+
+
+@pytest.mark.parametrize(("kind", "pack"), [("zip", zipped), ("tar", tarred)])
+def test_an_archive_is_unpacked_and_removed(mirror, kind, pack):
+    members = {"Set__a__1.txt": "one", "Set__b.txt": "two", "Set__c.bin": "three"}
+    publish(mirror, ARCHIVE, pack(**members))
+    file = {"url": ARCHIVE, "path": "set", "unpack": kind, "members": "*.txt", "strip": 1}
+    declare("set", files=[file])
+    download("set")
+    assert content() == {"set/a/1.txt": b"one", "set/b.txt": b"two"}
+    assert list(Path("data/.downloads/archives").iterdir()) == []
+    asked = mirror.asked.total()
+    download("set")
+    assert mirror.asked.total() == asked
+    Path("data/set/b.txt").unlink()
+    download("set")
+    assert content() == {"set/a/1.txt": b"one", "set/b.txt": b"two"}
+
+
+@pytest.mark.parametrize(("kind", "pack"), [("zip", zipped), ("tar", tarred)])
+def test_no_member_leaves_its_folder(mirror, kind, pack):
+    publish(mirror, ARCHIVE, pack(**{"..__..__evil.txt": "x", "__evil.txt": "x", "good.txt": "y"}))
+    declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": kind}])
+    download("set")
+    assert content() == {"set/good.txt": b"y"}
+    assert not list(Path().rglob("evil.txt"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 and no more", b"text"])
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_a_damaged_archive_is_one_line(mirror, kind, damage):
+    publish(mirror, ARCHIVE, damage)
+    declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": kind}])
+    with refused("expected all files of set"):
+        download("set")
+    assert content() == {}
+
+
+def test_a_new_version_of_an_archive_replaces_members_of_the_same_size(mirror):
+    file = {"url": ARCHIVE, "path": "set", "unpack": "zip"}
+    publish(mirror, ARCHIVE, zipped(**{"a.txt": "one"}))
+    declare("set", files=[file])
+    download("set")
+    newer = "https://host.example/newer.archive"
+    publish(mirror, newer, zipped(**{"a.txt": "two"}))
+    declare("set", files=[file | {"url": newer}])
+    download("set")
+    assert content() == {"set/a.txt": b"two"}
+
+
+def test_a_conversion_runs_once_and_again_where_its_files_changed(mirror):
+    captions = [{"image": "val2014/a.jpg", "caption": ["a red cat sits on a mat"]}]
+    address = f"{HOST}/captions.json"
+    publish(mirror, address, json.dumps(captions).encode())
+    made = "toy/captions_shuffles.json"
+    call = "vlmtune.sources.conversions.shuffles.write_shuffles"
+    convert = {"call": call, "makes": made, "arguments": {"captions": "toy/captions.json"}}
+    declare("set", files=[{"url": address, "path": "toy/captions.json"}], convert=[convert])
+    download("set")
+    first = Path("data", made).stat().st_mtime_ns
+    download("set")
+    assert Path("data", made).stat().st_mtime_ns == first
+    Path("data/toy/captions.json").unlink()
+    captions[0]["caption"] = ["a blue dog runs by a tree"]
+    publish(mirror, address, json.dumps(captions).encode())
+    download("set")
+    assert "dog" in Path("data", made).read_text()
+
+
+# -- by hand ----------------------------------------------------------------------------------
+
+
+def test_a_file_by_hand_is_taken_from_a_folder(mirror, capsys):
+    files = [{"url": "hand:set.zip", "path": "set", "unpack": "zip"}]
+    declare("set", access="form", files=files, steps=["Ask for set.zip."])
+    assert main(["download", "set"]) == 2
+    shown = capsys.readouterr()
+    assert "- Ask for set.zip." in shown.out
+    assert "set.zip, which a person has to get" in shown.err
+    fetched = Path("fetched")
+    fetched.mkdir()
+    (fetched / "set.zip").write_bytes(zipped(**{"a.txt": "one"}))
+    assert main(["download", "set", "--from", "fetched"]) == 0
+    assert content() == {"set/a.txt": b"one"}
+    assert (fetched / "set.zip").exists()
+
+
+def test_what_a_person_fetched_is_checked(mirror):
+    declare_toy(mirror)
+    fetched = Path("fetched")
+    fetched.mkdir()
+    file = {"url": f"{HOST}/add_att.json", "path": "toy/add_att.json", "bytes": len(rows(3))}
+    declare_toy(mirror, files=[file])
+    (fetched / "add_att.json").write_text("{}")
+    with refused("fetched/add_att.json has 2 bytes, not .*get it again"):
+        download("toy", given=fetched)
+    (fetched / "add_att.json").write_bytes(rows(3))
+    for number in range(3):
+        picture(fetched / f"images/{number:012d}.jpg")
+    download("toy", given=fetched)
+    assert mirror.asked.total() == 0
+
+
+def test_a_file_of_a_person_is_not_overwritten(mirror):
+    declare_toy(mirror, files=[{"url": f"{HOST}/add_att.json", "path": "toy/add_att.json"}])
+    own = Path("data/toy/add_att.json")
+    own.parent.mkdir(parents=True)
+    own.write_bytes(rows(1))
+    download("toy")
+    assert own.read_bytes() == rows(1)
+    known = {"url": f"{HOST}/add_att.json", "path": "toy/add_att.json", "bytes": 7}
+    own.with_name("other.json").write_bytes(rows(1))
+    declare_toy(mirror, files=[known | {"path": "toy/other.json"}, known])
+    with refused("what is there already has .* bytes, not 7; move it away"):
+        download("toy")
+    assert own.read_bytes() == rows(1)
+
+
+# -- terms, names, folders --------------------------------------------------------------------
+
+
+def test_terms_are_accepted_by_a_flag_and_only_once(mirror):
+    declare_toy(mirror, terms="Not to train\ngenerative models.")
+    with refused("generative models.*no --accept toy: add it"):
+        download("toy")
+    assert not DATA_FOLDER.exists()
+    download("toy", accepted=["toy"])
+    download("toy")
+    declare_toy(mirror, terms="Not for commercial use.")
+    with refused("Not for commercial use"):
+        download("toy")
+
+
+def test_only_what_a_reader_needs_is_fetched(mirror):
+    for part in ("a", "b"):
+        publish(mirror, f"{HOST}/{part}.txt", part.encode())
+    files = [
+        {"url": f"{HOST}/a.txt", "path": "set/a.txt", "of": ["first"]},
+        {"url": f"{HOST}/b.txt", "path": "set/b.txt", "of": ["second"]},
+    ]
+    declare("set", files=files, serves={"benchmarks": ["first", "second"]})
+    download("first")
+    assert list(content()) == ["set/a.txt"]
+    download("set")
+    assert list(content()) == ["set/a.txt", "set/b.txt"]
+
+
+def test_the_archive_of_all_images_takes_the_place_of_single_ones(mirror):
+    pictures = {}
+    for number in range(4):
+        pictures[f"images__{number:012d}.jpg"] = picture(Path("made.jpg"), number).read_bytes()
+    publish(mirror, ARCHIVE, zipped(**pictures))
+    declare("all", files=[{"url": ARCHIVE, "path": "toy", "unpack": "zip"}])
+    declare_toy(mirror, images=[single_images(whole="all")])
+    download("toy", whole=True)
+    assert len(content()) == 5
+    default_reader("toy").load()
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("sugar_crep", "did you mean 'sugar_crepe'"), ("qqqq", "--list")]
+)
+def test_an_unknown_name_is_one_line(name, advice):
+    with refused(f"got '{name}': .*{advice}"):
+        orders([name])
+
+
+def test_the_environment_moves_all_data(mirror, monkeypatch, tmp_path):
+    declare_toy(mirror)
+    monkeypatch.setenv(DATA, str(tmp_path / "elsewhere"))
+    download("toy")
+    benchmark = default_reader("toy")
+    benchmark.load()
+    assert benchmark.items.images[0].path.is_relative_to(tmp_path / "elsewhere")
+    # What is recorded is as it was written: another machine has another folder.
+    assert benchmark.spec()["init_args"]["path"] == "data/toy"
+    assert not DATA_FOLDER.exists()
+
+
+def test_a_dry_run_shows_the_plan_and_asks_nobody(mirror, capsys):
+    declare_toy(mirror)
+    assert main(["download", "toy", "--dry-run", "--data-root", "disk"]) == 0
+    shown = capsys.readouterr().out
+    assert "toy: 1 file, 1 of unknown size; 3 images, about 0.0 MB [not here]" in shown
+    assert "licence: CC0 1.0; of images: CC0 1.0" in shown
+    assert mirror.asked.total() == 0
+    assert not Path("disk").exists()
+
+
+def test_the_list_says_what_is_here(mirror, capsys):
+    declare_toy(mirror)
+    download("toy")
+    assert main(["download", "--list"]) == 0
+    shown = capsys.readouterr().out
+    assert "  toy  [whole]" in shown
+    assert "  sugar_crepe  [not here]" in shown
+    Path("data/toy/images/000000000001.jpg").unlink()
+    assert main(["download", "--list"]) == 0
+    assert "  toy  [partly]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected names to download, got none"),
+        (["toy", "--from", "nowhere"], "expected a folder by --from, got nowhere"),
+    ],
+)
+def test_what_is_wrong_with_the_options_is_said_first(mirror, capsys, arguments, message):
+    declare_toy(mirror)
+    assert main(["download", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert mirror.asked.total() == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"files": [{"url": "https://a/b", "path": "../b"}]},
+        {"files": [{"url": "https://a/b", "path": "/b"}]},
+        {"files": [{"url": "https://a/b", "path": "b", "checksum": "sha256:12"}]},
+        {"files": [{"url": [], "path": "b"}]},
+        {"files": [], "steps": []},
+        {"page": " "},
+        {"unknown": 1, "steps": ["go"]},
+    ],
+)
+def test_a_source_with_a_mistake_is_one_line(wrong):
+    declare("wrong", **wrong)
+    with refused("expected a source in .*wrong.yaml"):
+        orders(["wrong"])
+
+
+# -- evaluate and fit -------------------------------------------------------------------------
+
+
+def test_evaluate_downloads_what_is_missing(mirror, tmp_path, capsys):
+    model = write_model(tmp_path / "model")
+    declare_toy(mirror, name="sugar_crepe")
+    command = ["evaluate", "--model", str(model), "--benchmarks", "sugar_crepe"]
+    assert main(command) == 2
+    assert "run `vlmtune download sugar_crepe`" in capsys.readouterr().err
+    assert main([*command, "--download"]) == 0
+    # Without --out, each report gets a folder of its own.
+    assert len(list(Path("runs/evaluate").glob("model*/report.json"))) == 1
+    asked = mirror.asked.total()
+    assert main([*command, "--download", "--out", "again"]) == 0
+    assert mirror.asked.total() == asked
+    assert Path("again/report.html").is_file()
+
+
+def test_with_a_limit_only_the_images_of_the_drawn_items_come(mirror):
+    declare_toy(mirror, name="sugar_crepe")
+    benchmark = default_reader("sugar_crepe")
+    benchmark.limit = 2
+    downloads.download_missing([benchmark])
+    assert len(list(Path("data/toy/images").iterdir())) == 2
+
+
+def test_a_source_stands_for_its_benchmarks(mirror):
+    declare_toy(mirror)
+    declare("both", serves={"benchmarks": ["toy", "sugar_crepe"]}, steps=["nothing"])
+    names = [type(one).__name__ for one in make_list(Benchmark, "benchmarks", ["both"])]
+    assert names == ["SugarCrepe", "SugarCrepe"]

@@ -1,0 +1,183 @@
+import hashlib
+import logging
+import shutil
+
+import pytest
+
+from tests.refusals import refused
+from tests.sources.conftest import SOON, publish
+from vlmtune.sources import transfer
+from vlmtune.sources.addresses import request_of
+from vlmtune.sources.ledger import Ledger
+from vlmtune.sources.transfer import Downloader, WantedFile
+from vlmtune.storage.remote.download import DownloadError
+
+ADDRESS = "https://host.example/set/rows.bin"
+CONTENT = bytes(range(256)) * 8000
+SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
+
+
+@pytest.fixture
+def downloader(tmp_path):
+    return Downloader(Ledger(tmp_path / "data"), SOON)
+
+
+@pytest.fixture
+def name(mirror):
+    return publish(mirror, ADDRESS, CONTENT)
+
+
+def wanted(tmp_path, address=ADDRESS, **known):
+    return WantedFile(tmp_path / "data" / "rows.bin", (address,), **known)
+
+
+def left(tmp_path):
+    return [path for path in (tmp_path / "data").rglob("*") if ".part" in path.name]
+
+
+@pytest.mark.parametrize(
+    ("faults", "asked"),
+    [
+        ([], 1),
+        (["drop"], 2),
+        (["500", "busy 0"], 3),
+        (["truncate", "truncate"], 3),
+        (["lie"], 2),
+        (["short"], 2),
+    ],
+)
+def test_a_file_comes_whole_whatever_the_server_does(
+    downloader, mirror, name, tmp_path, faults, asked
+):
+    mirror.faults[name] = list(faults)
+    file = wanted(tmp_path, bytes=len(CONTENT) if "short" not in faults else None, checksum=SHA256)
+    downloader.fetch(file)
+    assert file.path.read_bytes() == CONTENT
+    assert mirror.asked[name] == asked
+    assert not left(tmp_path)
+    assert Ledger(tmp_path / "data").has(file.path)
+
+
+def test_a_broken_download_goes_on_where_it_stopped(downloader, mirror, name, tmp_path):
+    mirror.faults[name] = ["truncate", "truncate"]
+    downloader.fetch(wanted(tmp_path))
+    first, second = mirror.starts
+    # The last chunk before the break may be lost.
+    assert len(CONTENT) // 2 - transfer.CHUNK <= first <= len(CONTENT) // 2
+    assert first < second
+    assert (tmp_path / "data/rows.bin").read_bytes() == CONTENT
+
+
+def test_what_came_of_an_older_version_is_not_mixed_with_a_newer_one(mirror, name, tmp_path):
+    once = Downloader(Ledger(tmp_path / "data"), transfer.Patience(1, 2.0, 0.01, 0.01))
+    mirror.faults[name] = ["truncate"]
+    with pytest.raises(DownloadError):
+        once.fetch(wanted(tmp_path))
+    assert left(tmp_path)
+    newer = CONTENT[::-1]
+    publish(mirror, ADDRESS, newer)
+    once.fetch(wanted(tmp_path))
+    assert (tmp_path / "data/rows.bin").read_bytes() == newer
+
+
+def test_a_server_that_cannot_cut_gives_the_whole_file_again(downloader, mirror, name, tmp_path):
+    mirror.ranges = False
+    mirror.faults[name] = ["truncate"]
+    downloader.fetch(wanted(tmp_path))
+    assert (tmp_path / "data/rows.bin").read_bytes() == CONTENT
+    assert mirror.starts == []
+
+
+@pytest.mark.parametrize(
+    ("faults", "known", "message"),
+    [
+        (["404"], {}, "status 404"),
+        (["page Sorry"], {}, "the server sent a page in the place of the file"),
+        (["page Too many users have viewed this"], {}, "quota is used up.*--from FOLDER"),
+        ([], {"bytes": 5}, f"has {len(CONTENT)} bytes, not 5"),
+        ([], {"checksum": "md5:" + "0" * 32}, "another md5 than vlmtune knows"),
+        (["lie"] * 9, {"checksum": SHA256}, "another sha256 than vlmtune knows"),
+        (["500"] * 9, {}, "status 500 .3 tries"),
+        (["drop"] * 9, {}, "the connection failed"),
+        (["truncate"] * 99, {}, "the connection failed"),
+    ],
+)
+def test_what_is_not_the_file_never_gets_its_name(
+    downloader, mirror, name, tmp_path, faults, known, message
+):
+    mirror.faults[name] = list(faults)
+    if faults[:1] == ["truncate"]:
+        mirror.ranges = False
+    with pytest.raises(DownloadError, match=message):
+        downloader.fetch(wanted(tmp_path, **known))
+    assert not (tmp_path / "data/rows.bin").exists()
+
+
+def test_a_slow_server_is_given_up(downloader, mirror, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfer, "WINDOW", -1.0)
+    monkeypatch.setattr(transfer, "SLOWEST", -1e12)
+    mirror.ranges = False
+    with pytest.raises(DownloadError, match="slower"):
+        downloader.fetch(wanted(tmp_path))
+
+
+def test_mirrors_are_tried_in_turn(downloader, mirror, tmp_path):
+    second = "https://other.example/rows.bin"
+    publish(mirror, second, CONTENT)
+    downloader.fetch(WantedFile(tmp_path / "data/rows.bin", (ADDRESS, second)))
+    arrival = Ledger(tmp_path / "data").get(tmp_path / "data/rows.bin")
+    assert arrival is not None
+    assert arrival.address == second
+
+
+def test_a_gate_says_where_its_terms_are(downloader, mirror, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    address = "hub:facebook/winoground@b400e17/data/examples.jsonl"
+    name = publish(mirror, address, CONTENT)
+    mirror.faults[name] = ["403"]
+    with pytest.raises(DownloadError) as caught:
+        downloader.fetch(wanted(tmp_path, address))
+    line = str(caught.value)
+    assert "accept them at https://huggingface.co/datasets/facebook/winoground" in line
+    # The token is the hub's: a mirror does not get it.
+    assert mirror.authorizations == [None]
+    assert "secret" not in line
+
+
+def test_the_token_goes_to_the_hub_and_into_no_text(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    request = request_of("hub:facebook/winoground@b400e17/data/examples.jsonl")
+    assert request.headers == {"Authorization": "Bearer hf_secret"}
+    assert "secret" not in repr(request)
+    assert request_of("https://example.org/a").headers == {}
+
+
+def test_an_unknown_address_is_refused():
+    with refused("expected an address of http, https, hub or drive, got 'ftp://host/a'"):
+        request_of("ftp://host/a")
+
+
+def test_a_file_that_changed_at_its_source_is_named(downloader, mirror, name, tmp_path, caplog):
+    downloader.fetch(wanted(tmp_path))
+    publish(mirror, ADDRESS, CONTENT * 2)
+    with caplog.at_level(logging.WARNING, "vlmtune"):
+        downloader.fetch(wanted(tmp_path))
+    assert "rows.bin changed at its source" in caplog.text
+
+
+def test_a_torn_line_of_the_ledger_is_passed_over(downloader, mirror, name, tmp_path):
+    downloader.fetch(wanted(tmp_path))
+    ledger = tmp_path / "data/.downloads/files.jsonl"
+    with ledger.open("a") as file:
+        file.write('\n{"path": "oth')
+    downloader.fetch(WantedFile(tmp_path / "data/second.bin", (ADDRESS,)))
+    read = Ledger(tmp_path / "data")
+    assert read.has(tmp_path / "data/rows.bin")
+    assert read.has(tmp_path / "data/second.bin")
+
+
+def test_the_disk_is_asked_first(downloader, mirror, name, tmp_path, monkeypatch):
+    usage = type(shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**7, 9 * 10**6, 10**6))
+    with refused("expected 2 MB free on the disk of .*, got 1 MB"):
+        downloader.fetch(wanted(tmp_path))
