@@ -1,6 +1,8 @@
-"""The advice for a file that is not there. In: its path. Out: what to do. It opens nothing."""
+"""The advice for a file that is not there. In: its path. Out: what to do. Never: an opened file."""
 
 from pathlib import Path
+
+from vlmtune.sources.source import source_of
 
 WORLD = Path("data/scenes")  # where the configs look for the rendered world
 
@@ -10,9 +12,15 @@ def obtain(path: Path) -> str:
 
     Example:
         >>> obtain(Path("data/coco/dataset_coco.json"))
-        'download it or correct the path'
+        'run `vlmtune download coco` or correct the path'
         >>> obtain(Path("data/scenes/compositions.json"))
         'run `vlmtune build scenes --out data/scenes` or correct the path'
+        >>> obtain(Path("mine.json"))
+        'download it or correct the path'
     """
-    how = f"run `vlmtune build scenes --out {WORLD}`" if path.is_relative_to(WORLD) else ""
-    return f"{how or 'download it'} or correct the path"
+    if path.is_relative_to(WORLD):
+        return f"run `vlmtune build scenes --out {WORLD}` or correct the path"
+    source = source_of(path)
+    if source is None:
+        return "download it or correct the path"
+    return f"run `vlmtune download {source}` or correct the path"

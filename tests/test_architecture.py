@@ -52,27 +52,29 @@ UPSTREAM = {
     | {"adapters.base", "backbones.base", "backbones.evaluation_mode", "report"},
     "search": {"types", "errors", "storage", "features", "data.images", "model"}
     | {"backbones.evaluation_mode", "adapters.base", "adapters.zero_shot"},
+    "sources": BASICS | {"storage", "benchmarks", "data.tables"},
     "training": BASICS
     | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
     | {"adapters.trained_state"}
     | {"benchmarks.base", "report", "results", "model", "evaluation", "storage.secrets"}
-    | {"metrics.torchmetrics"},
+    | {"metrics.torchmetrics", "sources.downloads"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},
     "cli": BASICS
     | {"benchmarks", "data", "report", "evaluation", "training", "model", "export", "mining"}
-    | {"search", "probing", "results", "storage"},
+    | {"search", "probing", "results", "storage", "sources"},
     "__init__": set(),  # lazy: names of rooms, imported on use
     "__main__": {"cli"},
 }
 BUILDERS_MAY_IMPORT = BASICS | {"storage", "data.schema", "data.images", "data.tables"}
 BUILDERS_MAY_IMPORT |= {"data.table_rows", "data.distinct_images", "data.rendered"}
+BUILDERS_MAY_IMPORT |= {"sources.source"}
 LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
 LIGHTNING_IN = {"training", "cli", "data.datamodule"}
 NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}
 # The core: what a fit, an evaluation, an export and a report load, without the plug-ins they name.
 CORE = tuple(f"vlmtune.cli.{command}" for command in ("fit", "evaluate", "export", "report"))
-SIDE_ROOMS = {"mining", "probing", "search"}
+SIDE_ROOMS = {"mining", "probing", "search", "sources"}
 CORE_LINES = 24_500
 
 

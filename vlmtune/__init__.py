@@ -17,6 +17,7 @@ their public names, such as `vlmtune.adapters.LoRA`:
     export        a trained model as a folder for others
     report        results as tables and a page
     search        images found by captions
+    sources       where data sets and weights come from, and how
     probing       what embeddings know of transformations
 
 A room and its names are imported on use: `import vlmtune` imports no torch.

@@ -15,6 +15,7 @@ from . import probing as probing
 from . import report as report
 from . import results as results
 from . import search as search
+from . import sources as sources
 from . import training as training
 from . import types as types
 from .model import load as load

@@ -26,7 +26,7 @@ def test_missing_and_empty_files_are_counted_and_the_first_is_named(benchmark, t
         check_images(images, benchmark)
     assert str(error.value) == (
         f"expected 6 images for mine, 2 are empty files, first '{paths[3]}': "
-        f"get them from {ColaMulti.source}, or name their folder by `images`"
+        f"run `{ColaMulti.source}`, or name their folder by `images`"
     )
     paths[1].unlink()
     paths[2].unlink()

@@ -138,5 +138,5 @@ def test_errors(tmp_path):
         with refused("each once"):
             CrepeProductivity(str(tmp_path), str(tmp_path), **wrong)
     whole = CrepeProductivity(str(tmp_path), str(tmp_path), ["negate"], complexities=None)
-    with refused(r"negate_all\.csv.*CREPE"):
+    with refused(r"negate_all\.csv.*run `vlmtune download crepe`"):
         whole.load()

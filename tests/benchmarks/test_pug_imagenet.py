@@ -150,5 +150,7 @@ def test_a_class_without_images_is_named(tmp_path):
     benchmark = PugImageNet.fixture(tmp_path)
     for path in (tmp_path / "Camera_Yaw/Wolf").iterdir():
         path.unlink()
-    with refused(r"Camera_Yaw, got .*1 without images \['Wolf'\]\): get them from PUG"):
+    with refused(
+        r"Camera_Yaw, got .*1 without images \['Wolf'\]\): run `vlmtune download pug_imagenet`"
+    ):
         benchmark.load()

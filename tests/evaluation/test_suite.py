@@ -207,7 +207,7 @@ def test_a_damaged_image_fails_the_benchmark_that_has_it(cola, scorer, tmp_path,
     assert suite.not_run[0].name == "all"
     why = suite.not_run[0].reason
     assert why.startswith(f"expected an image in {last}, got none")
-    assert why.endswith(f"(all needs it; for its files: get them from {ColaMulti.source})")
+    assert why.endswith(f"(all needs it; for its files: run `{ColaMulti.source}`)")
     assert "\n" not in why
 
 

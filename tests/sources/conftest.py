@@ -78,8 +78,8 @@ def rows(count: int = 3) -> bytes:
     for number in range(count):
         content[str(number)] = {
             "filename": f"{number:012d}.jpg",
-            "caption": f"a dog on mat {number}",
-            "negative_caption": f"a mat on dog {number}",
+            "caption": "a red cube left of the blue sphere",
+            "negative_caption": "a blue cube left of the red sphere",
         }
     return json.dumps(content).encode()
 

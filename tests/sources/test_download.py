@@ -22,7 +22,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import make_list
 from vlmtune.config import DATA
-from vlmtune.sources import download as downloads
+from vlmtune.sources import downloads
 from vlmtune.sources.order import default_reader, orders
 
 DATA_FOLDER = Path("data")

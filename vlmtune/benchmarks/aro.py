@@ -50,7 +50,7 @@ class Aro(MultipleChoice):
     """
 
     citation: ClassVar[str] = "Yuksekgonul et al. 2023, ARO, section 2 (VG-Relation, -Attribution)"
-    source: ClassVar[str] = "github.com/mertyg/vision-language-models-are-bows"
+    source: ClassVar[str] = "vlmtune download aro"
     reference_metric: ClassVar[str] = "macro_accuracy"
 
     path: str

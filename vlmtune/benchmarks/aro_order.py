@@ -42,9 +42,7 @@ class AroOrder(MultipleChoice):
     """
 
     citation: ClassVar[str] = "Yuksekgonul et al. 2023, ARO, section 2 (COCO- and Flickr30k-Order)"
-    source: ClassVar[str] = (
-        "storage.googleapis.com/sfr-vision-language-research/datasets; cocodataset.org, Flickr30k"
-    )
+    source: ClassVar[str] = "vlmtune download aro_order"
     reference_ties: ClassVar[Ties] = "right"
 
     path: str

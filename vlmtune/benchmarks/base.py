@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-from vlmtune.benchmarks.files import Row, check_chosen, read_rows
+from vlmtune.benchmarks.files import Row, check_chosen, obtain, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.benchmarks.queries import Query
@@ -64,7 +64,7 @@ class Benchmark(Configured, ABC, Generic[I]):
     primary_metric: ClassVar[str] = "accuracy"  # key of the metric that stands for the whole
     reference_metric: ClassVar[str] = ""  # the same in the convention "reference", where it differs
     citation: ClassVar[str]  # where the metric is defined
-    source: ClassVar[str] = ""  # where to get the files
+    source: ClassVar[str] = ""  # where to get the files, or the command of vlmtune that does
     # True where the primary metric gives credit for part of an item (average precision). Inverse
     # and constant scorers then reach at most chance, not 0.
     partial_credit: ClassVar[bool] = False
@@ -262,7 +262,7 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
 
 def files_from(benchmark: Benchmark[Any]) -> str:
     """What to do where files of a benchmark are missing or damaged."""
-    return f"get them from {benchmark.source}" if benchmark.source else "download them again"
+    return obtain("them", benchmark.source) if benchmark.source else "download them again"
 
 
 def _check_option(name: str, value: Any, hint: Any) -> None:

@@ -175,7 +175,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
 
     primary_metric: ClassVar[str] = "mean_accuracy"
     citation: ClassVar[str] = "Wang et al. 2023, EqBen, appendix A.6 and table 12"
-    source: ClassVar[str] = "github.com/Yuxuan-W/GEB-Plus (datasets/annotations; videos: Kinetics)"
+    source: ClassVar[str] = "vlmtune download boundary_grounding"
     partial_credit: ClassVar[bool] = True
 
     path: str

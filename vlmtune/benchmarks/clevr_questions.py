@@ -82,7 +82,7 @@ class ClevrQuestions(MultipleChoice):
     """
 
     citation: ClassVar[str] = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
-    source: ClassVar[str] = "cs.stanford.edu/people/jcjohns/clevr, CLEVR_v1.0.zip"
+    source: ClassVar[str] = "vlmtune download clevr_questions"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"types": tuple(ANSWERS)}
 
     path: str

@@ -83,9 +83,7 @@ class ClevrStatements(MultipleChoice):
     """
 
     citation: ClassVar[str] = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
-    source: ClassVar[str] = (
-        "`vlmtune build questions`; CLEVR's scenes and images, or `build scenes`"
-    )
+    source: ClassVar[str] = "vlmtune download clevr_statements"
 
     path: str
     images: str

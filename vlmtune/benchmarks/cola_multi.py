@@ -41,7 +41,7 @@ class ColaMulti(VoteOptions, Paired):
     primary_metric: ClassVar[str] = "accuracy"
     keys: ClassVar[tuple[str, str, str]] = ("text_accuracy", "accuracy", "group_accuracy")
     citation: ClassVar[str] = "Ray et al. 2023, Cola, section 5.1 (multi-object accuracy)"
-    source: ClassVar[str] = "github.com/arijitray1993/COLA (data/; images at the addresses in it)"
+    source: ClassVar[str] = "vlmtune download cola_multi"
 
     path: str
     images: str

@@ -90,7 +90,7 @@ class ColaSingle(Benchmark[QueryItems]):
 
     primary_metric: ClassVar[str] = "map"
     citation: ClassVar[str] = "Ray et al. 2023, Cola, sections 3, 5.1 and 10 (single-object mAP)"
-    source: ClassVar[str] = "github.com/arijitray1993/COLA (data/)"
+    source: ClassVar[str] = "vlmtune download cola_single"
     partial_credit: ClassVar[bool] = True
 
     path: str

@@ -27,7 +27,7 @@ class ColorSwap(Paired):
     """
 
     citation: ClassVar[str] = "Burapacheep et al. 2024, ColorSwap, section 4"
-    source: ClassVar[str] = "huggingface.co/datasets/stanfordnlp/colorswap (with a token)"
+    source: ClassVar[str] = "vlmtune download color_swap"
 
     path: str
     images: str

@@ -6,13 +6,13 @@ In: a csv of either benchmark. Out: its rows with the crop and the negatives of 
 import ast
 from pathlib import Path
 
-from vlmtune.benchmarks.files import first_file, pixel_box, read_csv
+from vlmtune.benchmarks.files import first_file, get_file, pixel_box, read_csv
 from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
 
 IMAGE_FOLDERS = ("VG_100K", "VG_100K_2")
 COLUMNS = ("image_id", "caption", "x", "y", "width", "height")
-SOURCE = "github.com/RAIVNLab/CREPE (data/); visualgenome.org, VG_100K and VG_100K_2"
+SOURCE = "vlmtune download crepe"
 Region = tuple[dict[str, str], ImageRef, tuple[str, ...]]
 
 
@@ -22,7 +22,7 @@ def read_regions(path: Path, images: str, negatives: str, *columns: str) -> list
     regions = []
     for i, row in enumerate(read_csv(path, (*COLUMNS, negatives, *columns), SOURCE)):
         layout = f"numbers and a list of captions in row {i}"
-        with reading(path, layout, f"get the file from {SOURCE}"):
+        with reading(path, layout, get_file(SOURCE)):
             number = int(row["image_id"])
             box = pixel_box(row["x"], row["y"], row["width"], row["height"])
             texts = read_texts(row[negatives])

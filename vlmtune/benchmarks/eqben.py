@@ -172,7 +172,7 @@ class EqBen(Paired):
     """
 
     citation: ClassVar[str] = "Wang et al. 2023, EqSim and EqBen, section 5.3 and table 3"
-    source: ClassVar[str] = "github.com/Wangt-CN/EqBen (data download)"
+    source: ClassVar[str] = "vlmtune download eqben"
     primary_metric: ClassVar[str] = "average"
     limit_per_group: ClassVar[bool] = True
 

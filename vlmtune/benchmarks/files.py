@@ -24,8 +24,20 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
 
 
 def get_file(source: str = "") -> str:
-    """The advice of an error about a file; `source` is where to get it."""
-    return f"get the file from {source}, or name its path" if source else AGAIN
+    """The advice of an error about a file; `source` is where to get it, or a command of vlmtune.
+
+    Example:
+        >>> get_file("vlmtune download aro")
+        'run `vlmtune download aro`, or name its path'
+    """
+    return f"{obtain('the file', source)}, or name its path" if source else AGAIN
+
+
+def obtain(what: str, source: str) -> str:
+    """How to get files from a place, or by a command of vlmtune."""
+    if source.startswith("vlmtune "):
+        return f"run `{source}`"
+    return f"get {what} from {source}"
 
 
 def file_error(path: str | Path, layout: str, came: str, source: str = "") -> UserError:
@@ -126,7 +138,7 @@ def class_folders(folder: str | Path, source: str) -> dict[str, list[Path]]:
     """Lists the images of each folder in a folder, at any depth, all in alphabetical order."""
     images: dict[str, list[Path]] = {}
     layout = "at least two folders of images, one for each class,"
-    with reading(folder, layout, f"get them from {source}, or check `images`"):
+    with reading(folder, layout, f"{obtain('them', source)}, or check `images`"):
         for path in sorted(Path(folder).iterdir()):
             if path.is_dir() and not path.name.startswith("."):
                 files = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)

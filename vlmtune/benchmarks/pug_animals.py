@@ -24,7 +24,7 @@ from vlmtune.benchmarks.base import Benchmark, Convention
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.items import Items, numbered
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, embed
-from vlmtune.benchmarks.pug_files import SITE, spoken
+from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.errors import UserError
 from vlmtune.metrics.equivariance import agreement, alignment, mean_cosine, paired_alignment
 from vlmtune.results.metric_value import MetricValue, count
@@ -164,7 +164,7 @@ class PugAnimals(Benchmark[AnimalItems]):
     """
 
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.2, equations 1 and 2"
-    source: ClassVar[str] = f"PUG_ANIMAL.tar.gz (78 GB), {SITE}"
+    source: ClassVar[str] = "vlmtune download pug_animals"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"factors": FACTORS}
 
     path: str

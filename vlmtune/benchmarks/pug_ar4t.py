@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import file_error, read_csv, write_csv, write_image
-from vlmtune.benchmarks.pug_files import SITE, spoken
+from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem, Wins
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.types import ImageRef
@@ -68,7 +68,7 @@ class PugAR4T(Paired):
     """
 
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
-    source: ClassVar[str] = f"PUG_AR4T.tar.gz (97 GB), {SITE}"
+    source: ClassVar[str] = "vlmtune download pug_ar4t"
 
     path: str
     images: str

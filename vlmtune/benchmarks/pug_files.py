@@ -1,11 +1,10 @@
-"""The source of the PUG data, and their folder names as words.
+"""Folder names of the PUG data as words.
 
 In: names of folders and factors. Out: words.
 """
 
 import re
 
-SITE = "https://pug.metademolab.com (CC BY-NC 4.0; not for training generative models)"
 # Before a capital that follows a small letter or a digit, or that begins a word after capitals.
 _BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 

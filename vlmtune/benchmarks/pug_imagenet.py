@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import Prompt, Text, class_folders, file_error, write_image
-from vlmtune.benchmarks.pug_files import SITE, spoken
+from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
 from vlmtune.errors import UserError
 from vlmtune.metrics.class_mapping import class_of_id
@@ -65,7 +65,7 @@ class PugImageNet(Classification):
     """
 
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.3 and table 1"
-    source: ClassVar[str] = f"PUG_IMAGENET.tar.gz (27 GB), {SITE}"
+    source: ClassVar[str] = "vlmtune download pug_imagenet"
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"
     shown: ClassVar[int] = 1
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"factors": FACTORS}

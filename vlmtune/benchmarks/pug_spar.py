@@ -21,13 +21,12 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
-from vlmtune.benchmarks.pug_files import SITE
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
 from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.types import ImageRef
 
-SOURCE = f"PUG_SPAR.tar.gz (16 GB), {SITE}"
+SOURCE = "vlmtune download pug_spar"
 BLANK = "blank"
 COLUMNS = (
     *("filename", "world_name", "character_name", "character2_name"),

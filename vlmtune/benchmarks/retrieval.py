@@ -54,10 +54,7 @@ class Retrieval(Ranking):
 
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"
     citation: ClassVar[str] = "Karpathy and Fei-Fei 2015, section 4.1 (Recall@K, median rank)"
-    source: ClassVar[str] = (
-        "cs.stanford.edu/people/karpathy/deepimagesent (the JSON), cocodataset.org and "
-        "shannon.cs.illinois.edu/DenotationGraph (the images)"
-    )
+    source: ClassVar[str] = "vlmtune download retrieval"
 
     path: str
     images: str

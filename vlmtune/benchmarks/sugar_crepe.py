@@ -38,7 +38,7 @@ class SugarCrepe(MultipleChoice):
     """
 
     citation: ClassVar[str] = "Hsieh et al. 2023, SugarCrepe, section 4 (accuracy per subset)"
-    source: ClassVar[str] = "github.com/RAIVNLab/sugar-crepe, data/; cocodataset.org, val2017"
+    source: ClassVar[str] = "vlmtune download sugar_crepe"
     reference_metric: ClassVar[str] = "macro_accuracy"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"subsets": SUBSETS}
 

@@ -38,7 +38,7 @@ class SugarCrepePP(MultipleChoice):
     """
 
     citation: ClassVar[str] = "Dumpala et al. 2024, SugarCrepe++, section 4 (ITT and TOT)"
-    source: ClassVar[str] = "github.com/Sri-Harsha/scpp (data/); cocodataset.org, val2017"
+    source: ClassVar[str] = "vlmtune download sugar_crepe_pp"
 
     path: str
     images: str

@@ -95,7 +95,7 @@ class Valse(MultipleChoice):
     reference_metric: ClassVar[str] = "acc_r/average"
     keys: ClassVar[tuple[str, str]] = ("acc_r", "acc_r/average")
     citation: ClassVar[str] = "Parcalabescu et al. 2022, VALSE, section 5 (pairwise accuracy)"
-    source: ClassVar[str] = "github.com/Heidelberg-NLP/VALSE and the data sets its rows name"
+    source: ClassVar[str] = "vlmtune download valse"
     limit_per_group: ClassVar[bool] = True
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"pieces": PIECES}
 

@@ -29,7 +29,7 @@ class Winoground(Paired):
     """
 
     citation: ClassVar[str] = "Thrush et al. 2022, Winoground, section 3.1"
-    source: ClassVar[str] = "huggingface.co/datasets/facebook/winoground (data/, on acceptance)"
+    source: ClassVar[str] = "vlmtune download winoground"
 
     path: str
     images: str

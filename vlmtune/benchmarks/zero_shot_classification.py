@@ -64,7 +64,7 @@ class ZeroShotClassification(Classification):
     group_keys: ClassVar[Mapping[str, int]] = {}
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"
     citation: ClassVar[str] = "Radford et al. 2021, CLIP, section 3.1 (zero-shot transfer)"
-    source: ClassVar[str] = "cs.toronto.edu/~kriz/cifar.html or image-net.org, as class folders"
+    source: ClassVar[str] = "vlmtune download zero_shot_classification"
 
     images: str
     classes: str | None = None

@@ -9,7 +9,7 @@ import os
 
 from vlmtune.config import DATA, data_root
 from vlmtune.errors import UserError
-from vlmtune.sources.download import download
+from vlmtune.sources.downloads import download
 from vlmtune.sources.ledger import Ledger
 from vlmtune.sources.listing import list_lines, plan_lines
 from vlmtune.sources.order import orders

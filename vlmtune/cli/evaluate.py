@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
     check_outputs([options.items], map(Path, options.benchmarks))
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     if options.download:
-        from vlmtune.sources.download import download_missing  # most evaluations need no network
+        from vlmtune.sources.downloads import download_missing  # most evaluations need no network
 
         download_missing(benchmarks)
     for name, why in load_all(benchmarks):

@@ -74,15 +74,16 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
             continue
         for source in _serving(name):
             readers.setdefault(source, set()).add(name)
-    found: dict[str, Order] = {}
+    by_source: dict[str, Order] = {}
     for name, wanted in readers.items():
         chosen = frozenset() if name in complete else frozenset(wanted)
         order = Order(name, sources()[name], chosen, whole)
         if whole:
             archives = _archives(Order(name, order.source, chosen))
-            found = {archive: Order(archive, sources()[archive]) for archive in archives} | found
-        found.setdefault(name, order)
-    return list(found.values())
+            first = {archive: Order(archive, sources()[archive]) for archive in archives}
+            by_source = first | by_source
+        by_source.setdefault(name, order)
+    return list(by_source.values())
 
 
 def _archives(order: Order) -> list[str]:
@@ -120,7 +121,7 @@ def needed_images(images: SourceImages, benchmark: Benchmark, root: Path) -> lis
     The files of the benchmark are read, the images need not be there.
     """
     folder = root / images.folder
-    found = []
+    paths = []
     for path in dict.fromkeys(image.path for image in benchmark.listed().images):
         if not path.is_relative_to(folder):
             continue
@@ -129,5 +130,5 @@ def needed_images(images: SourceImages, benchmark: Benchmark, root: Path) -> lis
                 f"expected images below {folder}, got {path} in the files of {benchmark.name}: "
                 "get its files again"
             )
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths

@@ -3,6 +3,7 @@
 In: `configs/sources/NAME.yaml`. Out: a `DataSource`, checked. Never: the network.
 """
 
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -24,7 +25,7 @@ Checksum = Annotated[
 def _below(path: str) -> str:
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or "\\" in path or parts[0].startswith((".", "/")):
-        raise ValueError(f"{path!r}, which is no path below the data folder")
+        raise ValueError(f"{path!r}, which is not a path below the data folder")
     return path
 
 
@@ -203,11 +204,38 @@ def sources() -> dict[str, DataSource]:
         >>> sources()["sugar_crepe"].serves.benchmarks
         ('sugar_crepe',)
     """
-    found = {}
+    by_name = {}
     for root in (ROOT, Path()):
         for path in sorted((root / "configs/sources").glob("*.yaml")):
-            found[path.stem] = read_source(path)
-    return found
+            by_name[path.stem] = read_source(path)
+    return by_name
+
+
+def source_of(path: Path) -> str | None:
+    """The source of a file below `data`; None if none brings it.
+
+    Example:
+        >>> source_of(Path("data/coco/dataset_coco.json")), source_of(Path("data/mine.csv"))
+        ('coco', None)
+    """
+    if path.parts[:1] != ("data",):
+        return None
+    inner = PurePosixPath(*path.parts[1:])
+    for name, source in sources().items():
+        if any(_brings(file, inner) for file in source.files):
+            return name
+    return None
+
+
+def _brings(file: SourceFile, path: PurePosixPath) -> bool:
+    """Whether a file comes to a path below the data root, or is unpacked to it."""
+    if file.unpack is None:
+        return str(path) == file.path
+    if not path.is_relative_to(file.path):
+        return False
+    # Leading folders that are left out may have any name.
+    member = "/".join(["*"] * file.strip + [str(path.relative_to(file.path))])
+    return fnmatchcase(member, file.members)
 
 
 def read_source(path: Path) -> DataSource:

@@ -24,12 +24,13 @@ def image_files(images: SourceImages) -> str:
     return f"images-{images.of}-{digest(images.folder)[:8]}"
 
 
-def made_key(order: Order, conversion: Conversion, ledger: Ledger) -> str:
+def conversion_files(order: Order, conversion: Conversion, ledger: Ledger) -> str:
     """Name of the list of files that a conversion made of the files as they are now."""
     came = []
     for file in order.source.files:
         arrival = ledger.get(ledger.root / file.path)
-        came.append(None if arrival is None else arrival.sha256)
+        if arrival is not None:
+            came.append(arrival.sha256)
     return f"made-{digest([conversion.model_dump(), came])[:16]}"
 
 
@@ -66,7 +67,7 @@ def state(order: Order, ledger: Ledger) -> State:
     """How much of an order is here."""
     here = [is_here(file, ledger) for file in order.files]
     for conversion in order.conversions:
-        here.append(ledger.has_members(made_key(order, conversion, ledger)))
+        here.append(ledger.has_members(conversion_files(order, conversion, ledger)))
     for images in order.images:
         here.append(ledger.has_members(image_files(images)))
     if here and all(here):

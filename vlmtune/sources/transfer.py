@@ -107,7 +107,7 @@ class Downloader:
             except RefusedError:
                 raise
             except _BrokenError as error:
-                # What came is kept: the next try goes on from there.
+                # What came is kept: the next try adds the rest.
                 reason, least = str(error), error.retry_after
             except DownloadError as error:
                 _forget(part)
@@ -172,7 +172,8 @@ def _write(
     response: requests.Response, part: Path, start: int, total: int | None, advance: Advance
 ) -> None:
     came, since, window = start, time.monotonic(), 0
-    with part.open("r+b" if start else "wb") as file:
+    mode = "r+b" if start else "wb"
+    with part.open(mode) as file:
         file.seek(start)
         for chunk in response.iter_content(CHUNK):
             if came == 0:
@@ -198,7 +199,7 @@ def _network_errors() -> Iterator[None]:
         yield
     except requests.RequestException as error:
         if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.MissingSchema):
-            raise RefusedError("is no valid address") from None
+            raise RefusedError("has no valid address") from None
         # The text of the error has the whole URL, which may hold a key.
         raise _BrokenError(f"the connection failed ({type(error).__name__})") from None
     except DownloadError:

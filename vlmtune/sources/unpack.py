@@ -36,10 +36,10 @@ def unpack(
     read = {"zip": _of_zip, "tar": _of_tar}[kind]
     try:
         for name, size, content in read(archive):
-            place = _place(name, strip)
-            if place is None or not fnmatchcase(name, members):
+            inner = _inner_path(name, strip)
+            if inner is None or not fnmatchcase(name, members):
                 continue
-            path = folder / place
+            path = folder / inner
             written[path] = size
             if sum(written.values()) > LARGEST:
                 raise UserError(f"expected less than 1 TiB in {archive}, got more: get it again")
@@ -83,7 +83,7 @@ def _of_tar(archive: Path) -> Iterator[Member]:
                 yield info.name, info.size, content
 
 
-def _place(name: str, strip: int) -> PurePosixPath | None:
+def _inner_path(name: str, strip: int) -> PurePosixPath | None:
     """Where a member lies below the folder; None if it may not lie there."""
     path = PurePosixPath(name.replace("\\", "/"))
     parts = path.parts[strip:]

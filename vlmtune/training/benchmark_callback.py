@@ -100,7 +100,7 @@ class BenchmarkCallback(Callback):
         store = None if self.store is None else Path(self.store)
         self._scorer = Scorer(module.backbone, module.adapter, store)
         if self.download:
-            from vlmtune.sources.download import download_missing  # most trainings have the files
+            from vlmtune.sources.downloads import download_missing  # most trainings have the files
 
             # The ranks of one machine wait for each other at the lock of the data folder.
             download_missing(self.benchmarks)

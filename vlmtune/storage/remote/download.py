@@ -113,7 +113,7 @@ def download(
                     f"{type(error).__name__} ({os.strerror(error.errno)}): free the disk, or name "
                     "another folder or a lower limit for the cache"
                 ) from None
-            reason, least = _reason(error, address), _asked_wait(error)
+            reason, least = _reason(error, address), _requested_wait(error)
             if _is_permanent(error):
                 raise RefusedError(f"cannot be read: {reason}") from None
         finally:
@@ -239,7 +239,7 @@ def _is_permanent(error: Exception) -> bool:
     return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY
 
 
-def _asked_wait(error: Exception) -> float:
+def _requested_wait(error: Exception) -> float:
     headers = getattr(error, "headers", None) or {}
     return retry_after(headers.get("Retry-After", ""))
 

@@ -22,7 +22,13 @@ from vlmtune.sources.ledger import STATE, Ledger
 from vlmtune.sources.licences import accept
 from vlmtune.sources.order import Order, default_reader, needed_images, orders
 from vlmtune.sources.source import Conversion, SourceFile, SourceImages
-from vlmtune.sources.state import archive_name, image_files, is_here, made_key, missing_bytes
+from vlmtune.sources.state import (
+    archive_name,
+    conversion_files,
+    image_files,
+    is_here,
+    missing_bytes,
+)
 from vlmtune.sources.transfer import Downloader, WantedFile, check_file, check_space
 from vlmtune.sources.unpack import unpack
 from vlmtune.storage.files import write_atomically
@@ -60,7 +66,7 @@ def download(
         UserError: Terms were not accepted, the disk is too small, or files did not come.
     """
     root = data_root()
-    # Before the lock makes a folder for a download that is refused.
+    # Before the lock makes a folder for a download that fails at once.
     accept(wanted, accepted, root, write=False)
     with locked(root / STATE / "download"):
         accept(wanted, accepted, root)
@@ -137,13 +143,13 @@ class _Download:
         if path.exists() and self.ledger.get(path) is None:
             self._adopt(path, file)
             return
-        found = self._found(file)
-        if found is None:
+        by_hand = self._file_by_hand(file)
+        if by_hand is None:
             self._fetch(order, WantedFile(path, file.urls, file.bytes, file.checksum))
             return
         with write_atomically(path) as temporary:
-            shutil.copyfile(found, temporary)
-        self.ledger.add(path, f"{HAND}{found.name}")
+            shutil.copyfile(by_hand, temporary)
+        self.ledger.add(path, f"{HAND}{by_hand.name}")
 
     def _adopt(self, path: Path, file: SourceFile) -> None:
         """Takes a file that a person put there, if it is the right one."""
@@ -157,7 +163,7 @@ class _Download:
 
     def _bring_archive(self, order: Order, file: SourceFile, kind: str) -> None:
         name = archive_name(file)
-        archive = self._found(file)
+        archive = self._file_by_hand(file)
         if archive is None:
             archive = self.root / STATE / "archives" / name
             if not self.ledger.has(archive):
@@ -171,21 +177,21 @@ class _Download:
         if archive.parent == self.root / STATE / "archives":
             archive.unlink()
 
-    def _found(self, file: SourceFile) -> Path | None:
+    def _file_by_hand(self, file: SourceFile) -> Path | None:
         """The file in the folder of a person, checked; None if it is not there."""
         if self.given is None:
             return None
         names = [file_name(url) for url in file.urls]
         names.append(Path(file.path).name)
         for name in filter(None, names):
-            found = self.given / name
-            if not found.is_file():
+            path = self.given / name
+            if not path.is_file():
                 continue
             try:
-                check_file(found, file.bytes, file.checksum)
+                check_file(path, file.bytes, file.checksum)
             except DownloadError as error:
-                raise DownloadError(f"{found} {error}; get it again") from None
-            return found
+                raise DownloadError(f"{path} {error}; get it again") from None
+            return path
         return None
 
     def _fetch(self, order: Order, wanted: WantedFile) -> None:
@@ -207,14 +213,16 @@ class _Download:
     # -- conversions ---------------------------------------------------------------------------
 
     def _make(self, order: Order, conversion: Conversion) -> None:
-        key = made_key(order, conversion, self.ledger)
+        key = conversion_files(order, conversion, self.ledger)
         if self.ledger.has_members(key):
             return
         module, _, function = conversion.call.rpartition(".")
         log.info("%s: making %s", order.name, conversion.makes)
         getattr(import_module(module), function)(self.root, **conversion.arguments)
-        made = self.root / conversion.makes
-        files = [made] if made.is_file() else [path for path in made.rglob("*") if path.is_file()]
+        output = self.root / conversion.makes
+        files = [output]
+        if output.is_dir():
+            files = [path for path in output.rglob("*") if path.is_file()]
         sizes = {path.relative_to(self.root).as_posix(): path.stat().st_size for path in files}
         self.ledger.note_members(key, sizes)
 
@@ -311,4 +319,4 @@ def _check_image(path: Path) -> None:
             image.verify()
     except Exception as error:  # decoders of PIL raise many kinds
         reason = " ".join(str(error).split())
-        raise DownloadError(f"is no image ({reason})") from None
+        raise DownloadError(f"cannot be read as an image ({reason})") from None
