@@ -50,6 +50,15 @@ def publish(server: FaultyServer, address: str, content: bytes | Path) -> str:
     return name
 
 
+def content(folder: Path = Path("data")) -> dict[str, bytes]:
+    """The files of a data folder by name, without what vlmtune notes there."""
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and ".downloads" not in path.parts and path.name != "licences.json":
+            files[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return files
+
+
 def declare(name: str, **facts: Any) -> None:
     """Writes the YAML of a source into the working directory."""
     usual = {

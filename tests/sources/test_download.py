@@ -10,6 +10,7 @@ from tests.refusals import refused
 from tests.sources.conftest import (
     HOST,
     SOON,
+    content,
     declare,
     declare_toy,
     picture,
@@ -31,15 +32,6 @@ ARCHIVE = "https://host.example/set.archive"
 
 def download(*names, whole=False, **options):
     downloads.download(orders(names, whole), patience=SOON, **options)
-
-
-def content(folder=DATA_FOLDER):
-    """The files of a data folder by name, without what vlmtune notes there."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and ".downloads" not in path.parts and path.name != "licences.json":
-            found[path.relative_to(folder).as_posix()] = path.read_bytes()
-    return found
 
 
 def zipped(**members):

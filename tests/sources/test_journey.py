@@ -1,0 +1,179 @@
+"""From an empty folder to a report: `vlmtune download`, then `vlmtune evaluate`.
+
+The sources are those that come with vlmtune, but for sizes and checksums: the mirror has files of
+the same layouts with few items.
+"""
+
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.faulty_server import FaultyServer
+from tests.sources.conftest import content, publish
+from tests.tiny import write_model
+from vlmtune.benchmarks.aro import Aro
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
+from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
+from vlmtune.benchmarks.pug_spar import PugSpar
+from vlmtune.benchmarks.sugar_crepe import SugarCrepe
+from vlmtune.config import ROOT
+from vlmtune.sources.source import DataSource, SourceFile, sources
+
+NAMES = ["cola_multi", "sugar_crepe", "aro", "crepe", "pug_spar"]
+SUBSETS = (
+    "add_att",
+    "add_obj",
+    "replace_att",
+    "replace_obj",
+    "replace_rel",
+    "swap_att",
+    "swap_obj",
+)
+
+
+def source(name: str) -> DataSource:
+    """A source of vlmtune, without what only the published content has."""
+    path = Path("configs/sources", f"{name}.yaml")
+    declared = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+    for file in declared["files"]:
+        for fact in ("bytes", "about", "checksum", "unpacked"):
+            file.pop(fact, None)
+    for images in declared.get("images", ()):
+        images["bytes"] = 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(declared), encoding="utf-8")
+    sources.cache_clear()
+    return sources()[name]
+
+
+def file_of(name: str, start: str) -> SourceFile:
+    """The file of a source whose path or member pattern starts so."""
+    return next(
+        file for file in sources()[name].files if f"{file.path}/{file.members}".startswith(start)
+    )
+
+
+def publish_zip(server: FaultyServer, file: SourceFile, folder: Path, below: str) -> None:
+    """Publishes the files of a folder as members below `below`."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as written:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                written.write(path, f"{below}/{path.relative_to(folder)}")
+    publish(server, file.urls[0], archive.getvalue())
+
+
+def publish_all(server: FaultyServer) -> None:
+    """Puts the files of all benchmarks of the journey onto the mirror."""
+    made = Path("made")
+    for name in ("cola_items", "sugar_crepe", "aro", "crepe", "pug_spar"):
+        source(name)
+    _publish_cola(server, made / "cola")
+    _publish_sugar_crepe(server, made / "sugar")
+    Aro.fixture(made / "aro")
+    for task in ("relation", "attribution"):
+        file = file_of("aro", f"aro/visual_genome_{task}")
+        publish(server, file.urls[0], made / "aro/visual_genome_relation.json")
+    publish_zip(server, file_of("aro", "aro/images"), made / "aro/images", "images")
+    _publish_crepe(server, made)
+    PugSpar.fixture(made / "spar")
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w:gz") as written:
+        written.add(made / "spar", "PUG_SPAR")
+    publish(server, sources()["pug_spar"].files[0].urls[0], archive.getvalue())
+
+
+def _publish_cola(server: FaultyServer, made: Path) -> None:
+    ColaMulti.fixture(made)
+    file = file_of("cola_items", "cola/COLA_multi")
+    publish(server, file.urls[0], made / "cola_multi.json")
+    images = next(one for one in sources()["cola_items"].images if one.of == "cola_multi")
+    for number, path in enumerate(sorted(made.glob("*.png"))):
+        # One after the other is on another server only.
+        addresses = images.addresses(Path(path.name))
+        publish(server, addresses[number % len(addresses)], path)
+
+
+def _publish_sugar_crepe(server: FaultyServer, made: Path) -> None:
+    SugarCrepe.fixture(made)
+    for subset in SUBSETS:
+        file = file_of("sugar_crepe", f"sugar_crepe/{subset}")
+        publish(server, file.urls[0], made / "add_att.json")
+    images = sources()["sugar_crepe"].images[0]
+    for path in made.glob("*.jpg"):
+        publish(server, images.addresses(Path(path.name))[0], path)
+
+
+def _publish_crepe(server: FaultyServer, made: Path) -> None:
+    CrepeProductivity.fixture(made / "prod")
+    for kind in ("atom", "swap", "negate"):
+        folder = made / "csv" / kind
+        folder.mkdir(parents=True)
+        # One of the two files of a kind has no rows.
+        texts = [path.read_text() for path in (made / "prod" / kind).glob("*.csv")]
+        rows = max(texts, key=len)
+        for n in range(4, 13):
+            (folder / f"prod_vg_hard_negs_{kind}_complexity_{n}.csv").write_text(rows)
+    publish_zip(server, file_of("crepe", "crepe/prod"), made / "csv", "prod_hard_negatives")
+    CrepeSystematicity.fixture(made / "syst")
+    syst = made / "syst-csv"
+    syst.mkdir()
+    for path in (made / "syst").glob("*.csv"):
+        (syst / path.name).write_bytes(path.read_bytes())
+    publish_zip(server, file_of("crepe", "crepe/syst"), syst, "syst_hard_negatives")
+    for folder in ("VG_100K", "VG_100K_2"):
+        file = file_of("crepe", f"visual_genome/{folder}/")
+        publish_zip(server, file, made / "prod" / folder, folder)
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vlmtune", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+def test_two_commands_lead_from_an_empty_folder_to_a_report(mirror, tmp_path):
+    publish_all(mirror)
+    model = str(write_model(tmp_path / "model", vocabulary=False))
+    done = run("download", *NAMES, "--accept", "pug_spar")
+    assert done.returncode == 0, done.stderr
+    done = run("evaluate", "--model", model, "--benchmarks", *NAMES)
+    assert done.returncode == 0, done.stderr
+    (report,) = Path("runs/evaluate").glob("*/report.json")
+    measured = json.loads(report.read_text())
+    assert len(measured["results"]) >= len(NAMES)
+
+
+@pytest.mark.slow
+def test_a_download_killed_at_any_moment_ends_in_the_same_bytes(mirror, tmp_path, monkeypatch):
+    publish_all(mirror)
+    mirror.pause = 0.05
+    whole = run("download", *NAMES, "--accept", "pug_spar", "--data-root", "whole")
+    assert whole.returncode == 0, whole.stderr
+    command = [sys.executable, "-m", "vlmtune", "download", *NAMES, "--accept", "pug_spar"]
+    random.seed(0)
+    kills = 0
+    while kills < 10:
+        monkeypatch.setenv("VLMTUNE_DATA", f"data{kills % 3}")
+        started = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        try:
+            started.wait(random.uniform(2.0, 5.0))
+        except subprocess.TimeoutExpired:
+            os.kill(started.pid, signal.SIGKILL)
+            started.wait()
+        kills += 1
+    for number in range(3):
+        done = run("download", *NAMES, "--accept", "pug_spar", "--data-root", f"data{number}")
+        assert done.returncode == 0, done.stderr
+        assert content(Path(f"data{number}")) == content(Path("whole"))
