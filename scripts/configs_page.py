@@ -35,6 +35,7 @@ NOTES = {
     "experiments/fusion": "Fusion encoders, over `eqsim/base` and a file of `eqsim/data`.",
     "experiments/overlays": "An overlay changes any other experiment: put it last.",
     "experiments/quickstart": "`vlmtune quickstart` runs these; only `--size full` runs `suite`.",
+    "sources": "`vlmtune download STEM`; [sources](../docs/sources.md) has sizes and licences.",
     "sweeps": "`wandb sweep --project vlmtune FILE`, then `wandb agent ID` on every machine.",
 }
 
@@ -53,7 +54,7 @@ def page() -> str:
     sections: dict[str, list[Path]] = {}
     for path in sorted(CONFIGS.rglob("*.yaml")):
         room, folder, *_ = path.relative_to(CONFIGS).parts
-        name = room if room == "sweeps" else f"{room}/{folder}"
+        name = room if room in ("sources", "sweeps") else f"{room}/{folder}"
         sections.setdefault(name, []).append(path)
     text = HEAD
     for name, paths in sections.items():

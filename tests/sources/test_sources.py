@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 import yaml
 
+from scripts.sources_page import PAGE, page
 from vlmtune.config import ROOT
 from vlmtune.sources.order import Order, orders
 from vlmtune.sources.source import sources
@@ -87,3 +88,7 @@ def test_two_files_have_two_places(name):
     single = [file.path for file in order.files if file.unpack is None]
     assert len(single) == len(set(single))
     assert Path(ROOT, "configs/sources", f"{name}.yaml").stat().st_size < 8000
+
+
+def test_the_page_is_what_the_sources_say():
+    assert page() == PAGE.read_text(encoding="utf-8"), "run `python -m scripts.sources_page`"

@@ -13,11 +13,12 @@ from vlmtune.sources.source import DataSource, sources
 from vlmtune.sources.state import state
 
 WIDTH = 98
+GROUPS = ("Benchmarks", "Corpora", "Other data", "Weights")
 NEEDS = {
-    "open": "nothing needed",
+    "open": "nothing",
     "token": "an account of Hugging Face that accepted its terms, and `hf auth login`",
-    "form": "a person has to ask for files",
-    "local": "nothing is downloaded",
+    "form": "a person asks for files",
+    "local": "nothing, you make or build it",
 }
 
 
@@ -37,21 +38,20 @@ def megabytes(count: int) -> str:
 
 def list_lines(ledger: Ledger) -> Iterator[str]:
     """Lists all sources: benchmarks, corpora, images, and published weights."""
-    groups: dict[str, list[str]] = {}
-    for name, source in sources().items():
-        groups.setdefault(_group(source), []).append(name)
-    for group in ("Benchmarks", "Corpora", "Images", "Weights"):
-        yield from ["", group]
-        for name in groups.get(group, []):
-            yield from _source_lines(Order(name, sources()[name]), ledger)
+    for title in GROUPS:
+        yield from ["", title]
+        for name, source in sources().items():
+            if group(source) == title:
+                yield from _source_lines(Order(name, source), ledger)
 
 
-def _group(source: DataSource) -> str:
+def group(source: DataSource) -> str:
+    """The heading of `GROUPS` under which a source is listed."""
     if source.model is not None or source.licence.images == "none":
         return "Weights"
     if source.serves.benchmarks:
         return "Benchmarks"
-    return "Corpora" if source.serves.builders else "Images"
+    return "Corpora" if source.serves.builders else "Other data"
 
 
 def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
@@ -61,17 +61,25 @@ def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
     if others := [name for name in source.names if name != order.name]:
         facts.append(f"read by {', '.join(others)}")
     if source.files or source.images:
-        facts.append("; ".join(_size_lines(order)))
+        facts.append("; ".join(sizes(order)))
     licence = source.licence
     facts.append(f"licence: {licence.annotations}; of images: {licence.images}")
-    facts.append(NEEDS[source.access])
-    if source.terms is not None:
-        facts.append(f"terms, by --accept {order.name}: {' '.join(source.terms.split())}")
+    facts.append(f"needs: {needs(order)}")
     for fact in facts:
         yield from textwrap.wrap(fact, WIDTH, initial_indent="    ", subsequent_indent="      ")
 
 
-def _size_lines(order: Order) -> Iterator[str]:
+def needs(order: Order) -> str:
+    """What a person has to have or to do before a source comes."""
+    source = order.source
+    needed = NEEDS[source.access]
+    if source.terms is None:
+        return needed
+    terms = f"`--accept {order.name}` of its terms: {' '.join(source.terms.split())}"
+    return terms if source.access == "open" else f"{needed}; {terms}"
+
+
+def sizes(order: Order) -> Iterator[str]:
     """What an order fetches, and what it then takes on disk."""
     if order.files:
         known = [file.size for file in order.files if file.size is not None]
@@ -102,8 +110,10 @@ def plan_lines(wanted: Sequence[Order], ledger: Ledger) -> Iterator[str]:
     """Says what a download brings, under which licences, and what a person has to do."""
     for order in wanted:
         here = state(order, ledger)
-        sizes = "; ".join(_size_lines(order)) or "nothing to download"
-        yield f"{order.name}: {sizes} [{here}]" if order.files else f"{order.name}: {sizes}"
+        line = f"{order.name}: {'; '.join(sizes(order)) or 'nothing to download'}"
+        if order.files:
+            line += f" [{here}]"
+        yield line
         if is_new(order, ledger.root):
             licence = order.source.licence
             yield f"  licence: {licence.annotations}; of images: {licence.images}"
