@@ -15,8 +15,8 @@ HEAD = """\
 `python -m scripts.sources_page` writes this page from `configs/sources`. [Download data](data.md)
 explains the command. Each YAML has the addresses, and where and when they were seen.
 
-"None stated" means that the source itself states no licence: ask its authors. `--whole` takes archives
-of all images instead of the images that a benchmark uses, one by one.
+"None stated" means that the source itself states no licence: ask its authors. `--whole` takes
+archives of all images instead of the images that a benchmark uses, one by one.
 """
 TABLE = """\
 | name | what | size | licence | images | needs |
