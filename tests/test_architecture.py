@@ -44,7 +44,7 @@ UPSTREAM = {
     | {"results", "adapters.base"}
     | {"benchmarks.base", "benchmarks.pair_scorer", "benchmarks.rules.classification"}
     | {"backbones.base", "backbones.evaluation_mode"},
-    "model": BASICS | {"backbones", "adapters", "evaluation", "storage"},
+    "model": BASICS | {"backbones", "adapters", "evaluation", "storage", "sources.source"},
     "export": BASICS | {"backbones", "adapters", "model", "results", "storage", "report.table"},
     "probing": {"types", "errors", "config", "storage", "features", "metrics", "model", "results"}
     | {"data.images", "data.tables", "data.table_rows"}

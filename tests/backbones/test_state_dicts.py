@@ -2,6 +2,7 @@
 
 import argparse
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -34,6 +35,19 @@ def test_names_come_without_what_wraps_a_model(tmp_path, prefix, entry, recwarn)
         torch.save(content, file, _use_new_zipfile_serialization=zipped)
         assert same(read_state_dict(file))
     assert not recwarn.list
+
+
+@pytest.mark.parametrize("number", [np.float64(0.3), np.float32(0.3), np.int64(3)])
+def test_a_number_of_numpy_is_a_plain_value(tmp_path, number):
+    file = tmp_path / "epoch_1.pt"
+    torch.save({"state_dict": STATE, "loss": number}, file)
+    assert same(read_state_dict(file))
+
+
+def test_an_array_of_objects_is_none(tmp_path):
+    torch.save({"state_dict": STATE, "loss": np.array([{}], dtype=object)}, tmp_path / "a.pt")
+    with refused("needs code of the file"):
+        read_state_dict(tmp_path / "a.pt")
 
 
 def test_a_prefix_that_some_names_lack_stays(tmp_path):

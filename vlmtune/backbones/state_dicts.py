@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -24,6 +25,16 @@ ENTRIES = ("state_dict", "model", "model_state_dict")
 # What DataParallel, torch.compile and Lightning put before the name of each weight.
 PREFIXES = ("module.", "_orig_mod.", "model.")
 GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+# Some trainings save a loss or a metric as a number of numpy, which is a plain value too.
+_NUMBER = np.float64().__reduce__()[0]
+NUMBERS: list[Any] = [
+    (_NUMBER, "numpy.core.multiarray.scalar"),
+    (_NUMBER, "numpy._core.multiarray.scalar"),
+    np.dtype,
+    np.dtypes.Float64DType,
+    np.dtypes.Float32DType,
+    np.dtypes.Int64DType,
+]
 
 
 def read_state_dict(file: Path) -> dict[str, Tensor]:
@@ -34,7 +45,7 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
     which are not used.
 
     Args:
-        file: A safetensors file, or a pickle that holds tensors and plain values only.
+        file: A safetensors file, or a pickle that holds tensors, plain values and numbers of numpy.
 
     Raises:
         UserError: The file cannot be read, needs code, or holds no weights.
@@ -97,7 +108,8 @@ def _read_pickle(file: Path) -> Any:
             "torch.jit.load(FILE).state_dict()"
         )
     try:
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=archive)
+        with torch.serialization.safe_globals(NUMBERS):
+            return torch.load(file, map_location="cpu", weights_only=True, mmap=archive)
     except (pickle.UnpicklingError, RuntimeError) as error:
         # torch names the class that it refused to load.
         name = GLOBAL.search(str(error))

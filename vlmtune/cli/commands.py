@@ -70,7 +70,7 @@ the path of a YAML is relative to that config."""
 MODEL = """an export, a .ckpt, a hub id (of an export, of transformers or of open_clip), a
 save_pretrained folder, an open_clip name or folder, a name with its weights such as
 ViT-B-32-quickgelu:openai, a weights file with --architecture, a YAML, or its stem in
-configs/plugins/models or backbones"""
+configs/plugins/models or backbones, or published:NAME of weights that were downloaded"""
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
 PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or random"
 ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .pth, .bin,

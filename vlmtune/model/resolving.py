@@ -26,7 +26,8 @@ from vlmtune.types import FeatureSpec
 
 OPEN_CLIP = "vlmtune.backbones.open_clip.open_clip.OpenClip"
 TIMM, TIMM_IMAGE = "timm:", "vlmtune.backbones.timm_image.TimmImage"
-PREFIXES = ("hf-hub", "local-dir", "timm")  # before a colon: no name of open_clip
+PUBLISHED = "published:"
+PREFIXES = ("hf-hub", "local-dir", "timm", "published")  # before a colon: no name of open_clip
 POOLED = FeatureSpec("pooled")
 STEM = re.compile(r"[a-z][a-z0-9_]*")
 FILES = (*SUFFIXES, ".ckpt", ".yaml", ".yml")
@@ -53,7 +54,8 @@ def load(
             ("ViT-B-32-quickgelu", with its weights "ViT-B-32-quickgelu:openai", or
             "hf-hub:org/repo") or folder, "timm:" and a name of timm or its
             folder, the YAML of a backbone or one with `backbone` and `adapter`, or the stem of one
-            in configs/plugins/models or backbones, or, with `architecture`, a weights file. A model
+            in configs/plugins/models or backbones, "published:" and the name of weights that
+            `vlmtune download` brought, or, with `architecture`, a weights file. A model
             without an adapter is zero-shot: by its embeddings, or by its matching head if it has
             no embeddings.
         pretrained: Weights for an open_clip name, or for that of an export whose weights file has
@@ -77,6 +79,17 @@ def load(
         UserError: There is no such model or device, a file is damaged or names a class of another
             package, the weights do not fit, or an option has no use for this model.
     """
+    if str(source).startswith(PUBLISHED):
+        # Most models are not in the list of sources.
+        from vlmtune.model.published import find_published, with_text_map
+
+        path, published = find_published(str(source))
+        options = {"device": device, "batch_size": batch_size, "texts": texts}
+        if published.text_map_of is not None:
+            model = with_text_map(load(published.text_map_of, **options), path)
+            return model.batched(batch_size).to(device_of_this_machine(device))
+        architecture = architecture or published.architecture
+        return load(path, architecture=architecture, precision=precision, **options)
     name, pretrained = _tagged(_shipped(str(source)), pretrained)
     if revision is not None and not is_hub_id(name, pretrained):
         raise UserError(

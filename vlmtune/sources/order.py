@@ -68,6 +68,8 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
     readers: dict[str, set[str]] = {}
     complete = set()
     for name in names:
+        # As `--model` names weights.
+        name = name.replace("published:", "weights_")
         if name in sources():
             complete.add(name)
             readers.setdefault(name, set())

@@ -144,10 +144,17 @@ class Serves(_Declared):
 
 
 class Published(_Declared):
-    """How `--model published:NAME` loads weights: the arguments of `vlmtune.load`."""
+    """How `--model published:NAME` loads weights.
+
+    Attributes:
+        file: The file or folder, below the data root.
+        architecture: The open_clip name of a file's architecture.
+        text_map_of: The base model, if the file is LABCLIP's map of its text embeddings.
+    """
 
     file: Below
     architecture: Text | None = None
+    text_map_of: Text | None = None
 
 
 class DataSource(_Declared):

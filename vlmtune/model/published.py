@@ -1,0 +1,58 @@
+"""Weights that others published, by the name of their source: `published:negclip`.
+
+In: a name, and the files that `vlmtune download` brought. Out: what `load` takes, and LABCLIP's map
+as an adapter. Never: a download.
+"""
+
+from pathlib import Path
+
+from vlmtune.adapters.text_map import TextMap
+from vlmtune.backbones.state_dicts import read_state_dict
+from vlmtune.config import data_root
+from vlmtune.errors import UserError
+from vlmtune.model.model import Model
+from vlmtune.sources.source import Published, sources
+
+PREFIX = "published:"
+SOURCE = "weights_"
+"""What the names of the sources of weights start with."""
+
+
+def find_published(name: str) -> tuple[Path, Published]:
+    """Returns the file or folder of published weights, and how they are loaded."""
+    source = SOURCE + name.removeprefix(PREFIX)
+    known = {}
+    for stem, declared in sources().items():
+        if declared.model is not None:
+            known[stem] = declared.model
+    if source not in known:
+        names = ", ".join(stem.removeprefix(SOURCE) for stem in known)
+        raise UserError(
+            f"expected the name of published weights, got {name!r}: name one of {names}"
+        )
+    path = data_root() / known[source].file
+    if not path.exists():
+        raise UserError(
+            f"expected the weights {path}, got no such file: run `vlmtune download {source}`"
+        )
+    return path, known[source]
+
+
+def with_text_map(model: Model, file: Path) -> Model:
+    """Puts LABCLIP's map of text embeddings onto its base model.
+
+    The file holds `linear.weight` (d x d) and `t`, the logarithm of the scale.
+    """
+    state = read_state_dict(file)
+    size = model.backbone.embed_dim
+    weight, scale = state.get("linear.weight"), state.get("t")
+    if weight is None or scale is None or weight.shape != (size, size) or scale.numel() != 1:
+        shapes = {name: tuple(value.shape) for name, value in state.items()}
+        raise UserError(
+            f"expected linear.weight ({size} x {size}) and t in {file}, got {shapes}: get the file "
+            "again"
+        )
+    adapter = TextMap(initial_scale=scale.float().exp().item())
+    adapter.attach(model.backbone)
+    adapter.text.weight.data.copy_(weight)
+    return Model(model.backbone, adapter.eval())
