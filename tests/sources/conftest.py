@@ -11,7 +11,7 @@ import yaml
 from PIL import Image
 
 from tests.faulty_server import FaultyServer, serving
-from vlmtune.config import DATA
+from vlmtune.config import DATA, ROOT
 from vlmtune.sources.addresses import MIRROR, request_of
 from vlmtune.sources.source import sources
 from vlmtune.storage.remote.download import Patience
@@ -91,6 +91,18 @@ def rows(count: int = 3) -> bytes:
             "negative_caption": "a blue cube left of the red sphere",
         }
     return json.dumps(content).encode()
+
+
+def redeclare(name: str, **facts: Any) -> None:
+    """Declares a source of vlmtune again, without what only the published content has."""
+    path = Path("configs/sources", f"{name}.yaml")
+    declared = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+    for file in declared.get("files", ()):
+        for fact in ("bytes", "about", "checksum", "unpacked"):
+            file.pop(fact, None)
+    for images in declared.get("images", ()):
+        images["bytes"] = 0
+    declare(name, **(declared | facts))
 
 
 HOST = "https://host.example/toy"

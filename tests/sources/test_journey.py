@@ -16,10 +16,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.faulty_server import FaultyServer
-from tests.sources.conftest import content, publish
+from tests.sources.conftest import content, publish, redeclare
 from tests.tiny import write_model
 from vlmtune.benchmarks.aro import Aro
 from vlmtune.benchmarks.cola_multi import ColaMulti
@@ -27,8 +26,7 @@ from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
 from vlmtune.benchmarks.pug_spar import PugSpar
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
-from vlmtune.config import ROOT
-from vlmtune.sources.source import DataSource, SourceFile, sources
+from vlmtune.sources.source import SourceFile, sources
 
 NAMES = ["cola_multi", "sugar_crepe", "aro", "crepe", "pug_spar"]
 SUBSETS = (
@@ -40,21 +38,6 @@ SUBSETS = (
     "swap_att",
     "swap_obj",
 )
-
-
-def source(name: str) -> DataSource:
-    """A source of vlmtune, without what only the published content has."""
-    path = Path("configs/sources", f"{name}.yaml")
-    declared = yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
-    for file in declared["files"]:
-        for fact in ("bytes", "about", "checksum", "unpacked"):
-            file.pop(fact, None)
-    for images in declared.get("images", ()):
-        images["bytes"] = 0
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(declared), encoding="utf-8")
-    sources.cache_clear()
-    return sources()[name]
 
 
 def file_of(name: str, start: str) -> SourceFile:
@@ -78,7 +61,7 @@ def publish_all(server: FaultyServer) -> None:
     """Puts the files of all benchmarks of the journey onto the mirror."""
     made = Path("made")
     for name in ("cola_items", "sugar_crepe", "aro", "crepe", "pug_spar"):
-        source(name)
+        redeclare(name)
     _publish_cola(server, made / "cola")
     _publish_sugar_crepe(server, made / "sugar")
     Aro.fixture(made / "aro")
