@@ -98,8 +98,8 @@ def test_a_server_that_cannot_cut_gives_the_whole_file_again(downloader, mirror,
         ([], {"checksum": "md5:" + "0" * 32}, "another md5 than vlmtune knows"),
         (["lie"] * 9, {"checksum": SHA256}, "another sha256 than vlmtune knows"),
         (["500"] * 9, {}, "status 500 .3 tries"),
-        (["drop"] * 9, {}, "the connection failed"),
-        (["truncate"] * 99, {}, "the connection failed"),
+        (["drop"] * 9, {}, "the connection to its server failed"),
+        (["truncate"] * 99, {}, "the connection to its server failed"),
     ],
 )
 def test_what_is_not_the_file_never_gets_its_name(

@@ -23,6 +23,7 @@ from vlmtune.model import read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.report.markdown import to_markdown
 from vlmtune.report.run_report import RunReport
+from vlmtune.sources import downloads
 from vlmtune.training import benchmark_callback
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.monitors import check_monitored
@@ -92,6 +93,18 @@ def test_it_evaluates_when_it_should_and_at_the_end(train, cola, options, length
     evaluation = BenchmarkCallback([cola()], **options)
     train(evaluation, steps=length)
     assert steps(evaluation) == want
+
+
+def test_missing_files_are_downloaded_if_it_is_told_so(train, cola, monkeypatch):
+    names = []
+
+    def download(benchmarks):
+        names.append([benchmark.name for benchmark in benchmarks])
+
+    monkeypatch.setattr(downloads, "download_missing", download)
+    train(BenchmarkCallback([cola()]), steps=1)
+    train(BenchmarkCallback([cola()], download=True), steps=1)
+    assert names == [["cola"]]
 
 
 def test_the_numbers_are_those_of_the_trained_model(train, made, cola):

@@ -106,18 +106,22 @@ class _Download:
         needed = sum(missing_bytes(order, self.ledger) for order in wanted)
         check_space(self.root, needed)
         for order in wanted:
+            before = len(self.failures)
             for file in order.files:
                 self._tried(partial(self._bring, order, file))
+            if len(self.failures) > before:
+                continue  # what is made of files, and the list of images, needs all of them
             for conversion in order.conversions:
                 self._tried(partial(self._make, order, conversion))
             for images in order.images:
                 self._tried(partial(self._bring_images, order, images))
         if self.failures:
+            names = ", ".join(order.name for order in wanted)
             others = len(self.failures) - 1
-            more = f" (and {others} more)" if others else ""
+            more = f", and {others} more, see above" if others else ""
             raise UserError(
-                f"expected all files of {', '.join(order.name for order in wanted)}, got not "
-                f"{self.failures[0]}{more}: run it again, what came is kept"
+                f"expected all files of {names}, got an incomplete download ({self.failures[0]}"
+                f"{more}): run it again, what came is kept"
             )
 
     def _tried(self, do: Callable[[], None]) -> None:
@@ -125,7 +129,8 @@ class _Download:
             do()
         except (DownloadError, UserError) as error:
             reason = " ".join(str(error).split())
-            log.warning("%s", reason)
+            if self.failures:  # the first one is in the error at the end
+                log.warning("failed: %s", reason)
             self.failures.append(reason)
 
     # -- files ---------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def plan_lines(wanted: Sequence[Order], ledger: Ledger) -> Iterator[str]:
                 yield f"  terms: {' '.join(order.source.terms.split())}"
             yield f"  {order.source.page}"
         if order.source.steps and here != "whole":
-            yield "  by hand:"
+            yield "  to do:"
             for step in order.source.steps:
                 yield from textwrap.wrap(
                     f"- {' '.join(step.split())}",

@@ -117,8 +117,9 @@ class Downloader:
             failed = 0 if _size(part) - before > PROGRESS else failed + 1
             if failed == self.patience.tries:
                 raise DownloadError(f"{reason} ({failed} tries)")
-            log.info("%s: %s; trying again", without_credentials(request.shown), reason)
-            time.sleep(self.patience.pause(max(failed, 1), least))
+            pause = self.patience.pause(max(failed, 1), least)
+            log.info("%s: %s; next try in %.0f s", wanted.path.name, reason, pause)
+            time.sleep(pause)
         self._keep(wanted, request, part)
 
     def _keep(self, wanted: WantedFile, request: ServerRequest, part: Path) -> None:
@@ -201,7 +202,9 @@ def _network_errors() -> Iterator[None]:
         if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.MissingSchema):
             raise RefusedError("has no valid address") from None
         # The text of the error has the whole URL, which may hold a key.
-        raise _BrokenError(f"the connection failed ({type(error).__name__})") from None
+        raise _BrokenError(
+            f"the connection to its server failed ({type(error).__name__})"
+        ) from None
     except DownloadError:
         raise
     except OSError as error:
