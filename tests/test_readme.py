@@ -226,7 +226,8 @@ def test_subcommands_named_in_the_text_exist(name):
     named = set(" ".join(re.findall(r"`vlmtune ([a-z| ]+)(?![\w/.])", text)).split())
     choices = command_parser()._subparsers._group_actions[0].choices
     corpora = {path.stem for path in (ROOT / "configs/plugins/builders").glob("*.yaml")}
-    assert named - {"|"} <= choices.keys() | corpora
+    sources = {path.stem for path in (ROOT / "configs/sources").glob("*.yaml")}
+    assert named - {"|"} <= choices.keys() | corpora | sources
 
 
 # -- code -------------------------------------------------------------------------------------

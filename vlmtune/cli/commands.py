@@ -78,7 +78,8 @@ ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .p
 PACKAGES = """packages besides vlmtune that an export or a checkpoint may import classes from; no
 others are imported"""
 RUNS = """report.json or its folder, or another tool's items (.jsonl, .csv, .parquet); the first is
-the baseline that the others are compared with"""
+the baseline that the others are compared with; or the folder of one sweep, for a table of its
+trials"""
 BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune download --list`, YAMLs
 with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet); paths in them are
 relative to the working directory"""
@@ -276,6 +277,8 @@ def command_parser() -> argparse.ArgumentParser:
     add("--out", required=True, **path, help="folder to write")
     add("--csv", **path, metavar="FILE", help="also write every number as CSV")
     add("--latex", **path, metavar="FILE", help="also write a LaTeX table of the primary numbers")
+    add("--metric", metavar="BENCHMARK[/METRIC]", help="of a sweep: sort its trials by this number")
+    add("--export", **path, metavar="FOLDER", help="of a sweep: export the best trial's weights")
 
     add = command("score", "score images against captions")
     add("model", help="as for `vlmtune evaluate --model`")

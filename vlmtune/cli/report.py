@@ -14,6 +14,7 @@ from pathlib import Path
 
 from vlmtune.cli.text_only import FILES
 from vlmtune.config import differences
+from vlmtune.errors import UserError
 from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import Items, is_items_file, items_beside, read_items
@@ -35,6 +36,16 @@ def run(options: argparse.Namespace) -> None:
     seeds differ; other runs of the same name are called by their folders.
     Text-only runs beside a run come last, each once.
     """
+    if len(options.runs) == 1 and is_sweep(options.runs[0]):
+        from vlmtune.cli import report_trials  # loads models, to export one
+
+        report_trials.run(options)
+        return
+    if options.metric is not None or options.export is not None:
+        raise UserError(
+            "expected the folder of one sweep with --metric or --export, got other runs: leave "
+            "these options out"
+        )
     folders, files = [], []
     for path in options.runs:
         if path.is_dir():
@@ -65,6 +76,11 @@ def run(options: argparse.Namespace) -> None:
             write_text(options.latex, to_latex(runs))
     show(runs)
     print(f"report: {page}")
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder holds runs in its subfolders, and none itself."""
+    return not (folder / "report.json").exists() and any(folder.glob("*/report.json"))
 
 
 def _inputs(files: Sequence[Path]) -> list[Path]:

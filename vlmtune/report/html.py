@@ -33,24 +33,32 @@ SHORT_COMMIT, SHORT_DIGEST = 10, 12
 
 
 def write_report(
-    folder: Path, runs: Sequence[RunReport], items: Mapping[str, Items] | None = None
+    folder: Path,
+    runs: Sequence[RunReport],
+    items: Mapping[str, Items] | None = None,
+    trials: Mapping[str, Any] | None = None,
 ) -> Path:
     """Writes `report.md` and `report.html`, both or none, the runs side by side in the order given.
 
     The first run that is not text-only is the one to compare the others with. `items` has the items
-    of runs by name; with them the won and lost ones are shown. Returns the path of `report.html`.
+    of runs by name; with them the won and lost ones are shown. `trials` is the table of a sweep, of
+    `trials_view`. Returns the path of `report.html`.
     """
     groups = flips(compare_with_first(runs), runs, items or {})
     # Both texts before the first file: an error leaves the earlier report as it is.
-    markdown, html = to_markdown(runs), to_html(runs, groups)
+    markdown, html = to_markdown(runs), to_html(runs, groups, trials)
     with all_or_none():
         write_text(folder / "report.md", markdown)
         write_text(folder / "report.html", html)
     return folder / "report.html"
 
 
-def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) -> str:
-    """Writes the page; `groups` are those of `flips`."""
+def to_html(
+    runs: Sequence[RunReport],
+    groups: Sequence[dict[str, Any]] = (),
+    trials: Mapping[str, Any] | None = None,
+) -> str:
+    """Writes the page; `groups` are those of `flips`, `trials` those of `trials_view`."""
     check_runs(runs)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -80,6 +88,7 @@ def to_html(runs: Sequence[RunReport], groups: Sequence[dict[str, Any]] = ()) ->
         script=Markup(script),  # noqa: S704
         script_digest=b64encode(sha256(script.encode()).digest()).decode(),
         runs=list(map(_run, runs, views.colours)),
+        trials=trials,
         baseline=base,
         text_only=TEXT_ONLY,
         note=note,

@@ -26,6 +26,7 @@ from vlmtune.report.table import COLOURS
 WIDTH = 3.7  # inches; about the width of a card, so that text is as large as on the page
 FEW = 8  # with fewer numbers, a distribution is drawn as strokes
 POINTS = 160  # of a density curve
+WIDE = 20  # largest by smallest number, from which on an axis is logarithmic
 
 # Placeholders that become CSS variables of the page after drawing.
 INK, MUTED, FAINT, CARD = "#010101", "#020202", "#030303", "#040404"
@@ -68,6 +69,30 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel("step", loc="right", labelpad=2)
+        return _svg(figure, key)
+
+
+def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> str:
+    """Draws a dot for each pair; the axis of numbers over a wide range is logarithmic.
+
+    Texts as x are categories, in alphabetical order.
+    """
+    are_numbers = not any(isinstance(x, str) for x in xs)
+    names = sorted(set(map(str, xs)))
+    positions = list(xs)
+    if not are_numbers:
+        positions = [names.index(str(x)) for x in xs]
+    with mpl.rc_context(STYLE):
+        figure, axes = _axes()
+        axes.scatter(positions, ys, color=RUN_COLOURS[0], s=22, alpha=0.8, linewidth=0)
+        if not are_numbers:
+            axes.set_xticks(range(len(names)), names)
+            axes.margins(x=0.2)
+        elif min(positions) > 0 and max(positions) >= WIDE * min(positions):
+            axes.set_xscale("log")
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
         return _svg(figure, key)
 
 

@@ -1,0 +1,115 @@
+"""The trials of a sweep: what varied, their order, and their plots."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from tests.refusals import refused
+from vlmtune.cli.main import main
+from vlmtune.report.trials import read_trials, trials_csv, trials_view
+
+
+@pytest.fixture
+def sweep(tmp_path, make_run):
+    """Writes a sweep of trials with these learning rates, norms and scores; returns its folder."""
+
+    def write(trials, monitor="cola_multi/accuracy"):
+        for i, (rate, first, score) in enumerate(trials):
+            report = make_run(f"run {i}", score)
+            fit = {
+                "model": {
+                    "optimizer": {"init_args": {"lr": rate}},
+                    "adapter": {"class_path": "a.B", "init_args": {"norm_first": first}},
+                },
+                "trainer": {
+                    "default_root_dir": f"runs/{i}",
+                    "callbacks": [{"init_args": {"monitor": monitor}}],
+                },
+            }
+            provenance = replace(report.provenance, config={"fit": fit})
+            folder = tmp_path / "sweep" / f"trial{i}"
+            folder.mkdir(parents=True)
+            replace(report, provenance=provenance).save(folder / "report.json")
+        return tmp_path / "sweep"
+
+    return write
+
+
+FOUR = [(0.001, True, 0.4), (0.01, True, 0.6), (0.1, False, 0.7), (0.0001, False, 0.3)]
+
+
+def test_trials_are_sorted_and_what_varied_are_columns(sweep):
+    folder = sweep(FOUR)
+    (folder / "running").mkdir()
+    trials = read_trials(folder)
+    assert trials.metric == "cola_multi/accuracy"
+    # Folders differ too, and are no hyper-parameter.
+    assert trials.keys == ("optimizer.lr", "adapter.norm_first")
+    assert [trial.folder.name for trial in trials.trials] == [
+        "trial2",
+        "trial1",
+        "trial0",
+        "trial3",
+    ]
+    assert trials.trials[0].values == (0.1, False)
+    assert trials.unfinished == ("running",)
+    assert trials.correlation("optimizer.lr") == pytest.approx(1.0)
+    assert trials.correlation("adapter.norm_first") is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "first"), [("cola_single/mean_rank_true", "trial0"), ("cola_single", "trial1")]
+)
+def test_another_metric_sorts_in_its_own_direction(sweep, metric, first):
+    folder = sweep([(0.1, True, 0.4), (0.2, True, 0.6)])
+    # Ranks are equal in all trials, so the first folder is first.
+    assert read_trials(folder, metric).trials[0].folder.name == first
+
+
+def test_a_monitored_loss_is_no_metric_of_a_benchmark(sweep):
+    assert read_trials(sweep(FOUR, "val/loss")).metric == "cola_multi"
+
+
+def test_an_unknown_metric_is_one_line(sweep):
+    with refused("expected 'nothing/here' in the report of .*got cola_multi/accuracy"):
+        read_trials(sweep(FOUR), "nothing/here")
+
+
+def test_the_csv_has_full_precision(sweep):
+    head, *lines = csv.reader(trials_csv(read_trials(sweep(FOUR))).splitlines())
+    assert head[:4] == ["trial", "optimizer.lr", "adapter.norm_first", "cola_multi/accuracy"]
+    assert lines[0][:4] == ["trial2", "0.1", "False", "0.7"]
+
+
+def test_plots_are_of_numbers_and_of_categories(sweep):
+    numbers, categories = trials_view(read_trials(sweep(FOUR)))["plots"]
+    assert numbers["rho"] == "Spearman's ρ +1.00 over 4 trials"
+    assert categories["rho"] == ""
+    assert {"True", "False"} <= set(str(categories["svg"]).replace("<", ">").split(">"))
+
+
+def test_the_command_writes_the_page_and_the_table(sweep, tmp_path, capsys):
+    folder = sweep([(0.1 + i, True, 0.3 + i / 50) for i in range(7)])
+    out = tmp_path / "out"
+    assert main(["report", str(folder), "--out", str(out), "--csv", str(out / "all.csv")]) == 0
+    page = (out / "report.html").read_text()
+    assert "7 trials, the best first" in page
+    assert "trial0" in page  # in the table, the best five alone side by side
+    assert "trial0" not in (out / "all.csv").read_text()
+    assert len((out / "trials.csv").read_text().splitlines()) == 8
+    assert "the best by cola_multi/accuracy is trial6" in capsys.readouterr().out
+
+
+def test_without_a_checkpoint_nothing_is_exported(sweep, tmp_path, capsys):
+    arguments = ["report", str(sweep(FOUR)), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--export", str(tmp_path / "best")]) == 2
+    assert "expected checkpoints of the best trial" in capsys.readouterr().err
+    assert not (tmp_path / "best").exists()
+
+
+def test_options_of_a_sweep_need_one(make_run, tmp_path, capsys):
+    make_run().save(tmp_path / "one/report.json")
+    arguments = ["report", str(tmp_path / "one"), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--metric", "cola_multi"]) == 2
+    assert "expected the folder of one sweep with --metric" in capsys.readouterr().err

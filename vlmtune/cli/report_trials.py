@@ -1,0 +1,79 @@
+"""`vlmtune report SWEEP`: the trials of a sweep in one table with plots; exports the best one.
+
+In: the folder of a sweep. Out: report.html, trials.csv, and with --export the best trial's weights.
+Never: a training.
+"""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+from vlmtune.errors import UserError
+from vlmtune.export import save_export
+from vlmtune.model import read_checkpoint
+from vlmtune.report.formats import to_csv, to_latex
+from vlmtune.report.html import write_report
+from vlmtune.report.items_file import items_beside, read_items
+from vlmtune.report.screen import show
+from vlmtune.report.trials import Trial, Trials, read_trials, trials_csv, trials_view
+from vlmtune.storage.files import all_or_none, write_text
+
+SHOWN = 5
+"""Trials whose whole reports stand side by side below the table."""
+
+
+def run(options: argparse.Namespace) -> None:
+    """Writes the report of the sweep `options.runs[0]` into `options.out`."""
+    (folder,) = options.runs
+    trials = read_trials(folder, options.metric)
+    best = trials.trials[:SHOWN]
+    runs, items = [], {}
+    for trial in best:
+        name = trial.folder.name
+        runs.append(replace(trial.report, name=name))
+        beside = items_beside(trial.folder / "report.json")
+        if beside is not None:
+            items[name] = read_items(beside)
+    with all_or_none():
+        page = write_report(options.out, runs, items, trials_view(trials))
+        write_text(options.out / "trials.csv", trials_csv(trials))
+        if options.csv is not None:
+            write_text(options.csv, to_csv(runs))
+        if options.latex is not None:
+            write_text(options.latex, to_latex(runs))
+    show(runs)
+    _say(trials, folder)
+    if options.export is not None:
+        _export(best[0], folder, options.export)
+    print(f"report: {page}")
+
+
+def _say(trials: Trials, folder: Path) -> None:
+    best = trials.trials[0]
+    pairs = [f"{key} {value}" for key, value in zip(trials.keys, best.values, strict=True)]
+    print(
+        f"{folder}: {len(trials.trials)} trials; the best by {trials.metric} is {best.folder.name}"
+    )
+    print(f"  {', '.join(pairs) or 'nothing varied'}")
+
+
+def _export(best: Trial, folder: Path, out: Path) -> None:
+    checkpoint = _checkpoint(best, folder)
+    model = read_checkpoint(checkpoint)
+    results = best.report.results
+    provenance = {**model.provenance, "results": results}
+    save_export(out, model.backbone, model.adapter, provenance=provenance, overwrite=False)
+    print(f"{out}: {checkpoint}; load it with vlmtune.load({str(out)!r})")
+
+
+def _checkpoint(best: Trial, folder: Path) -> Path:
+    """The last checkpoint of a trial: in its folder, or in its logger's, which has its name."""
+    for run in (best.folder, *sorted(folder.parent.glob(f"*/{best.folder.name}"))):
+        last = run / "checkpoints/last.ckpt"
+        for path in (last, *sorted(run.glob("checkpoints/*.ckpt"))):
+            if path.is_file():
+                return path
+    raise UserError(
+        f"expected checkpoints of the best trial in {best.folder}/checkpoints or beside {folder}, "
+        "got none: train it again with a ModelCheckpoint"
+    )

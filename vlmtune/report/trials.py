@@ -1,0 +1,225 @@
+"""The trials of a sweep in one table: what varied, and what each reached.
+
+In: the folder of a sweep, with a run in each subfolder. Out: trials, best first, and how each
+hyper-parameter goes with the metric. Never: a training.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from vlmtune.errors import UserError
+from vlmtune.report.formats import no_formula
+from vlmtune.report.plots import scatter_plot
+from vlmtune.report.printable import printable
+from vlmtune.report.run_report import RunReport
+from vlmtune.report.table import interval, number
+from vlmtune.report.views import safe
+from vlmtune.results.metric_value import MetricValue
+
+# Keys that differ between trials because each has its own folder and log.
+FOLDERS = re.compile(r"default_root_dir|ckpt_path|dirpath|logger|^config\b")
+FEWEST = 4
+"""Trials below which a correlation says nothing."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep.
+
+    Attributes:
+        folder: Its folder.
+        report: Its report, called by its folder.
+        values: Its value of each key that varied, in the order of `Trials.keys`.
+        metric: What it reached.
+    """
+
+    folder: Path
+    report: RunReport
+    values: tuple[Any, ...]
+    metric: MetricValue
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The finished trials of a sweep, best first.
+
+    Attributes:
+        metric: What they are sorted by, as "cola/accuracy".
+        keys: What varied.
+        trials: The trials.
+        unfinished: Names of the folders without a report.
+    """
+
+    metric: str
+    keys: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    unfinished: tuple[str, ...] = ()
+
+    def correlation(self, key: str) -> float | None:
+        r"""Spearman's $\rho$ of a numeric hyper-parameter and the metric; None for few values."""
+        xs, ys = self.numbers(key), [trial.metric.value for trial in self.trials]
+        if xs is None or len(xs) < FEWEST or len(set(xs)) < 2 or len(set(ys)) < 2:
+            return None
+        return float(np.asarray(spearmanr(xs, ys))[0])
+
+    def numbers(self, key: str) -> list[float] | None:
+        """The values of a key, if all of them are numbers."""
+        at = self.keys.index(key)
+        values = [trial.values[at] for trial in self.trials]
+        plain = [isinstance(value, int | float) and not isinstance(value, bool) for value in values]
+        return list(map(float, values)) if all(plain) else None
+
+
+def read_trials(folder: Path, metric: str | None = None) -> Trials:
+    """Reads the trials in the subfolders of a sweep.
+
+    `metric` is a benchmark's name, or BENCHMARK/METRIC; by default what checkpoints are chosen by,
+    or else the first benchmark.
+    """
+    files = sorted(folder.glob("*/report.json"))
+    reports = {file.parent: RunReport.load(file) for file in files}
+    configs = []
+    for report in reports.values():
+        configs.append(dict(_flat(report.provenance.config.get("fit", {}))))
+    keys = _varied(configs)
+    name = metric or _monitored(configs, next(iter(reports.values())))
+    trials = []
+    for (path, report), config in zip(reports.items(), configs, strict=True):
+        values = tuple(config.get(key) for key in keys)
+        trials.append(Trial(path, report, values, _reached(report, name, path)))
+    trials.sort(key=_rank)
+    known = {file.parent for file in files}
+    others = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and path not in known]
+    return Trials(name, tuple(map(_short, keys)), tuple(trials), tuple(others))
+
+
+def _rank(trial: Trial) -> float:
+    return -trial.metric.value if trial.metric.higher_is_better else trial.metric.value
+
+
+def _flat(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a config by dotted keys."""
+    if isinstance(config, Mapping):
+        items = list(config.items())
+    elif isinstance(config, list | tuple):
+        items = list(enumerate(config))
+    else:
+        yield key, config
+        return
+    for name, value in items:
+        inner = f"{key}.{name}".removeprefix(".")
+        yield from _flat(value, inner)
+
+
+def _varied(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The keys whose values differ between trials."""
+    keys: dict[str, None] = {}
+    for config in configs:
+        keys |= dict.fromkeys(config)
+    varied = []
+    for key in keys:
+        values = {repr(config.get(key)) for config in configs}
+        if len(values) > 1 and not FOLDERS.search(key):
+            varied.append(key)
+    return varied
+
+
+def _short(key: str) -> str:
+    """A key without the words that all keys have.
+
+    Example:
+        >>> _short("model.optimizer.init_args.lr")
+        'optimizer.lr'
+    """
+    parts = [part for part in key.split(".") if part != "init_args"]
+    return ".".join(parts).removeprefix("model.")
+
+
+def _monitored(configs: Sequence[Mapping[str, Any]], report: RunReport) -> str:
+    """What the checkpoints are chosen by, if it is a number of a benchmark; else the first one."""
+    names = {result.benchmark for result in report.results}
+    for key, value in configs[0].items():
+        if key.endswith(".monitor") and str(value).partition("/")[0] in names:
+            return str(value)
+    if not report.results:
+        raise UserError(
+            f"expected a report with a benchmark in each trial, got none in {report.name}: measure "
+            "with a BenchmarkCallback"
+        )
+    return report.results[0].benchmark
+
+
+def _reached(report: RunReport, name: str, folder: Path) -> MetricValue:
+    benchmark, _, metric = name.partition("/")
+    for result in report.results:
+        if result.benchmark == benchmark and (metric or result.primary) in result.metrics:
+            return result.metrics[metric or result.primary]
+    known = [f"{result.benchmark}/{result.primary}" for result in report.results]
+    raise UserError(
+        f"expected {name!r} in the report of {folder}, got {', '.join(known) or 'no number'}: name "
+        "one of these by --metric"
+    )
+
+
+def trials_csv(trials: Trials) -> str:
+    """Writes a line for each trial, best first: what varied, the metric and its interval."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["trial", *trials.keys, trials.metric, "low", "high", "seconds"])
+    for trial in trials.trials:
+        # Names and values are of strangers: a spreadsheet must not obey them.
+        cells = [no_formula(printable(str(cell))) for cell in (trial.folder.name, *trial.values)]
+        metric, seconds = trial.metric, trial.report.provenance.seconds
+        writer.writerow([*cells, metric.value, metric.low, metric.high, round(seconds)])
+    return file.getvalue()
+
+
+def trials_view(trials: Trials) -> dict[str, Any]:
+    """The table and the plots as the template of the page shows them."""
+    rows = []
+    for trial in trials.trials:
+        row = {"name": trial.folder.name, "cells": list(map(_text, trial.values))}
+        row["reached"] = number(trial.metric.value, trial.metric.unit)
+        row["interval"] = interval(trial.metric)
+        rows.append(row)
+    lead = f"{len(rows)} trials, the best first, with what varied between them."
+    if trials.unfinished:
+        lead += f" Without a report, running or failed: {', '.join(trials.unfinished)}."
+    lead += (
+        " The 95 % interval is below each number. The best of many trials is partly luck: measure "
+        "it again on a benchmark that chose nothing."
+    )
+    plots = [_plot(trials, position) for position in range(len(trials.keys))]
+    columns = list(trials.keys)
+    return {
+        "lead": lead,
+        "metric": trials.metric,
+        "columns": columns,
+        "rows": rows,
+        "plots": plots,
+    }
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else str(value)
+
+
+def _plot(trials: Trials, position: int) -> dict[str, Any]:
+    key = trials.keys[position]
+    xs: Sequence[Any] | None = trials.numbers(key)
+    if xs is None:
+        xs = [_text(trial.values[position]) for trial in trials.trials]
+    ys = [trial.metric.value for trial in trials.trials]
+    rho = trials.correlation(key)
+    text = ""
+    if rho is not None:
+        text = f"Spearman's ρ {rho:+.2f} over {len(ys)} trials"
+    return {"name": key, "rho": text, "svg": safe(scatter_plot(xs, ys, f"trial{position}"))}
