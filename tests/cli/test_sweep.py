@@ -82,7 +82,8 @@ def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
     assert command[:2] == ["vlmtune", "fit"]
     folder = f"runs/sweeps/{name(path)}"
     assert f"--trainer.default_root_dir={folder}" in command  # no other sweep's
-    assert header(path)[1] == f"vlmtune report {folder} --out {folder}-report"
+    metric = sweep["metric"]["name"]
+    assert header(path)[1] == f"vlmtune report {folder} --metric {metric} --out {folder}-report"
     config = Parsed("fit", command[2:]).config["fit"]
     for key, value in (word[2:].split("=", 1) for word in command if "=" in word):
         if key.startswith("model.objectives."):
@@ -96,7 +97,7 @@ def test_a_trial_is_a_run_with_the_values_drawn(path, monkeypatch):
     callbacks = [callback.init_args for callback in config.trainer.callbacks]
     measured = [b for c in callbacks for b in c.get("benchmarks", ())]
     names = {f"{b.init_args.name}/{locate(b.class_path).primary_metric}" for b in measured}
-    assert sweep["metric"]["name"] in names
+    assert metric in names
 
 
 @pytest.mark.parametrize("path", ["eqsim.yaml", "corpora/eqsim.yaml"])

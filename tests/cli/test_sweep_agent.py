@@ -14,6 +14,8 @@ from wandb.apis.public import sweeps
 from wandb.wandb_agent import Agent
 
 from tests.cli.test_sweep import ROOT, draw, offline, pytestmark, runs_of, tiny  # noqa: F401
+from vlmtune.cli.main import main
+from vlmtune.model import load
 
 
 @pytest.mark.slow
@@ -47,3 +49,61 @@ def test_an_agents_trial_on_two_ranks_is_one_run(tmp_path, monkeypatch, model_fo
     assert runs_of(tmp_path) == ["trial7"]
     assert (tmp_path / "wandb/vlmtune/trial7/checkpoints/last.ckpt").is_file()
     assert (tmp_path / "root/trial7/report.json").is_file()
+
+
+def work(folder: Path, sweep: dict, trials: list[str], name: str) -> None:
+    """Runs an agent of W&B in this process, which gets these trials one after the other."""
+    rng = random.Random(name)
+    waiting, text = list(trials), yaml.safe_dump(sweep)
+
+    def heartbeat(api, agent, metrics, running):
+        if running or not waiting:
+            return []
+        drawn = {key: {"value": draw(value, rng)} for key, value in sweep["parameters"].items()}
+        return [{"type": "run", "run_id": waiting.pop(0), "program": None, "args": drawn}]
+
+    with (
+        mock.patch.object(wandb, "Api", object),
+        mock.patch.object(sweeps, "_sweep_with_runs", return_value={"config": text}),
+        mock.patch.object(sweeps, "_register_agent", return_value={"id": name}),
+        mock.patch.object(sweeps, "_agent_heartbeat", heartbeat),
+        mock.patch.object(Agent, "POLL_INTERVAL", 0.2),
+    ):
+        agent = Agent(object(), multiprocessing.Queue(), sweep_id="sweep", count=len(trials))
+        agent.run()
+    (folder / name).write_text(f"{agent._finished} {agent._failed}")
+
+
+@pytest.mark.slow
+def test_eight_trials_of_two_agents_end_in_one_table_and_one_export(
+    tmp_path, monkeypatch, model_folder, shards, capsys
+):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
+    sweep = yaml.safe_load((ROOT / "configs/sweeps/mm_adapter.yaml").read_text())
+    sweep["command"] += tiny(tmp_path, model_folder, shards)
+    names = [f"trial{i}" for i in range(8)]
+    forked = multiprocessing.get_context("fork")
+    agents = []
+    for name, trials in (("one", names[:4]), ("two", names[4:])):
+        agent = forked.Process(target=work, args=(tmp_path, sweep, trials, name))
+        agent.start()
+        agents.append(agent)
+    for agent in agents:
+        agent.join()
+    assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["4 0", "4 0"]
+    out, best = tmp_path / "out", tmp_path / "best"
+    # The logger's folder lies beside that of the sweep, as in the configs.
+    (tmp_path / "wandb/vlmtune").rename(tmp_path / "checkpoints of trials")
+    arguments = ["report", str(tmp_path / "root"), "--out", str(out), "--export", str(best)]
+    assert main(arguments) == 0, capsys.readouterr().err
+    table = (out / "trials.csv").read_text().splitlines()
+    assert sorted(line.partition(",")[0] for line in table[1:]) == names
+    assert "optimizer.lr" in table[0]
+    assert "8 trials, the best first" in (out / "report.html").read_text()
+    first = table[1].partition(",")[0]
+    trained = tmp_path / "checkpoints of trials" / first / "checkpoints/last.ckpt"
+    assert load(best).digest() == load(trained).digest()
