@@ -84,14 +84,16 @@ def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> str:
         positions = [names.index(str(x)) for x in xs]
     with mpl.rc_context(STYLE):
         figure, axes = _axes()
-        axes.scatter(positions, ys, color=RUN_COLOURS[0], s=22, alpha=0.8, linewidth=0)
+        axes.scatter(positions, ys, color=RUN_COLOURS[1], s=22, alpha=0.8, linewidth=0)
         if not are_numbers:
             axes.set_xticks(range(len(names)), names)
             axes.margins(x=0.2)
         elif min(positions) > 0 and max(positions) >= WIDE * min(positions):
             axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(5))
+            whole = all(float(x).is_integer() for x in positions)
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=whole))
         axes.yaxis.set_major_locator(MaxNLocator(4))
         return _svg(figure, key)
 

@@ -194,12 +194,13 @@ def trials_view(trials: Trials) -> dict[str, Any]:
     if trials.unfinished:
         lead += f" Without a report, running or failed: {', '.join(trials.unfinished)}."
     lead += (
-        " The 95 % interval is below each number. The best of many trials is partly luck: measure "
+        " The 95 % interval is beside each number. The best of many trials is partly luck: measure "
         "it again on a benchmark that chose nothing."
     )
     plots = [_plot(trials, position) for position in range(len(trials.keys))]
     columns = list(trials.keys)
     return {
+        "title": f"{len(rows)} trials of a sweep",
         "lead": lead,
         "metric": trials.metric,
         "columns": columns,
@@ -209,6 +210,8 @@ def trials_view(trials: Trials) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return "none" if value is None else str(value)
 
 
