@@ -68,15 +68,20 @@ def data_root() -> Path:
     return Path(os.environ.get(DATA) or "data").expanduser()
 
 
-def _in_data_root(value: Any) -> Any:
-    """A value with `data/...` moved to the data root, in paths of lists and mappings too."""
+def in_data_root(value: Any) -> Any:
+    """Returns a value with `data/...` moved to the data root, in lists and mappings too.
+
+    Example:
+        >>> in_data_root({"path": "photos", "limit": 3})
+        {'path': 'photos', 'limit': 3}
+    """
     if isinstance(value, str | Path) and Path(value).parts[:1] == ("data",):
         moved = data_root().joinpath(*Path(value).parts[1:])
         return str(moved) if isinstance(value, str) else moved
     if isinstance(value, dict):
-        return {key: _in_data_root(item) for key, item in value.items()}
+        return {key: in_data_root(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_in_data_root(item) for item in value]
+        return [in_data_root(item) for item in value]
     return value
 
 
@@ -153,8 +158,8 @@ def _recording(init: Any, parent: Any) -> Any:
             self.__dict__["init_args"] = arguments
             if DATA in os.environ:
                 # What is recorded stays as it was written, as another machine has another root.
-                args = tuple(map(_in_data_root, args))
-                kwargs = _in_data_root(kwargs)
+                args = tuple(map(in_data_root, args))
+                kwargs = in_data_root(kwargs)
         init(self, *args, **kwargs)
 
     vars(wrapper)["__signature__"] = signature

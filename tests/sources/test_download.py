@@ -23,6 +23,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import make_list
 from vlmtune.config import DATA
+from vlmtune.data.shards import ShardSet
 from vlmtune.sources import downloads
 from vlmtune.sources.order import default_reader, orders
 
@@ -290,6 +291,16 @@ def test_the_environment_moves_all_data(mirror, monkeypatch, tmp_path):
     # What is recorded is as it was written: another machine has another folder.
     assert benchmark.spec()["init_args"]["path"] == "data/toy"
     assert not DATA_FOLDER.exists()
+
+
+def test_a_build_lies_where_training_looks(tmp_path, monkeypatch):
+    picture(tmp_path / "photos/a.png")
+    (tmp_path / "rows.csv").write_text("image,caption\nphotos/a.png,a red cube\n")
+    monkeypatch.setenv(DATA, str(tmp_path / "disk"))
+    assert main(["build", "table", "rows.csv", "--out", "data/mine"]) == 0
+    assert (tmp_path / "disk/mine/manifest.json").is_file()
+    assert ShardSet("data/mine").spec()["init_args"]["path"] == "data/mine"
+    assert ShardSet("data/mine").path == str(tmp_path / "disk/mine")
 
 
 def test_a_dry_run_shows_the_plan_and_asks_nobody(mirror, capsys):

@@ -12,7 +12,7 @@ from typing import Any
 
 from vlmtune.cli.plugins import arguments_of, find, make
 from vlmtune.cli.yaml_files import read_yaml
-from vlmtune.config import find_path
+from vlmtune.config import find_path, in_data_root
 from vlmtune.errors import UserError
 from vlmtune.storage.files import check_shape, read_json
 
@@ -23,6 +23,8 @@ MERGE_USAGE = "vlmtune build merge PART [PART ...] --out OUT [--max_left_out SHA
 
 def run(options: argparse.Namespace) -> None:
     """Builds the corpus `options.corpus` into `options.out`."""
+    # Training looks for data/... where `vlmtune download` puts it.
+    options.out = in_data_root(options.out)
     from data_builders.parts import PART, merge, read_part  # vlmtune works without the builders
 
     paper = None
