@@ -152,6 +152,16 @@ def test_a_damaged_archive_is_one_line(mirror, kind, damage):
     assert content() == {}
 
 
+def test_a_damaged_archive_comes_again(mirror):
+    publish(mirror, ARCHIVE, b"PK\x03\x04 and no more")
+    declare("set", files=[{"url": ARCHIVE, "path": "set", "unpack": "zip"}])
+    with refused("expected a whole zip archive"):
+        download("set")
+    publish(mirror, ARCHIVE, zipped(**{"a.txt": "one"}))
+    download("set")
+    assert content() == {"set/a.txt": b"one"}
+
+
 def test_a_new_version_of_an_archive_replaces_members_of_the_same_size(mirror):
     file = {"url": ARCHIVE, "path": "set", "unpack": "zip"}
     publish(mirror, ARCHIVE, zipped(**{"a.txt": "one"}))
@@ -237,7 +247,7 @@ def test_a_file_of_a_person_is_not_overwritten(mirror):
 
 def test_terms_are_accepted_by_a_flag_and_only_once(mirror):
     declare_toy(mirror, terms="Not to train\ngenerative models.")
-    with refused("generative models.*no --accept toy: add it"):
+    with refused("generative models.*run `vlmtune download toy --accept toy`"):
         download("toy")
     assert not DATA_FOLDER.exists()
     download("toy", accepted=["toy"])
@@ -349,6 +359,7 @@ def test_what_is_wrong_with_the_options_is_said_first(mirror, capsys, arguments,
         {"files": [], "steps": []},
         {"page": " "},
         {"unknown": 1, "steps": ["go"]},
+        {"steps": ["go"], "convert": [{"call": "os.remove", "makes": "a"}]},
     ],
 )
 def test_a_source_with_a_mistake_is_one_line(wrong):
@@ -381,6 +392,24 @@ def test_with_a_limit_only_the_images_of_the_drawn_items_come(mirror):
     benchmark.limit = 2
     downloads.download_missing([benchmark])
     assert len(list(Path("data/toy/images").iterdir())) == 2
+
+
+def test_each_of_two_benchmarks_gets_its_images(mirror):
+    declare_toy(mirror, name="sugar_crepe")
+    two = [default_reader("sugar_crepe"), default_reader("sugar_crepe")]
+    two[0].limit = 1
+    two[1].limit, two[1].seed = 1, None
+    downloads.download_missing(two)
+    for benchmark in two:
+        benchmark.load()
+
+
+def test_terms_that_nobody_accepted_stop_no_other_benchmark(mirror, caplog):
+    declare_toy(mirror, name="sugar_crepe", terms="Not for sale.")
+    with caplog.at_level("WARNING", "vlmtune"):
+        downloads.download_missing([default_reader("sugar_crepe")])
+    assert "run `vlmtune download sugar_crepe --accept sugar_crepe`" in caplog.text
+    assert content() == {}
 
 
 def test_a_source_stands_for_its_benchmarks(mirror):

@@ -21,7 +21,7 @@ from vlmtune.sources.addresses import HAND, file_name
 from vlmtune.sources.ledger import STATE, Ledger
 from vlmtune.sources.licences import accept
 from vlmtune.sources.order import Order, default_reader, needed_images, orders
-from vlmtune.sources.source import Conversion, SourceFile, SourceImages
+from vlmtune.sources.source import Conversion, SourceFile, SourceImages, sources
 from vlmtune.sources.state import (
     archive_name,
     conversion_files,
@@ -30,7 +30,7 @@ from vlmtune.sources.state import (
     missing_bytes,
 )
 from vlmtune.sources.transfer import Downloader, WantedFile, check_file, check_space
-from vlmtune.sources.unpack import unpack
+from vlmtune.sources.unpack import ArchiveError, unpack
 from vlmtune.storage.files import write_atomically
 from vlmtune.storage.folder import locked
 from vlmtune.storage.progress import progress
@@ -74,16 +74,22 @@ def download(
 
 
 def download_missing(benchmarks: Sequence[Benchmark]) -> None:
-    """Downloads the files of those benchmarks whose files cannot be read as they are."""
-    lacking: dict[str, Benchmark] = {}
+    """Downloads the files of those benchmarks whose files cannot be read as they are.
+
+    A failure is one line of the log; reading the benchmark then fails as before.
+    """
     for benchmark in benchmarks:
         name = type(benchmark).__module__.rpartition(".")[2]
         try:
             benchmark.load()
+            continue
         except UserError:
-            lacking[name] = benchmark
-    if lacking:
-        download(orders(lacking), readers=lacking)
+            is_known = any(name in source.names for source in sources().values())
+        if is_known:
+            try:
+                download(orders([name]), readers={name: benchmark})
+            except UserError as error:
+                log.warning("%s", error)
 
 
 class _Download:
@@ -174,12 +180,19 @@ class _Download:
             if not self.ledger.has(archive):
                 self._fetch(order, WantedFile(archive, file.urls, file.bytes, file.checksum))
         log.info("%s: unpacking %s", order.name, file_name(file.urls[0]) or name)
+        is_ours = archive.parent == self.root / STATE / "archives"
         folder = self.root / file.path
+        try:
+            written = unpack(archive, kind, folder, file.members, file.strip)
+        except ArchiveError:
+            if is_ours:  # the next run gets it again
+                archive.unlink()
+            raise
         members = {}
-        for path, size in unpack(archive, kind, folder, file.members, file.strip).items():
+        for path, size in written.items():
             members[path.relative_to(self.root).as_posix()] = size
         self.ledger.note_members(name, members)
-        if archive.parent == self.root / STATE / "archives":
+        if is_ours:
             archive.unlink()
 
     def _file_by_hand(self, file: SourceFile) -> Path | None:
@@ -238,7 +251,8 @@ class _Download:
         needed = needed_images(images, reader or default_reader(images.of), self.root)
         missing = [path for path in needed if not _has_content(path)]
         if self.given is not None:
-            missing = [path for path in missing if not self._take_image(images, path)]
+            folders = (self.given, self.given / Path(images.folder).name)
+            missing = [path for path in missing if not self._take_image(images, path, folders)]
         failed = self._fetch_images(order, images, missing)
         if failed:
             lacking = len(needed) - sum(map(_has_content, needed))
@@ -249,11 +263,10 @@ class _Download:
             sizes = {path.relative_to(self.root).as_posix(): path.stat().st_size for path in needed}
             self.ledger.note_members(image_files(images), sizes)
 
-    def _take_image(self, images: SourceImages, path: Path) -> bool:
-        """Copies an image out of the folder of a person; False if it is not there."""
+    def _take_image(self, images: SourceImages, path: Path, folders: Sequence[Path]) -> bool:
+        """Copies an image out of the folders of a person; False if it is not there."""
         name = path.relative_to(self.root / images.folder)
-        assert self.given is not None
-        for folder in (self.given, self.given / Path(images.folder).name):
+        for folder in folders:
             if _has_content(folder / name):
                 _check_image(folder / name)
                 with write_atomically(path) as temporary:

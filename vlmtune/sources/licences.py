@@ -37,7 +37,8 @@ def accept(
             if not is_accepted and order.name not in names and not names & order.readers:
                 raise UserError(
                     f"expected the terms of {order.name} to be accepted ({' '.join(terms.split())}"
-                    f"), got no --accept {order.name}: add it if you accept them"
+                    f"), got no answer: if you accept them, run `vlmtune download {order.name} "
+                    f"--accept {order.name}`"
                 )
             now = datetime.now(UTC).isoformat(timespec="seconds")
             entry["accepted"] = before["accepted"] if is_accepted else now

@@ -124,13 +124,14 @@ class Conversion(_Declared):
     """A function that turns files that came into those that a reader expects.
 
     Attributes:
-        call: Its dotted path; it takes the data root and `arguments`.
+        call: Its dotted path, in `vlmtune.sources.conversions`: a YAML of the working directory
+            must not name a function of its own. It takes the data root and `arguments`.
         makes: The file or folder that it writes, below the data root.
         of: Names of plug-ins that need it; empty if all that the source serves do.
         arguments: Keywords of the function.
     """
 
-    call: Text
+    call: Annotated[str, Field(pattern=r"^vlmtune\.sources\.conversions\.\w+\.\w+$")]
     makes: Below
     of: tuple[Text, ...] = ()
     arguments: dict[str, Any] = {}

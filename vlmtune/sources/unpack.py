@@ -4,6 +4,8 @@ In: a zip or a tar, and a pattern of members. Out: files below a folder, with th
 Never: a file outside that folder, a link, a device, or a member that is half there.
 """
 
+import gzip
+import lzma
 import shutil
 import tarfile
 import zipfile
@@ -11,15 +13,23 @@ import zlib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import Any
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import write_atomically
 
+# A zip that needs a password or an unknown compression is a RuntimeError; gzip's are OSErrors.
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
+DAMAGED += (gzip.BadGzipFile, RuntimeError)
 LARGEST = 2**40
 """Bytes that the members of an archive may have together."""
-Member = tuple[str, int, IO[bytes]]
-"""Name, bytes, and content."""
+
+
+class ArchiveError(UserError):
+    """What is wrong with an archive, in one line."""
+
+
+Member = tuple[str, int, Any]
+"""Name, bytes, and the open content."""
 
 
 def unpack(
@@ -27,11 +37,12 @@ def unpack(
 ) -> dict[Path, int]:
     """Writes the members that match a pattern; returns the files with their bytes.
 
-    A file that was written from this archive is left as it is, so a killed run goes on. A
-    `UserError` says what is wrong with the archive, or, if they are `required`, that it has no such
-    members.
+    A file that was written from this archive is left as it is, so a killed run goes on. An
+    `ArchiveError` says what is wrong with the archive, or, if they are `required`, that it has no
+    such members.
     """
     written: dict[Path, int] = {}
+    total = 0
     came = archive.stat().st_mtime_ns
     read = {"zip": _of_zip, "tar": _of_tar}[kind]
     try:
@@ -41,21 +52,43 @@ def unpack(
                 continue
             path = folder / inner
             written[path] = size
-            if sum(written.values()) > LARGEST:
-                raise UserError(f"expected less than 1 TiB in {archive}, got more: get it again")
+            total += size
+            if total > LARGEST:
+                raise ArchiveError(f"expected less than 1 TiB in {archive}, got more: get it again")
             if not _is_written(path, size, came):
-                with write_atomically(path) as temporary, temporary.open("wb") as file:
-                    shutil.copyfileobj(content, file, 2**20)
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
-        raise UserError(
-            f"expected a whole {kind} archive in {archive}, got {error}: remove it and run again"
+                _write(path, content)
+    except DAMAGED as error:
+        reason = " ".join(str(error).split())
+        raise ArchiveError(
+            f"expected a whole {kind} archive in {archive}, got {reason}: get it again"
         ) from error
     if required and not written:
-        raise UserError(
+        raise ArchiveError(
             f"expected members like {members!r} in {archive}, got none: its source changed, see "
             "docs/data.md"
         )
     return written
+
+
+def _write(path: Path, content: Any) -> None:
+    """Writes a member, and gives it its name when it is whole.
+
+    `write_atomically` would look through the folder for what killed runs left, at each of a hundred
+    thousand images.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            shutil.copyfileobj(content, file, 2**20)
+        part.replace(path)
+    except OSError as error:
+        if isinstance(error, DAMAGED):
+            raise
+        raise UserError(
+            f"expected to write {path}, got {error.strerror}: free the disk, or name another "
+            "folder by --data-root"
+        ) from error
 
 
 def _is_written(path: Path, size: int, since: int) -> bool:
