@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
             "stall": content[:half],
             "short": content[:half],
             "repeat": content * 2,
-            "lie": content[:-1] + bytes([content[-1] ^ 1]),
+            "lie": content[:-1] + bytes(byte ^ 1 for byte in content[-1:]),
         }.get(fault, content)
         self.send_response(206 if start else 200)
         if self.server.ranges:

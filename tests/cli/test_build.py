@@ -123,7 +123,7 @@ def test_a_missing_list_of_compositions_says_how_to_go_without(tmp_path, monkeyp
     for corpus in ("cola_split", "regions", "statements"):
         with refused(f"got No such file or directory: {advice}"):
             run(options(corpus))
-    with refused("download it or correct the path"):
+    with refused("run .vlmtune download coco. or correct the path"):
         run(options("coco"))
 
 

@@ -80,6 +80,33 @@ def test_what_came_of_an_older_version_is_not_mixed_with_a_newer_one(mirror, nam
     assert (tmp_path / "data/rows.bin").read_bytes() == newer
 
 
+def test_a_kill_before_the_first_byte_of_a_new_version_mixes_nothing(
+    mirror, name, tmp_path, monkeypatch
+):
+    once = Downloader(Ledger(tmp_path / "data"), transfer.Patience(1, 2.0, 0.01, 0.01))
+    mirror.faults[name] = ["truncate"]
+    with pytest.raises(DownloadError):
+        once.fetch(wanted(tmp_path))
+    newer = CONTENT[::-1]
+    publish(mirror, ADDRESS, newer)
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(transfer, "_write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            once.fetch(wanted(tmp_path))
+    once.fetch(wanted(tmp_path))
+    assert (tmp_path / "data/rows.bin").read_bytes() == newer
+
+
+def test_an_empty_file_is_none(downloader, mirror, tmp_path):
+    publish(mirror, ADDRESS, b"")
+    with pytest.raises(DownloadError, match="is empty"):
+        downloader.fetch(wanted(tmp_path))
+
+
 def test_a_server_that_cannot_cut_gives_the_whole_file_again(downloader, mirror, name, tmp_path):
     mirror.ranges = False
     mirror.faults[name] = ["truncate"]
