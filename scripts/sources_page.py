@@ -44,7 +44,7 @@ def _row(order: Order) -> str:
     if readers:
         what += f" (read by {', '.join(readers)})"
     licence = source.licence
-    size = "; ".join(sizes(order)) or "–"
+    size = "; ".join(sizes(order)).replace("--whole", "`--whole`") or "–"
     cells = [f"`{order.name}`", what, size, licence.annotations, licence.images, needs(order)]
     return f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |\n"
 
