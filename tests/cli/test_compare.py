@@ -79,6 +79,7 @@ def suite(tmp_path, monkeypatch):
 
 def options(suite: Path, **changes) -> argparse.Namespace:
     values = {"experiment": suite, "seeds": [0], "only": [], "steps": None, "out": None}
+    values["grid"] = []
     return argparse.Namespace(**{**values, **changes})
 
 
@@ -131,6 +132,32 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
     assert [run["values"]["accuracy"] for run in rows["one"]["runs"]] == [0.3, 0.5]
     assert [run["seed"] for run in rows["two"]["runs"]] == [0, 1]
     assert rows["two"]["runs"][0]["seconds_per_epoch"] == pytest.approx(6 * 12 / (30 * 8))
+
+
+def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
+    grid = ["model.optimizer.init_args.lr=0.001,0.01", "--data.batch_size=20,40"]
+    names = [f"lr-{lr}_batch_size-{size}" for lr in ("0.001", "0.01") for size in (20, 40)]
+    values = {f"{row}_{name}": i / 10 for row in ("one", "two") for i, name in enumerate(names)}
+    values |= {f"two_{name}/seed-1": 0.5 for name in names}
+    runner = Runner({"zero_shot": 0.2, **values})
+    compare.run(options(suite, grid=grid), runner)
+    assert len(runner.commands) == 9
+    words = [word for word in runner.commands[2] if word.startswith(("--model", "--data"))]
+    assert words == ["--model.optimizer.init_args.lr=0.001", "--data.batch_size=40"]
+    table = Path("runs-grid/compare.md").read_text()
+    assert "| First, lr 0.01, batch_size 40 | 12 | 30.0 % | – |" in table
+    # Run again, everything is there; one strategy alone is all of its combinations.
+    compare.run(options(suite, grid=grid), runner)
+    assert len(runner.commands) == 9
+    compare.run(options(suite, grid=grid, only=["two"], seeds=[1]), runner)
+    assert len(runner.commands) == 13
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("wrong", ["lr", "lr=", "=1", "lr=1,", "lr=1,1"])
+def test_a_wrong_grid_is_one_line(suite, wrong):
+    with refused("expected KEY=VALUE,VALUE,... with --grid"):
+        compare.run(options(suite, grid=[wrong]), Runner({}))
 
 
 def test_what_is_done_is_not_done_again_and_what_was_stopped_goes_on(suite):

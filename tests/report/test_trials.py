@@ -71,6 +71,17 @@ def test_a_monitored_loss_is_no_metric_of_a_benchmark(sweep):
     assert read_trials(sweep(FOUR, "val/loss")).metric == "cola_multi"
 
 
+def test_runs_of_a_comparison_are_trials_without_the_untrained_model(sweep, make_run):
+    folder = sweep(FOUR)
+    (folder / "row").mkdir()
+    (folder / "trial2").rename(folder / "row/seed-0")
+    make_run().save(folder / "zero_shot/report.json")
+    trials = read_trials(folder)
+    assert [trial.name for trial in trials.trials][:2] == ["row/seed-0", "trial1"]
+    assert len(trials.trials) == 4
+    assert trials.unfinished == ()
+
+
 def test_an_unknown_metric_is_one_line(sweep):
     with refused("expected 'nothing/here' in the report of .*got cola_multi/accuracy"):
         read_trials(sweep(FOUR), "nothing/here")

@@ -117,6 +117,8 @@ FROM = """take files from this folder that a person downloaded, check them and p
 COMPARE = """\
 Run it again at any time: finished runs are skipped, stopped ones resume.
 Several processes can work on one comparison at the same time, for example one per GPU."""
+GRID = """train every strategy with every combination of these values, for example
+model.optimizer.init_args.lr=0.001,0.01 data.batch_size=20,40"""
 EXPORT = """\
 WiSE-FT interpolates between the pre-trained weights (alpha 0) and the trained ones (alpha 1).
 Measure several alphas, choose one, then export it:
@@ -226,6 +228,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("experiment", **path, help="a YAML, for example configs/experiments/compare/cola.yaml")
     add("--seeds", type=int, nargs="+", default=[0], help="seeds of each strategy (0)")
     add("--only", nargs="+", default=[], metavar="STRATEGY", help="only train these rows")
+    add("--grid", nargs="+", default=[], metavar="KEY=VALUE,...", help=GRID)
     add("--steps", type=int, help="shorten every training to this many steps")
     add("--out", **path, help="folder of the runs; the YAML's by default")
 

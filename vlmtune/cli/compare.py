@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from filelock import Timeout
 from pydantic import ConfigDict, Field
@@ -50,10 +50,11 @@ Run = Callable[[Sequence[str], Path], None]
 
 
 class Strategy(TypedDict):
-    """A row of the table: its name, and what is behind each `--config`."""
+    """A row of the table: its name, what is behind each `--config`, and words of the command."""
 
     name: str
     configs: list[str | dict[str, Any]]
+    words: NotRequired[list[str]]
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def tasks(
         for seed in seeds:
             folder = out / row / f"seed-{seed}"
             name = f"{strategy['name']}, seed {seed}"
-            words = ["fit", *configs, f"--seed_everything={seed}"]
+            words = ["fit", *configs, *strategy.get("words", ()), f"--seed_everything={seed}"]
             words.append(f"--trainer.default_root_dir={folder}")
             words.append(f"--trainer.callbacks.init_args.name={name}")
             if steps is not None:
@@ -296,10 +297,14 @@ def to_csv(comparison: dict[str, Any]) -> str:
 
 def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
     """Trains what is left and writes the tables; a failed run does not stop the others."""
-    experiment, steps = read_experiment(options.experiment), options.steps
+    from vlmtune.cli.compare_grid import chosen_rows, with_grid  # it needs the classes above
+
+    stated, steps = read_experiment(options.experiment), options.steps
+    experiment = with_grid(stated, options.grid)
     suffix = "" if steps is None else f"-{steps}-steps"
-    out = options.out or Path(f"{experiment.out}{suffix}")
-    chosen = tasks(experiment, out, options.seeds, options.only, steps)
+    out = options.out or Path(f"{experiment.out}{'-grid' if options.grid else ''}{suffix}")
+    only = chosen_rows(stated, options.grid, options.only)
+    chosen = tasks(experiment, out, options.seeds, only, steps)
     start, failed = time.monotonic(), []
     for position, task in enumerate(chosen, 1):
         seconds = time.monotonic() - start

@@ -80,7 +80,9 @@ def run(options: argparse.Namespace) -> None:
 
 def is_sweep(folder: Path) -> bool:
     """Whether a folder holds runs in its subfolders, and none itself."""
-    return not (folder / "report.json").exists() and any(folder.glob("*/report.json"))
+    if (folder / "report.json").exists():
+        return False
+    return any(folder.glob("*/report.json")) or any(folder.glob("*/seed-*/report.json"))
 
 
 def _inputs(files: Sequence[Path]) -> list[Path]:

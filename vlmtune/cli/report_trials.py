@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> None:
     best = trials.trials[:SHOWN]
     runs, items = [], {}
     for trial in best:
-        name = trial.folder.name
+        name = trial.name
         runs.append(replace(trial.report, name=name))
         beside = items_beside(trial.folder / "report.json")
         if beside is not None:
@@ -51,9 +51,7 @@ def run(options: argparse.Namespace) -> None:
 def _say(trials: Trials, folder: Path) -> None:
     best = trials.trials[0]
     pairs = [f"{key} {value}" for key, value in zip(trials.keys, best.values, strict=True)]
-    print(
-        f"{folder}: {len(trials.trials)} trials; the best by {trials.metric} is {best.folder.name}"
-    )
+    print(f"{folder}: {len(trials.trials)} trials; the best by {trials.metric} is {best.name}")
     print(f"  {', '.join(pairs) or 'nothing varied'}")
 
 

@@ -36,12 +36,14 @@ class Trial:
 
     Attributes:
         folder: Its folder.
-        report: Its report, called by its folder.
+        name: Its folder's path in that of the sweep.
+        report: Its report.
         values: Its value of each key that varied, in the order of `Trials.keys`.
         metric: What it reached.
     """
 
     folder: Path
+    name: str
     report: RunReport
     values: tuple[Any, ...]
     metric: MetricValue
@@ -78,14 +80,24 @@ class Trials:
         return list(map(float, values)) if all(plain) else None
 
 
+def trial_files(folder: Path) -> list[Path]:
+    """The reports of the runs of a sweep, or of `vlmtune compare`, which has a folder a seed."""
+    return sorted([*folder.glob("*/report.json"), *folder.glob("*/seed-*/report.json")])
+
+
 def read_trials(folder: Path, metric: str | None = None) -> Trials:
     """Reads the trials in the subfolders of a sweep.
 
     `metric` is a benchmark's name, or BENCHMARK/METRIC; by default what checkpoints are chosen by,
     or else the first benchmark.
     """
-    files = sorted(folder.glob("*/report.json"))
-    reports = {file.parent: RunReport.load(file) for file in files}
+    reports = {}
+    for file in trial_files(folder):
+        report = RunReport.load(file)
+        if "fit" in report.provenance.config:  # `compare` also measures the untrained model
+            reports[file.parent] = report
+    if not reports:
+        raise UserError(f"expected trained runs in {folder}, got none: name the folder of a sweep")
     configs = []
     for report in reports.values():
         configs.append(dict(_flat(report.provenance.config.get("fit", {}))))
@@ -94,10 +106,14 @@ def read_trials(folder: Path, metric: str | None = None) -> Trials:
     trials = []
     for (path, report), config in zip(reports.items(), configs, strict=True):
         values = tuple(config.get(key) for key in keys)
-        trials.append(Trial(path, report, values, _reached(report, name, path)))
+        run = str(path.relative_to(folder))
+        trials.append(Trial(path, run, report, values, _reached(report, name, path)))
     trials.sort(key=_rank)
-    known = {file.parent for file in files}
-    others = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and path not in known]
+    known = {file.relative_to(folder).parts[0] for file in trial_files(folder)}
+    others = []
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and path.name not in known:
+            others.append(path.name)
     return Trials(name, tuple(map(_short, keys)), tuple(trials), tuple(others))
 
 
@@ -176,7 +192,7 @@ def trials_csv(trials: Trials) -> str:
     writer.writerow(["trial", *trials.keys, trials.metric, "low", "high", "seconds"])
     for trial in trials.trials:
         # Names and values are of strangers: a spreadsheet must not obey them.
-        cells = [no_formula(printable(str(cell))) for cell in (trial.folder.name, *trial.values)]
+        cells = [no_formula(printable(str(cell))) for cell in (trial.name, *trial.values)]
         metric, seconds = trial.metric, trial.report.provenance.seconds
         writer.writerow([*cells, metric.value, metric.low, metric.high, round(seconds)])
     return file.getvalue()
@@ -186,7 +202,7 @@ def trials_view(trials: Trials) -> dict[str, Any]:
     """The table and the plots as the template of the page shows them."""
     rows = []
     for trial in trials.trials:
-        row = {"name": trial.folder.name, "cells": list(map(_text, trial.values))}
+        row = {"name": trial.name, "cells": list(map(_text, trial.values))}
         row["reached"] = number(trial.metric.value, trial.metric.unit)
         row["interval"] = interval(trial.metric)
         rows.append(row)

@@ -1,0 +1,61 @@
+"""`vlmtune compare --grid`: every strategy with every combination of some values.
+
+In: an experiment, and keys of a config with values. Out: the experiment with a row for each
+combination. Never: a value that `vlmtune fit` would not take after `--KEY=`.
+"""
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vlmtune.cli.compare import Experiment, Strategy
+from vlmtune.errors import UserError
+
+
+def with_grid(experiment: Experiment, grid: Sequence[str]) -> Experiment:
+    """Returns the experiment with a row for each strategy and combination.
+
+    Each item of `grid` is a key with its values, "model.optimizer.init_args.lr=0.001,0.01".
+    """
+    axes = [_axis(text) for text in grid]
+    if not axes:
+        return experiment
+    rows: dict[str, Strategy] = {}
+    for row, strategy in experiment.rows.items():
+        for point in itertools.product(*axes):
+            names, folder, words = [], [row], []
+            for key, value in point:
+                last = key.rpartition(".")[2]
+                names.append(f"{last} {value}")
+                folder.append(f"{last}-{value}")
+                words.append(f"--{key}={value}")
+            # The folder of a run must be one folder, whatever the values are.
+            stem = re.sub(r"[^\w.=-]+", "-", "_".join(folder))
+            name = f"{strategy['name']}, {', '.join(names)}"
+            rows[stem] = {"name": name, "configs": strategy["configs"], "words": words}
+    return replace(experiment, rows=rows)
+
+
+def chosen_rows(experiment: Experiment, grid: Sequence[str], only: Sequence[str]) -> list[str]:
+    """The rows that `--only` names; a strategy's name stands for all of its combinations."""
+    rows = []
+    for name in only:
+        if name in experiment.rows:
+            alone = replace(experiment, rows={name: experiment.rows[name]})
+            rows += with_grid(alone, grid).rows
+        else:
+            rows.append(name)
+    return rows
+
+
+def _axis(text: str) -> list[tuple[str, str]]:
+    """A key with each of its values."""
+    key, equals, values = text.partition("=")
+    listed = [value.strip() for value in values.split(",")]
+    if not equals or not key or "" in listed or len(set(listed)) < len(listed):
+        raise UserError(
+            f"expected KEY=VALUE,VALUE,... with --grid, got {text!r}: write for example "
+            "model.optimizer.init_args.lr=0.001,0.01"
+        )
+    return [(key.removeprefix("--"), value) for value in listed]
