@@ -217,6 +217,22 @@ def test_a_signal_stops_the_run_as_well(number, tmp_path):
     assert log.read_text().split() == ["started", "written"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_run_starts_leaves_no_run_behind(number, tmp_path, monkeypatch):
+    started = []
+
+    class Slow(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(["sleep", "60"])
+            started.append(self)
+            signal.raise_signal(number)  # before anybody has the process
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        compare.run_process(["fit"], tmp_path / "log.txt")
+    assert started[0].poll() is not None
+
+
 def test_the_table_has_the_seeds_of_all_calls(suite):
     runner = Runner(
         {"zero_shot": 0.2, "one": 0.3, "two": 0.9, "one/seed-1": 0.5, "two/seed-1": 0.7}

@@ -176,19 +176,46 @@ def run_process(words: Sequence[str], log: Path) -> None:
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "vlmtune", *words]
+    process = None
     with log.open("a", encoding="utf-8") as file, _sigterm_as_exit():
-        process = subprocess.Popen(command, stdout=file, stderr=file)  # noqa: S603
         try:
+            # A signal while the process starts would leave it running, with nobody who knows it.
+            with _signals_after():
+                process = subprocess.Popen(command, stdout=file, stderr=file)  # noqa: S603
             status = process.wait()
         except BaseException:
-            process.terminate()
-            process.wait()
+            if process is not None:
+                process.terminate()
+                process.wait()
             raise
     if status != 0:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         raise UserError(
             f"expected the run to end well, got {(lines or ['nothing'])[-1]!r}: see {log}"
         )
+
+
+@contextlib.contextmanager
+def _signals_after() -> Iterator[None]:
+    """Lets SIGTERM and Ctrl-C that come in the block act at its end."""
+    came: list[int] = []
+
+    def note(which: int, frame: Any) -> None:
+        del frame
+        came.append(which)
+
+    before = {}
+    for which in (signal.SIGTERM, signal.SIGINT):
+        # A signal that is ignored stays so, here and in the process.
+        if signal.getsignal(which) != signal.SIG_IGN:
+            before[which] = signal.signal(which, note)
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler or signal.SIG_DFL)
+        for which in came:
+            signal.raise_signal(which)
 
 
 @contextlib.contextmanager
