@@ -220,7 +220,7 @@ def _check_status(response: requests.Response, request: ServerRequest) -> None:
         return
     if status in (401, 403) and (page := hub_page(request.shown)):
         raise RefusedError(
-            f"is given to nobody without an account that accepted its terms (status {status}): "
+            f"needs an account that accepted its terms (status {status}): "
             f"accept them at {page}, then `hf auth login`"
         )
     reason = f"the server answered with status {status}"
@@ -231,7 +231,7 @@ def _check_status(response: requests.Response, request: ServerRequest) -> None:
 
 
 def _check_first(chunk: bytes, response: requests.Response) -> None:
-    """A server that has no file, or gives it to nobody any more today, often sends a page."""
+    """Refuses a page: a server that lacks the file, or is over its daily limit, often sends one."""
     start = chunk[:1000].lstrip().lower()
     if not start.startswith(_PAGE):
         return
