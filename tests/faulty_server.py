@@ -30,11 +30,13 @@ class FaultyServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder = folder
         self.ranges = False
+        self.weak = False  # versions that do not promise the same bytes
         self.pause = 0.0
         self.faults: dict[str, list[str]] = {}
         self.asked: Counter[str] = Counter()
         self.targets: list[str] = []
         self.starts: list[int] = []
+        self.requested_ranges: list[str | None] = []
         self.authorizations: list[str | None] = []
         self.released, self.holding = threading.Event(), threading.Event()
 
@@ -54,6 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
         server.asked[name] += 1
         server.targets.append(self.path)
         server.authorizations.append(self.headers.get("Authorization"))
+        server.requested_ranges.append(self.headers.get("Range"))
         waiting = server.faults.get(name, [])
         fault = waiting.pop(0) if waiting else ""
         file = server.folder / name
@@ -93,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
         }.get(fault, content)
         self.send_response(206 if start else 200)
         if self.server.ranges:
-            self.send_header("ETag", tag)
+            self.send_header("ETag", f"W/{tag}" if self.server.weak else tag)
         if fault != "endless":
             stated = content if fault in ("truncate", "stall") else body
             self.send_header("Content-Length", str(len(stated)))

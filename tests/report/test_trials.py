@@ -67,6 +67,14 @@ def test_another_metric_sorts_in_its_own_direction(sweep, metric, first):
     assert read_trials(folder, metric).trials[0].folder.name == first
 
 
+def test_the_smallest_rank_is_the_best(sweep):
+    folder = sweep([(0.1, True, 0.4), (0.2, True, 0.6)])
+    file = folder / "trial0/report.json"
+    file.write_text(file.read_text().replace("8.85", "9.25"))
+    ranked = read_trials(folder, "cola_single/mean_rank_true").trials
+    assert [trial.metric.value for trial in ranked] == [8.85, 9.25]
+
+
 def test_a_monitored_loss_is_no_metric_of_a_benchmark(sweep):
     assert read_trials(sweep(FOUR, "val/loss")).metric == "cola_multi"
 

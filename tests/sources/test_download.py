@@ -1,3 +1,4 @@
+import hashlib
 import io
 import json
 import tarfile
@@ -79,6 +80,19 @@ def test_a_file_that_lost_bytes_comes_again(mirror):
     Path("data/toy/images/000000000001.jpg").write_bytes(b"")
     download("toy")
     assert content() == before
+
+
+def test_a_new_version_of_a_source_comes(mirror):
+    declare_toy(mirror)
+    download("toy")
+    file = {"url": f"{HOST}/add_att.json", "path": "toy/add_att.json"}
+    newer = rows(3).replace(b"left", b"west")
+    publish(mirror, f"{HOST}/add_att.json", newer)
+    checksum = f"sha256:{hashlib.sha256(newer).hexdigest()}"
+    declare_toy(mirror, files=[file | {"checksum": checksum}])
+    publish(mirror, f"{HOST}/add_att.json", newer)
+    download("toy")
+    assert content()["toy/add_att.json"] == newer
 
 
 def test_an_image_comes_from_the_first_place_that_has_it(mirror):

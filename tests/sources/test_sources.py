@@ -8,7 +8,7 @@ import yaml
 from scripts.sources_page import PAGE, page
 from vlmtune.config import ROOT
 from vlmtune.sources.order import Order, orders
-from vlmtune.sources.source import sources
+from vlmtune.sources.source import source_of, sources
 
 PLUGINS = sorted(
     path
@@ -88,6 +88,11 @@ def test_two_files_have_two_places(name):
     single = [file.path for file in order.files if file.unpack is None]
     assert len(single) == len(set(single))
     assert Path(ROOT, "configs/sources", f"{name}.yaml").stat().st_size < 8000
+
+
+def test_a_file_that_no_source_brings_has_none():
+    assert source_of(Path("data/coco/train2014/COCO_train2014_1.jpg")) == "coco"
+    assert source_of(Path("data/coco/nothing.json")) is None
 
 
 def test_the_page_is_what_the_sources_say():

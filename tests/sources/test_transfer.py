@@ -148,6 +148,15 @@ def test_a_slow_server_is_given_up(downloader, mirror, name, tmp_path, monkeypat
         downloader.fetch(wanted(tmp_path))
 
 
+def test_a_version_that_promises_no_bytes_is_not_resumed(downloader, mirror, name, tmp_path):
+    mirror.weak = True
+    mirror.faults[name] = ["truncate"]
+    downloader.fetch(wanted(tmp_path))
+    assert (tmp_path / "data/rows.bin").read_bytes() == CONTENT
+    assert mirror.targets == [f"/{name}"] * 2
+    assert set(mirror.requested_ranges) == {None}
+
+
 def test_mirrors_are_tried_in_turn(downloader, mirror, tmp_path):
     second = "https://other.example/rows.bin"
     publish(mirror, second, CONTENT)
