@@ -123,8 +123,19 @@ def test_the_command_writes_the_page_and_the_table(sweep, tmp_path, capsys):
 def test_without_a_checkpoint_nothing_is_exported(sweep, tmp_path, capsys):
     arguments = ["report", str(sweep(FOUR)), "--out", str(tmp_path / "out")]
     assert main([*arguments, "--export", str(tmp_path / "best")]) == 2
-    assert "expected checkpoints of the best trial" in capsys.readouterr().err
+    assert "expected checkpoints/last.ckpt of the best trial" in capsys.readouterr().err
     assert not (tmp_path / "best").exists()
+
+
+def test_a_checkpoint_of_another_run_of_that_name_is_not_taken(sweep, tmp_path, capsys):
+    folder = sweep(FOUR[:1])
+    (folder / "row").mkdir()
+    (folder / "trial0").rename(folder / "row/seed-0")
+    (tmp_path / "other/seed-0/checkpoints").mkdir(parents=True)
+    (tmp_path / "other/seed-0/checkpoints/last.ckpt").write_bytes(b"of another comparison")
+    arguments = ["report", str(folder), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--export", str(tmp_path / "best")]) == 2
+    assert "expected checkpoints/last.ckpt of the best trial" in capsys.readouterr().err
 
 
 def test_options_of_a_sweep_need_one(make_run, tmp_path, capsys):

@@ -65,13 +65,18 @@ def _export(best: Trial, folder: Path, out: Path) -> None:
 
 
 def _checkpoint(best: Trial, folder: Path) -> Path:
-    """The last checkpoint of a trial: in its folder, or in its logger's, which has its name."""
-    for run in (best.folder, *sorted(folder.parent.glob(f"*/{best.folder.name}"))):
-        last = run / "checkpoints/last.ckpt"
-        for path in (last, *sorted(run.glob("checkpoints/*.ckpt"))):
-            if path.is_file():
-                return path
+    """The last checkpoint of a trial: in its folder, or in its logger's, which has its name.
+
+    Others are not of the weights that the report measured.
+    """
+    runs = [best.folder]
+    if best.folder.parent == folder:  # seeds of `vlmtune compare` have the same names everywhere
+        runs += sorted(folder.parent.glob(f"*/{best.folder.name}"))
+    for run in runs:
+        path = run / "checkpoints/last.ckpt"
+        if path.is_file():
+            return path
     raise UserError(
-        f"expected checkpoints of the best trial in {best.folder}/checkpoints or beside {folder}, "
-        "got none: train it again with a ModelCheckpoint"
+        f"expected checkpoints/last.ckpt of the best trial in {best.folder} or beside {folder}, "
+        "got none: train it again with a ModelCheckpoint that has save_last: true"
     )
