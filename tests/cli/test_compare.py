@@ -18,6 +18,7 @@ from tests.runs import QUIET
 from tests.test_configs import Parsed, check_recipe
 from tests.tiny import cola_plugin, plugin, write_cola
 from vlmtune.cli import compare
+from vlmtune.cli.compare_grid import with_grid
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import Provenance, RunReport
@@ -152,6 +153,12 @@ def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
     compare.run(options(suite, grid=grid, only=["two"], seeds=[1]), runner)
     assert len(runner.commands) == 13
     capsys.readouterr()
+
+
+def test_each_combination_has_a_folder_of_its_own(suite):
+    experiment = with_grid(compare.read_experiment(suite), ["a.path=x/y,x-y,x y"])
+    assert len(experiment.rows) == 6
+    assert not any("/" in row for row in experiment.rows)
 
 
 @pytest.mark.parametrize("wrong", ["lr", "lr=", "=1", "lr=1,", "lr=1,1"])

@@ -5,9 +5,9 @@ combination. Never: a value that `vlmtune fit` would not take after `--KEY=`.
 """
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import replace
+from urllib.parse import quote
 
 from vlmtune.cli.compare import Experiment, Strategy
 from vlmtune.errors import UserError
@@ -30,8 +30,8 @@ def with_grid(experiment: Experiment, grid: Sequence[str]) -> Experiment:
                 names.append(f"{last} {value}")
                 folder.append(f"{last}-{value}")
                 words.append(f"--{key}={value}")
-            # The folder of a run must be one folder, whatever the values are.
-            stem = re.sub(r"[^\w.=-]+", "-", "_".join(folder))
+            # One folder, whatever the values are, and another one for each combination.
+            stem = quote("_".join(folder), safe="=")
             name = f"{strategy['name']}, {', '.join(names)}"
             rows[stem] = {"name": name, "configs": strategy["configs"], "words": words}
     return replace(experiment, rows=rows)
