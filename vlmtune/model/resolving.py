@@ -85,11 +85,12 @@ def load(
 
         path, published = find_published(str(source))
         options = {"device": device, "batch_size": batch_size, "texts": texts}
+        options |= {"pretrained": pretrained, "revision": revision, "precision": precision}
         if published.text_map_of is not None:
             model = with_text_map(load(published.text_map_of, **options), path)
             return model.batched(batch_size).to(device_of_this_machine(device))
         architecture = architecture or published.architecture
-        return load(path, architecture=architecture, precision=precision, **options)
+        return load(path, architecture=architecture, **options)
     name, pretrained = _tagged(_shipped(str(source)), pretrained)
     if revision is not None and not is_hub_id(name, pretrained):
         raise UserError(
