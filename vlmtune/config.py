@@ -75,7 +75,7 @@ def in_data_root(value: Any) -> Any:
         >>> in_data_root({"path": "photos", "limit": 3})
         {'path': 'photos', 'limit': 3}
     """
-    if isinstance(value, str | Path) and Path(value).parts[:1] == ("data",):
+    if isinstance(value, str | Path) and str(value).startswith("data/"):
         moved = data_root().joinpath(*Path(value).parts[1:])
         return str(moved) if isinstance(value, str) else moved
     if isinstance(value, dict):

@@ -4,6 +4,7 @@ In: a model and benchmarks. Out: report.json, report.md and report.html. Never: 
 """
 
 import argparse
+import os
 import re
 import sys
 from datetime import datetime
@@ -82,7 +83,7 @@ def _new_folder(name: str) -> Path:
     """A folder for the report of a run, which no other evaluation has."""
     safe = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "report"
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs/evaluate", f"{safe}-{stamp}")
+    return Path("runs/evaluate", f"{safe}-{stamp}-{os.getpid()}")
 
 
 def default_name(model: Model, given: str) -> str:
