@@ -23,7 +23,7 @@ from tests.tiny import write_model
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import make_list
-from vlmtune.config import DATA
+from vlmtune.config import DATA, in_data_root
 from vlmtune.data.shards import ShardSet
 from vlmtune.sources import downloads
 from vlmtune.sources.order import default_reader, orders
@@ -225,6 +225,19 @@ def test_a_file_by_hand_is_taken_from_a_folder(mirror, capsys):
     assert (fetched / "set.zip").exists()
 
 
+def test_what_a_person_places_is_never_called_whole(mirror, capsys):
+    publish(mirror, f"{HOST}/a.txt", b"a")
+    files = [{"url": f"{HOST}/a.txt", "path": "set/a.txt"}]
+    declare("set", access="form", files=files, steps=["Put the videos into set/videos."])
+    for _ in range(2):  # the steps are shown again, as the videos may be missing still
+        assert main(["download", "set"]) == 0
+        shown = capsys.readouterr().out
+        assert "- Put the videos into set/videos." in shown
+        assert "the steps above are yours" in shown
+    assert main(["download", "--list"]) == 0
+    assert "  set  [whole, but for the steps]" in capsys.readouterr().out
+
+
 def test_what_a_person_fetched_is_checked(mirror):
     declare_toy(mirror)
     fetched = Path("fetched")
@@ -312,6 +325,7 @@ def test_the_environment_moves_all_data(mirror, monkeypatch, tmp_path):
     benchmark = default_reader("toy")
     benchmark.load()
     assert benchmark.items.images[0].path.is_relative_to(tmp_path / "elsewhere")
+    assert in_data_root("data") == "data"  # a word, which is no path below it
     # What is recorded is as it was written: another machine has another folder.
     assert benchmark.spec()["init_args"]["path"] == "data/toy"
     assert not DATA_FOLDER.exists()

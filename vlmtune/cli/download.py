@@ -6,13 +6,14 @@ person overwritten.
 
 import argparse
 import os
+from collections.abc import Sequence
 
 from vlmtune.config import DATA, data_root
 from vlmtune.errors import UserError
 from vlmtune.sources.downloads import download
 from vlmtune.sources.ledger import Ledger
-from vlmtune.sources.listing import list_lines, plan_lines
-from vlmtune.sources.order import orders
+from vlmtune.sources.listing import has_steps, list_lines, plan_lines
+from vlmtune.sources.order import Order, orders
 
 
 def run(options: argparse.Namespace) -> None:
@@ -32,11 +33,19 @@ def run(options: argparse.Namespace) -> None:
     if options.given is not None and not options.given.is_dir():
         raise UserError(f"expected a folder by --from, got {options.given}: correct the path")
     download(wanted, accepted=options.accept, given=options.given)
+    _say_what_is_here(wanted)
+
+
+def _say_what_is_here(wanted: Sequence[Order]) -> None:
+    """Names what is whole, what a person still has to do, and the next command."""
     benchmarks = []
     for order in wanted:
+        if has_steps(order):
+            print(f"{order.name}: what vlmtune can fetch is here; the steps above are yours")
+            continue
+        print(f"{order.name}: whole, in {data_root()}")
         for name in order.source.serves.benchmarks:
             if not order.readers or name in order.readers:
                 benchmarks.append(name)
-    print(f"{root}: {', '.join(order.name for order in wanted)} whole")
     if benchmarks:
         print(f"next: vlmtune evaluate --model MODEL --benchmarks {' '.join(benchmarks)}")

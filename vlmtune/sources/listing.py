@@ -6,6 +6,7 @@ In: orders and the ledger. Out: lines. Never: the network.
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from vlmtune.sources.addresses import HAND
 from vlmtune.sources.ledger import Ledger
 from vlmtune.sources.licences import is_new
 from vlmtune.sources.order import Order
@@ -56,7 +57,8 @@ def group(source: DataSource) -> str:
 
 def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
     source = order.source
-    yield f"  {order.name}  [{state(order, ledger)}]" if source.files else f"  {order.name}"
+    here = f"  [{_here(order, ledger)}]" if source.files else ""
+    yield f"  {order.name}{here}"
     facts = [f"{source.title}: {source.holds}"]
     if others := [name for name in source.names if name != order.name]:
         facts.append(f"read by {', '.join(others)}")
@@ -67,6 +69,18 @@ def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
     facts.append(f"needs: {needs(order)}")
     for fact in facts:
         yield from textwrap.wrap(fact, WIDTH, initial_indent="    ", subsequent_indent="      ")
+
+
+def _here(order: Order, ledger: Ledger) -> str:
+    """How much of an order is here; of what a person places without a download nothing is known."""
+    here = state(order, ledger)
+    return f"{here}, but for the steps" if here == "whole" and has_steps(order) else here
+
+
+def has_steps(order: Order) -> bool:
+    """Whether a person has to do something that no later download can see."""
+    known = [url for file in order.files for url in file.urls if url.startswith(HAND)]
+    return order.source.access in ("form", "local") and not known
 
 
 def needs(order: Order) -> str:
@@ -109,7 +123,7 @@ def _count(number: int, what: str) -> str:
 def plan_lines(wanted: Sequence[Order], ledger: Ledger) -> Iterator[str]:
     """Says what a download brings, under which licences, and what a person has to do."""
     for order in wanted:
-        here = state(order, ledger)
+        here = _here(order, ledger)
         line = f"{order.name}: {'; '.join(sizes(order)) or 'nothing to download'}"
         if order.files:
             line += f" [{here}]"
