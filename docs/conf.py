@@ -6,6 +6,7 @@ shows formulas as TeX.
 """
 
 import re
+import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from sphinx.addnodes import toctree
 from sphinx.application import Sphinx
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
 PACKAGE = HERE.parent / "vlmtune"
-# Their tables are wide and need the room of both side bars.
-RESULTS = [f"results/{page.stem}" for page in sorted((HERE / "results").glob("*.md"))]
+# Their tables are wide and need the room of both sidebars.
+WIDE = ["matrix", *(f"results/{page.stem}" for page in sorted((HERE / "results").glob("*.md")))]
 
 project = "vlmtune"
 release = version_of("vlmtune")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = ["myst_parser", "notebook_pages", "sphinx_copybutton"]
+extensions += ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["attrs_block"]
@@ -39,10 +42,10 @@ templates_path = ["_templates"]
 html_theme_options = {
     "navbar_center": ["sections"],
     "navbar_end": ["theme-switcher"],
-    "secondary_sidebar_items": {"**": ["page-toc"], **{name: [] for name in RESULTS}},
-    "show_prev_next": False,
+    "secondary_sidebar_items": {"**": ["page-toc"], **{name: [] for name in WIDE}},
 }
-html_sidebars = {name: [] for name in [*(page.stem for page in HERE.glob("*.md")), *RESULTS]}
+html_sidebars = {page.stem: ["sidebar"] for page in HERE.glob("*.md")}
+html_sidebars |= {"index": [], "notebooks/*": ["sidebar"], **{name: [] for name in WIDE}}
 html_show_sourcelink = False
 
 
@@ -70,7 +73,11 @@ def write_reference() -> None:
             text += underlined(module.removeprefix(f"{name}."), "-") if module != name else ""
             text += f".. automodule:: {module}\n\n"
         (folder / f"{name}.rst").write_text(text, encoding="utf-8")
-    index = underlined("Reference", "=") + ".. toctree::\n\n"
+    index = underlined("Reference", "=")
+    index += (
+        "Start with :func:`vlmtune.load <vlmtune.model.resolving.load>`. The others by room:\n\n"
+    )
+    index += ".. toctree::\n\n"
     index += "".join(f"   {name}\n" for name in pages)
     (folder / "index.rst").write_text(index, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""docs/notebooks: every notebook runs top to bottom, on tiny data, and holds no outputs."""
+"""docs/notebooks: every notebook runs top to bottom, on tiny data; its outputs are small."""
 
 import json
 import re
@@ -28,13 +28,17 @@ def test_there_are_notebooks():
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_linked_and_has_text_and_code_and_no_outputs(notebook):
+def test_a_notebook_is_linked_and_has_text_and_code_and_small_outputs(notebook):
     text = notebook.read_text(encoding="utf-8")
     assert sources(notebook, "markdown")
+    assert len(text) < 50_000
+    shown = []
     for cell in json.loads(text)["cells"]:
         assert cell["metadata"] == {}
-        if cell["cell_type"] != "markdown":
-            assert (cell["outputs"], cell["execution_count"]) == ([], None)
+        for output in cell.get("outputs", ()):
+            # The page shows what a cell prints and pictures; warnings of a machine are left out.
+            shown += output.get("data", [output.get("name")])
+    assert {"image/jpeg", "stdout"} <= {*shown} <= {"image/jpeg", "stdout", "text/plain"}
     assert re.findall(r"/(?:home|root|Users|tmp|work)/", text) == []
     link = notebook.relative_to(ROOT / "docs").as_posix()
     assert any(f"({link})" in page.read_text("utf-8") for page in (ROOT / "docs").glob("*.md"))
