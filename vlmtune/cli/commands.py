@@ -130,6 +130,7 @@ nothing but the model's own weights: full fine-tuning, last blocks, LoRA"""
 FORMAT = """what --merged writes, instead of a checkpoint of the model's own library; onnx also
 supports adapters with weights of their own, if they embed images and texts; peft: what --out
 writes for LoRA, for PeftModel.from_pretrained"""
+MTEB = "also write the result files of mteb, for Winoground, SugarCrepe and ARO"
 INDEX = """\
 Run it again with more files to add those that are new or have changed.
 An interrupted run resumes."""
@@ -281,6 +282,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--out", required=True, **path, help="folder to write")
     add("--csv", **path, metavar="FILE", help="also write every number as CSV")
     add("--latex", **path, metavar="FILE", help="also write a LaTeX table of the primary numbers")
+    add("--mteb", **path, metavar="FOLDER", help=MTEB)
     add("--metric", metavar="BENCHMARK[/METRIC]", help="of a sweep: sort its trials by this number")
     add("--export", **path, metavar="FOLDER", help="of a sweep: export the best trial's weights")
 
