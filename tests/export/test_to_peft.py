@@ -8,6 +8,8 @@ import transformers
 
 import vlmtune
 from tests.backbones.hf_models import write_clip, write_siglip
+from tests.conftest import REVISION
+from tests.export.test_documents import run_example
 from tests.export.test_merging import trained
 from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
@@ -49,14 +51,16 @@ def close(got, want):
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_peft_loads_an_export_and_vlmtune_reads_it_back(kind, peft, tmp_path, images):
+def test_peft_loads_an_export_and_vlmtune_reads_it_back(kind, peft, tmp_path, images, monkeypatch):
     backbone, write, options = MODELS[kind]
-    base, folder = str(write(tmp_path / "base")), tmp_path / "peft"
+    base, folder = str(write(tmp_path / "base")), tmp_path / "exports/peft"
     model = trained(backbone(base), LoRA(**options))
     file = checkpoint(tmp_path / "a.ckpt", model.backbone, model.adapter)
     want = model.score(images, TEXTS)
     assert main(["export", str(file), "--out", str(folder), "--format", "peft"]) == 0
-    network = peft.AutoPeftModel.from_pretrained(folder).eval()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the name could be one of the hub
+    network = run_example("peft")["model"].eval()
     # SigLIP of transformers adds the bias of its pre-training to every score.
     bias = getattr(network, "logit_bias", 0)
     close(scores(network, base, images) - bias, want)
@@ -65,7 +69,7 @@ def test_peft_loads_an_export_and_vlmtune_reads_it_back(kind, peft, tmp_path, im
     close(vlmtune.load(folder, device="cpu").score(images, TEXTS), want)
 
 
-def test_an_adapter_of_peft_is_measured_and_trained_further(peft, tmp_path, images):
+def test_an_adapter_of_peft_is_measured_and_trained_further(peft, tmp_path, images, hub):
     base, folder = write_clip(tmp_path / "base"), tmp_path / "peft"
     torch.manual_seed(0)
     config = peft.LoraConfig(
@@ -75,6 +79,10 @@ def test_an_adapter_of_peft_is_measured_and_trained_further(peft, tmp_path, imag
     network.save_pretrained(folder)
     want = scores(network, base, images)
     close(vlmtune.load(folder, device="cpu").score(images, TEXTS), want)
+    hub("someone/lora", folder)
+    model = vlmtune.load("someone/lora", revision=REVISION, device="cpu")
+    assert model.backbone.init_args["peft"] == f"someone/lora@{REVISION}"
+    close(model.score(images, TEXTS), want)
     moved = base.rename(tmp_path / "moved")
     close(vlmtune.load(folder, str(moved), device="cpu").score(images, TEXTS), want)
     moved.rename(base)

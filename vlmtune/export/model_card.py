@@ -101,6 +101,9 @@ def _front_matter(
 ) -> str:
     """The YAML that the hub reads, with the results as its `model-index`."""
     model = str(config["backbone"]["init_args"].get("model", "")).removeprefix("hf-hub:")
+    # A name of open_clip, or a folder, does not name a model on the hub.
+    base = model if is_hub_id(model, None) else None
+    library = "peft" if peft else "vlmtune"
     measured = []
     for result in results:
         for metric, value in result.metrics.items():
@@ -113,9 +116,8 @@ def _front_matter(
             )
             measured.append(entry)
     data = ModelCardData(
-        # A name of open_clip, or a folder, is no base model on the hub.
-        base_model=model if is_hub_id(model, None) else None,
-        library_name="peft" if peft else "vlmtune",
+        base_model=base,
+        library_name=library,
         license=config.get("licence"),
         pipeline_tag=TASK,
         tags=["vision-language", "adapter", "vlmtune"],

@@ -95,7 +95,7 @@ def peft_spec(name: str, revision: str | None, base: str | None) -> Spec:
             f"expected base_model_name_or_path in {file}, got none: name the base model of "
             "transformers with --pretrained"
         )
-    spec = hf_spec(base or named, None if base else config.get("revision"))
+    spec = hf_spec(base) if base else hf_spec(named, config.get("revision"))
     spec["init_args"]["peft"] = f"{name}@{revision}" if revision else name
     return spec
 
