@@ -77,6 +77,8 @@ def run(options: argparse.Namespace) -> None:
     )
     written = decimal(sum(file.stat().st_size for file in options.out.iterdir()))
     print(f"{options.out}: {written}; load it with vlmtune.load({str(options.out)!r})")
+    if options.format == PEFT and model.adapter.init_args.get("learn_scale"):
+        print("left out, as PEFT has no form for it: the trained scale of scores", file=sys.stderr)
     if options.push_to_hub is not None:
         commit = push(options.out, options.push_to_hub, options.public)
         print(f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r})")

@@ -31,9 +31,8 @@ what the scores below show and no more.
 
 ## Base model
 
-`{backbone_class}` with `{backbone_arguments}`, fingerprint `{fingerprint}`. vlmtune loads it
-separately and checks that its weights are the ones the adapter was trained on. Its own licence
-applies.
+`{backbone_class}` with `{backbone_arguments}`, fingerprint `{fingerprint}`. Its own
+licence applies.
 
 ## Training
 
@@ -60,7 +59,10 @@ print(model.score(["image.jpg"], ["a red cube on a blue sphere", "a blue cube on
 ```
 
 `model.rank(query, images)` ranks images for a caption. If the adapter has separate image and text
-embeddings, `model.encode_image` and `model.encode_text` return them, normalised."""
+embeddings, `model.encode_image` and `model.encode_text` return them, normalised.
+
+vlmtune loads the base model separately and checks that its weights are the ones the adapter was
+trained on."""
 PEFT_LOADING = """\
 ```python
 from peft import AutoPeftModel
@@ -68,7 +70,8 @@ model = AutoPeftModel.from_pretrained("path/to/{name}")
 ```
 
 `vlmtune.load("path/to/{name}")` loads it too, merged into its base model. For a base model of
-open_clip, `PeftModel.from_pretrained(open_clip.create_model(...), "path/to/{name}")` does."""
+open_clip, `PeftModel.from_pretrained(open_clip.create_model(...), "path/to/{name}")` does. The base
+model must be the one below, which PEFT does not check."""
 
 
 def model_card(
@@ -91,7 +94,7 @@ def model_card(
         backbone_class=backbone["class_path"],
         backbone_arguments=json.dumps(arguments),
         fingerprint=backbone["fingerprint"],
-        training=_training(config),
+        training=_training(config, peft),
         scores=_scores(results),
     )
 
@@ -127,7 +130,7 @@ def _front_matter(
     return data.to_yaml()
 
 
-def _training(config: Mapping[str, Any]) -> str:
+def _training(config: Mapping[str, Any], peft: bool) -> str:
     facts = config["provenance"]
     lines = [f"- adapter: `{json.dumps(config['adapter'])}`"]
     alpha = config["alpha"]
@@ -145,7 +148,8 @@ def _training(config: Mapping[str, Any]) -> str:
     if facts.get("versions"):
         versions = (f"{library} {version}" for library, version in facts["versions"].items())
         lines.append(f"- versions: {', '.join(versions)}")
-    if facts.get("config"):
+    # The configuration of PEFT has no room for it.
+    if facts.get("config") and not peft:
         lines.append("- configuration: `provenance.config` of `adapter_config.json`")
     return "\n".join(lines)
 
