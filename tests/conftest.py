@@ -104,7 +104,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path]
         for place in (repository / "blobs", repository / "refs", snapshot):
             place.mkdir(parents=True)
         (repository / "refs/main").write_text(REVISION)
-        for file in folder.iterdir():  # a snapshot is links to blobs named by their content
+        # A snapshot is links to blobs named by their content; it has no empty folder.
+        for file in filter(Path.is_file, folder.iterdir()):
             blob = hashlib.sha256(file.read_bytes()).hexdigest()
             shutil.copy(file, repository / "blobs" / blob)
             (snapshot / file.name).symlink_to(f"../../blobs/{blob}")

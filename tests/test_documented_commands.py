@@ -58,6 +58,7 @@ UNRUN = {
     "build eqben_": "needs videos; tests/data_builders/corpora/videos encode some",
     "data/scenes/eqben": "needs --eqben_train; tests/data_builders/worlds/scenes builds one",
     "vlmtune download": "needs the network; tests/sources runs it against a mirror",
+    "exports/peft": "needs a model of transformers; test_to_peft exports one",
     "published:": "needs what the command before it downloads",
     "--benchmarks sugar_crepe aro": "needs what the command before it downloads",
     "timm:": "needs weights of timm; test_timm_image writes some",

@@ -14,6 +14,7 @@ from vlmtune.adapters.lora import LoRA
 from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.backbones.hf.siglip import SigLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.export import save_export
 from vlmtune.export.merging import save_merged
 
 PAGE = Path(__file__).parents[2] / "docs/retrieve.md"
@@ -24,6 +25,26 @@ MODELS = {
     "transformers siglip": lambda folder: SigLIP(str(write_siglip(folder))),
     "sentence_transformers clip": lambda folder: HFCLIP(str(write_clip(folder))),
 }
+
+
+def run_example(mark):
+    """Runs the code block of the page that is called `mark`; returns its names."""
+    (code,) = re.findall(rf"<!-- {mark} -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict = {}
+    exec(compile(code, "docs/retrieve.md", "exec"), names)
+    return names
+
+
+def test_an_export_and_a_merged_folder_on_the_hub(hub, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    model = trained(HFCLIP(str(write_clip(tmp_path / "base"))), LoRA())
+    save_export(tmp_path / "mine", model.backbone, model.adapter, provenance={})
+    save_merged(tmp_path / "merged", model, "sentence-transformers")
+    hub("someone/mine", tmp_path / "mine")
+    hub("someone/mine-merged", tmp_path / "merged")
+    names = run_example("hub")
+    merged = torch.from_numpy(names["merged"])
+    torch.testing.assert_close(merged, names["exported"].cpu(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -37,9 +58,7 @@ def test_the_example_runs(kind, tmp_path, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
     Image.new("RGB", (32, 32), "red").save(tmp_path / "image.png")
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(rf"<!-- {library} -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    names: dict = {}
-    exec(compile(code, "docs/retrieve.md", "exec"), names)
+    names = run_example(library)
     vectors = names["vectors"] if "vectors" in names else torch.from_numpy(names["texts"])
     vectors = torch.nn.functional.normalize(vectors.detach(), dim=-1)
     texts = ["a red cube", "dog"][: len(vectors)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -145,9 +146,14 @@ def test_the_folder_holds_no_frozen_weights(exported, model_folder):
 
 def test_the_card_claims_what_was_measured_and_no_more(exported, tmp_path, parts):
     card = (exported / "README.md").read_text()
-    head = card.split("---")[1]
-    assert "pipeline_tag: zero-shot-image-classification" in head
-    assert "base_model" not in head  # a local folder is nobody's base model
+    head = ModelCard(card).data
+    assert (head.library_name, head.pipeline_tag) == ("vlmtune", "zero-shot-image-classification")
+    assert head.base_model is None  # a local folder is nobody's base model
+    assert head.model_name == exported.name
+    assert [(x.dataset_type, x.metric_type, x.metric_value) for x in head.eval_results] == [
+        ("bench", "accuracy", 0.625),
+        ("bench", "rank", 3.5),
+    ]
     recipe = ["data: cubes", "steps: 3", "objectives: InfoNCE", "optimizer: AdamW (lr 0.01)"]
     assert "\n".join(f"- {line}" for line in [*recipe, "seed: 0", "date: 2030-01-01"]) in card
     save_export(tmp_path / "unmeasured", *parts, provenance={})

@@ -31,8 +31,9 @@ def api(monkeypatch, tmp_path, hub):
         def upload_folder(self, repo_id, folder_path, allow_patterns, commit_message):
             sent = tmp_path / "sent"
             sent.mkdir()
-            for name in allow_patterns:
-                shutil.copy(folder_path / name, sent)
+            for path in folder_path.iterdir():
+                assert path.name in allow_patterns
+                shutil.copy(path, sent)
             hub(repo_id, sent)
             return SimpleNamespace(oid="c0ffee")
 
@@ -61,7 +62,8 @@ def test_an_export_is_uploaded_and_loads_by_its_id(api, export, pictures, tmp_pa
         "adapter.safetensors",
         "adapter_config.json",
     }
-    assert 'license: "apache-2.0"' in (tmp_path / "mine/README.md").read_text().split("---")[1]
+    card = huggingface_hub.ModelCard.load(tmp_path / "mine/README.md")
+    assert card.data.license == "apache-2.0"
 
 
 def test_a_revision_pins_an_export(api, export, pictures, tmp_path):
@@ -85,6 +87,8 @@ def test_an_export_loads_the_recorded_revision_of_its_base_model(hub, tmp_path):
     adapter = LinearProbe()
     adapter.attach(base)
     save_export(tmp_path / "mine", base, adapter, provenance={})
+    card = huggingface_hub.ModelCard.load(tmp_path / "mine/README.md")
+    assert card.data.base_model == "someone/clip"
     (tmp_path / "hub/models--someone--clip/refs/main").write_text("f" * 40)  # main has moved on
     loaded = vlmtune.load(tmp_path / "mine", device="cpu").backbone
     assert loaded.spec()["init_args"] == base.spec()["init_args"]

@@ -267,12 +267,3 @@ def test_what_export_takes(arguments, message, capsys):
 def test_a_device_that_is_not_there_is_told_in_one_line(device, model_folder):
     with refused(f"expected a device of this machine, got '{device}'"):
         vlmtune.load(model_folder, device=device)
-
-
-def test_a_peft_adapter_is_to_be_merged_first(tmp_path):
-    folder = tmp_path / "peft"
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4}')
-    save_file({"x": torch.ones(1)}, folder / "adapter_model.safetensors")
-    with refused("got a PEFT adapter: merge it into its model first"):
-        vlmtune.load(folder, device="cpu")

@@ -1,11 +1,14 @@
 import csv
 import io
+import json
 from dataclasses import replace
 
 import pytest
 
 from tests.refusals import refused
-from vlmtune.report.formats import CSV_COLUMNS, to_csv, to_latex
+from vlmtune.report.formats import CSV_COLUMNS, to_csv, to_latex, write_formats
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
 
 
 def test_every_number_of_every_run_is_a_line(make_run):
@@ -67,3 +70,24 @@ def test_a_missing_number_is_a_dash_and_conventions_are_named(make_run):
 def test_a_name_commands_neither_a_terminal_nor_a_spreadsheet(make_run, name, written):
     text = to_csv([make_run(name, 0.2)])
     assert {line["run"] for line in csv.DictReader(io.StringIO(text))} == {written}
+
+
+def test_mteb_reads_the_benchmarks_that_it_has(make_run, tmp_path):
+    names = {"text_accuracy": 0.3, "image_accuracy": 0.2, "group_accuracy": 0.1}
+    metrics = {name: MetricValue(value, 400) for name, value in names.items()}
+    results = (
+        Result("winoground", "1", "group_accuracy", metrics),
+        Result("aro_relation", "2", "accuracy", {"accuracy": MetricValue(0.6, 9)}),
+        *make_run().results,
+    )
+    run = replace(make_run("me/clip"), results=results)
+    write_formats([run, replace(run, name="text", text_only=True)], None, None, tmp_path)
+    files = sorted(tmp_path.rglob("*.json"))
+    folder = tmp_path / "results/me__clip/0123456789ab"
+    assert files == [folder / "AROVisualRelation.json", folder / "Winoground.json"]
+    relation, winoground = (json.loads(file.read_text()) for file in files)
+    assert (relation["task_name"], relation["dataset_revision"]) == (files[0].stem, "vlmtune-2")
+    subset = {"hf_subset": "default", "languages": ["eng-Latn"]}
+    assert relation["scores"] == {"test": [{**subset, "text_acc": 0.6, "main_score": 0.6}]}
+    scores = {"text_acc": 0.3, "image_acc": 0.2, "accuracy": 0.1, "main_score": 0.1}
+    assert winoground["scores"] == {"test": [subset | scores]}

@@ -128,7 +128,9 @@ With --alphas, nothing is exported unless --alpha and --out are given."""
 MERGED = """write a whole open_clip or transformers checkpoint instead; only if training changed
 nothing but the model's own weights: full fine-tuning, last blocks, LoRA"""
 FORMAT = """what --merged writes, instead of a checkpoint of the model's own library; onnx also
-supports adapters with weights of their own, if they embed images and texts"""
+supports adapters with weights of their own, if they embed images and texts; peft: what --out
+writes for LoRA, for PeftModel.from_pretrained"""
+MTEB = "also write the result files of mteb, for Winoground, SugarCrepe and ARO"
 INDEX = """\
 Run it again with more files to add those that are new or have changed.
 An interrupted run resumes."""
@@ -241,7 +243,7 @@ def command_parser() -> argparse.ArgumentParser:
     _model(add)
     add("--out", **path, help="folder to write")
     add("--merged", **path, metavar="FOLDER", help=MERGED)
-    add("--format", choices=("sentence-transformers", "onnx"), help=FORMAT)
+    add("--format", choices=("sentence-transformers", "onnx", "peft"), help=FORMAT)
     add("--report", **path, help="report.json whose scores go into the model card")
     add("--overwrite", action="store_true", help="replace an existing export in --out")
     add("--licence", metavar="ID", help="licence of the trained weights, e.g. apache-2.0")
@@ -280,6 +282,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--out", required=True, **path, help="folder to write")
     add("--csv", **path, metavar="FILE", help="also write every number as CSV")
     add("--latex", **path, metavar="FILE", help="also write a LaTeX table of the primary numbers")
+    add("--mteb", **path, metavar="FOLDER", help=MTEB)
     add("--metric", metavar="BENCHMARK[/METRIC]", help="of a sweep: sort its trials by this number")
     add("--export", **path, metavar="FOLDER", help="of a sweep: export the best trial's weights")
 

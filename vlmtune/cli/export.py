@@ -22,13 +22,14 @@ from vlmtune.export import save_export
 from vlmtune.export.files import check_target
 from vlmtune.export.publishing import check_repository, push
 from vlmtune.model import read_checkpoint
-from vlmtune.model.layout import FILES
 from vlmtune.model.model import Model
 from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.model.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
+
+PEFT = "peft"
 
 
 def run(options: argparse.Namespace) -> None:
@@ -72,9 +73,12 @@ def run(options: argparse.Namespace) -> None:
         overwrite=options.overwrite,
         alpha=alpha,
         licence=options.licence,
+        peft=options.format == PEFT,
     )
-    written = decimal(sum((options.out / name).stat().st_size for name in FILES))
+    written = decimal(sum(file.stat().st_size for file in options.out.iterdir()))
     print(f"{options.out}: {written}; load it with vlmtune.load({str(options.out)!r})")
+    if options.format == PEFT and model.adapter.init_args.get("learn_scale"):
+        print("left out, as PEFT has no form for it: the trained scale of scores", file=sys.stderr)
     if options.push_to_hub is not None:
         commit = push(options.out, options.push_to_hub, options.public)
         print(f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r})")
@@ -123,8 +127,12 @@ def _check_options(options: argparse.Namespace) -> None:
             "expected --push-to-hub REPO with --public, got none: add it",
         ),
         (
-            options.format is not None and merged is None,
-            "expected --merged FOLDER with --format, got none: add it",
+            options.format not in (None, PEFT) and merged is None,
+            f"expected --merged FOLDER with --format {options.format}, got none: add it",
+        ),
+        (
+            options.format == PEFT and out is None,
+            "expected --out FOLDER with --format peft, got none: add it",
         ),
         (
             merged is not None and out is not None,

@@ -1,7 +1,7 @@
 """`vlmtune report`: puts finished runs side by side in one report.
 
-In: report.json files, and items of other tools. Out: report.md, report.html, CSV and LaTeX.
-Never: a measurement.
+In: report.json files, and items of other tools. Out: report.md, report.html, CSV, LaTeX and the
+result files of mteb. Never: a measurement.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 from vlmtune.cli.text_only import FILES
 from vlmtune.config import differences
 from vlmtune.errors import UserError
-from vlmtune.report.formats import to_csv, to_latex
+from vlmtune.report.formats import write_formats
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import Items, is_items_file, items_beside, read_items
 from vlmtune.report.items_run import run_of_items
@@ -23,7 +23,7 @@ from vlmtune.report.merging import merged, same_model
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show
 from vlmtune.report.seeds import over_seeds, seeds_of
-from vlmtune.storage.files import all_or_none, check_outputs, write_text
+from vlmtune.storage.files import all_or_none, check_outputs
 
 # Keys of a config that may differ between the seeds of a recipe.
 SEEDS = re.compile(r"seed|default_root_dir|ckpt_path|\.config\b|logger")
@@ -70,10 +70,7 @@ def run(options: argparse.Namespace) -> None:
     runs += _text_only(runs, folders)
     with all_or_none():
         page = write_report(options.out, runs, shown)
-        if options.csv is not None:
-            write_text(options.csv, to_csv(runs))
-        if options.latex is not None:
-            write_text(options.latex, to_latex(runs))
+        write_formats(runs, options.csv, options.latex, options.mteb)
     show(runs)
     print(f"report: {page}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from vlmtune.errors import UserError
 from vlmtune.export import save_export
 from vlmtune.model import read_checkpoint
-from vlmtune.report.formats import to_csv, to_latex
+from vlmtune.report.formats import write_formats
 from vlmtune.report.html import write_report
 from vlmtune.report.items_file import items_beside, read_items
 from vlmtune.report.screen import show
@@ -37,10 +37,7 @@ def run(options: argparse.Namespace) -> None:
     with all_or_none():
         page = write_report(options.out, runs, items, trials_view(trials))
         write_text(options.out / "trials.csv", trials_csv(trials))
-        if options.csv is not None:
-            write_text(options.csv, to_csv(runs))
-        if options.latex is not None:
-            write_text(options.latex, to_latex(runs))
+        write_formats(runs, options.csv, options.latex, options.mteb)
     show(runs)
     _say(trials, folder)
     if options.export is not None:

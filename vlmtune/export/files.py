@@ -16,8 +16,7 @@ from vlmtune.adapters.trained_state import trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import check_finite, sha256
 from vlmtune.errors import UserError
-from vlmtune.export.model_card import model_card
-from vlmtune.model.layout import CARD, CONFIG, FILES, VERSION, WEIGHTS
+from vlmtune.model.layout import CARD, CONFIG, FILES, PEFT_WEIGHTS, VERSION, WEIGHTS
 from vlmtune.results.result import Result
 from vlmtune.storage.files import write_atomically
 from vlmtune.storage.secrets import without_secrets
@@ -34,6 +33,7 @@ def save_export(
     overwrite: bool = False,
     alpha: float = 1.0,
     licence: str | None = None,
+    peft: bool = False,
 ) -> None:
     """Writes an export atomically.
 
@@ -47,17 +47,29 @@ def save_export(
         overwrite: Replace an existing export.
         alpha: The WiSE-FT coefficient, from 0 (pre-trained) to 1 (trained), recorded in the export.
         licence: The licence of the trained weights, as the hub names it ("apache-2.0").
+        peft: Write the folder that `peft.PeftModel.from_pretrained` loads. It holds LoRA alone,
+            without a learned scale of scores.
 
     Raises:
-        UserError: `folder` holds something else, or an export and `overwrite` is False.
+        UserError: `folder` holds something else, or an export and `overwrite` is False; PEFT has
+            no form for the adapter.
     """
+    # Loading and checking an export needs neither the library of the hub nor tables.
+    from vlmtune.export.model_card import model_card
+
     folder = Path(folder)
     check_target(folder, overwrite)
     check_finite(trained_state(backbone, adapter), "train or export again")
     recorded = dict(provenance)
     results: Sequence[Result] = recorded.pop("results", ())
+    file, tensors, peft_config = WEIGHTS, trained_state(backbone, adapter), None
+    if peft:
+        from vlmtune.export.to_peft import peft_files  # loads the backbones of transformers
+
+        file = PEFT_WEIGHTS
+        tensors, peft_config = peft_files(backbone, adapter)
     state = {}
-    for name, value in trained_state(backbone, adapter).items():
+    for name, value in tensors.items():
         # safetensors refuses tensors that share memory or have gaps in it.
         state[name] = value.detach().cpu().contiguous().clone()
     config = {
@@ -78,13 +90,15 @@ def save_export(
     # A reader sees the old export or the whole new one.
     with write_atomically(folder) as new:
         new.mkdir()
-        save_file(state, new / WEIGHTS)
-        config["weights_sha256"] = sha256(new / WEIGHTS)
-        text = json.dumps(config, indent=2, ensure_ascii=False, default=str) + "\n"
+        save_file(state, new / file, metadata={"format": "pt"})
+        config["weights_sha256"] = sha256(new / file)
+        plain = json.loads(json.dumps(config, default=str))
+        text = json.dumps(peft_config or plain, indent=2, ensure_ascii=False) + "\n"
         (new / CONFIG).write_text(text, encoding="utf-8")
         # safetensors lets only the owner read its file.
-        shutil.copymode(new / CONFIG, new / WEIGHTS)
-        (new / CARD).write_text(model_card(folder.name, json.loads(text), results), "utf-8")
+        shutil.copymode(new / CONFIG, new / file)
+        card = model_card(folder.name, plain, results, peft)
+        (new / CARD).write_text(card, encoding="utf-8")
 
 
 def check_target(folder: Path, overwrite: bool) -> None:

@@ -7,15 +7,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from huggingface_hub import EvalResult, ModelCardData
+
 from vlmtune.model.hub import is_hub_id
 from vlmtune.report.table import chance, interval, number, size
 from vlmtune.results.result import Result
 
+TASK = "zero-shot-image-classification"
 CARD = """\
 ---
-library_name: vlmtune
-pipeline_tag: zero-shot-image-classification
-{base_model}{licence}tags: [vision-language, adapter]
+{front_matter}
 ---
 
 # {name}
@@ -26,20 +27,12 @@ what the scores below show and no more.
 
 ## How to load it
 
-```python
-import vlmtune
-model = vlmtune.load("path/to/{name}")  # this folder, or the id of a hub repository
-print(model.score(["image.jpg"], ["a red cube on a blue sphere", "a blue cube on a red sphere"]))
-```
-
-`model.rank(query, images)` ranks images for a caption. If the adapter has separate image and text
-embeddings, `model.encode_image` and `model.encode_text` return them, normalised.
+{loading}
 
 ## Base model
 
-`{backbone_class}` with `{backbone_arguments}`, fingerprint `{fingerprint}`. vlmtune loads it
-separately and checks that its weights are the ones the adapter was trained on. Its own licence
-applies.
+`{backbone_class}` with `{backbone_arguments}`, fingerprint `{fingerprint}`. Its own
+licence applies.
 
 ## Training
 
@@ -58,42 +51,86 @@ applies.
   caption length.
 """
 
+LOADING = """\
+```python
+import vlmtune
+model = vlmtune.load("path/to/{name}")  # this folder, or the id of a hub repository
+print(model.score(["image.jpg"], ["a red cube on a blue sphere", "a blue cube on a red sphere"]))
+```
 
-def model_card(name: str, config: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Writes the README.md of an export with this `adapter_config.json` and these results."""
+`model.rank(query, images)` ranks images for a caption. If the adapter has separate image and text
+embeddings, `model.encode_image` and `model.encode_text` return them, normalised.
+
+vlmtune loads the base model separately and checks that its weights are the ones the adapter was
+trained on."""
+PEFT_LOADING = """\
+```python
+from peft import AutoPeftModel
+model = AutoPeftModel.from_pretrained("path/to/{name}")
+```
+
+`vlmtune.load("path/to/{name}")` loads it too, merged into its base model. For a base model of
+open_clip, `PeftModel.from_pretrained(open_clip.create_model(...), "path/to/{name}")` does. The base
+model must be the one below, which PEFT does not check."""
+
+
+def model_card(
+    name: str, config: Mapping[str, Any], results: Sequence[Result], peft: bool = False
+) -> str:
+    """Writes the README.md of an export with this `adapter_config.json` and these results.
+
+    `peft` is whether the folder is one of PEFT.
+    """
     backbone, adapter = config["backbone"], config["adapter"]
     arguments = {key: value for key, value in backbone["init_args"].items() if value is not None}
-    licence = config.get("licence")
-    licence_line = f"license: {json.dumps(licence)}\n" if licence else ""
+    loading = PEFT_LOADING if peft else LOADING
     return CARD.format(
         name=name,
+        front_matter=_front_matter(name, config, results, peft),
+        loading=loading.format(name=name),
         adapter=_short(adapter["class_path"]),
         backbone=arguments.get("model", _short(backbone["class_path"])),
-        base_model=_base_model(str(arguments.get("model", ""))),
-        licence=licence_line,
         values=config["trained_values"],
         backbone_class=backbone["class_path"],
         backbone_arguments=json.dumps(arguments),
         fingerprint=backbone["fingerprint"],
-        training=_training(config),
+        training=_training(config, peft),
         scores=_scores(results),
     )
 
 
-def _base_model(model: str) -> str:
-    r"""The line that names the base model on the hub; none if it is not from there.
+def _front_matter(
+    name: str, config: Mapping[str, Any], results: Sequence[Result], peft: bool
+) -> str:
+    """The YAML that the hub reads, with the results as its `model-index`."""
+    model = str(config["backbone"]["init_args"].get("model", "")).removeprefix("hf-hub:")
+    # A name of open_clip, or a folder, does not name a model on the hub.
+    base = model if is_hub_id(model, None) else None
+    library = "peft" if peft else "vlmtune"
+    measured = []
+    for result in results:
+        for metric, value in result.metrics.items():
+            entry = EvalResult(
+                task_type=TASK,
+                dataset_type=result.benchmark,
+                dataset_name=result.benchmark,
+                metric_type=metric,
+                metric_value=value.value,
+            )
+            measured.append(entry)
+    data = ModelCardData(
+        base_model=base,
+        library_name=library,
+        license=config.get("licence"),
+        pipeline_tag=TASK,
+        tags=["vision-language", "adapter", "vlmtune"],
+        model_name=name,
+        eval_results=measured or None,
+    )
+    return data.to_yaml()
 
-    Example:
-        >>> _base_model("hf-hub:org/repo"), _base_model("openai/clip-vit-base-patch32")
-        ('base_model: org/repo\n', 'base_model: openai/clip-vit-base-patch32\n')
-        >>> _base_model("ViT-B-32"), _base_model("local-dir:a/b")
-        ('', '')
-    """
-    name = model.removeprefix("hf-hub:")
-    return f"base_model: {name}\n" if is_hub_id(name, None) else ""
 
-
-def _training(config: Mapping[str, Any]) -> str:
+def _training(config: Mapping[str, Any], peft: bool) -> str:
     facts = config["provenance"]
     lines = [f"- adapter: `{json.dumps(config['adapter'])}`"]
     alpha = config["alpha"]
@@ -111,7 +148,8 @@ def _training(config: Mapping[str, Any]) -> str:
     if facts.get("versions"):
         versions = (f"{library} {version}" for library, version in facts["versions"].items())
         lines.append(f"- versions: {', '.join(versions)}")
-    if facts.get("config"):
+    # The configuration of PEFT has no room for it.
+    if facts.get("config") and not peft:
         lines.append("- configuration: `provenance.config` of `adapter_config.json`")
     return "\n".join(lines)
 

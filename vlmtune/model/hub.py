@@ -9,10 +9,10 @@ from typing import Any
 from vlmtune.backbones.advice import supported_types
 from vlmtune.config import Spec, find_path
 from vlmtune.errors import UserError
-from vlmtune.model.layout import CONFIG
+from vlmtune.model.layout import CONFIG, is_peft
 from vlmtune.storage.files import read_json, reading
 
-HF, OPEN_CLIP = "config.json", "open_clip_config.json"
+HF, OPEN_CLIP, PEFT = "config.json", "open_clip_config.json", "peft_type"
 NETWORK = "check the name, the revision and the network"
 
 
@@ -32,8 +32,9 @@ def is_hub_id(name: str, pretrained: str | None) -> bool:
 def hub_kind(name: str, revision: str | None = None) -> str:
     """The file that says what a hub repository holds.
 
-    It is an export, or else a model of transformers, or of open_clip. A repository of both counts
-    as one of open_clip if the type of the other is not supported. Anything else is a `UserError`.
+    It is an export or an adapter of PEFT, or else a model of transformers, or of open_clip. A
+    repository of both counts as one of open_clip if the type of the other is not supported.
+    Anything else is a `UserError`.
     """
     from huggingface_hub.errors import LocalEntryNotFoundError  # a local folder does not need it
 
@@ -41,8 +42,8 @@ def hub_kind(name: str, revision: str | None = None) -> str:
 
     with hub_or_cache(name) as answers:
         # An export first: its repository may hold files of its base model too.
-        if _hub_file(name, CONFIG, revision):
-            return CONFIG
+        if adapter := _hub_file(name, CONFIG, revision):
+            return PEFT if is_peft(Path(adapter)) else CONFIG
         config = _hub_file(name, HF, revision)
         open_clip = _hub_file(name, OPEN_CLIP, revision)
         if not (answers or config or open_clip):
@@ -78,6 +79,25 @@ def hf_spec(name: str, revision: str | None = None) -> Spec:
             f"{kind}: use another model"
         )
     return {"class_path": types[kind], "init_args": {"model": name, "revision": revision}}
+
+
+def peft_spec(name: str, revision: str | None, base: str | None) -> Spec:
+    """The spec of the base model of a PEFT adapter, with the adapter merged.
+
+    `base` is the base model; None for the one that the adapter names.
+    """
+    folder = find_path(name)
+    file = _hub_file(name, CONFIG, revision) if folder is None else folder / CONFIG
+    config = read_json(file or "", "the configuration of a PEFT adapter", NETWORK)
+    named = config.get("base_model_name_or_path")
+    if base is None and not named:
+        raise UserError(
+            f"expected base_model_name_or_path in {file}, got none: name the base model of "
+            "transformers with --pretrained"
+        )
+    spec = hf_spec(base) if base else hf_spec(named, config.get("revision"))
+    spec["init_args"]["peft"] = f"{name}@{revision}" if revision else name
+    return spec
 
 
 def _type(config: Path) -> str | None:

@@ -8,12 +8,13 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from vlmtune.errors import UserError, without_advice
-from vlmtune.storage.files import check_shape, read_json
+from vlmtune.errors import without_advice
+from vlmtune.storage.files import read_json
 
 VERSION = 1
 WEIGHTS, CONFIG, CARD = "adapter.safetensors", "adapter_config.json", "README.md"
-FILES = (WEIGHTS, CONFIG, CARD)
+PEFT_WEIGHTS = "adapter_model.safetensors"
+FILES = (WEIGHTS, PEFT_WEIGHTS, CONFIG, CARD)
 
 
 class PluginSpec(TypedDict):
@@ -43,18 +44,19 @@ class ExportConfig(TypedDict):
     weights_sha256: NotRequired[str]
 
 
+EXPECTED = "the configuration of an export"
+FIX = "export again, or use the version of vlmtune that wrote it"
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Reads and checks `adapter_config.json`."""
-    expected = "the configuration of an export"
-    fix = "export again, or use the version of vlmtune that wrote it"
-    config = read_json(path, expected, fix)
-    if isinstance(config, dict) and "peft_type" in config:
-        raise UserError(
-            f"expected {expected} of vlmtune in {path}, got a PEFT adapter: merge it into its "
-            "model first (merge_and_unload) and save that"
-        )
-    check_shape(config, ExportConfig, path, expected, fix)
-    return config
+    return read_json(path, EXPECTED, FIX, ExportConfig)
+
+
+def is_peft(path: Path) -> bool:
+    """Whether an `adapter_config.json` is one of PEFT, which has the same name."""
+    content = read_json(path, EXPECTED, FIX) if path.is_file() else None
+    return isinstance(content, dict) and "peft_type" in content
 
 
 def one_line(error: BaseException) -> str:

@@ -17,8 +17,8 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.state_dicts import SUFFIXES
 from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
-from vlmtune.model.hub import HF, hf_spec, hub_kind, is_hf_folder, is_hub_id
-from vlmtune.model.layout import CONFIG, WEIGHTS
+from vlmtune.model.hub import HF, PEFT, hf_spec, hub_kind, is_hf_folder, is_hub_id, peft_spec
+from vlmtune.model.layout import CONFIG, WEIGHTS, is_peft
 from vlmtune.model.loading import load_export, read_checkpoint
 from vlmtune.model.model import Model
 from vlmtune.storage.files import reading
@@ -50,7 +50,8 @@ def load(
 
     Args:
         source: An export (folder or hub id), a `.ckpt` of a run, a model of Hugging Face (hub id,
-            or a folder that `save_pretrained` wrote) of a supported type, an open_clip name
+            or a folder that `save_pretrained` wrote) of a supported type, or a PEFT adapter such
+            as LoRA of such a model, an open_clip name
             ("ViT-B-32-quickgelu", with its weights "ViT-B-32-quickgelu:openai", or
             "hf-hub:org/repo") or folder, "timm:" and a name of timm or its
             folder, the YAML of a backbone or one with `backbone` and `adapter`, or the stem of one
@@ -58,8 +59,8 @@ def load(
             `vlmtune download` brought, or, with `architecture`, a weights file. A model
             without an adapter is zero-shot: by its embeddings, or by its matching head if it has
             no embeddings.
-        pretrained: Weights for an open_clip name, or for that of an export whose weights file has
-            moved.
+        pretrained: Weights for an open_clip name, for that of an export whose weights file has
+            moved, or the base model of a PEFT adapter, if it is not where the adapter says.
         architecture: The open_clip name that the weights in the file `source` (.pt, .pth, .bin,
             .safetensors) belong to; "ViT-B-32-quickgelu" for those fine-tuned from OpenAI's.
         revision: Commit, branch or tag of a hub id; None for its main branch. Pin a commit where
@@ -230,7 +231,9 @@ def _hub(name: str, pretrained: str | None, revision: str | None) -> str | None:
 
 
 def _is_export(name: str, hub: str | None) -> bool:
-    return hub == CONFIG or any((Path(name) / file).is_file() for file in (CONFIG, WEIGHTS))
+    files = [Path(name) / file for file in (CONFIG, WEIGHTS)]
+    written = any(file.is_file() for file in files)
+    return hub == CONFIG or (written and not is_peft(files[0]))
 
 
 def _is_checkpoint(name: str) -> bool:
@@ -247,6 +250,8 @@ def _spec(
     if yaml_file is not None and yaml_file.is_file():
         _check_none(name, pretrained)
         return _untrained_spec(yaml_file)
+    if hub == PEFT or is_peft(path / CONFIG):
+        return {"backbone": peft_spec(name, revision, pretrained)}
     if hub == HF or is_hf_folder(path):
         _check_none(name, pretrained)
         return {"backbone": hf_spec(name, revision)}

@@ -1,13 +1,15 @@
 """The numbers of runs for other programs: CSV with every metric, LaTeX with the primary ones.
 
-In: run reports. Out: texts. Never: a cell that a spreadsheet takes for a formula.
+In: run reports. Out: texts, in files. Never: a cell that a spreadsheet takes for a formula.
 """
 
 import csv
 import io
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 
+from vlmtune.report.mteb_results import write_mteb
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
@@ -21,6 +23,7 @@ from vlmtune.report.table import (
     number,
     sections,
 )
+from vlmtune.storage.files import write_text
 
 CSV_COLUMNS = (
     *("run", "benchmark", "version", "convention", "kind", "metric", "value"),
@@ -37,6 +40,18 @@ SPECIAL = {
     "–": "--",
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }
+
+
+def write_formats(
+    runs: Sequence[RunReport], csv: Path | None, latex: Path | None, mteb: Path | None
+) -> None:
+    """Writes the runs to the files, and to the folder for mteb, that are not None."""
+    if csv is not None:
+        write_text(csv, to_csv(runs))
+    if latex is not None:
+        write_text(latex, to_latex(runs))
+    if mteb is not None:
+        write_mteb(mteb, runs)
 
 
 def to_csv(runs: Sequence[RunReport]) -> str:

@@ -21,6 +21,7 @@ from typing_extensions import override
 from vlmtune.backbones.base import Abilities, Backbone
 from vlmtune.backbones.hf.image_size import resized
 from vlmtune.backbones.hf.loading import Loaded, describe, load, quiet
+from vlmtune.backbones.hf.peft_adapter import merged
 from vlmtune.backbones.hf.towers import HFImageTower, HFTextTower
 from vlmtune.backbones.staging import (
     encode_words,
@@ -65,11 +66,14 @@ class HFBackbone(Backbone):
         revision: str | None = None,
         precision: Literal["fp32", "bf16"] = "fp32",
         image_size: int | None = None,
+        peft: str | None = None,
     ) -> None:
         super().__init__()
         self._dtype = DTYPES[precision]
         # Everything that may come from a hub is read here.
         loaded = load(model, revision, self.kind, self._dtype, self.attention, self.optional)
+        if peft is not None:
+            loaded = loaded._replace(network=merged(loaded.network, peft))
         if image_size is not None:
             loaded = resized(loaded, image_size, model)
         self.model: Any = loaded.network

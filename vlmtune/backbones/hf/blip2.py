@@ -62,9 +62,10 @@ class Blip2(HFDualEncoder):
         precision: Literal["fp32", "bf16"] = "fp32",
         score: Literal["itm", "itc"] = "itm",
         image_size: int | None = None,
+        peft: str | None = None,
     ) -> None:
         self.score = score
-        super().__init__(model, revision, precision, image_size)
+        super().__init__(model, revision, precision, image_size, peft)
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:

@@ -64,6 +64,7 @@ class Llava(HFBackbone):
         prompt: str = PROMPT,
         true_answer: str = "Yes",
         false_answer: str = "No",
+        peft: str | None = None,
     ) -> None:
         before, _, after = prompt.partition(IMAGE)
         if CAPTION in before or after.count(CAPTION) != 1 or IMAGE in after:
@@ -72,7 +73,7 @@ class Llava(HFBackbone):
                 "write it as the model was tuned on"
             )
         self.prompt, self.answers = prompt, (true_answer, false_answer)
-        super().__init__(model, revision, precision, image_size)
+        super().__init__(model, revision, precision, image_size, peft)
 
     @override
     def assemble(self, loaded: Loaded) -> None:

@@ -81,9 +81,10 @@ class SigLIP2NaFlex(SigLIPFamily):
         revision: str | None = None,
         precision: Literal["fp32", "bf16"] = "fp32",
         max_num_patches: Patches | None = None,
+        peft: str | None = None,
     ) -> None:
         self.max_num_patches = max_num_patches
-        super().__init__(model, revision, precision)
+        super().__init__(model, revision, precision, peft=peft)
 
     @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:

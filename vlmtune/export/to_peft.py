@@ -1,0 +1,91 @@
+"""LoRA as the folder that `peft.PeftModel.from_pretrained` puts onto the model of its library.
+
+In: a backbone with low-rank updates. Out: tensors and configuration under PEFT's names. Never: an
+update that PEFT would compute otherwise; one is an error.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.lora import LoRA
+from vlmtune.adapters.low_rank import LowRank
+from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.hf.backbone import HFBackbone
+from vlmtune.errors import UserError
+
+
+def peft_files(backbone: Backbone, adapter: Adapter) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Returns the content of `adapter_model.safetensors` and of `adapter_config.json`.
+
+    A weight that packs several projections has one pair of matrices in PEFT, whose rank is the sum
+    of theirs. An adapter other than LoRA, and an update that PEFT cannot hold, is a `UserError`.
+    """
+    if not isinstance(adapter, LoRA):
+        raise UserError(
+            f"expected LoRA for peft, got {type(adapter).__name__}, for which PEFT has no form: "
+            "leave out --format, or use --merged"
+        )
+    # PEFT wraps the model of the library, so its names have no prefix of vlmtune.
+    network: nn.Module = backbone.get_submodule("model")
+    state: dict[str, Tensor] = {}
+    ranks: dict[str, int] = {}
+    for path, module in network.named_modules():
+        packed = isinstance(module, nn.MultiheadAttention)
+        if packed and _updates(module.out_proj):
+            raise UserError(
+                f"expected no target out in {path} for peft, which adds it twice to an attention "
+                "of torch: use --merged, or train without that target"
+            )
+        for update in _updates(module):
+            down, up = _packed(update)
+            state[f"base_model.model.{path}.lora_A.weight"] = down
+            state[f"base_model.model.{path}.lora_B.weight"] = up
+            ranks[path] = len(down)
+            if packed:
+                # PEFT wants an update of the attention's output too, and it is zero.
+                output = f"base_model.model.{path}.base_layer.out_proj"
+                state[f"{output}.lora_A.weight"] = torch.zeros_like(down)
+                state[f"{output}.lora_B.weight"] = up.new_zeros(down.shape[1], len(down))
+    config = {
+        "peft_type": "LORA",
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "target_modules": list(ranks),
+        "rank_pattern": {path: rank for path, rank in ranks.items() if rank != adapter.rank},
+        "inference_mode": True,
+    }
+    # The factor alpha / r is the same for all.
+    factor = adapter.alpha / adapter.rank
+    config["alpha_pattern"] = {p: factor * rank for p, rank in config["rank_pattern"].items()}
+    if isinstance(backbone, HFBackbone):
+        # AutoPeftModel makes the base model from these.
+        kind, source = type(network), backbone.init_args
+        config["auto_mapping"] = {
+            "base_model_class": kind.__name__,
+            "parent_library": kind.__module__,
+        }
+        config["base_model_name_or_path"] = source["model"]
+        config["revision"] = source.get("revision")
+    return state, config
+
+
+def _updates(module: nn.Module) -> list[LowRank]:
+    """The low-rank updates of the module's own weights."""
+    if not parametrize.is_parametrized(module):
+        return []
+    lists: Any = module.parametrizations
+    return [update for stages in lists.values() for update in stages]
+
+
+def _packed(update: LowRank) -> tuple[Tensor, Tensor]:
+    """A (k r x in) and B (out x k r) of an update with k pairs; B has a block for each of them."""
+    down, up = update.down.detach().cpu(), update.up.detach().cpu()
+    count, rows, rank = up.shape
+    packed = up.new_zeros(update.parts * rows, count * rank)
+    for i, part in enumerate(update.chosen):
+        packed[part * rows : (part + 1) * rows, i * rank : (i + 1) * rank] = up[i]
+    return down.flatten(0, 1), packed
