@@ -30,7 +30,7 @@ def cola_single(tmp_path_factory):
     return folder / "benchmarks.yaml"
 
 
-@pytest.mark.parametrize("name", ["mm-adapter", "eqsim"])
+@pytest.mark.parametrize("name", ["mm-adapter", "prompts", "late-layers", "eqsim"])
 def test_it_scores_what_its_card_says(name, cola_single, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # without a checkpoints folder
     model = ["--model", f"published:scenes/{name}", "--device", "cpu"]
