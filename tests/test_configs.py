@@ -39,7 +39,7 @@ MODELS = sorted((CONFIGS / "plugins/models").glob("*.yaml"))  # of tests/test_he
 PLUGINS = [p for p in ALL if p.relative_to(CONFIGS).parts[:2] in {("plugins", k) for k in KINDS}]
 EXPERIMENTS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "experiments"]
 SWEEPS = [path for path in ALL if path.relative_to(CONFIGS).parts[0] == "sweeps"]
-SOURCES = sorted((CONFIGS / "sources").glob("*.yaml"))  # tests/sources reads them
+SOURCES = sorted((CONFIGS / "sources").rglob("*.yaml"))  # tests/sources reads them
 SUITES = [path for path in EXPERIMENTS if path.parent.name == "compare"]  # of `vlmtune compare`
 STATED = [path for path in EXPERIMENTS if path not in SUITES]
 RUNS = [path for path in STATED if path.read_text().startswith("# vlmtune fit")]

@@ -358,6 +358,7 @@ def test_the_list_says_what_is_here(mirror, capsys):
     shown = capsys.readouterr().out
     assert "  toy  [whole]" in shown
     assert "  sugar_crepe  [not here]" in shown
+    assert "  weights_scenes/eqsim  [whole]" in shown
     Path("data/toy/images/000000000001.jpg").unlink()
     assert main(["download", "--list"]) == 0
     assert "  toy  [partly]" in capsys.readouterr().out

@@ -76,7 +76,9 @@ def test_a_source_names_what_there_is(name):
     for conversion in source.convert:
         module, _, function = conversion.call.rpartition(".")
         assert callable(getattr(__import__(module, fromlist=[function]), function))
-    if source.model is not None:
+    if source.access == "shipped":
+        assert Path(ROOT, source.model.file).is_dir()
+    elif source.model is not None:
         paths = [PurePosixPath(file.path) for file in source.files]
         model = PurePosixPath(source.model.file)
         assert any(path.is_relative_to(model) or model.is_relative_to(path) for path in paths)

@@ -43,7 +43,10 @@ def _say_what_is_here(wanted: Sequence[Order]) -> None:
         if has_steps(order):
             print(f"{order.name}: what vlmtune can fetch is here; the steps above are yours")
             continue
-        print(f"{order.name}: whole, in {data_root()}")
+        if order.source.access == "shipped":
+            print(f"{order.name}: comes with vlmtune")
+        else:
+            print(f"{order.name}: whole, in {data_root()}")
         for name in order.source.serves.benchmarks:
             if not order.readers or name in order.readers:
                 benchmarks.append(name)

@@ -1,14 +1,14 @@
-"""Weights that others published, by the name of their source: `published:negclip`.
+"""Weights by the name of their source: `published:negclip`, or `published:scenes/prompts`.
 
-In: a name, and the files that `vlmtune download` brought. Out: what `load` takes, and LABCLIP's map
-as an adapter. Never: a download.
+In: a name, and files that `vlmtune download` brought or that come with vlmtune. Out: what `load`
+takes, and LABCLIP's map as an adapter. Never: a download.
 """
 
 from pathlib import Path
 
 from vlmtune.adapters.text_map import TextMap
 from vlmtune.backbones.state_dicts import read_state_dict
-from vlmtune.config import data_root
+from vlmtune.config import ROOT, data_root
 from vlmtune.errors import UserError
 from vlmtune.model.model import Model
 from vlmtune.sources.source import Published, sources
@@ -30,7 +30,9 @@ def find_published(name: str) -> tuple[Path, Published]:
         raise UserError(
             f"expected the name of published weights, got {name!r}: name one of {names}"
         )
-    path = data_root() / known[source].file
+    comes_with_vlmtune = sources()[source].access == "shipped"
+    root = ROOT if comes_with_vlmtune else data_root()
+    path = root / known[source].file
     if not path.exists():
         raise UserError(
             f"expected the weights {path}, got no such file: run `vlmtune download {source}`"

@@ -20,6 +20,7 @@ NEEDS = {
     "token": "an account of Hugging Face that accepted its terms, and `hf auth login`",
     "form": "a person asks for files",
     "local": "nothing, you make or build it",
+    "shipped": "nothing, it comes with vlmtune",
 }
 
 
@@ -57,8 +58,8 @@ def group(source: DataSource) -> str:
 
 def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
     source = order.source
-    here = f"  [{_here(order, ledger)}]" if source.files else ""
-    yield f"  {order.name}{here}"
+    here = _here(order, ledger) if source.files or source.access == "shipped" else ""
+    yield f"  {order.name}  [{here}]" if here else f"  {order.name}"
     facts = [f"{source.title}: {source.holds}"]
     if others := [name for name in source.names if name != order.name]:
         facts.append(f"read by {', '.join(others)}")
@@ -73,6 +74,8 @@ def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
 
 def _here(order: Order, ledger: Ledger) -> str:
     """How much of an order is here; of what a person places without a download nothing is known."""
+    if order.source.access == "shipped":
+        return "whole"
     here = state(order, ledger)
     return f"{here}, but for the steps" if here == "whole" and has_steps(order) else here
 

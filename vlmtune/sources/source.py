@@ -148,7 +148,8 @@ class Published(_Declared):
     """How `--model published:NAME` loads weights.
 
     Attributes:
-        file: The file or folder, below the data root.
+        file: The file or folder, below the data root, or below the folder of vlmtune if it comes
+            with it.
         architecture: The open_clip name of a file's architecture.
         text_map_of: The base model, if the file is LABCLIP's map of its text embeddings.
     """
@@ -167,7 +168,8 @@ class DataSource(_Declared):
         serves: The plug-ins that read it.
         licence: Licences, "none stated" where its source states none.
         access: "open"; "token", an account of Hugging Face that accepted its terms; "form", files
-            that a person has to ask for; "local", nothing comes from a network.
+            that a person has to ask for; "local", nothing comes from a network; "shipped", it
+            comes with vlmtune.
         terms: A clause that has to be accepted by `--accept NAME`.
         page: Where a person reads about it, accepts its terms or fills in its form.
         seen: Where and when the addresses were read.
@@ -182,7 +184,7 @@ class DataSource(_Declared):
     holds: Text
     serves: Serves = Serves()
     licence: Licence
-    access: Literal["open", "token", "form", "local"] = "open"
+    access: Literal["open", "token", "form", "local", "shipped"] = "open"
     terms: Text | None = None
     page: Text
     seen: Text
@@ -194,7 +196,7 @@ class DataSource(_Declared):
 
     @model_validator(mode="after")
     def _says_what_to_do(self) -> "DataSource":
-        if not (self.files or self.steps):
+        if not (self.files or self.steps or self.access == "shipped"):
             raise ValueError("neither files nor steps")
         return self
 
@@ -208,14 +210,17 @@ class DataSource(_Declared):
 def sources() -> dict[str, DataSource]:
     """All sources by name: those that come with vlmtune, then those of the working directory.
 
+    A name is the path of a YAML below `configs/sources`, without its ending.
+
     Example:
         >>> sources()["sugar_crepe"].serves.benchmarks
         ('sugar_crepe',)
     """
     by_name = {}
     for root in (ROOT, Path()):
-        for path in sorted((root / "configs/sources").glob("*.yaml")):
-            by_name[path.stem] = read_source(path)
+        folder = root / "configs/sources"
+        for path in sorted(folder.rglob("*.yaml")):
+            by_name[path.relative_to(folder).with_suffix("").as_posix()] = read_source(path)
     return by_name
 
 

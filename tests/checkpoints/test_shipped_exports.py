@@ -1,0 +1,48 @@
+"""Exports that come with vlmtune load by name in any folder, and score as their cards say."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import vlmtune
+from vlmtune.cli.main import main
+from vlmtune.report.run_report import RunReport
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs/experiments/quickstart"
+UNUSED = ("train", "val", "multi", "ar4t_train", "ar4t_test", "benchmarks", "held_out", "foils")
+
+
+@pytest.fixture(scope="module")
+def cola_single(tmp_path_factory):
+    """The YAML of Cola's single objects on the quickstart's 300 test images, and no other image."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    build = ["build", "scenes", "--config", str(CONFIGS / "world.yaml")]
+    for name in UNUSED:
+        build += [f"--{name}", "0"]
+    assert main([*build, "--out", str(folder / "world")]) == 0
+    text = (CONFIGS / "benchmarks.yaml").read_text().replace("runs/quickstart", str(folder))
+    for spec in yaml.safe_load(text):
+        if spec["init_args"].get("name") == "cola_single":
+            (folder / "benchmarks.yaml").write_text(yaml.safe_dump([spec]))
+    return folder / "benchmarks.yaml"
+
+
+@pytest.mark.parametrize("name", ["mm-adapter", "prompts", "late-layers", "eqsim"])
+def test_it_scores_what_its_card_says(name, cola_single, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # without a checkpoints folder
+    model = ["--model", f"published:scenes/{name}", "--device", "cpu"]
+    assert main(["evaluate", *model, "--benchmarks", str(cola_single), "--out", "report"]) == 0
+    (result,) = RunReport.load(Path("report/report.json")).results
+    card = json.loads((ROOT / f"checkpoints/scenes-{name}/adapter_config.json").read_text())
+    (stated,) = [scores for scores in card["scores"] if scores["benchmark"] == "cola_single"]
+    expected = stated["metrics"]["map"]["value"]
+    assert result.metrics["map"].value == pytest.approx(expected, abs=1e-3)
+
+
+def test_an_earlier_world_s_export_has_its_name_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = vlmtune.load("published:scenes/grounded-words", device="cpu")
+    assert type(model.adapter).__name__ == "GroundedWords"
