@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     if options.corpus == MERGE:
         merge(_parts(options), options.out, options.max_left_out)
     else:
-        builder = made(options)
+        builder = builder_of(options)
         build(builder, options)
         paper = builder.paper()
     if (options.out / PART).is_file():
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"paper: {paper}")
 
 
-def made(options: argparse.Namespace) -> Any:
+def builder_of(options: argparse.Namespace) -> Any:
     """Returns the builder that `options` name, with its arguments."""
     from data_builders.shard_builder import Builder
 

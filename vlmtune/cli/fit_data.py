@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-from vlmtune.cli.build import TABLES, build, made
+from vlmtune.cli.build import TABLES, build, builder_of
 from vlmtune.cli.commands import command_parser
 from vlmtune.data.named_tars import COMMAND, gathered
 from vlmtune.data.schema import MANIFEST, read_manifest
@@ -114,7 +114,7 @@ def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     """The folder of the shards of a table, built unless it was before."""
     words = ["build", "table", str(path), "--out", CACHE, *options]
     parsed, parsed.overrides = command_parser().parse_known_args(words)
-    builder = made(parsed)
+    builder = builder_of(parsed)
     # Names are relative: the same ones in two folders are two tables.
     folders = [os.path.abspath(folder) for folder in (path, builder.table.folder)]
     key = digest({**builder.identity(), "folders": folders})

@@ -85,17 +85,17 @@ def gathered(path: str, cache: str | None = None, commands: bool = False) -> Pat
 
 
 def _names(urls: Sequence[str]) -> list[str]:
-    """The names of the tars in the folder: their own, with a number where two have the same."""
-    own = []
+    """The names of the tars in the folder, with a number where two have the same."""
+    names = []
     for url in urls:
         if url.startswith(COMMAND):
-            own.append("command.tar")
+            names.append("command.tar")
         else:
-            own.append(unquote(urlsplit(url).path.rpartition("/")[2]))
-    count = Counter(own)
-    names = []
-    for number, name in enumerate(own):
-        names.append(name if count[name] == 1 else f"{number:05d}-{name}")
+            names.append(unquote(urlsplit(url).path.rpartition("/")[2]))
+    count = Counter(names)
+    for number, name in enumerate(names):
+        if count[name] > 1:
+            names[number] = f"{number:05d}-{name}"
     return names
 
 
