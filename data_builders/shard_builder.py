@@ -82,7 +82,7 @@ class Builder(Configured, ABC):
         Reuses `out` if it holds the result of the same builder, arguments and sources.
         """
         out = Path(out)
-        identity = {**self._identity(), "sources": self.checksums()}
+        identity = self.identity()
         if reusable(out, identity):
             return
         self.counts.clear()
@@ -103,9 +103,11 @@ class Builder(Configured, ABC):
         )
         return {**spec, "init_args": {n: v for n, v, idle in values if idle not in (v, ...)}}
 
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
+        """Returns what makes a build another one: builder, arguments, and sha256 of the sources."""
         spec = self.spec()
-        return {"builder": spec["class_path"], "arguments": spec["init_args"]}
+        arguments, sources = spec["init_args"], self.checksums()
+        return {"builder": spec["class_path"], "arguments": arguments, "sources": sources}
 
 
 def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
@@ -201,7 +203,7 @@ class ShardBuilder(Builder):
                 f"{workers} and {max_left_out}: correct them"
             )
         out = Path(out)
-        identity = {**self._identity(), "sources": self.checksums()}
+        identity = self.identity()
         named = identity if part is None else {**identity, "part": [part.number, part.count]}
         if reusable(out, named):
             return

@@ -92,14 +92,14 @@ def tiny_vl(clip_folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Ten
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Path], None]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Returns a function that puts a folder into a cache laid out as the hub's; no network."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
-    def put(name: str, folder: Path) -> None:
-        repository = tmp_path / "hub" / f"models--{name.replace('/', '--')}"
+    def put(name: str, folder: Path, kind: str = "models") -> None:
+        repository = tmp_path / "hub" / f"{kind}--{name.replace('/', '--')}"
         snapshot = repository / "snapshots" / REVISION
         for place in (repository / "blobs", repository / "refs", snapshot):
             place.mkdir(parents=True)

@@ -115,6 +115,10 @@ def parsed(path: Path):
 class Parsed(VlmtuneCLI):
     """The command line up to where things would be made."""
 
+    def __init__(self, command: str, arguments: list[str]) -> None:
+        built = {"--data": "--data.train.path"}  # a table is built before the words are parsed
+        super().__init__(command, [built.get(word, word) for word in arguments])
+
     def _set_seed(self) -> None: ...
 
     def instantiate_classes(self) -> None: ...

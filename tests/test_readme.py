@@ -1,5 +1,6 @@
 """README, CONTRIBUTING and docs/: their tree, commands, code and links are true."""
 
+import gc
 import json
 import re
 import shlex
@@ -12,6 +13,7 @@ from types import ModuleType
 
 import pytest
 import torch
+import webdataset
 import yaml
 from PIL import Image
 
@@ -28,6 +30,7 @@ from vlmtune.cli import build, compare, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import find, make, make_list
+from vlmtune.data.shards import ShardSet, read_headers
 from vlmtune.export import save_export
 from vlmtune.model import load
 from vlmtune.search import build_index
@@ -361,11 +364,26 @@ def test_the_words_of_a_benchmark_file_are_counted_as_documented(tmp_path, monke
     assert names["objects"] == {"car": 2, "plate": 1}
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset leaves them open
+def test_webdataset_reads_our_shards_and_writes_for_us(shards, tmp_path, monkeypatch, capsys):
+    (tmp_path / "shards").symlink_to(shards)
+    monkeypatch.chdir(tmp_path)
+    run_block("docs/formats.md", "webdataset")
+    assert capsys.readouterr().out.count("(8, 8) ['a ") == 24
+    Path("theirs").mkdir()
+    with webdataset.TarWriter("theirs/data-000000.tar") as tar:
+        tar.write({"__key__": "7", "jpg": Image.new("RGB", (9, 9)), "txt": "a red cube"})
+    run_block("docs/formats.md", "pipeline")
+    ((_, group, _),) = read_headers([ShardSet("mine")])
+    assert group.texts == ("a red cube", "a blue cube")
+    gc.collect()
+
+
 def test_no_python_is_left_unchecked():
     written = [found for text in TEXTS.values() for found in FENCE.findall(text)]
     marks = Counter(mark for mark, language, _ in written if language == "python")
-    once = "adapter function hub index loop metric metrics module objective onnx open_clip"
-    once += " peft pictures scenes sentence_transformers transformers words"
+    once = "adapter function hub index loop metric metrics module objective onnx open_clip peft"
+    once += " pictures pipeline scenes webdataset sentence_transformers transformers words"
     assert marks == {**dict.fromkeys(once.split(), 1), "journey": 4, "runs": 3}
 
 

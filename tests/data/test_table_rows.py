@@ -81,6 +81,10 @@ def test_names_start_from_the_table_or_the_images(tmp_path, monkeypatch):
     for name in (str(tmp_path / "sub/a.jpg"), "sub\\a.jpg", ".\\sub\\a.jpg", "~/sub/a.jpg"):
         inside = {"image": name, "caption": "a"}
         assert next(table(tmp_path, inside).rows()).image == tmp_path / "sub/a.jpg"
+    for name in ("C:\\work\\SUB\\x\\a.jpg", "\\\\host\\disk\\sub\\x\\a.jpg"):  # this is its copy
+        of_windows = {"image": name, "caption": "a"}
+        (read,) = table(tmp_path, of_windows, images=tmp_path / "sub").rows()
+        assert read.image == tmp_path / "sub/x/a.jpg"
     (tmp_path / "sub\\b.jpg").touch()  # a name with a backslash is one here
     inside = {"image": "sub\\b.jpg", "caption": "a"}
     assert next(table(tmp_path, inside).rows()).image == tmp_path / "sub\\b.jpg"
@@ -91,7 +95,10 @@ def test_names_start_from_the_table_or_the_images(tmp_path, monkeypatch):
     [
         ({"image": "../a.jpg"}, r"inside .* line 2 of .*jsonl, column 'image', got '../a.jpg'"),
         ({"image": "/etc/a.jpg"}, "set `images` to the folder of images"),
-        ({"image": "C:\\photos\\a.jpg"}, "an image file inside .*, got 'C:.*a.jpg': set `images`"),
+        (
+            {"image": "C:\\photos\\a.jpg"},
+            r"inside .*, got 'C:.*': set `images` .* copy of C:\\photos",
+        ),
         ({"image": "https://x.org/a.jpg"}, "line 2 .*'https://x.org/a.jpg': download the images"),
         ({"image": ""}, "expected an image in line 2 of .*, got no image"),
         ({"image": 3}, "line 2 .*'image', got 3"),

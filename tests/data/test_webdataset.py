@@ -150,7 +150,7 @@ def test_nothing_to_train_on(tmp_path):
     with refused("run `vlmtune build` first"):
         _ = ShardSet(str(tmp_path)).manifest
     write_tar(tmp_path / "a.tar", [("a.txt", b"a"), ("b.cls", b"1")])
-    with refused(r"none of 2 can be used \(first: .*a.tar a has 0 images\)"):
+    with refused(r"none of 2 can be used \(first: .*a.tar a has no json, or no image\)"):
         _ = ShardSet(str(tmp_path)).manifest
 
 

@@ -180,7 +180,7 @@ def test_of_two_builds_of_one_folder_the_second_waits(annotations, tmp_path, cap
 
     First(annotations).spec()
     builder = First(annotations)
-    builder._identity = Corpus(annotations)._identity  # the same build
+    builder.identity = Corpus(annotations).identity  # the same build
     builder.build(out, progress=False)
     second.join()
     assert read_manifest(out).records == 8

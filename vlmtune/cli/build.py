@@ -31,7 +31,9 @@ def run(options: argparse.Namespace) -> None:
     if options.corpus == MERGE:
         merge(_parts(options), options.out, options.max_left_out)
     else:
-        paper = _build(options)
+        builder = builder_of(options)
+        build(builder, options)
+        paper = builder.paper()
     if (options.out / PART).is_file():
         content = read_part(options.out)
         written = []
@@ -52,10 +54,9 @@ def run(options: argparse.Namespace) -> None:
         print(f"paper: {paper}")
 
 
-def _build(options: argparse.Namespace) -> str | None:
-    """Builds a corpus; returns what its paper counts."""
-    from data_builders.parts import Part
-    from data_builders.shard_builder import Builder, ShardBuilder
+def builder_of(options: argparse.Namespace) -> Any:
+    """Returns the builder that `options` name, with its arguments."""
+    from data_builders.shard_builder import Builder
 
     _check_corpus(options.corpus)
     source = find("builders", options.corpus)
@@ -64,19 +65,26 @@ def _build(options: argparse.Namespace) -> str | None:
     # The default `exclude` of a YAML lists compositions of another world than these annotations.
     if source != options.corpus and _excludes_of_others(builder, words):
         builder = make(Builder, source, [*words, "--exclude=null"])  # type: ignore[type-abstract]
+    return builder
+
+
+def build(builder: Any, options: argparse.Namespace) -> None:
+    """Builds the corpus of a builder, or a part of it, into `options.out`."""
+    from data_builders.parts import Part
+    from data_builders.shard_builder import ShardBuilder
+
     part = None if options.part is None else Part.parse(options.part)
     if isinstance(builder, ShardBuilder):
         builder.build(
             options.out, workers=options.workers, part=part, max_left_out=options.max_left_out
         )
-        return builder.paper()
+        return
     if part is not None or options.workers != 1:
         raise UserError(
             f"expected a builder of shards for --workers and --part, {options.corpus} writes other "
             "files: leave them out"
         )
     builder.build(options.out)
-    return builder.paper()
 
 
 def _excludes_of_others(builder: Any, words: list[str]) -> bool:

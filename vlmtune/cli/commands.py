@@ -48,6 +48,10 @@ usage: vlmtune {command} --config YAML [--ckpt_path CKPT] [--key value ...]
 
   --config YAML          a config, for example one of configs/experiments; can be repeated, later
                          ones override earlier ones
+  --data DATA            what to train on: a table (csv, tsv, jsonl, parquet), a folder of images
+                         with captions, a saved dataset or hf://datasets/OWNER/NAME, which are built
+                         into shards once; or shards or WebDataset tars, as 'data-{{0..9}}.tar'
+  --table.KEY VALUE      an option of `vlmtune build table` for --data, such as --table.images DIR
   --ckpt_path CKPT       a checkpoint: to resume from (fit) or to measure
   --key value            override any key of the config, for example
                          --trainer.max_epochs 5 or --model.optimizer.init_args.lr=0.001;

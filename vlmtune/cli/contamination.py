@@ -59,7 +59,7 @@ def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
 
 def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[str, Path]:
     """The benchmarks of which a set may have images, by name, with a file of each."""
-    folder, manifest = Path(data.path), data.manifest
+    folder, manifest = data.folder, data.manifest
     overlapping = {}
     for benchmark in benchmarks:
         for file in _files(benchmark):

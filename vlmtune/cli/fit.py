@@ -71,7 +71,9 @@ def run(command: str, arguments: list[str]) -> None:
     for pattern in NOISE:
         warnings.filterwarnings("ignore", pattern)
     try:
-        VlmtuneCLI(command, arguments)
+        from vlmtune.cli.fit_data import with_shards  # a plain run needs none of its readers
+
+        VlmtuneCLI(command, with_shards(arguments))
     except Stopped as stop:
         if stop.path is None or getattr(rank_zero_only, "rank", 0) == 0:
             print(stop_line(stop, command, arguments), file=sys.stderr)

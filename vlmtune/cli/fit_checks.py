@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from vlmtune.cli.yaml_files import check_yaml
 from vlmtune.data.schema import read_manifest
+from vlmtune.data.shards import names_tars
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import is_remote
 
@@ -60,10 +61,11 @@ def check_shards(command: str, data: Any) -> None:
     train = data.train if command == "fit" else []
     for one in (*train, *(data.val or ())):
         path = getattr(getattr(one, "init_args", None), "path", None)
-        if not isinstance(path, str) or is_remote(path):
+        if not isinstance(path, str) or is_remote(path) or names_tars(path):
             continue
-        if not any(Path(path).glob("*.tar")):
-            read_manifest(Path(path))  # its error says what to build
+        folder = Path(path).expanduser()
+        if not any(folder.glob("*.tar")):
+            read_manifest(folder)  # its error says what to build
 
 
 def _makes_optimizer(maker: Any) -> bool:

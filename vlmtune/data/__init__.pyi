@@ -1,6 +1,7 @@
 # The public names of this room: type checkers and `__init__.py` read them here.
 
 from .augmentation import augmented as augmented
+from .by_image import by_image as by_image
 from .caption_negatives import CaptionNegatives as CaptionNegatives
 from .datamodule import ShardDataModule as ShardDataModule
 from .images import open_image as open_image

@@ -34,6 +34,7 @@ from vlmtune.types import Group
 
 VERSION = 1
 MANIFEST = "manifest.json"
+INDEX = "vlmtune.data.webdataset"  # the builder that the manifest of tars of others names
 KEY = re.compile(r"[A-Za-z0-9_\-]+")
 EXTENSIONS = ("jpg", "jpeg", "png", "webp")
 AGAIN = "build the shards again, or remove the manifest of tars that others wrote"
@@ -108,7 +109,7 @@ def read_manifest(folder: Path, file: Path | None = None) -> Manifest:
     if not path.is_file():
         raise UserError(
             f"expected a folder of shards with {MANIFEST}, got {str(folder)!r}: "
-            "run `vlmtune build` first or name another folder"
+            "run `vlmtune build` first or name another folder; a table goes to `fit --data`"
         )
     manifest = parse_manifest(path, str(path))
     for shard in manifest.shards:

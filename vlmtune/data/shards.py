@@ -4,7 +4,7 @@ In: a folder of tars. Out: their counts and decoded records. Never: an order of 
 """
 
 import hashlib
-import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -15,10 +15,17 @@ from pydantic import Field, PositiveInt
 
 from vlmtune.config import Configured
 from vlmtune.data.images import open_image
-from vlmtune.data.schema import MANIFEST, Manifest, RecordError, decode, parse_manifest
+from vlmtune.data.schema import (
+    INDEX,
+    MANIFEST,
+    Manifest,
+    RecordError,
+    parse_manifest,
+    read_manifest,
+)
 from vlmtune.data.tar_index import OpenTars
 from vlmtune.data.tar_records import RawRecord, Shard
-from vlmtune.data.webdataset import INDEX, decode_sample, is_sample, open_manifest
+from vlmtune.data.webdataset import decode_header
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import is_remote
 from vlmtune.storage.remote.folder import CACHE_BYTES, RemoteFolder
@@ -36,11 +43,12 @@ class ShardSet(Configured):
     stands for an environment variable; a password or a query string must be one.
 
     Tars without a manifest hold an image (jpg, png, webp) and its caption (txt or json) a record,
-    as img2dataset writes them. Their index is made at first use (`vlmtune.data.webdataset`).
+    as img2dataset writes them. Their index is made at first use (`vlmtune.data.tar_manifest`). They
+    may also be named: `data-{000000..000009}.tar`, of a URL too (`vlmtune.data.named_tars`).
 
     Args:
-        path: The folder or its URL. It is read on first use, so that a config may name one before
-            it is built.
+        path: The folder, its URL, or tars. It is read on first use, so that a config may name one
+            before it is built.
         weight: How often training sees a record of this set, relative to a set of weight 1.
             Evaluation sees each record once.
         cache: Folder for local copies of the shards of a URL; None for `~/.cache/vlmtune/shards`.
@@ -55,19 +63,34 @@ class ShardSet(Configured):
         cache_bytes: PositiveInt = CACHE_BYTES,
     ) -> None:
         # A URL is checked first: it may not come into a message before.
-        self.remote = RemoteFolder(path, cache, cache_bytes) if is_remote(path) else None
-        self.path, self.weight = path, float(weight)
+        remote = RemoteFolder(path, cache, cache_bytes) if is_remote(path) else None
+        self.remote = None if names_tars(path) else remote
+        self.path, self.weight, self.cache = path, float(weight), cache
 
     @cached_property
     def manifest(self) -> Manifest:
         """The manifest, checked against the folder."""
-        if self.remote is None:
-            manifest = open_manifest(Path(self.path))
-        else:
+        file = self.folder / MANIFEST
+        if self.remote is not None:
             manifest = parse_manifest(self.remote.copy(MANIFEST), str(self.remote))
+        elif file.is_file() and parse_manifest(file, str(file)).builder != INDEX:
+            manifest = read_manifest(self.folder)
+        else:
+            from vlmtune.data.tar_manifest import open_manifest  # shards of `build` need no index
+
+            manifest = open_manifest(self.folder)
         if manifest.records == 0:
             raise UserError(f"expected records in {self.path}, got none: build the shards again")
         return manifest
+
+    @cached_property
+    def folder(self) -> Path:
+        """The folder of the shards on this machine; named tars have links and copies there."""
+        if not names_tars(self.path):
+            return Path(self.path).expanduser()
+        from vlmtune.data.named_tars import gathered  # loads webdataset's readers of URLs
+
+        return gathered(self.path, self.cache)
 
     @property
     def counts(self) -> list[int]:
@@ -83,7 +106,7 @@ class ShardSet(Configured):
         """The tar of a shard, by number."""
         shard = self.manifest.shards[number]
         if self.remote is None:
-            return Path(self.path) / shard.file
+            return self.folder / shard.file
         return self.remote.file(shard.file, shard.bytes, shard.sha256, self.has_sha256)
 
     @property
@@ -95,6 +118,17 @@ class ShardSet(Configured):
         """Hex digest of the shards' checksums: equal digests mean equal records."""
         sums = "\n".join(shard.sha256 for shard in self.manifest.shards)
         return hashlib.sha256(sums.encode()).hexdigest()
+
+
+def names_tars(path: str) -> bool:
+    """Whether a path names tars, or a command that prints one, and not their folder.
+
+    Example:
+        >>> names_tars("data-{0..9}.tar"), names_tars("https://host/a.tar?$KEY"), names_tars("data")
+        (True, True, False)
+    """
+    is_tar = path.partition("?")[0].endswith(".tar") and not os.path.isdir(path)
+    return is_tar or path.startswith("pipe:")
 
 
 def read_headers(sets: Sequence[ShardSet]) -> Iterator[tuple[RawRecord, Group, tuple[str, ...]]]:
@@ -113,23 +147,6 @@ def read_headers(sets: Sequence[ShardSet]) -> Iterator[tuple[RawRecord, Group, t
                         except RecordError:
                             continue
                         yield raw, group, images
-
-
-def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
-    """Returns a record's group without images, and its image files; `RecordError` if damaged."""
-    if is_sample(raw):
-        return decode_sample(raw)
-    if "json" not in raw.members:
-        raise RecordError("has no json")
-    try:
-        record = json.loads(raw.members["json"].decode())
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"has a malformed json ({error})") from error
-    group, files = decode(raw.key, record)
-    missing = [file for file in files if file not in raw.spans]
-    if missing:
-        raise RecordError(f"lacks image {missing[0]}")
-    return group, files
 
 
 def decode_group(raw: RawRecord, images: bool = True) -> Group:

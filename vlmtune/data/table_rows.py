@@ -203,13 +203,27 @@ class Table:
             raise _cell_error(where, column, "an image file", cell, _DOWNLOAD)
         cell = cell.strip()
         # Shards copy every file that a table names; a downloaded table must not name others.
-        named = self.folder / _as_path(cell, self.folder)
-        folder, path = os.path.abspath(self.folder), os.path.abspath(named)
-        elsewhere = PureWindowsPath(cell).is_absolute() and not Path(cell).is_absolute()
-        if elsewhere or os.path.commonpath((folder, path)) != folder:
-            inside = f"an image file inside {self.folder}"
-            raise _cell_error(where, column, inside, cell, "set `images` to the folder of images")
+        folder, path = os.path.abspath(self.folder), self._path(cell)
+        if path is None or os.path.commonpath((folder, path)) != folder:
+            fix = "set `images` to the folder of images"
+            if path is None:
+                fix += f", a copy of {PureWindowsPath(cell).parent} that keeps its name"
+            raise _cell_error(where, column, f"an image file inside {self.folder}", cell, fix)
         return self.folder / os.path.relpath(path, folder), cell
+
+    def _path(self, name: str) -> str | None:
+        """The absolute path of an image; None if it is of Windows and no part has our name."""
+        folder = Path(os.path.abspath(self.folder))
+        if Path(name).is_absolute() or not PureWindowsPath(name).is_absolute():
+            return os.path.abspath(folder / _as_path(name, folder))
+        # C:\work\photos\a.jpg is a.jpg in a folder photos of this machine.
+        parts = PureWindowsPath(name).parts
+        copies = []
+        for number, part in enumerate(parts, start=1):
+            if part.casefold() == folder.name.casefold():
+                copies.append(folder.joinpath(*parts[number:]))
+        existing = [copy for copy in copies if copy.is_file()]
+        return os.path.abspath((existing or copies)[0]) if copies else None
 
     def _name(self, cells: Cells, role: str, where: str) -> str:
         cell = self._cell(cells, role)

@@ -1,51 +1,45 @@
-"""WebDataset tars that others wrote, trained on as they are: an index, and records as groups.
+"""Records of WebDataset tars as groups: our own, and those that others wrote.
 
-In: a folder of tars whose records are an image (jpg, png, webp) and its captions (txt, json), as
-img2dataset writes them; the name of a text may say what it holds (`caption.txt`). Out: a manifest,
-made once, and groups. Never: a changed tar.
-
-The manifest counts the records of each tar, as that of a builder does, so order, resuming and
-reports of damage are those of our own shards. It lies beside the tars or, where that
-folder cannot be written, in `~/.cache/vlmtune/webdataset`.
+In: an undecoded record. A record of others is an image (jpg, png, webp) and its captions (txt,
+json), as img2dataset writes them; the name of a text may say what it holds (`caption.txt`). Out: a
+group, without its images. Never: a tar.
 """
 
 import hashlib
 import json
-import logging
-import os
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from vlmtune.data.schema import (
-    EXTENSIONS,
-    MANIFEST,
-    Manifest,
-    RecordError,
-    ShardInfo,
-    check,
-    parse_manifest,
-    read_manifest,
-)
+from vlmtune.data.schema import EXTENSIONS, RecordError, check, decode
 from vlmtune.data.table_rows import captions
-from vlmtune.data.tar_records import TEXTS, Damage, RawRecord, is_text, read_records
-from vlmtune.errors import UserError
-from vlmtune.storage.files import regular, write_text
-from vlmtune.storage.folder import locked
-from vlmtune.storage.progress import progress
+from vlmtune.data.tar_records import TEXTS, RawRecord, is_text
 from vlmtune.types import Group
 
-INDEX = "vlmtune.data.webdataset"  # the builder that the manifest of an index names
-CHANGED = "mtime_ns"  # the argument of that builder: when each tar was written last
 _IMAGE = re.compile(rf"(?!\d+\.)(?:.*\.)?(?:{'|'.join(EXTENSIONS)})")  # "jpg", not "0.jpg"
-log = logging.getLogger("vlmtune")
 
 
 def is_sample(raw: RawRecord) -> bool:
     """Tells whether a record is of others: our images are called 0.jpg, 1.jpg, ..."""
     return any(_IMAGE.fullmatch(name) for name in raw.spans)
+
+
+def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
+    """Returns a record's group without images, and its image files; `RecordError` if damaged."""
+    if is_sample(raw):
+        return decode_sample(raw)
+    if "json" not in raw.members:
+        raise RecordError("has no json, or no image")
+    try:
+        record = json.loads(raw.members["json"].decode())
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"has a malformed json ({error})") from error
+    group, files = decode(raw.key, record)
+    missing = [file for file in files if file not in raw.spans]
+    if missing:
+        raise RecordError(f"lacks image {missing[0]}")
+    return group, files
 
 
 def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
@@ -110,85 +104,3 @@ def _cells(raw: RawRecord) -> dict[str, Any]:
             if cell is not None:
                 cells.setdefault(key, cell)
     return cells
-
-
-def open_manifest(folder: Path) -> Manifest:
-    """Returns the manifest of a shard set; tars without one are indexed first.
-
-    An index whose tars have changed, by name, size or time, is made again.
-    """
-    path = folder / MANIFEST
-    if _is_complete(folder, path):
-        return read_manifest(folder)
-    # A data set that many users share is often read-only.
-    if not os.access(folder, os.W_OK):
-        digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
-        path = Path.home() / ".cache/vlmtune/webdataset" / f"{digest}.json"
-    with locked(path):
-        if not _is_complete(folder, path):
-            write_text(path, _index(folder).to_json())
-    # Who still waits for the lock finds a complete index, so nothing is left beside the tars.
-    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
-    return read_manifest(folder, path)
-
-
-def _is_complete(folder: Path, path: Path) -> bool:
-    """Tells whether nothing is to be indexed: a builder's shards, no tars, or a fresh index."""
-    tars = _tars(folder)
-    if not path.is_file():
-        return not tars
-    manifest = parse_manifest(path, str(path))
-    if manifest.builder != INDEX:
-        return True
-    # Tars are padded, so another one often has the same size.
-    listed = [(shard.file, shard.bytes) for shard in manifest.shards]
-    present = [(tar.name, tar.stat().st_size) for tar in tars]
-    return listed == present and manifest.arguments.get(CHANGED) == _changed(tars)
-
-
-def _changed(tars: list[Path]) -> dict[str, int]:
-    return {tar.name: tar.stat().st_mtime_ns for tar in tars}
-
-
-def _tars(folder: Path) -> list[Path]:
-    return [regular(tar) for tar in sorted(folder.glob("*.tar"))]
-
-
-def _index(folder: Path) -> Manifest:
-    """Reads the headers and texts of all tars, and no image."""
-    tars = _tars(folder)
-    arguments = {CHANGED: _changed(tars)}
-    shards: list[ShardInfo] = []
-    unusable: list[Damage] = []
-    texts = 0
-    with progress(f"index of {folder}", len(tars)) as advance:
-        for tar in tars:
-            state, records, images = hashlib.sha256(), 0, 0
-            for raw in read_records(tar, 0, None, images=False):
-                records += 1
-                try:
-                    # The checksum is of texts and places: images are not read here.
-                    if isinstance(raw, Damage):
-                        raise RecordError(raw.reason)
-                    state.update(repr((raw.key, raw.spans, raw.members)).encode())
-                    group, _ = decode_sample(raw)
-                    texts += int(group.truth.sum())
-                    images += 1
-                except RecordError as error:
-                    unusable.append(Damage(tar, raw.key, str(error)))
-            size = tar.stat().st_size
-            records = min(records, size // 512)  # the rest of a tar that ends early has no header
-            shards.append(ShardInfo(tar.name, records, images, size, state.hexdigest()))
-            advance(1)
-    total = sum(shard.images for shard in shards) + len(unusable)
-    first = f" (first: {unusable[0]})" if unusable else ""
-    if len(unusable) == total:
-        raise UserError(
-            f"expected records of an image and its caption in the tars of {folder}, none of "
-            f"{total} can be used{first}: name a folder that img2dataset or `vlmtune build` wrote"
-        )
-    counts = {"captions": texts}
-    if unusable:
-        counts["unusable"] = len(unusable)
-        log.warning("%d of %d records in %s cannot be used%s", len(unusable), total, folder, first)
-    return Manifest(INDEX, arguments, {}, tuple(shards), counts)

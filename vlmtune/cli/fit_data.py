@@ -1,0 +1,132 @@
+"""`vlmtune fit --data` with data, not a config: a table, a folder, tars, a data set of the hub.
+
+In: the words of a command line. Out: the same words with shards, built as `vlmtune build table`
+builds them. Never: a second build of the same table.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+from vlmtune.cli.build import TABLES, build, builder_of
+from vlmtune.cli.commands import command_parser
+from vlmtune.data.named_tars import COMMAND, gathered
+from vlmtune.data.schema import MANIFEST, read_manifest
+from vlmtune.data.shards import names_tars
+from vlmtune.errors import UserError
+from vlmtune.storage.files import reading
+from vlmtune.storage.folder import digest
+from vlmtune.storage.remote.address import is_remote
+
+DATA, OPTION = "--data", "--table."
+CACHE = ".cache/vlmtune/tables"
+HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+?))?/?")
+
+
+def with_shards(words: Sequence[str]) -> list[str]:
+    """Returns the words of a command line with the shards of its `--data` as `--data.train`.
+
+    The options `--table.KEY` are those of `vlmtune build table`. Each `--data` adds a set of
+    shards. A `--data` that names a config stays.
+
+    Example:
+        >>> with_shards(["--data", "s3://bucket/shards", "--config", "a.yaml"])
+        ['--config', 'a.yaml', '--data.train=[{"path": "s3://bucket/shards"}]']
+    """
+    rest: list[str] = []
+    data: list[str] = []
+    options: list[str] = []
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        key, equals, value = word.partition("=")
+        if key != DATA and not key.startswith(OPTION):
+            rest.append(word)
+            continue
+        if not equals:
+            if not waiting:
+                raise UserError(f"expected a value after {key}, got none: add one")
+            value = waiting.pop(0)
+        if key != DATA:
+            options.append(f"--{key.removeprefix(OPTION)}={value}")
+        elif _is_data(value):
+            data.append(value)
+        else:
+            rest.append(f"{DATA}={value}")
+    if options and not data:
+        raise UserError(f"expected {DATA} TABLE for {OPTION}KEY, got none: name the table")
+    if not data:
+        return rest
+    # At the end, as a config after it would win.
+    sets = [{"path": _shards(value, options)} for value in data]
+    return [*rest, f"--data.train={json.dumps(sets)}"]
+
+
+def _is_data(value: str) -> bool:
+    table = value.lower().endswith(tuple(f".{suffix}" for suffix in TABLES if suffix != "json"))
+    return table or names_tars(value) or is_remote(value) or Path(value).expanduser().is_dir()
+
+
+def _shards(value: str, options: Sequence[str]) -> str:
+    """The path of the shards of a `--data`."""
+    if value.startswith(COMMAND):
+        return _from_home(gathered(value, commands=True))
+    if names_tars(value):
+        return value
+    path = Path(value).expanduser()
+    if is_remote(value):
+        on_hub = _hub_tables(value)
+        if on_hub is None:
+            return value
+        path = on_hub
+    elif (path / MANIFEST).is_file() or any(path.glob("*.tar")):
+        return str(path)
+    return _from_home(_built(path, value, options))
+
+
+def _from_home(path: Path) -> str:
+    """The path with ~ for the home folder, as it comes into exports that are published."""
+    return str(path).replace(str(Path.home()), "~", 1)
+
+
+def _hub_tables(value: str) -> Path | None:
+    """The local copy of the Parquet files of a data set of the hub; None if it has none."""
+    match = HUB.fullmatch(value)
+    if match is None:
+        return None
+    from huggingface_hub import snapshot_download  # a table of this machine does not need it
+
+    name, revision, folder = match.groups()
+    files = f"{folder}/*.parquet" if folder else "*.parquet"
+    fix = "check the name, the revision and the network"
+    with reading(value, "a data set on the Hugging Face hub", fix):
+        options = {"repo_type": "dataset", "revision": revision, "allow_patterns": files}
+        path = Path(snapshot_download(name, **options), folder or "")
+    return path if any(path.rglob("*.parquet")) else None
+
+
+def _built(path: Path, name: str, options: Sequence[str]) -> Path:
+    """The folder of the shards of a table, built unless it was before."""
+    words = ["build", "table", str(path), "--out", CACHE, *options]
+    parsed, parsed.overrides = command_parser().parse_known_args(words)
+    builder = builder_of(parsed)
+    # Names are relative: the same ones in two folders are two tables.
+    folders = [os.path.abspath(folder) for folder in (path, builder.table.folder)]
+    key = digest({**builder.identity(), "folders": folders})
+    stem = re.sub(r"[^\w.\-]", "_", Path(name).stem)
+    parsed.out = Path.home() / CACHE / f"{stem}-{key[:16]}"
+    known = (parsed.out / MANIFEST).is_file()
+    if not known:
+        build(builder, parsed)
+    groups = f"{read_manifest(parsed.out).records:,} groups of {name}"
+    line = f"built {groups} into {parsed.out}; delete it to build anew"
+    if known:
+        line = f"{groups} were built before, in {parsed.out}"
+    if getattr(rank_zero_only, "rank", 0) == 0:
+        print(line, file=sys.stderr)
+    return parsed.out
