@@ -52,6 +52,11 @@ class Comparison:
         return titled(self.result.benchmark, self.result.convention)
 
     @property
+    def name(self) -> str:
+        """The title for people."""
+        return titled(self.result.title or self.result.benchmark, self.result.convention)
+
+    @property
     def metric(self) -> MetricValue:
         """The primary metric of the run."""
         return self.result.metrics[self.result.primary]

@@ -3,11 +3,18 @@
 In: nothing but the machine. Out: texts for the report. Never: a change of a repository.
 """
 
+import os
 import platform
+import shlex
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+
+import torch
+
+from vlmtune.storage.secrets import without_secrets
 
 LIBRARIES = (
     *("vlmtune", "torch", "torchvision", "open_clip_torch", "transformers", "pytorch-lightning"),
@@ -36,6 +43,26 @@ def code_commit() -> str:
     if not commit or not _git("ls-files", here.name):
         return "unknown"
     return f"{commit}-dirty" if _git("status", "--porcelain") else commit
+
+
+def session() -> dict[str, str]:
+    """The command line of this process, without credentials, and its hardware."""
+    cores = f"{os.cpu_count()} cores"
+    parts = [f"{platform.system()} {platform.machine()}", cores]
+    if torch.cuda.is_available():
+        parts.append(f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}")
+    words, option = [Path(sys.argv[0]).name], ""
+    for word in sys.argv[1:]:
+        equals, value = "", word
+        if word.startswith("-"):
+            option, equals, value = word.partition("=")
+            words.append(option + equals)
+        if value:
+            # A value after a blank is of the option before it; JSON may hold anything.
+            kept = None if value.startswith("{") else without_secrets({option: value})[option]
+            text = "..." if kept is None else kept
+            words = [*words[:-1], words[-1] + text] if equals else [*words, text]
+    return {"command": shlex.join(words), "hardware": ", ".join(parts)}
 
 
 def now() -> str:

@@ -19,17 +19,17 @@ from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
 from vlmtune.report.charts import Change, changes, charts
 from vlmtune.report.differences import ALONE, TEST, Comparison, compare_with_first, items_alone
+from vlmtune.report.finding import findings
 from vlmtune.report.flips import flips
+from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.items_file import Items
 from vlmtune.report.markdown import to_markdown
+from vlmtune.report.origin import common_facts, origin_facts
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import check_runs, colours, sections
 from vlmtune.report.views import Views, safe
 from vlmtune.storage.files import all_or_none, write_text
-
-SHORT_COMMIT, SHORT_DIGEST = 10, 12
 
 
 def write_report(
@@ -67,7 +67,7 @@ def to_html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": table.count, "duration": table.duration, "breaks": _breaks}
+    environment.filters["breaks"] = _breaks
     # The policy of the page allows this script alone, by its digest.
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     views = Views(runs)
@@ -77,28 +77,33 @@ def to_html(
     comparisons = compare_with_first(runs)
     gains = [(one.change or 0.0, one.metric.unit) for one in comparisons]
     bars = list(zip(comparisons, changes(gains), strict=True))
-    base = None if views.baseline is None else views.names[views.baseline]
     note = TEST
     if single := items_alone(runs):
         note += f" {ALONE} {', '.join(single)}."
     not_run: list[tuple[str, str, str]] = []
-    for run in runs:
+    cards = []
+    for run, colour in zip(runs, views.colours, strict=True):
         not_run += [(run.name, name, why) for name, why in run.not_run]
+        card = {"name": run.name, "colour": colour, "facts": origin_facts(run)}
+        cards.append({**card, "text_only": run.text_only})
+    labels = list(map(views.label, primary))
     return environment.get_template("page.html").render(
         script=Markup(script),  # noqa: S704
         script_digest=b64encode(sha256(script.encode()).digest()).decode(),
-        runs=list(map(_run, runs, views.colours)),
+        runs=cards,
+        seeing=[run.name for run in runs if not run.text_only],
+        findings=findings(runs),
+        common=common_facts(runs),
         trials=trials,
-        baseline=base,
+        baseline=None if views.baseline is None else views.names[views.baseline],
         text_only=TEXT_ONLY,
         note=note,
-        charts=charts(primary, views.names, views.colours),
+        charts=charts(primary, labels, views.names, views.colours),
         titles=table.TITLES,
-        primary=list(map(views.row, primary)),
+        groups=views.groups(primary),
+        texts={"CSV": to_csv(runs), "LaTeX": to_latex(runs)},
         flagged={note.benchmark for note in notes if note.text_only},
-        compositional=_compared(bars, runs, "compositional"),
-        retained=_compared(bars, runs, "retained"),
-        sensitivity=_compared(bars, runs, "sensitivity"),
+        changes={kind: _compared(bars, runs, kind) for kind in table.ORDER},
         largest=_largest(gains),
         notes=notes,
         flips=groups,
@@ -113,22 +118,6 @@ def _breaks(name: str) -> Markup:
     """A name with line breaks allowed after its underscores and slashes only."""
     parts = re.split(r"(?<=[_/])", name)
     return Markup("<wbr>").join(parts)
-
-
-def _run(run: RunReport, colour: int) -> dict[str, Any]:
-    origin = run.provenance
-    seed = run.seeds if isinstance(run, SeededRun) else origin.seed
-    dirty = "-dirty" if origin.commit.endswith("-dirty") else ""
-    return {
-        "name": run.name,
-        "colour": colour,
-        "text_only": run.text_only,
-        "seed": seed,
-        "origin": origin,
-        "commit": origin.commit[:SHORT_COMMIT] + dirty,
-        "fingerprint": origin.fingerprint[:SHORT_DIGEST],
-        "date": origin.date.replace("T", " ").removesuffix("+00:00"),
-    }
 
 
 def _compared(
@@ -148,11 +137,10 @@ def _compared(
 
 def _largest(gains: Sequence[tuple[float, str]]) -> str:
     """The change that the longest bar of each unit stands for."""
-    names = {"fraction": "points", "rank": "ranks"}
     texts = []
     for unit in dict.fromkeys(unit for _, unit in gains):
         largest = max(abs(gain) for gain, other in gains if other == unit)
-        texts.append(f"{table.change(largest, unit).lstrip('+±')} {names.get(unit, unit)}")
+        texts.append(table.amount(largest, unit).lstrip("+±"))
     return ", ".join(texts)
 
 

@@ -10,8 +10,9 @@ from itertools import chain
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
 from vlmtune.report.differences import ALONE, TEST, Comparison, compare_with_first, items_alone
+from vlmtune.report.finding import findings
+from vlmtune.report.origin import origin_facts
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.seeds import SeededRun
 from vlmtune.report.table import Row, Section
 
 TAG = re.compile(r"<(?=[A-Za-z/!?])")
@@ -28,14 +29,17 @@ KNOWS = "What the embedding still knows"
 def to_markdown(runs: Sequence[RunReport]) -> str:
     """Writes the runs side by side.
 
-    Primary metrics, changes from the first run, retained abilities, sensitivities, caveats, one
+    The finding, primary metrics, changes from the first run, retained abilities, sensitivities, caveats, one
     table for each benchmark, provenance, sources.
     """
     table.check_runs(runs)
     parts = table.sections(runs)
     comparisons = compare_with_first(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
-    lines = ["# vlmtune report", "", *_primary(runs, primary), "", NOTE, ""]
+    lines = ["# vlmtune report", ""]
+    for finding in findings(runs):
+        lines += [_cell(finding), ""]
+    lines += [*_primary(runs, primary), "", NOTE, ""]
     if any(run.text_only for run in runs):
         lines += [TEXT_ONLY, ""]
     lines += _not_run(runs)
@@ -54,7 +58,9 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
         lines += [f"## {_title(part)}", "", *_section(runs, part), ""]
     lines += ["## Runs", ""]
     for run in runs:
-        lines += [f"### {_cell(run.name)}", "", *_provenance(run), ""]
+        lines += [f"### {_cell(run.name)}", ""]
+        lines += [f"- {name}: {_cell(text)}" for name, text in origin_facts(run).items()]
+        lines.append("")
     lines += ["## Sources", ""]
     sources: dict[str, str] = {}
     for run in runs:
@@ -133,27 +139,6 @@ def _section(runs: Sequence[RunReport], part: Section) -> list[str]:
         scores = [_score(row, i) for i in range(len(runs))]
         lines.append(_line([row.directed, *table.facts(row), *scores]))
     return lines
-
-
-def _provenance(run: RunReport) -> list[str]:
-    origin = run.provenance
-    if not origin.known:
-        return [f"- {_cell(origin.backbone)}"]
-    seed = "none" if origin.seed is None else str(origin.seed)
-    if isinstance(run, SeededRun):
-        seed = run.seeds
-    facts = {
-        "backbone": f"{origin.backbone} ({origin.fingerprint[:12]})",
-        "adapter": origin.adapter,
-        "trainable parameters": f"{origin.trainable_parameters:,}",
-        "data": origin.data or "none",
-        "time": table.duration(origin.seconds),
-        "date": origin.date,
-        "commit": origin.commit,
-        "seed": seed,
-        "versions": ", ".join(f"{name} {version}" for name, version in origin.versions.items()),
-    }
-    return [f"- {name}: {_cell(text)}" for name, text in facts.items()]
 
 
 def _score(row: Row, i: int) -> str:

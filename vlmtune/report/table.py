@@ -15,6 +15,7 @@ from vlmtune.results.metric_value import MetricValue
 COLOURS = 8  # of the page; further runs repeat them
 Kind = Literal["compositional", "retained", "sensitivity"]
 KINDS: tuple[Kind, ...] = ("compositional", "retained")  # of benchmarks
+ORDER: tuple[Kind, ...] = (*KINDS, "sensitivity")
 UNIT_DIGITS = {"cosine": 3, "rank": 2, "count": 0}
 
 
@@ -135,13 +136,18 @@ def check_runs(runs: Sequence[RunReport]) -> None:
 
 
 def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
-    """All metrics of all runs; benchmarks and metrics keep their order of first appearance."""
+    """All metrics of all runs, by kind of benchmark and by what it asks.
+
+    Otherwise they keep their order of first appearance, and so do these groups.
+    """
     text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
     # By benchmark first: a later run may add metrics to one that is listed already.
     cells: dict[tuple[str, str, str], dict[tuple[str, int], list[MetricValue | None]]] = {}
     primary = set()
+    asked: dict[str, tuple[Kind, str]] = {}
     for i, run in enumerate(runs):
         for result in run.results:
+            asked.setdefault(result.benchmark, (result.kind, result.asks))
             section = (result.benchmark, result.version, result.convention)
             for name, metric in result.metrics.items():
                 key = (name, metric.n)
@@ -149,9 +155,11 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
                 row[i] = metric
                 if name == result.primary:
                     primary.add((section, key))
+    groups = sorted(set(asked.values()), key=list(asked.values()).index)
+    groups.sort(key=lambda group: ORDER.index(group[0]))
     out = []
-    for section, by_metric in cells.items():
-        for key, row in by_metric.items():
+    for section in sorted(cells, key=lambda section: groups.index(asked[section[0]])):
+        for key, row in cells[section].items():
             is_primary = (section, key) in primary
             out.append(Row(*section, key[0], is_primary, tuple(row), text_only))
     return tuple(out)
@@ -274,6 +282,17 @@ def change(difference: float, unit: str) -> str:
     if rounded == 0:
         return f"±{0:.{digits}f}"
     return f"{rounded:+.{digits}f}"
+
+
+def amount(difference: float, unit: str) -> str:
+    """Formats a difference with its sign and unit.
+
+    Example:
+        >>> amount(0.21, "fraction"), amount(-1.0, "rank"), amount(0.25, "cosine")
+        ('+21.0 points', '-1.00 ranks', '+0.250')
+    """
+    noun = {"fraction": "points", "rank": "ranks"}.get(unit, "")
+    return f"{change(difference, unit)} {noun}".strip()
 
 
 def signed_interval(low: float | None, high: float | None, unit: str) -> str:
