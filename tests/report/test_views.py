@@ -32,7 +32,7 @@ def groups(*names, value=0.5, unit="fraction"):
 def test_groups_become_bars(views_of):
     (one,) = views_of(groups("accuracy/a", "accuracy/b", "accuracy/c"))
     (family,) = one["families"]
-    assert [line.label for line in family["chart"].lines] == ["a", "b", "c"]
+    assert [line.label.text for line in family["chart"].lines] == ["a", "b", "c"]
     assert family["open"]
     assert [row["metric"] for row in one["rows"]] == ["accuracy"]
 

@@ -6,13 +6,12 @@ In: rows of metrics. Out: positions in percent of the axis. Never: HTML.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from vlmtune.report.table import Row, bracketed, chance
 from vlmtune.results.metric_value import MetricValue
 
 TICKS = 4
-Change = tuple[Literal["less", "more"], float]  # a bar: its side of zero and its length
 
 
 class Lane(NamedTuple):
@@ -88,25 +87,6 @@ def chart(
         group = label.group
         lines.append(Line(heads, at, tuple(lanes)))
     return Chart(axis.ticks(), tuple(lines))
-
-
-def changes(values: Sequence[tuple[float, str]]) -> list[Change]:
-    """Bars for differences with their units: side of zero, and length (50 for the largest).
-
-    Example:
-        >>> changes([(-0.02, "fraction"), (0.01, "fraction"), (3.0, "rank")])
-        [('less', 50.0), ('more', 25.0), ('more', 50.0)]
-    """
-    # Bars of one unit have one scale, in whatever table they stand.
-    largest: dict[str, float] = {}
-    for value, unit in values:
-        largest[unit] = max(largest.get(unit, 0.0), abs(value))
-    out: list[Change] = []
-    for value, unit in values:
-        length = 50 * abs(value) / (largest[unit] or 1)
-        side = "less" if value < 0 else "more"
-        out.append((side, length))
-    return out
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,6 @@ TEST = (
     f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
     "multiple tests."
 )
-ALONE = (
-    "Other seeds of the training were not tested: p does not tell how much another one would "
-    "change. One seed each:"
-)
 
 
 @dataclass(frozen=True)
@@ -153,6 +149,16 @@ def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
     if not single:
         return ()
     return tuple(run.name for run in (first, *single) if run.provenance.trainable_parameters)
+
+
+def one_seed_each(runs: Sequence[RunReport]) -> str:
+    """What such tests leave open, for people; "" if there are none."""
+    if not (single := items_alone(runs)):
+        return ""
+    return (
+        "Other seeds of the training were not tested: p does not tell how much another one would "
+        f"change. One seed each: {', '.join(single)}."
+    )
 
 
 def _varies(run: RunReport) -> bool:

@@ -47,22 +47,17 @@ def code_commit() -> str:
 
 def session() -> dict[str, str]:
     """The command line of this process, without credentials, and its hardware."""
-    cores = f"{os.cpu_count()} cores"
-    parts = [f"{platform.system()} {platform.machine()}", cores]
-    if torch.cuda.is_available():
-        parts.append(f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}")
     words, option = [Path(sys.argv[0]).name], ""
     for word in sys.argv[1:]:
-        equals, value = "", word
-        if word.startswith("-"):
-            option, equals, value = word.partition("=")
-            words.append(option + equals)
-        if value:
-            # A value after a blank is of the option before it; JSON may hold anything.
-            kept = None if value.startswith("{") else without_secrets({option: value})[option]
-            text = "..." if kept is None else kept
-            words = [*words[:-1], words[-1] + text] if equals else [*words, text]
-    return {"command": shlex.join(words), "hardware": ", ".join(parts)}
+        head, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        option = head or option
+        # A value after a blank is of the option before it; JSON may hold anything.
+        kept = value and not value.startswith("{") and without_secrets({option: value})[option]
+        words.append(f"{head}{equals}{kept or value and '...'}")
+    hardware = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    if torch.cuda.is_available():
+        hardware += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return {"command": shlex.join(words), "hardware": hardware}
 
 
 def now() -> str:

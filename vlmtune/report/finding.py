@@ -26,57 +26,58 @@ def findings(runs: Sequence[RunReport]) -> list[str]:
     if first is None or not tested:
         return []
     alone = items_alone(runs)
-    order = sorted(tested, key=lambda run: _fallen(tested[run]) - _risen(tested[run]))
-    lines = []
-    for run in order:
-        count = len(seeds_of(runs[run]))
-        seeds = f"; {count} seeds" if count > 1 else ""
-        if runs[run].name in alone:
-            seeds = "; one seed"
-        head = f"{runs[run].name} against {runs[first].name}"
-        lines.append(f"{head}: {_sentence(tested[run])}{seeds}.")
+    sentences = []
+    for run, comparisons in tested.items():
+        seeds = f"{len(seeds_of(runs[run]))} seeds"
+        if seeds == "1 seeds":
+            seeds = "one seed" if runs[run].name in alone else ""
+        parts = [*_gained(comparisons), *_forgotten(comparisons), *filter(None, [seeds])]
+        net = len(_changed(comparisons, "better")) - len(_changed(comparisons, "worse"))
+        name = f"{runs[run].name} against {runs[first].name}"
+        sentences.append((net, f"{name}: {'; '.join(parts)}."))
+    # Sorting is stable: equal ones keep their order.
+    sentences.sort(key=lambda one: -one[0])
     tests = sum(map(len, tested.values()))
-    lines.append(
-        f"Risen and fallen are primary metrics whose paired test has p < {LEVEL}. That is not "
-        f"corrected for {tests} tests: about {LEVEL * tests:.1f} of them would by chance."
+    rule = (
+        f"Risen and fallen: the paired test of the primary metric has p < {LEVEL}. Tests, not "
+        f"corrected for their number: {tests}, of which about {LEVEL * tests:.1f} would by chance."
     )
-    return lines
+    return [*(sentence for _, sentence in sentences), rule]
 
 
-def _sentence(tested: Sequence[Comparison]) -> str:
+def _gained(tested: Sequence[Comparison]) -> list[str]:
+    """The largest gain, and how many compositional measures rose and fell."""
     compositional = [one for one in tested if one.result.kind == "compositional"]
+    if not compositional:
+        return []
+    risen, fallen = _changed(compositional, "better"), _changed(compositional, "worse")
+    text = f"{len(risen)} of {len(compositional)} compositional measures rose significantly"
+    if fallen:
+        text += f", {len(fallen)} fell"
+    return [*_largest(risen), text]
+
+
+def _forgotten(tested: Sequence[Comparison]) -> list[str]:
+    """How many retained measures fell, and the largest fall."""
     retained = [one for one in tested if one.result.kind == "retained"]
-    parts = []
-    if compositional:
-        risen = _largest(compositional, "better")
-        if risen:
-            parts.append(risen)
-        fallen = f", {_fallen(compositional)} fell" if _fallen(compositional) else ""
-        of = f"{_risen(compositional)} of {len(compositional)}"
-        parts.append(f"{of} compositional measures rose significantly{fallen}")
-    if retained:
-        of = f"{_fallen(retained)} of {len(retained)} retained measures fell significantly"
-        largest = _largest(retained, "worse")
-        parts.append(f"{of}, most {largest}" if largest else of)
-    return "; ".join(parts)
+    if not retained:
+        return []
+    fallen = _changed(retained, "worse")
+    text = f"{len(fallen)} of {len(retained)} retained measures fell significantly"
+    return [", most ".join([text, *_largest(fallen)])]
 
 
-def _largest(tested: Sequence[Comparison], verdict: str) -> str:
-    """The largest significant change with its interval; points rather than ranks and cosines."""
-    changed = [one for one in tested if one.verdict == verdict]
+def _changed(tested: Sequence[Comparison], verdict: str) -> list[Comparison]:
+    return [one for one in tested if one.verdict == verdict]
+
+
+def _largest(changed: Sequence[Comparison]) -> list[str]:
+    """The largest change with its interval, in points before other units; none without changes."""
     points = [one for one in changed if one.metric.unit == "fraction"]
-    if not changed:
-        return ""
-    largest = max(points or changed, key=lambda one: abs(one.change or 0.0))
-    interval = largest.texts["interval"]
-    brackets = f" [{interval}]" if interval else ""
-    change = amount(largest.change or 0.0, largest.metric.unit)
-    return f"{change}{brackets} on {largest.name}"
-
-
-def _risen(tested: Sequence[Comparison]) -> int:
-    return sum(one.verdict == "better" for one in tested)
-
-
-def _fallen(tested: Sequence[Comparison]) -> int:
-    return sum(one.verdict == "worse" for one in tested)
+    by_size = sorted(points or changed, key=lambda one: -abs(one.change or 0.0))
+    texts = []
+    for one in by_size[:1]:
+        interval = one.texts["interval"]
+        brackets = f" [{interval}]" if interval else ""
+        texts.append(f"{amount(one.change or 0.0, one.metric.unit)}{brackets} on {one.name}")
+    return texts

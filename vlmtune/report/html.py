@@ -17,8 +17,8 @@ from markupsafe import Markup
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
-from vlmtune.report.charts import Change, changes, charts
-from vlmtune.report.differences import ALONE, TEST, Comparison, compare_with_first, items_alone
+from vlmtune.report.charts import charts
+from vlmtune.report.differences import TEST, Comparison, compare_with_first, one_seed_each
 from vlmtune.report.finding import findings
 from vlmtune.report.flips import flips
 from vlmtune.report.formats import to_csv, to_latex
@@ -27,7 +27,7 @@ from vlmtune.report.markdown import to_markdown
 from vlmtune.report.origin import common_facts, origin_facts
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import check_runs, colours, sections
+from vlmtune.report.table import check_runs, sections
 from vlmtune.report.views import Views, safe
 from vlmtune.storage.files import all_or_none, write_text
 
@@ -67,7 +67,7 @@ def to_html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["breaks"] = _breaks
+    environment.filters |= {"breaks": _breaks, "amount": table.amount}
     # The policy of the page allows this script alone, by its digest.
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     views = Views(runs)
@@ -75,11 +75,6 @@ def to_html(
     notes = caveats(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
-    gains = [(one.change or 0.0, one.metric.unit) for one in comparisons]
-    bars = list(zip(comparisons, changes(gains), strict=True))
-    note = TEST
-    if single := items_alone(runs):
-        note += f" {ALONE} {', '.join(single)}."
     not_run: list[tuple[str, str, str]] = []
     cards = []
     for run, colour in zip(runs, views.colours, strict=True):
@@ -97,14 +92,14 @@ def to_html(
         trials=trials,
         baseline=None if views.baseline is None else views.names[views.baseline],
         text_only=TEXT_ONLY,
-        note=note,
+        note=f"{TEST} {one_seed_each(runs)}".strip(),
         charts=charts(primary, labels, views.names, views.colours),
         titles=table.TITLES,
         groups=views.groups(primary),
         texts={"CSV": to_csv(runs), "LaTeX": to_latex(runs)},
         flagged={note.benchmark for note in notes if note.text_only},
-        changes={kind: _compared(bars, runs, kind) for kind in table.ORDER},
-        largest=_largest(gains),
+        comparisons=comparisons,
+        largest=_largest(comparisons),
         notes=notes,
         flips=groups,
         not_run=not_run,
@@ -120,28 +115,13 @@ def _breaks(name: str) -> Markup:
     return Markup("<wbr>").join(parts)
 
 
-def _compared(
-    bars: Sequence[tuple[Comparison, Change]], runs: Sequence[RunReport], kind: str
-) -> list[dict[str, Any]]:
-    """The comparisons of each run, for benchmarks of one kind."""
-    lines: dict[int, list[dict[str, Any]]] = {}
-    for one, (side, length) in bars:
-        if one.result.kind == kind:
-            line = {"comparison": one, **one.texts, "side": side, "length": length}
-            lines.setdefault(one.run, []).append(line)
-    numbers = colours(runs)
-    return [
-        {"name": runs[i].name, "colour": numbers[i], "lines": of_run} for i, of_run in lines.items()
-    ]
-
-
-def _largest(gains: Sequence[tuple[float, str]]) -> str:
-    """The change that the longest bar of each unit stands for."""
-    texts = []
-    for unit in dict.fromkeys(unit for _, unit in gains):
-        largest = max(abs(gain) for gain, other in gains if other == unit)
-        texts.append(table.amount(largest, unit).lstrip("+±"))
-    return ", ".join(texts)
+def _largest(comparisons: Sequence[Comparison]) -> dict[str, float]:
+    """The largest change of each unit, which the longest bar stands for."""
+    largest: dict[str, float] = {}
+    for one in comparisons:
+        unit = one.metric.unit
+        largest[unit] = max(largest.get(unit, 0.0), abs(one.change or 0.0))
+    return largest
 
 
 def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:

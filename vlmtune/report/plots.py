@@ -26,7 +26,6 @@ from vlmtune.report.table import COLOURS
 WIDTH = 3.7  # inches; about the width of a card, so that text is as large as on the page
 FEW = 8  # with fewer numbers, a distribution is drawn as strokes
 POINTS = 160  # of a density curve
-WIDE = 20  # largest by smallest number, from which on an axis is logarithmic
 
 # Placeholders that become CSS variables of the page after drawing.
 INK, MUTED, FAINT, CARD = "#010101", "#020202", "#030303", "#040404"
@@ -56,7 +55,7 @@ STYLE: Any = {
 def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str) -> str:
     """Draws one line over training steps for each run with a curve; None values leave gaps."""
     with mpl.rc_context(STYLE):
-        figure, axes = _axes()
+        figure, axes = plot_axes()
         for curve, colour in zip(curves, colours, strict=True):
             if not curve:
                 continue
@@ -69,33 +68,7 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel("step", loc="right", labelpad=2)
-        return _svg(figure, key)
-
-
-def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> str:
-    """Draws a dot for each pair; the axis of numbers over a wide range is logarithmic.
-
-    Texts as x are categories, in alphabetical order.
-    """
-    are_numbers = not any(isinstance(x, str) for x in xs)
-    names = sorted(set(map(str, xs)))
-    positions = list(xs)
-    if not are_numbers:
-        positions = [names.index(str(x)) for x in xs]
-    with mpl.rc_context(STYLE):
-        figure, axes = _axes()
-        axes.scatter(positions, ys, color=RUN_COLOURS[1], s=22, alpha=0.8, linewidth=0)
-        if not are_numbers:
-            axes.set_xticks(range(len(names)), names)
-            axes.margins(x=0.2)
-        elif min(positions) > 0 and max(positions) >= WIDE * min(positions):
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter("{x:g}")
-        else:
-            whole = all(float(x).is_integer() for x in positions)
-            axes.xaxis.set_major_locator(MaxNLocator(5, integer=whole))
-        axes.yaxis.set_major_locator(MaxNLocator(4))
-        return _svg(figure, key)
+        return svg_of(figure, key)
 
 
 def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int], key: str) -> str:
@@ -110,7 +83,7 @@ def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int
     pad = 0.04 * (right - left) or 0.5
     grid = np.linspace(left - pad, right + pad, POINTS)
     with mpl.rc_context(STYLE):
-        figure, axes = _axes()
+        figure, axes = plot_axes()
         for array, colour in arrays:
             if len(array) < FEW or array.min() == array.max():
                 axes.vlines(array, 0, 0.5, color=RUN_COLOURS[colour], linewidth=2)
@@ -124,7 +97,7 @@ def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int
         axes.set_yticks([])
         axes.grid(visible=False)
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        return _svg(figure, key)
+        return svg_of(figure, key)
 
 
 def density(values: Float[ndarray, "n"], grid: Float[ndarray, "p"]) -> Float[ndarray, "p"]:
@@ -158,7 +131,8 @@ def density(values: Float[ndarray, "n"], grid: Float[ndarray, "p"]) -> Float[nda
     return curve
 
 
-def _axes() -> tuple[Figure, Axes]:
+def plot_axes() -> tuple[Figure, Axes]:
+    """A figure of the width of a card."""
     figure = Figure(figsize=(WIDTH, 2.1))
     axes = figure.add_axes((0.13, 0.19, 0.83, 0.76))
     axes.grid(axis="y", linewidth=0.6)
@@ -168,7 +142,7 @@ def _axes() -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _svg(figure: Figure, key: str) -> str:
+def svg_of(figure: Figure, key: str) -> str:
     """The figure as an element for a page with many of them."""
     FigureCanvasSVG(figure)
     file = StringIO()

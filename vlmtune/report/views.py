@@ -135,7 +135,7 @@ class Views:
     def label(self, row: Row) -> Label:
         """What stands beside a primary metric in the chart of all of them."""
         named = self._named(row)
-        note = f"{row.directed} · n = {table.size(row.sized)}"
+        note = f"{row.directed} · n = {table.size(row.first)}"
         return Label(named["name"], note, named["about"], self._group(row))
 
     def _named(self, row: Row) -> dict[str, str]:
@@ -192,7 +192,7 @@ class Views:
         rows = [row for _, row in family.members]
         labels = []
         for group, row in family.members:
-            labels.append(Label(group, f"n = {table.size(row.sized)}"))
+            labels.append(Label(group, f"n = {table.size(row.first)}"))
         return {
             "name": family.name,
             "arrow": rows[0].arrow,
