@@ -53,7 +53,7 @@ def session() -> dict[str, str]:
         option = head or option
         # A value after a blank is of the option before it; JSON may hold anything.
         kept = value and not value.startswith("{") and without_secrets({option: value})[option]
-        words.append(f"{head}{equals}{kept or value and '...'}")
+        words.append(f"{head}{equals}{kept or (value and '...')}")
     hardware = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     if torch.cuda.is_available():
         hardware += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
