@@ -166,8 +166,7 @@ class Benchmark(Configured, ABC, Generic[I]):
     @property
     def about(self) -> str:
         """What it measures, in one line: the first of its file."""
-        text = sys.modules[type(self).__module__].__doc__ or ""
-        return text.partition("\n")[0]
+        return (sys.modules[type(self).__module__].__doc__ or "").partition("\n")[0]
 
     @property
     def needs(self) -> Literal["scores", "embeddings"]:

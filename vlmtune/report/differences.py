@@ -151,13 +151,14 @@ def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
     return tuple(run.name for run in (first, *single) if run.provenance.trainable_parameters)
 
 
-def one_seed_each(runs: Sequence[RunReport]) -> str:
-    """What such tests leave open, for people; "" if there are none."""
-    if not (single := items_alone(runs)):
-        return ""
+def note_on_tests(runs: Sequence[RunReport]) -> str:
+    """What the tests are, and which runs of one seed they say too little of."""
+    single = ", ".join(items_alone(runs))
+    if not single:
+        return TEST
     return (
-        "Other seeds of the training were not tested: p does not tell how much another one would "
-        f"change. One seed each: {', '.join(single)}."
+        f"{TEST} Other seeds of the training were not tested: p does not tell how much another one "
+        f"would change. One seed each: {single}."
     )
 
 

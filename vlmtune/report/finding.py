@@ -35,7 +35,6 @@ def findings(runs: Sequence[RunReport]) -> list[str]:
         net = len(_changed(comparisons, "better")) - len(_changed(comparisons, "worse"))
         name = f"{runs[run].name} against {runs[first].name}"
         sentences.append((net, f"{name}: {'; '.join(parts)}."))
-    # Sorting is stable: equal ones keep their order.
     sentences.sort(key=lambda one: -one[0])
     tests = sum(map(len, tested.values()))
     rule = (

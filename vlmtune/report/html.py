@@ -12,18 +12,17 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
 from vlmtune.report.charts import charts
-from vlmtune.report.differences import TEST, Comparison, compare_with_first, one_seed_each
+from vlmtune.report.differences import Comparison, compare_with_first, note_on_tests
 from vlmtune.report.finding import findings
 from vlmtune.report.flips import flips
 from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.items_file import Items
-from vlmtune.report.markdown import to_markdown
+from vlmtune.report.markdown import templates, to_markdown
 from vlmtune.report.origin import common_facts, origin_facts
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
@@ -60,13 +59,7 @@ def to_html(
 ) -> str:
     """Writes the page; `groups` are those of `flips`, `trials` those of `trials_view`."""
     check_runs(runs)
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(autoescape=True)
     environment.filters |= {"breaks": _breaks, "amount": table.amount}
     # The policy of the page allows this script alone, by its digest.
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
@@ -75,13 +68,10 @@ def to_html(
     notes = caveats(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
-    not_run: list[tuple[str, str, str]] = []
     cards = []
     for run, colour in zip(runs, views.colours, strict=True):
-        not_run += [(run.name, name, why) for name, why in run.not_run]
         card = {"name": run.name, "colour": colour, "facts": origin_facts(run)}
-        cards.append({**card, "text_only": run.text_only})
-    labels = list(map(views.label, primary))
+        cards.append({**card, "text_only": run.text_only, "not_run": run.not_run})
     return environment.get_template("page.html").render(
         script=Markup(script),  # noqa: S704
         script_digest=b64encode(sha256(script.encode()).digest()).decode(),
@@ -92,17 +82,15 @@ def to_html(
         trials=trials,
         baseline=None if views.baseline is None else views.names[views.baseline],
         text_only=TEXT_ONLY,
-        note=f"{TEST} {one_seed_each(runs)}".strip(),
-        charts=charts(primary, labels, views.names, views.colours),
+        note=note_on_tests(runs),
+        charts=charts(primary, list(map(views.label, primary)), views.names, views.colours),
         titles=table.TITLES,
-        groups=views.groups(primary),
+        primary=list(map(views.row, primary)),
         texts={"CSV": to_csv(runs), "LaTeX": to_latex(runs)},
-        flagged={note.benchmark for note in notes if note.text_only},
         comparisons=comparisons,
         largest=_largest(comparisons),
         notes=notes,
         flips=groups,
-        not_run=not_run,
         sections=list(map(views.section, parts)),
         curves=_curves(runs, views),
         sources=views.citations,

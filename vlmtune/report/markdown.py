@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
-from vlmtune.report.differences import TEST, compare_with_first, one_seed_each
+from vlmtune.report.differences import compare_with_first, note_on_tests
 from vlmtune.report.finding import findings
 from vlmtune.report.origin import origin_facts
 from vlmtune.report.run_report import RunReport
@@ -39,13 +39,7 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
         sources |= {result.benchmark: result.citation for result in run.results}
         count = table.count(run.provenance.trainable_parameters)
         parameters.append(count if run.provenance.known else "?")
-    environment = Environment(  # noqa: S701
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        finalize=_cell,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(finalize=_cell)
     environment.filters["line"] = _line
     text = environment.get_template("page.md").render(
         runs=runs,
@@ -62,14 +56,24 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
             "retained": f"Retained abilities, change from {name}",
             "sensitivity": f"What the embedding still knows, change from {name}",
         },
-        test=TEST,
-        alone=one_seed_each(runs),
+        test=note_on_tests(runs),
         caveats=caveats(runs),
         parts=parts,
         origin=origin_facts,
         sources=sources,
     )
     return text.rstrip() + "\n"
+
+
+def templates(**options: Any) -> Environment:
+    """The templates of this room, which refuse names that they are not given."""
+    return Environment(  # noqa: S701
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
 
 
 def _scores(row: Row) -> list[str]:

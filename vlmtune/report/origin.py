@@ -10,7 +10,6 @@ from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
 
 COMMON = ("backbone", "data", "seed", "date", "hardware", "versions")
-MAIN = ("python", "vlmtune", "torch")  # libraries at the top of a page
 SHORT_DIGEST, NAMED = 12, 3
 
 
@@ -22,7 +21,7 @@ def origin_facts(run: RunReport) -> dict[str, str]:
         seed = run.seeds
     if not origin.known:
         return {"backbone": origin.backbone}
-    versions = [f"{name} {version}" for name, version in origin.versions.items()]
+    versions = map(" ".join, origin.versions.items())
     facts = {
         "backbone": f"{origin.backbone} ({origin.fingerprint[:SHORT_DIGEST]})",
         "adapter": origin.adapter,
@@ -40,19 +39,11 @@ def origin_facts(run: RunReport) -> dict[str, str]:
 
 
 def common_facts(runs: Sequence[RunReport]) -> dict[str, str]:
-    """The facts at the top of a page: what the runs have, each text once; days, main libraries."""
-    listed = []
-    for run in runs:
-        facts = origin_facts(run)
-        if run.text_only or not run.provenance.known:
-            continue
-        versions = run.provenance.versions
-        named = [f"{library} {versions[library]}" for library in MAIN if library in versions]
-        listed.append({**facts, "date": run.provenance.date[:10], "versions": ", ".join(named)})
+    """The facts at the top of a page: what the runs have, each text once, the first few."""
+    listed = [origin_facts(run) for run in runs if run.provenance.known and not run.text_only]
     out = {}
     for name in COMMON:
         texts = list(dict.fromkeys(facts[name] for facts in listed if name in facts))
-        more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
         if texts:
-            out[name] = "; ".join(texts[:NAMED]) + more
+            out[name] = "; ".join([*texts[:NAMED], *["..."] * (len(texts) > NAMED)])
     return out

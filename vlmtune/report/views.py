@@ -22,12 +22,6 @@ from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
 SMALLEST = 3  # members of a family that is drawn
-NOTES = {
-    "equivariance_text": "How differently a step from one caption to the other changes the scores "
-    "of the two images; 0 is equivariant. In units of the run's scores.",
-    "equivariance_image": "How differently a step from one image to the other changes the scores "
-    "of the two captions; 0 is equivariant. In units of the run's scores.",
-}
 GROUPS = {
     "compositional": "Compositional",
     "retained": "Retained abilities",
@@ -118,19 +112,13 @@ class Views:
         return {
             "title": row.title,
             **self._named(row),
+            "group": self._group(row),
             "metric": row.metric,
             "arrow": row.arrow,
             "primary": row.primary,
             "facts": table.facts(row),
             "cells": [self._cell(row, i) for i in range(len(self.runs))],
         }
-
-    def groups(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """The lines of a table by what their benchmarks ask."""
-        parts: dict[str, list[dict[str, Any]]] = {}
-        for row in rows:
-            parts.setdefault(self._group(row), []).append(self.row(row))
-        return [{"title": title, "rows": part} for title, part in parts.items()]
 
     def label(self, row: Row) -> Label:
         """What stands beside a primary metric in the chart of all of them."""
@@ -212,15 +200,11 @@ class Views:
         names.pop(MATRIX, None)  # which is drawn as a square
         out = []
         for name in names:
-            note = NOTES.get(name, "")
             for part in _shared_axes([of_run.get(name) for of_run in series]):
-                out.append(self._distribution(name, part, note))
-                note = ""  # below the first plot only
+                out.append(self._distribution(name, part))
         return out
 
-    def _distribution(
-        self, name: str, values: Sequence[Sequence[float] | None], note: str
-    ) -> dict[str, Any]:
+    def _distribution(self, name: str, values: Sequence[Sequence[float] | None]) -> dict[str, Any]:
         legend = []
         for run_name, colour, numbers in zip(self.names, self.colours, values, strict=True):
             if numbers:
@@ -228,7 +212,7 @@ class Views:
                 entry = {"name": run_name, "colour": colour, "median": median, "n": len(numbers)}
                 legend.append(entry)
         svg = safe(density_plot(values, self.colours, self.key()))
-        return {"name": name, "note": note, "svg": svg, "runs": legend}
+        return {"name": name, "svg": svg, "runs": legend}
 
     def _readings(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """What words read, of each run that shows it."""
