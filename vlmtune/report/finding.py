@@ -16,7 +16,6 @@ def findings(runs: Sequence[RunReport]) -> list[str]:
 
     It names the largest significant gain on a compositional benchmark, counts the compositional
     ones that rose and fell significantly and the retained ones that fell, and says the seeds.
-    Without tests there is nothing to say.
     """
     first = baseline(runs)
     tested: dict[int, list[Comparison]] = {}

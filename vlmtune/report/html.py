@@ -61,13 +61,13 @@ def to_html(
     check_runs(runs)
     environment = templates(autoescape=True)
     environment.filters |= {"breaks": _breaks, "amount": table.amount}
-    # The policy of the page allows this script alone, by its digest.
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     views = Views(runs)
     parts = sections(runs)
     notes = caveats(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
+    base = None if views.baseline is None else views.names[views.baseline]
     cards = []
     for run, colour in zip(runs, views.colours, strict=True):
         card = {"name": run.name, "colour": colour, "facts": origin_facts(run)}
@@ -80,7 +80,7 @@ def to_html(
         findings=findings(runs),
         common=common_facts(runs),
         trials=trials,
-        baseline=None if views.baseline is None else views.names[views.baseline],
+        baseline=base,
         text_only=TEXT_ONLY,
         note=note_on_tests(runs),
         charts=charts(primary, list(map(views.label, primary)), views.names, views.colours),

@@ -37,8 +37,9 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
     parameters = []
     for run in runs:
         sources |= {result.benchmark: result.citation for result in run.results}
-        count = table.count(run.provenance.trainable_parameters)
-        parameters.append(count if run.provenance.known else "?")
+        origin = run.provenance
+        text = table.count(origin.trainable_parameters) if origin.known else "?"
+        parameters.append(text)
     environment = templates(finalize=_cell)
     environment.filters["line"] = _line
     text = environment.get_template("page.md").render(
@@ -81,8 +82,10 @@ def _scores(row: Row) -> list[str]:
     texts = []
     for i, metric in enumerate(row.cells):
         text = "–" if metric is None else table.bracketed(metric)
-        score, bracket, interval = text.partition(" [")
-        texts.append(f"**{score}**{bracket}{interval}" if i in row.best else text)
+        if i in row.best:
+            score, bracket, interval = text.partition(" [")
+            text = f"**{score}**{bracket}{interval}"
+        texts.append(text)
     return texts
 
 

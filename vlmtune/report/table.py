@@ -136,10 +136,10 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     # By benchmark first: a later run may add metrics to one that is listed already.
     cells: dict[tuple[str, str, str], dict[tuple[str, int], list[MetricValue | None]]] = {}
     primary = set()
-    asked: dict[str, tuple[Kind, str]] = {}
+    question: dict[str, tuple[Kind, str]] = {}
     for i, run in enumerate(runs):
         for result in run.results:
-            asked.setdefault(result.benchmark, (result.kind, result.asks))
+            question.setdefault(result.benchmark, (result.kind, result.asks))
             section = (result.benchmark, result.version, result.convention)
             for name, metric in result.metrics.items():
                 key = (name, metric.n)
@@ -147,10 +147,10 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
                 row[i] = metric
                 if name == result.primary:
                     primary.add((section, key))
-    groups = sorted(set(asked.values()), key=list(asked.values()).index)
+    groups = sorted(set(question.values()), key=list(question.values()).index)
     groups.sort(key=lambda group: ORDER.index(group[0]))
     out = []
-    for section in sorted(cells, key=lambda section: groups.index(asked[section[0]])):
+    for section in sorted(cells, key=lambda section: groups.index(question[section[0]])):
         for key, row in cells[section].items():
             is_primary = (section, key) in primary
             out.append(Row(*section, key[0], is_primary, tuple(row), text_only))

@@ -185,13 +185,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = cast(PageServer, self.server)
-        if not self._is_asked_here(server):
+        if not self._is_own(server):
             return
         # Any other path is looked up among the images, and is nothing or one of them.
         address = urlsplit(self.path)
         if address.path == "/":
-            asked = parse_qs(address.query)
-            self._show(server.page(asked.get("q", [""])[0], asked.get("like", [""])[0]))
+            query = parse_qs(address.query)
+            self._show(server.page(query.get("q", [""])[0], query.get("like", [""])[0]))
             return
         image = server.image(address.path)
         status = HTTPStatus.NOT_FOUND if image is None else HTTPStatus.OK
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Searches by the picture of a form."""
         server = cast(PageServer, self.server)
-        if not self._is_asked_here(server):
+        if not self._is_own(server):
             return
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch(r"[0-9]{1,12}", length) or int(length) > MOST_BYTES:
@@ -227,15 +227,15 @@ class _Handler(BaseHTTPRequestHandler):
                 return server.page_like(content, Path(str(part.get_filename())).name)
         return None
 
-    def _is_asked_here(self, server: PageServer) -> bool:
+    def _is_own(self, server: PageServer) -> bool:
         """Whether a request is of the page itself; others are answered with a refusal."""
         origin = self.headers.get("Origin")
         here = [f"http://{host}" for host in server.hosts]
         # Another site whose name leads to this address could read the images.
-        asked = self.headers.get("Host") in server.hosts and (origin is None or origin in here)
-        if not asked:
+        query = self.headers.get("Host") in server.hosts and (origin is None or origin in here)
+        if not query:
             self._answer(HTTPStatus.FORBIDDEN, b"", "text/plain")
-        return asked
+        return query
 
     def _show(self, page: str) -> None:
         self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
