@@ -64,7 +64,6 @@ def to_html(
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     views = Views(runs)
     parts = sections(runs)
-    notes = caveats(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
     base = None if views.baseline is None else views.names[views.baseline]
@@ -89,7 +88,7 @@ def to_html(
         texts={"CSV": to_csv(runs), "LaTeX": to_latex(runs)},
         comparisons=comparisons,
         largest=_largest(comparisons),
-        notes=notes,
+        notes=caveats(runs),
         flips=groups,
         sections=list(map(views.section, parts)),
         curves=_curves(runs, views),

@@ -21,7 +21,6 @@ def origin_facts(run: RunReport) -> dict[str, str]:
         seed = run.seeds
     if not origin.known:
         return {"backbone": origin.backbone}
-    versions = map(" ".join, origin.versions.items())
     facts = {
         "backbone": f"{origin.backbone} ({origin.fingerprint[:SHORT_DIGEST]})",
         "adapter": origin.adapter,
@@ -33,7 +32,7 @@ def origin_facts(run: RunReport) -> dict[str, str]:
         "command": str(origin.config.get("command", "")),
         "hardware": str(origin.config.get("hardware", "")),
         "commit": origin.commit,
-        "versions": ", ".join(versions),
+        "versions": ", ".join(map(" ".join, origin.versions.items())),
     }
     return {name: text for name, text in facts.items() if text}
 

@@ -105,7 +105,7 @@ class PageServer(ThreadingHTTPServer):
         with self._decoders:
             try:
                 picture = open_image(content)
-            except ValueError as error:  # of bytes that are no image
+            except ValueError as error:  # bytes of something else
                 note = " ".join(str(error).split())
                 return self._page(list, note=f"{name}: {note}")
         uri = "data:image/png;base64," + b64encode(_png(picture.copy(), PIXELS)).decode()
@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = cast(PageServer, self.server)
-        if not self._is_own(server):
+        if not self._is_local(server):
             return
         # Any other path is looked up among the images, and is nothing or one of them.
         address = urlsplit(self.path)
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Searches by the picture of a form."""
         server = cast(PageServer, self.server)
-        if not self._is_own(server):
+        if not self._is_local(server):
             return
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch(r"[0-9]{1,12}", length) or int(length) > MOST_BYTES:
@@ -227,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return server.page_like(content, Path(str(part.get_filename())).name)
         return None
 
-    def _is_own(self, server: PageServer) -> bool:
+    def _is_local(self, server: PageServer) -> bool:
         """Whether a request is of the page itself; others are answered with a refusal."""
         origin = self.headers.get("Origin")
         here = [f"http://{host}" for host in server.hosts]
