@@ -5,13 +5,26 @@ from datetime import datetime
 import pytest
 
 from vlmtune.report import environment
-from vlmtune.report.environment import code_commit, library_versions, now
+from vlmtune.report.environment import code_commit, library_versions, now, session
 
 
 def test_versions():
     versions = library_versions()
     assert versions["torch"]
     assert versions["python"].count(".") == 2
+
+
+def test_the_command_is_recorded_without_credentials(monkeypatch):
+    words = ["/usr/bin/vlmtune", "fit", "--config", "a b.yaml", "--api_key", "hidden", "--x=1"]
+    words += ["--token=hidden", "--trainer.logger", '{"api_key": "hidden"}', "--fast"]
+    words += ["s3://me:hidden@host/shards"]
+    monkeypatch.setattr("sys.argv", words)
+    facts = session()
+    assert facts["command"] == (
+        "vlmtune fit --config 'a b.yaml' --api_key ... --x=1 --token=... --trainer.logger ... "
+        "--fast s3://host/shards"
+    )
+    assert "cores" in facts["hardware"]
 
 
 def test_now_is_utc():

@@ -6,9 +6,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from tests.refusals import refused
 from vlmtune.report import html
+from vlmtune.report.caveats import caveats
+from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.html import to_html, write_report
 from vlmtune.results.item_row import ItemRow
 from vlmtune.results.metric_value import MetricValue
@@ -158,7 +161,7 @@ def test_each_benchmark_has_a_table_under_its_convention(rich):
     page = Page(to_html(rich))
     assert len(page.classes("bench")) == 3
     badges = [one[1] for one in page.classes("badge") if len(one) > 1]
-    assert badges == ["strict", "reference", "strict"]
+    assert badges == ["strict", "strict", "reference"]  # compositional ones come first
     assert "retained ability" in page.text
 
 
@@ -172,8 +175,59 @@ def test_changes_and_forgetting_are_tested(rich):
     assert "0.180" in words  # of 14 items 10 won and 4 lost
     assert "not tested: the report has no outcomes of items" in words
     single = Page(to_html(rich[:1]))
-    assert "Retained abilities" not in single.text
     assert single.classes("against") == []
+    assert single.classes("finding") == []
+
+
+def test_the_finding_stands_first_and_text_only_runs_are_no_runs(rich):
+    """Of 14 items 10 are won and 4 lost, which is not significant; see test_finding.py."""
+    page = Page(to_html(rich))
+    headings = [tag for tag, _ in page.tags if tag in ("h1", "h2")]
+    assert headings[0] == "h1"
+    assert page.classes("finding") == [["finding"]]
+    assert "mm <x> against zero-shot: 0 of 1 compositional measures rose" in page.flat()
+    alone = Page(to_html([rich[0], rich[2]]))
+    assert "runs side by side" not in alone.flat()
+
+
+def test_benchmarks_are_grouped_by_what_they_ask(make_run):
+    run = make_run("a")
+    result = run.results[0]
+    asked = {"b": "relations", "c": "attributes", "d": "relations"}
+    results = [replace(result, benchmark=name, asks=asks) for name, asks in asked.items()]
+    results.append(replace(result, benchmark="e", kind="retained", title="An <E>", about="E."))
+    page = Page(to_html([replace(run, results=(results[3], *results[:3]))]))
+    titles = [a.get("title", "n: items") for tag, a in page.tags if tag == "th"]
+    names = [title for title in titles if not title.startswith("n: items")]
+    assert names == ["b.", "d.", "c.", "e. E."]
+    assert len(page.classes("group")) == 2 * 3  # in the chart and in the table
+    assert "An <E>" in page.text
+
+
+def test_the_numbers_can_be_copied(rich):
+    text = to_html(rich)
+    for written in (to_csv(rich), to_latex(rich)):
+        assert escape(written).unescape() == written
+        assert str(escape(written)) in text
+
+
+def test_where_numbers_come_from_stands_at_the_top(make_run):
+    run = make_run("a")
+    config = {"command": "vlmtune fit --config <a>", "hardware": "one GPU"}
+    known = replace(run, provenance=replace(run.provenance, config=config))
+    page = Page(to_html([known]))
+    top = page.flat().partition("Overview")[0]
+    for fact in ("ViT-B/32", "scenes", "2026-01-02", "one GPU", "torch 2.11", config["command"]):
+        assert fact in top
+
+
+def test_many_caveats_are_folded(rich):
+    repeats = tuple(Repeat("caption", i, 40, (Occurrence((1,), ("a",), ("b",)),)) for i in range(9))
+    first = replace(rich[0].results[0], repeats=repeats)
+    run = replace(rich[0], results=(first,))
+    folded = [one for one in caveats([run]) if not one.text_only]
+    assert len(folded) > 9
+    assert f"{len(folded)} more" in Page(to_html([run])).flat()
 
 
 def test_text_only_rows_and_repeated_captions_are_caveats(rich):

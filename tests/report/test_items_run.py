@@ -101,8 +101,8 @@ def test_report_reads_items_of_another_tool(mine, tmp_path, capsys):
     assert "cola: theirs won 1<" in page
     assert "theirs lost" not in page
     text = (tmp_path / "out/report.md").read_text()
-    assert "- unknown: scores of theirs.jsonl ()" not in text
-    assert "- unknown: scores of theirs.jsonl\n" in text
+    assert "scores of theirs.jsonl ()" not in text
+    assert "- backbone: unknown: scores of theirs.jsonl\n" in text
     assert "unknown: scores of theirs.jsonl" in page
     assert capsys.readouterr().err == ""
 

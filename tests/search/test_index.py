@@ -20,6 +20,7 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.data.images import open_image
 from vlmtune.export import save_export
 from vlmtune.model.model import Model
 from vlmtune.search import Hit, Index, build, build_index
@@ -122,6 +123,25 @@ def test_a_dual_adapter_finds_what_it_ranks_first(dual, photos, tmp_path):
         wanted = [Hit(files[i], score) for i, score in dual.rank(caption, files)]
         for top, recall in ((9, 1), (4, 100), (1, 1)):
             assert_same(index.search(caption, top, recall), wanted[:top])
+
+
+@pytest.mark.parametrize("adapter", [LinearProbe(), GroundedWords(heads=2), MMAdapter(heads=2)])
+def test_it_finds_images_like_another(model_folder, photos, tmp_path, adapter):
+    model = model_of(model_folder, adapter)
+    build_index([photos], model, tmp_path / "index", "x")
+    index, files = opened(tmp_path / "index", model), images(photos)
+    for i, file in enumerate(files):
+        others = index.similar(i, 8)
+        assert {hit.path for hit in others} == {*files} - {file}
+        # A picture of the same content is like its file, and then like the same others.
+        first, *rest = index.similar(open_image(file), 9)
+        assert (first.path, first.score) == (file, pytest.approx(1.0, abs=1e-3))
+        assert_same(rest, others, 1e-3)
+        if isinstance(adapter, LinearProbe):
+            vectors = model.encode_image(files)
+            cosines = model.similarity(vectors[i : i + 1], vectors)[0]
+            expected = [float(cosines[files.index(hit.path)]) for hit in others]
+            assert [hit.score for hit in others] == pytest.approx(expected, abs=1e-4)
 
 
 def assert_same(found: list[Hit], wanted: list[Hit], tolerance: float = 1e-4) -> None:

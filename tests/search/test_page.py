@@ -1,11 +1,15 @@
 """The search page: what it shows, escapes and refuses."""
 
+import re
 import socket
 import struct
 import threading
 import time
+from base64 import b64encode
+from hashlib import sha256
 from http.client import HTTPConnection
 from io import BytesIO
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -15,6 +19,7 @@ from tests.refusals import refused
 from tests.search.test_index import model_of
 from tests.tiny import halves
 from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.report import html
 from vlmtune.search import Index, build_index, page
 from vlmtune.search.page import PageServer
 
@@ -52,7 +57,7 @@ def get(server, path, host=None):
 
 def test_it_shows_the_images_found(server):
     answer, page = get(server, "/?q=red")
-    assert (answer.status, page.count(b"<img")) == (200, 2)
+    assert (answer.status, len(found(page.decode()))) == (200, 2)
     policy = answer.headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'")
     assert policy.endswith("frame-ancestors 'none'")
@@ -60,16 +65,83 @@ def test_it_shows_the_images_found(server):
         answer, content = get(server, f"/image/{number}")
         assert (answer.status, answer.headers["Content-Type"]) == (200, "image/png")
         assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
-        assert Image.open(BytesIO(content)).size <= (256, 256)
+        assert Image.open(BytesIO(content)).size <= (512, 512)
+
+
+def post(server, content, name="mine.png", **headers):
+    """Sends a picture as the form of the page does."""
+    edge = "edge"
+    head = f'--{edge}\r\nContent-Disposition: form-data; name="picture"; filename="{name}"\r\n'
+    body = head.encode() + b"Content-Type: image/png\r\n\r\n" + content + b"\r\n--edge--\r\n"
+    headers = {"Content-Type": f"multipart/form-data; boundary={edge}", **headers}
+    connection = HTTPConnection(*server.server_address, timeout=60)
+    connection.request("POST", "/", body, headers)
+    answer = connection.getresponse()
+    content = answer.read().decode()
+    connection.close()
+    return answer, content
+
+
+def found(page):
+    """The numbers of the images on a page, best first."""
+    return [int(number) for number in re.findall(r'src="/image/(\d+)" alt="[^"]*, rank', page)]
+
+
+def test_it_shows_images_that_are_like_one(server, index):
+    hits = [index.paths.index(path) for path, _ in index.similar(1, 2)]
+    page = get(server, "/?like=1")[1].decode()
+    assert found(page) == hits
+    assert len(hits) == 2
+    assert 1 not in hits  # an image is not like itself
+    assert get(server, "/large/1")[0].status == 200
+
+
+def test_a_picture_that_is_dropped_is_searched_by(server, index):
+    """The file of an indexed image is found first, with the cosine of a vector with itself."""
+    answer, page = post(server, index.paths[1].read_bytes(), name="<i>.png")
+    assert (answer.status, found(page)[0]) == (200, 1)
+    assert ">1.0000<" in page
+    assert "&lt;i&gt;.png" in page
+    assert "<i>" not in page
+
+
+def test_what_is_no_picture_is_said(server):
+    answer, page = post(server, b"no picture")
+    assert (answer.status, found(page)) == (200, [])
+    assert "mine.png: image refused" in page
+    assert post(server, b"", **{"Content-Type": "text/plain"})[0].status == 400
+
+
+def test_large_and_foreign_pictures_are_refused(server, index, monkeypatch):
+    content = index.paths[0].read_bytes()
+    assert post(server, content, Origin="http://evil.example")[0].status == 403
+    assert post(server, content, Origin="null")[0].status == 403
+    assert post(server, content, Origin=server.address)[0].status == 200
+    monkeypatch.setattr(page, "MOST_BYTES", 100)
+    assert post(server, content)[0].status == 413
+
+
+def test_the_page_has_the_design_of_reports(server):
+    answer, content = get(server, "/")
+    page = content.decode()
+    assert "Search 3 images" in page
+    assert found(page) == []
+    assert '<meta name="viewport"' in page
+    style = Path(html.__file__).with_name("style.css").read_text(encoding="utf-8")
+    assert style.strip() in page
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in answer.headers["Content-Security-Policy"]
 
 
 def test_texts_are_escaped(server):
     page = get(server, f"/?q={quote('<script>x</script>' + chr(34))}")[1]
-    assert b"<script>" not in page
-    assert b"&lt;script&gt;x&lt;/script&gt;&quot;" in page
+    assert b"<script>x" not in page
+    assert b"&lt;script&gt;x&lt;/script&gt;&#34;" in page
     assert b"expected words" in page  # the error of the query, shown
     pages = get(server, "/?q=red")[1] + get(server, "/?q=blue")[1] + get(server, "/?q=dog")[1]
-    assert b"<b>" not in pages
+    assert b"<b>&" not in pages
+    assert b"&lt;b&gt;&amp;.png" in pages
 
 
 def test_other_files_are_not_served(server):
@@ -100,7 +172,7 @@ def test_a_client_that_goes_away_prints_nothing(server, capfd):
 
 
 def test_another_error_is_shown(server, capfd, monkeypatch):
-    monkeypatch.setattr(server, "page", lambda query: 1 / 0)
+    monkeypatch.setattr(server, "page", lambda query, like: 1 / 0)
     with pytest.raises(OSError):  # noqa: PT011
         get(server, "/")
     assert "ZeroDivisionError" in capfd.readouterr().err
@@ -127,7 +199,7 @@ def test_no_more_clients_are_answered_at_a_time(server, monkeypatch):
 def test_few_images_are_decoded_at_a_time(server, monkeypatch):
     decoding, most = [], []
 
-    def slow(path):
+    def slow(path, side):
         decoding.append(path)
         most.append(len(decoding))
         time.sleep(0.05)

@@ -49,6 +49,7 @@ class Aro(MultipleChoice):
         crop: Score the box of each item, as published, and not the whole image.
     """
 
+    full_name: ClassVar[str] = "ARO"
     citation: ClassVar[str] = "Yuksekgonul et al. 2023, ARO, section 2 (VG-Relation, -Attribution)"
     source: ClassVar[str] = "vlmtune download aro"
     reference_metric: ClassVar[str] = "macro_accuracy"
@@ -63,6 +64,11 @@ class Aro(MultipleChoice):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.name = self.name or f"aro_{self.task}"
+
+    @property
+    @override
+    def asks(self) -> str:  # type: ignore[override]
+        return "attributes" if self.task == "attribution" else "relations"
 
     @override
     @classmethod

@@ -41,6 +41,8 @@ class AroOrder(MultipleChoice):
         shuffles: The file with the shuffles, as `vlmtune shuffles` writes it.
     """
 
+    full_name: ClassVar[str] = "ARO word order"
+    asks: ClassVar[str] = "word order"
     citation: ClassVar[str] = "Yuksekgonul et al. 2023, ARO, section 2 (COCO- and Flickr30k-Order)"
     source: ClassVar[str] = "vlmtune download aro_order"
     reference_ties: ClassVar[Ties] = "right"

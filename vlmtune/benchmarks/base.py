@@ -8,6 +8,7 @@ scorer never wins, NaN raises, the order of candidates is irrelevant.
 
 import inspect
 import stat
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -63,6 +64,8 @@ class Benchmark(Configured, ABC, Generic[I]):
     version: ClassVar[str] = "1"  # version of the metric's definition
     primary_metric: ClassVar[str] = "accuracy"  # key of the metric that stands for the whole
     reference_metric: ClassVar[str] = ""  # the same in the convention "reference", where it differs
+    full_name: ClassVar[str] = ""  # as people write it; "" for tables of the user
+    asks: ClassVar[str] = ""  # what it asks, such as "relations": reports group benchmarks by it
     citation: ClassVar[str]  # where the metric is defined
     source: ClassVar[str] = ""  # where to get the files, or the command of vlmtune that does
     # True where the primary metric gives credit for part of an item (average precision). Inverse
@@ -150,6 +153,20 @@ class Benchmark(Configured, ABC, Generic[I]):
     def strict(self) -> bool:
         """Whether a tie counts as lost and every item counts; else as in the published script."""
         return getattr(self, "convention", "strict") == "strict"
+
+    @property
+    def title(self) -> str:
+        """The name for people: `full_name` and what `name` adds to the default one."""
+        default = type(self).__module__.rpartition(".")[2]
+        name = self.name
+        if self.full_name and name.startswith(default):
+            name = self.full_name + name.removeprefix(default)
+        return name.replace("_", " ")
+
+    @property
+    def about(self) -> str:
+        """What it measures, in one line: the first of its file."""
+        return (sys.modules[type(self).__module__].__doc__ or "").partition("\n")[0]
 
     @property
     def needs(self) -> Literal["scores", "embeddings"]:

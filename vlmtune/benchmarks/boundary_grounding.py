@@ -174,6 +174,8 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     """
 
     primary_metric: ClassVar[str] = "mean_accuracy"
+    full_name: ClassVar[str] = "Video boundaries"
+    asks: ClassVar[str] = "changes of an image"
     citation: ClassVar[str] = "Wang et al. 2023, EqBen, appendix A.6 and table 12"
     source: ClassVar[str] = "vlmtune download boundary_grounding"
     partial_credit: ClassVar[bool] = True

@@ -81,6 +81,8 @@ class ClevrQuestions(MultipleChoice):
         prompt: The candidate, with {question} and {answer}.
     """
 
+    full_name: ClassVar[str] = "CLEVR questions"
+    asks: ClassVar[str] = "questions"
     citation: ClassVar[str] = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
     source: ClassVar[str] = "vlmtune download clevr_questions"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"types": tuple(ANSWERS)}

@@ -82,6 +82,8 @@ class ClevrStatements(MultipleChoice):
         images: Folder with the images.
     """
 
+    full_name: ClassVar[str] = "CLEVR statements"
+    asks: ClassVar[str] = "questions"
     citation: ClassVar[str] = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
     source: ClassVar[str] = "vlmtune download clevr_statements"
 

@@ -40,6 +40,8 @@ class ColaMulti(VoteOptions, Paired):
 
     primary_metric: ClassVar[str] = "accuracy"
     keys: ClassVar[tuple[str, str, str]] = ("text_accuracy", "accuracy", "group_accuracy")
+    full_name: ClassVar[str] = "Cola multi-object"
+    asks: ClassVar[str] = "attributes"
     citation: ClassVar[str] = "Ray et al. 2023, Cola, section 5.1 (multi-object accuracy)"
     source: ClassVar[str] = "vlmtune download cola_multi"
 

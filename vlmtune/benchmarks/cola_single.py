@@ -89,6 +89,8 @@ class ColaSingle(Benchmark[QueryItems]):
     """
 
     primary_metric: ClassVar[str] = "map"
+    full_name: ClassVar[str] = "Cola single-object"
+    asks: ClassVar[str] = "attributes"
     citation: ClassVar[str] = "Ray et al. 2023, Cola, sections 3, 5.1 and 10 (single-object mAP)"
     source: ClassVar[str] = "vlmtune download cola_single"
     partial_credit: ClassVar[bool] = True

@@ -26,6 +26,8 @@ class ColorSwap(Paired):
         images: The folder that `image_1` and `image_2` start from, of `images.zip`.
     """
 
+    full_name: ClassVar[str] = "ColorSwap"
+    asks: ClassVar[str] = "attributes"
     citation: ClassVar[str] = "Burapacheep et al. 2024, ColorSwap, section 4"
     source: ClassVar[str] = "vlmtune download color_swap"
 

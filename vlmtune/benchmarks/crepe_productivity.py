@@ -49,6 +49,8 @@ class CrepeProductivity(MultipleChoice):
             2023, table 2a).
     """
 
+    full_name: ClassVar[str] = "CREPE productivity"
+    asks: ClassVar[str] = "edited captions"
     citation: ClassVar[str] = "Ma et al. 2023, CREPE, section 4 (productivity, recall@1)"
     source: ClassVar[str] = SOURCE
     reference_ties: ClassVar[Ties] = "right"

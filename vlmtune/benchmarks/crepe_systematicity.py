@@ -44,6 +44,8 @@ class CrepeSystematicity(MultipleChoice):
         compounds: "seen", "unseen" or both.
     """
 
+    full_name: ClassVar[str] = "CREPE systematicity"
+    asks: ClassVar[str] = "edited captions"
     citation: ClassVar[str] = "Ma et al. 2023, CREPE, section 4 (systematicity, recall@1)"
     source: ClassVar[str] = SOURCE
     reference_ties: ClassVar[Ties] = "right"

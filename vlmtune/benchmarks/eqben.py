@@ -171,6 +171,8 @@ class EqBen(Paired):
         light: The images are those of the light release: JPEG, where the annotation says PNG.
     """
 
+    full_name: ClassVar[str] = "EqBen"
+    asks: ClassVar[str] = "changes of an image"
     citation: ClassVar[str] = "Wang et al. 2023, EqSim and EqBen, section 5.3 and table 3"
     source: ClassVar[str] = "vlmtune download eqben"
     primary_metric: ClassVar[str] = "average"

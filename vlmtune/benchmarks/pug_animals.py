@@ -163,6 +163,8 @@ class PugAnimals(Benchmark[AnimalItems]):
         convention: See above; `limit` counts animals.
     """
 
+    full_name: ClassVar[str] = "PUG: Animals"
+    asks: ClassVar[str] = "changes of an image"
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.2, equations 1 and 2"
     source: ClassVar[str] = "vlmtune download pug_animals"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"factors": FACTORS}

@@ -67,6 +67,8 @@ class PugAR4T(Paired):
         images: The folder under which `filepath` names the files.
     """
 
+    full_name: ClassVar[str] = "PUG: AR4T"
+    asks: ClassVar[str] = "relations"
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
     source: ClassVar[str] = "vlmtune download pug_ar4t"
 

@@ -64,6 +64,8 @@ class PugImageNet(Classification):
         imagenet_names: JSON list of the 1,000 names in the order of the ids, for "reference".
     """
 
+    full_name: ClassVar[str] = "PUG: ImageNet"
+    asks: ClassVar[str] = "classification"
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.3 and table 1"
     source: ClassVar[str] = "vlmtune download pug_imagenet"
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"

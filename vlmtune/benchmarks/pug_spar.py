@@ -242,6 +242,8 @@ class PugSpar(MultipleChoice):
         background: Whether captions name the background.
     """
 
+    full_name: ClassVar[str] = "PUG: SPAR"
+    asks: ClassVar[str] = "relations"
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.4, table 2"
     source: ClassVar[str] = SOURCE
     reference_ties: ClassVar[Ties] = "random"

@@ -59,6 +59,8 @@ class PugSparRetrieval(Classification):
     bank_per_group: ClassVar[bool] = True
     class_series: ClassVar[bool] = False
     shown: ClassVar[int] = 2
+    full_name: ClassVar[str] = "PUG: SPAR retrieval"
+    asks: ClassVar[str] = "relations"
     citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.4, figure 6 and table 11"
     source: ClassVar[str] = SOURCE
 

@@ -53,6 +53,8 @@ class Retrieval(Ranking):
     """
 
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"
+    full_name: ClassVar[str] = "Retrieval"
+    asks: ClassVar[str] = "retrieval"
     citation: ClassVar[str] = "Karpathy and Fei-Fei 2015, section 4.1 (Recall@K, median rank)"
     source: ClassVar[str] = "vlmtune download retrieval"
 

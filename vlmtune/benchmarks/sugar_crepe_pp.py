@@ -37,6 +37,8 @@ class SugarCrepePP(MultipleChoice):
       paper compare with these.
     """
 
+    full_name: ClassVar[str] = "SugarCrepe++"
+    asks: ClassVar[str] = "edited captions"
     citation: ClassVar[str] = "Dumpala et al. 2024, SugarCrepe++, section 4 (ITT and TOT)"
     source: ClassVar[str] = "vlmtune download sugar_crepe_pp"
 

@@ -22,6 +22,7 @@ class TableAbilities(TableMultipleChoice):
     """
 
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"
+    asks: ClassVar[str] = "recognition"
 
     @override
     @classmethod

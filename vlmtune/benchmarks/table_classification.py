@@ -27,6 +27,7 @@ class TableClassification(TableOptions, Classification):
     """
 
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"
+    asks: ClassVar[str] = "classification"
     citation: ClassVar[str] = "a table of the user; accuracy as in Radford et al. 2021, section 3.1"
 
     convention: Convention = "strict"

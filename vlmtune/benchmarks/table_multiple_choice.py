@@ -21,6 +21,7 @@ class TableMultipleChoice(TableOptions, MultipleChoice):
     Each caption of a row is an item.
     """
 
+    asks: ClassVar[str] = "edited captions"
     citation: ClassVar[str] = "a table of the user; accuracy as in Hsieh et al. 2023, section 4"
 
     @override

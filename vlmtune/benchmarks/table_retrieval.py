@@ -21,6 +21,7 @@ class TableRetrieval(TableOptions, Ranking):
     """Recall at 1, 5 and 10 among the images and captions of the table, both ways."""
 
     kind: ClassVar[Literal["compositional", "retained"]] = "retained"
+    asks: ClassVar[str] = "retrieval"
     citation: ClassVar[str] = "a table of the user; recalls as in Karpathy and Fei-Fei 2015, 4.1"
 
     convention: Convention = "strict"

@@ -94,6 +94,8 @@ class Valse(MultipleChoice):
     primary_metric: ClassVar[str] = "acc_r"
     reference_metric: ClassVar[str] = "acc_r/average"
     keys: ClassVar[tuple[str, str]] = ("acc_r", "acc_r/average")
+    full_name: ClassVar[str] = "VALSE"
+    asks: ClassVar[str] = "edited captions"
     citation: ClassVar[str] = "Parcalabescu et al. 2022, VALSE, section 5 (pairwise accuracy)"
     source: ClassVar[str] = "vlmtune download valse"
     limit_per_group: ClassVar[bool] = True

@@ -28,6 +28,8 @@ class Winoground(Paired):
     `/Symbolic`, ...; an item may have several or none).
     """
 
+    full_name: ClassVar[str] = "Winoground"
+    asks: ClassVar[str] = "word order"
     citation: ClassVar[str] = "Thrush et al. 2022, Winoground, section 3.1"
     source: ClassVar[str] = "vlmtune download winoground"
 

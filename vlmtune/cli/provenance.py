@@ -6,7 +6,7 @@ In: a model and what was measured. Out: a `Provenance`. Never: a number.
 from typing import Any
 
 from vlmtune.model.model import Model
-from vlmtune.report.environment import code_commit, library_versions, now
+from vlmtune.report.environment import code_commit, library_versions, now, session
 from vlmtune.report.run_report import Provenance
 
 
@@ -43,6 +43,7 @@ def provenance_of(
             "pretrained": pretrained,
             "weights": model.backbone.weights_file,
             "digest": digest,
+            **session(),
             **measured,
             "training": training,
         },

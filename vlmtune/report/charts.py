@@ -6,13 +6,12 @@ In: rows of metrics. Out: positions in percent of the axis. Never: HTML.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from vlmtune.report.table import Row, bracketed, chance, size
+from vlmtune.report.table import Row, bracketed, chance
 from vlmtune.results.metric_value import MetricValue
 
 TICKS = 4
-Change = tuple[Literal["less", "more"], float]  # a bar: its side of zero and its length
 
 
 class Lane(NamedTuple):
@@ -24,14 +23,22 @@ class Lane(NamedTuple):
     high: float
     start: float
     text: str
-    best: bool
+    text_only: bool
+
+
+class Label(NamedTuple):
+    """What stands beside a metric: its name and a note, what it measures, the group it begins."""
+
+    text: str
+    note: str
+    about: str = ""
+    group: str = ""
 
 
 class Line(NamedTuple):
     """One metric: a label, and a lane for each run, None for runs without a number."""
 
-    label: str
-    note: str
+    label: Label
     chance: float | None
     lanes: tuple[Lane | None, ...]
 
@@ -43,61 +50,43 @@ class Chart(NamedTuple):
     lines: tuple[Line, ...]
 
 
-def charts(rows: Sequence[Row], names: Sequence[str], colours: Sequence[int]) -> list[Chart]:
+def charts(
+    rows: Sequence[Row], labels: Sequence[Label], names: Sequence[str], colours: Sequence[int]
+) -> list[Chart]:
     """One chart for each unit: fractions from 0 to 1, cosines from -1 to 1, ranks from 0.
 
     `names` and `colours` are those of the runs. Counts have no chart.
     """
     out = []
     for unit in ("fraction", "cosine", "rank"):
-        part = [row for row in rows if row.first.unit == unit]
-        if part:
-            labels = []
-            for row in part:
-                labels.append((row.title, f"{row.metric} {row.arrow} · n = {size(row.sized)}"))
-            out.append(chart(part, labels, names, colours))
+        some = [i for i, row in enumerate(rows) if row.first.unit == unit]
+        if some:
+            part, texts = [rows[i] for i in some], [labels[i] for i in some]
+            out.append(chart(part, texts, names, colours))
     return out
 
 
 def chart(
-    rows: Sequence[Row],
-    labels: Sequence[tuple[str, str]],
-    names: Sequence[str],
-    colours: Sequence[int],
+    rows: Sequence[Row], labels: Sequence[Label], names: Sequence[str], colours: Sequence[int]
 ) -> Chart:
-    """A chart of metrics of one unit, each with a label and a note."""
+    """A chart of metrics of one unit, each with a label."""
     axis = _Axis.of(rows)
     lines = []
-    for row, (label, note) in zip(rows, labels, strict=True):
+    group = ""
+    for row, label in zip(rows, labels, strict=True):
         lanes: list[Lane | None] = []
         for i, cell in enumerate(row.cells):
             if cell is None:
                 lanes.append(None)  # its place stays empty, so that colours keep their order
             else:
-                lanes.append(_lane(cell, axis, names[i], colours[i], i in row.best))
+                lanes.append(_lane(cell, axis, names[i], colours[i], i in row.text_only))
         level = row.first.chance
         at = None if level is None else axis.position(level)
-        lines.append(Line(label, note, at, tuple(lanes)))
+        # The first line of a group has its heading.
+        heads = label._replace(group="") if label.group == group else label
+        group = label.group
+        lines.append(Line(heads, at, tuple(lanes)))
     return Chart(axis.ticks(), tuple(lines))
-
-
-def changes(values: Sequence[tuple[float, str]]) -> list[Change]:
-    """Bars for differences with their units: side of zero, and length (50 for the largest).
-
-    Example:
-        >>> changes([(-0.02, "fraction"), (0.01, "fraction"), (3.0, "rank")])
-        [('less', 50.0), ('more', 25.0), ('more', 50.0)]
-    """
-    # Bars of one unit have one scale, in whatever table they stand.
-    largest: dict[str, float] = {}
-    for value, unit in values:
-        largest[unit] = max(largest.get(unit, 0.0), abs(value))
-    out: list[Change] = []
-    for value, unit in values:
-        length = 50 * abs(value) / (largest[unit] or 1)
-        side = "less" if value < 0 else "more"
-        out.append((side, length))
-    return out
 
 
 @dataclass(frozen=True)
@@ -137,16 +126,17 @@ class _Axis:
         return tuple(out)
 
 
-def _lane(metric: MetricValue, axis: _Axis, name: str, colour: int, best: bool) -> Lane:
+def _lane(metric: MetricValue, axis: _Axis, name: str, colour: int, text_only: bool) -> Lane:
     # Without an interval its bar has no length.
     low = metric.value if metric.low is None else metric.low
     high = metric.value if metric.high is None else metric.high
+    note = "; a tie is wrong" if text_only else ""
     return Lane(
         colour=colour,
         at=axis.position(metric.value),
         low=axis.position(low),
         high=axis.position(high),
         start=axis.position(0.0),
-        text=f"{name}: {bracketed(metric)}, chance {chance(metric)}",
-        best=best,
+        text=f"{name}: {bracketed(metric)}, chance {chance(metric)}{note}",
+        text_only=text_only,
     )

@@ -30,10 +30,6 @@ TEST = (
     f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
     "multiple tests."
 )
-ALONE = (
-    "Other seeds of the training were not tested: p does not tell how much another one would "
-    "change. One seed each:"
-)
 
 
 @dataclass(frozen=True)
@@ -50,6 +46,11 @@ class Comparison:
     def title(self) -> str:
         """The benchmark, with its convention unless that is the strict one."""
         return titled(self.result.benchmark, self.result.convention)
+
+    @property
+    def name(self) -> str:
+        """The title for people."""
+        return titled(self.result.title or self.result.benchmark, self.result.convention)
 
     @property
     def metric(self) -> MetricValue:
@@ -148,6 +149,17 @@ def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
     if not single:
         return ()
     return tuple(run.name for run in (first, *single) if run.provenance.trainable_parameters)
+
+
+def note_on_tests(runs: Sequence[RunReport]) -> str:
+    """What the tests are, and which runs of one seed they say too little of."""
+    single = ", ".join(items_alone(runs))
+    if not single:
+        return TEST
+    return (
+        f"{TEST} Other seeds of the training were not tested: p does not tell how much another one "
+        f"would change. One seed each: {single}."
+    )
 
 
 def _varies(run: RunReport) -> bool:

@@ -3,11 +3,18 @@
 In: nothing but the machine. Out: texts for the report. Never: a change of a repository.
 """
 
+import os
 import platform
+import shlex
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+
+import torch
+
+from vlmtune.storage.secrets import without_secrets
 
 LIBRARIES = (
     *("vlmtune", "torch", "torchvision", "open_clip_torch", "transformers", "pytorch-lightning"),
@@ -36,6 +43,21 @@ def code_commit() -> str:
     if not commit or not _git("ls-files", here.name):
         return "unknown"
     return f"{commit}-dirty" if _git("status", "--porcelain") else commit
+
+
+def session() -> dict[str, str]:
+    """The command line of this process, without credentials, and its hardware."""
+    words, option = [Path(sys.argv[0]).name], ""
+    for word in sys.argv[1:]:
+        head, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        option = head or option
+        # A value after a blank is of the option before it; JSON may hold anything.
+        kept = value and not value.startswith("{") and without_secrets({option: value})[option]
+        words.append(f"{head}{equals}{kept or (value and '...')}")
+    hardware = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    if torch.cuda.is_available():
+        hardware += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    return {"command": shlex.join(words), "hardware": hardware}
 
 
 def now() -> str:

@@ -12,24 +12,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from vlmtune.report import table
 from vlmtune.report.caveats import TEXT_ONLY, caveats
-from vlmtune.report.charts import Change, changes, charts
-from vlmtune.report.differences import ALONE, TEST, Comparison, compare_with_first, items_alone
+from vlmtune.report.charts import charts
+from vlmtune.report.differences import Comparison, compare_with_first, note_on_tests
+from vlmtune.report.finding import findings
 from vlmtune.report.flips import flips
+from vlmtune.report.formats import to_csv, to_latex
 from vlmtune.report.items_file import Items
-from vlmtune.report.markdown import to_markdown
+from vlmtune.report.markdown import templates, to_markdown
+from vlmtune.report.origin import common_facts, origin_facts
 from vlmtune.report.plots import curve_plot
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.seeds import SeededRun
-from vlmtune.report.table import check_runs, colours, sections
+from vlmtune.report.table import check_runs, sections
 from vlmtune.report.views import Views, safe
 from vlmtune.storage.files import all_or_none, write_text
-
-SHORT_COMMIT, SHORT_DIGEST = 10, 12
 
 
 def write_report(
@@ -60,49 +59,37 @@ def to_html(
 ) -> str:
     """Writes the page; `groups` are those of `flips`, `trials` those of `trials_view`."""
     check_runs(runs)
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"count": table.count, "duration": table.duration, "breaks": _breaks}
-    # The policy of the page allows this script alone, by its digest.
+    environment = templates(autoescape=True)
+    environment.filters |= {"breaks": _breaks, "amount": table.amount}
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     views = Views(runs)
     parts = sections(runs)
-    notes = caveats(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
-    gains = [(one.change or 0.0, one.metric.unit) for one in comparisons]
-    bars = list(zip(comparisons, changes(gains), strict=True))
     base = None if views.baseline is None else views.names[views.baseline]
-    note = TEST
-    if single := items_alone(runs):
-        note += f" {ALONE} {', '.join(single)}."
-    not_run: list[tuple[str, str, str]] = []
-    for run in runs:
-        not_run += [(run.name, name, why) for name, why in run.not_run]
+    cards = []
+    for run, colour in zip(runs, views.colours, strict=True):
+        card = {"name": run.name, "colour": colour, "facts": origin_facts(run)}
+        cards.append({**card, "text_only": run.text_only, "not_run": run.not_run})
     return environment.get_template("page.html").render(
         script=Markup(script),  # noqa: S704
         script_digest=b64encode(sha256(script.encode()).digest()).decode(),
-        runs=list(map(_run, runs, views.colours)),
+        runs=cards,
+        seeing=[run.name for run in runs if not run.text_only],
+        findings=findings(runs),
+        common=common_facts(runs),
         trials=trials,
         baseline=base,
         text_only=TEXT_ONLY,
-        note=note,
-        charts=charts(primary, views.names, views.colours),
+        note=note_on_tests(runs),
+        charts=charts(primary, list(map(views.label, primary)), views.names, views.colours),
         titles=table.TITLES,
         primary=list(map(views.row, primary)),
-        flagged={note.benchmark for note in notes if note.text_only},
-        compositional=_compared(bars, runs, "compositional"),
-        retained=_compared(bars, runs, "retained"),
-        sensitivity=_compared(bars, runs, "sensitivity"),
-        largest=_largest(gains),
-        notes=notes,
+        texts={"CSV": to_csv(runs), "LaTeX": to_latex(runs)},
+        comparisons=comparisons,
+        largest=_largest(comparisons),
+        notes=caveats(runs),
         flips=groups,
-        not_run=not_run,
         sections=list(map(views.section, parts)),
         curves=_curves(runs, views),
         sources=views.citations,
@@ -115,45 +102,13 @@ def _breaks(name: str) -> Markup:
     return Markup("<wbr>").join(parts)
 
 
-def _run(run: RunReport, colour: int) -> dict[str, Any]:
-    origin = run.provenance
-    seed = run.seeds if isinstance(run, SeededRun) else origin.seed
-    dirty = "-dirty" if origin.commit.endswith("-dirty") else ""
-    return {
-        "name": run.name,
-        "colour": colour,
-        "text_only": run.text_only,
-        "seed": seed,
-        "origin": origin,
-        "commit": origin.commit[:SHORT_COMMIT] + dirty,
-        "fingerprint": origin.fingerprint[:SHORT_DIGEST],
-        "date": origin.date.replace("T", " ").removesuffix("+00:00"),
-    }
-
-
-def _compared(
-    bars: Sequence[tuple[Comparison, Change]], runs: Sequence[RunReport], kind: str
-) -> list[dict[str, Any]]:
-    """The comparisons of each run, for benchmarks of one kind."""
-    lines: dict[int, list[dict[str, Any]]] = {}
-    for one, (side, length) in bars:
-        if one.result.kind == kind:
-            line = {"comparison": one, **one.texts, "side": side, "length": length}
-            lines.setdefault(one.run, []).append(line)
-    numbers = colours(runs)
-    return [
-        {"name": runs[i].name, "colour": numbers[i], "lines": of_run} for i, of_run in lines.items()
-    ]
-
-
-def _largest(gains: Sequence[tuple[float, str]]) -> str:
-    """The change that the longest bar of each unit stands for."""
-    names = {"fraction": "points", "rank": "ranks"}
-    texts = []
-    for unit in dict.fromkeys(unit for _, unit in gains):
-        largest = max(abs(gain) for gain, other in gains if other == unit)
-        texts.append(f"{table.change(largest, unit).lstrip('+±')} {names.get(unit, unit)}")
-    return ", ".join(texts)
+def _largest(comparisons: Sequence[Comparison]) -> dict[str, float]:
+    """The largest change of each unit, which the longest bar stands for."""
+    largest: dict[str, float] = {}
+    for one in comparisons:
+        unit = one.metric.unit
+        largest[unit] = max(largest.get(unit, 0.0), abs(one.change or 0.0))
+    return largest
 
 
 def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:

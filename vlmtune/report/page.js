@@ -8,7 +8,7 @@
   const input = bar.querySelector("input");
   const selects = filters ? all("select", filters) : [];
   const tables = all("main table:not(.heat)");
-  const rows = tables.flatMap((table) => [...table.tBodies[0].rows]);
+  const rows = all("main table:not(.heat) tbody tr:not(.group)");
   const cards = all("main article");
   const nameOf = (node) => node.closest("[data-benchmark]")?.dataset.benchmark ?? "";
   const texts = new Map(
@@ -26,7 +26,10 @@
       node.hidden = !fits || !words.every((word) => text.includes(word));
     }
     const left = (node) => all("tbody tr, article", node).some((one) => texts.has(one) && !one.hidden);
-    for (const table of tables) table.closest(".wide").hidden = !left(table);
+    for (const table of tables) {
+      table.closest(".wide").hidden = !left(table);
+      for (const body of table.tBodies) body.hidden = ![...body.rows].some((row) => texts.has(row) && !row.hidden);
+    }
     for (const [node, open] of first) {
       const holds = node.querySelector("article, table:not(.heat)");
       node.hidden = Boolean(holds) && !left(node);
@@ -68,8 +71,8 @@
   }
 
   function sortable(table) {
-    const body = table.tBodies[0];
-    const original = [...body.rows];
+    const bodies = [...table.tBodies].map((body) => [body, all("tr:not(.group)", body)]);
+    const original = bodies.flatMap(([, list]) => list);
     const heads = [...table.tHead.rows[0].cells];
     if (original.length < 2) return;
     heads.forEach((head, column) => {
@@ -87,15 +90,25 @@
           const x = value(row, column);
           return typeof x === "number" ? sign * x : x;
         };
-        const list = next ? sorted(original, key) : original;
-        if (next && !numeric && sign < 0) list.reverse();
-        body.append(...list);
+        // Groups stay apart: each is sorted within itself.
+        for (const [body, rows] of bodies) {
+          const list = next ? sorted(rows, key) : rows;
+          body.append(...(next && !numeric && sign < 0 ? list.toReversed() : list));
+        }
       };
       head.addEventListener("click", sort);
       head.addEventListener("keydown", (event) => event.key === "Enter" && sort());
     });
   }
 
+  for (const button of all(".copy button")) {
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      button.previousElementSibling.select();
+      document.execCommand("copy"); // navigator.clipboard lacks pages of plain http
+      button.textContent = "copied";
+    });
+  }
   tables.forEach(sortable);
   input.addEventListener("input", apply);
   for (const form of [bar, filters]) form?.addEventListener("submit", (event) => event.preventDefault());

@@ -38,7 +38,7 @@ class Provenance:
         config: For training: objectives, pairs and steps, and under "fit" the complete config of
             `vlmtune fit` (empty for a run from Python). For an evaluation: the model, and its
             training if known; under "benchmarks" the class path and arguments of each benchmark.
-            Without passwords, tokens and keys.
+            Always the command line and the hardware. Without passwords, tokens and keys.
         versions: Version of each library and of Python.
         commit: Git commit of the code, with "-dirty" if files were changed; "unknown" outside a
             repository.

@@ -15,6 +15,7 @@ from rich.text import Text
 from typing_extensions import override
 
 from vlmtune.report.caveats import RANDOM
+from vlmtune.report.finding import findings
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import KINDS, TITLES, Row, bracketed, facts, number, rows
@@ -58,6 +59,8 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
             shown.append(row)
     if title is not None:
         console().print(title, markup=False)
+    for finding in findings(runs):
+        _say(finding)
     table = _side_by_side(runs, shown, whole)
     screen = console()
     # As wide as it would like to be: rich squeezes what it prints into the screen.

@@ -15,6 +15,7 @@ from vlmtune.results.metric_value import MetricValue
 COLOURS = 8  # of the page; further runs repeat them
 Kind = Literal["compositional", "retained", "sensitivity"]
 KINDS: tuple[Kind, ...] = ("compositional", "retained")  # of benchmarks
+ORDER: tuple[Kind, ...] = (*KINDS, "sensitivity")
 UNIT_DIGITS = {"cosine": 3, "rank": 2, "count": 0}
 
 
@@ -38,14 +39,6 @@ class Row:
     def first(self) -> MetricValue:
         """The first metric; all share n, chance and direction."""
         return next(cell for cell in self.cells if cell is not None)
-
-    @property
-    def sized(self) -> MetricValue:
-        """The first metric that knows its clusters: in earlier versions' reports none does."""
-        for cell in self.cells:
-            if cell is not None and cell.clusters is not None:
-                return cell
-        return self.first
 
     @property
     def best(self) -> frozenset[int]:
@@ -107,7 +100,7 @@ class Column:
 
 # A new entry appears on the terminal, in Markdown, HTML, LaTeX, CSV and in loggers.
 COLUMNS = (
-    Column("n", lambda metric: metric.n, lambda row: size(row.sized)),
+    Column("n", lambda metric: metric.n, lambda row: size(row.first)),
     Column("clusters", lambda metric: metric.clusters, None),
     Column("chance", lambda metric: metric.chance, lambda row: chance(row.first)),
 )
@@ -135,13 +128,18 @@ def check_runs(runs: Sequence[RunReport]) -> None:
 
 
 def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
-    """All metrics of all runs; benchmarks and metrics keep their order of first appearance."""
+    """All metrics of all runs, by kind of benchmark and by what it asks.
+
+    Otherwise they keep their order of first appearance, and so do these groups.
+    """
     text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
     # By benchmark first: a later run may add metrics to one that is listed already.
     cells: dict[tuple[str, str, str], dict[tuple[str, int], list[MetricValue | None]]] = {}
     primary = set()
+    question: dict[str, tuple[Kind, str]] = {}
     for i, run in enumerate(runs):
         for result in run.results:
+            question.setdefault(result.benchmark, (result.kind, result.asks))
             section = (result.benchmark, result.version, result.convention)
             for name, metric in result.metrics.items():
                 key = (name, metric.n)
@@ -149,9 +147,11 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
                 row[i] = metric
                 if name == result.primary:
                     primary.add((section, key))
+    groups = sorted(set(question.values()), key=list(question.values()).index)
+    groups.sort(key=lambda group: ORDER.index(group[0]))
     out = []
-    for section, by_metric in cells.items():
-        for key, row in by_metric.items():
+    for section in sorted(cells, key=lambda section: groups.index(question[section[0]])):
+        for key, row in cells[section].items():
             is_primary = (section, key) in primary
             out.append(Row(*section, key[0], is_primary, tuple(row), text_only))
     return tuple(out)
@@ -274,6 +274,17 @@ def change(difference: float, unit: str) -> str:
     if rounded == 0:
         return f"±{0:.{digits}f}"
     return f"{rounded:+.{digits}f}"
+
+
+def amount(difference: float, unit: str) -> str:
+    """Formats a difference with its sign and unit.
+
+    Example:
+        >>> amount(0.21, "fraction"), amount(-1.0, "rank"), amount(0.25, "cosine")
+        ('+21.0 points', '-1.00 ranks', '+0.250')
+    """
+    noun = {"fraction": "points", "rank": "ranks"}.get(unit, "")
+    return f"{change(difference, unit)} {noun}".strip()
 
 
 def signed_interval(low: float | None, high: float | None, unit: str) -> str:

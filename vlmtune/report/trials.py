@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 from scipy.stats import spearmanr
 
 from vlmtune.errors import UserError
 from vlmtune.report.formats import no_formula
-from vlmtune.report.plots import scatter_plot
+from vlmtune.report.plots import RUN_COLOURS, STYLE, plot_axes, svg_of
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import interval, number
@@ -26,6 +28,7 @@ from vlmtune.results.metric_value import MetricValue
 
 # Keys that differ between trials because each has its own folder and log.
 FOLDERS = re.compile(r"default_root_dir|ckpt_path|dirpath|logger|^config\b")
+WIDE = 20  # largest by smallest number, from which on an axis is logarithmic
 FEWEST = 4
 """Trials below which a correlation says nothing."""
 
@@ -242,3 +245,29 @@ def _plot(trials: Trials, position: int) -> dict[str, Any]:
     if rho is not None:
         text = f"Spearman's ρ {rho:+.2f} over {len(ys)} trials"
     return {"name": key, "rho": text, "svg": safe(scatter_plot(xs, ys, f"trial{position}"))}
+
+
+def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> str:
+    """Draws a dot for each pair; the axis of numbers over a wide range is logarithmic.
+
+    Texts as x are categories, in alphabetical order.
+    """
+    are_numbers = not any(isinstance(x, str) for x in xs)
+    names = sorted(set(map(str, xs)))
+    positions = list(xs)
+    if not are_numbers:
+        positions = [names.index(str(x)) for x in xs]
+    with mpl.rc_context(STYLE):
+        figure, axes = plot_axes()
+        axes.scatter(positions, ys, color=RUN_COLOURS[1], s=22, alpha=0.8, linewidth=0)
+        if not are_numbers:
+            axes.set_xticks(range(len(names)), names)
+            axes.margins(x=0.2)
+        elif min(positions) > 0 and max(positions) >= WIDE * min(positions):
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+        else:
+            whole = all(float(x).is_integer() for x in positions)
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=whole))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        return svg_of(figure, key)

@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from vlmtune.report import table
-from vlmtune.report.charts import chart
+from vlmtune.report.charts import Label, chart
 from vlmtune.report.four_scores import matrix
 from vlmtune.report.gallery import MATRIX, Gallery
 from vlmtune.report.heat import heat_views
@@ -22,11 +22,10 @@ from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
 SMALLEST = 3  # members of a family that is drawn
-NOTES = {
-    "equivariance_text": "How differently a step from one caption to the other changes the scores "
-    "of the two images; 0 is equivariant. In units of the run's scores.",
-    "equivariance_image": "How differently a step from one image to the other changes the scores "
-    "of the two captions; 0 is equivariant. In units of the run's scores.",
+GROUPS = {
+    "compositional": "Compositional",
+    "retained": "Retained abilities",
+    "sensitivity": "Sensitivity",
 }
 APART = 8  # ratio of widths from which on distributions get their own axes
 OPEN = 16  # largest first family whose bars are shown at once
@@ -80,12 +79,11 @@ class Views:
         self.runs, self.colours, self.baseline = runs, colours(runs), baseline(runs)
         self.names = [run.name for run in runs]
         self.citations: dict[str, str] = {}
-        self._sensitivities: set[str] = set()
+        self._first: dict[str, Result] = {}
         for run in runs:
             for result in run.results:
                 self.citations[result.benchmark] = result.citation
-                if result.kind == "sensitivity":
-                    self._sensitivities.add(result.benchmark)
+                self._first.setdefault(result.benchmark, result)
         self._gallery = Gallery(runs)
         self._keys = 0
 
@@ -96,6 +94,7 @@ class Views:
         groups, others = families(section.rows)
         return {
             "benchmark": head.benchmark,
+            **self._named(head),
             "version": head.version,
             "convention": head.convention,
             "kind": section.kind,
@@ -112,12 +111,31 @@ class Views:
         """One line of a table."""
         return {
             "title": row.title,
+            **self._named(row),
+            "group": self._group(row),
             "metric": row.metric,
             "arrow": row.arrow,
             "primary": row.primary,
             "facts": table.facts(row),
             "cells": [self._cell(row, i) for i in range(len(self.runs))],
         }
+
+    def label(self, row: Row) -> Label:
+        """What stands beside a primary metric in the chart of all of them."""
+        named = self._named(row)
+        note = f"{row.directed} · n = {table.size(row.first)}"
+        return Label(named["name"], note, named["about"], self._group(row))
+
+    def _named(self, row: Row) -> dict[str, str]:
+        """The name of a benchmark for people, and what to know of it."""
+        result = self._first[row.benchmark]
+        name = table.titled(result.title or row.benchmark, row.convention)
+        return {"name": name, "about": f"{row.title}. {result.about}".strip()}
+
+    def _group(self, row: Row) -> str:
+        result = self._first[row.benchmark]
+        title = GROUPS[result.kind]
+        return f"{title}: {result.asks}" if result.asks else title
 
     def key(self) -> str:
         """A new prefix for the ids of a plot."""
@@ -154,13 +172,15 @@ class Views:
         if base is not None:
             cell["gain"] = table.change(metric.value - base.value, metric.unit)
             # More of a sensitivity is neither better nor worse.
-            if row.benchmark not in self._sensitivities:
+            if self._first[row.benchmark].kind != "sensitivity":
                 cell["direction"] = direction(metric, base)
         return cell
 
     def _family(self, family: Family, index: int) -> dict[str, Any]:
         rows = [row for _, row in family.members]
-        labels = [(group, f"n = {table.size(row.sized)}") for group, row in family.members]
+        labels = []
+        for group, row in family.members:
+            labels.append(Label(group, f"n = {table.size(row.first)}"))
         return {
             "name": family.name,
             "arrow": rows[0].arrow,
@@ -180,15 +200,11 @@ class Views:
         names.pop(MATRIX, None)  # which is drawn as a square
         out = []
         for name in names:
-            note = NOTES.get(name, "")
             for part in _shared_axes([of_run.get(name) for of_run in series]):
-                out.append(self._distribution(name, part, note))
-                note = ""  # below the first plot only
+                out.append(self._distribution(name, part))
         return out
 
-    def _distribution(
-        self, name: str, values: Sequence[Sequence[float] | None], note: str
-    ) -> dict[str, Any]:
+    def _distribution(self, name: str, values: Sequence[Sequence[float] | None]) -> dict[str, Any]:
         legend = []
         for run_name, colour, numbers in zip(self.names, self.colours, values, strict=True):
             if numbers:
@@ -196,7 +212,7 @@ class Views:
                 entry = {"name": run_name, "colour": colour, "median": median, "n": len(numbers)}
                 legend.append(entry)
         svg = safe(density_plot(values, self.colours, self.key()))
-        return {"name": name, "note": note, "svg": svg, "runs": legend}
+        return {"name": name, "svg": svg, "runs": legend}
 
     def _readings(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """What words read, of each run that shows it."""

@@ -120,6 +120,9 @@ class Result:
         items_digest: Digest of the scored images and captions; "" if unknown. The suite adds it.
             Only results with equal digests are compared item by item.
         repeats: Items, captions and images that occur twice. The suite adds them.
+        title: The name for people; the suite adds it, as it does `asks` and `about`.
+        asks: What the benchmark asks, such as "relations"; reports group benchmarks by it.
+        about: What it measures, in one line.
         readings: What words read in a right and a wrong item, if the adapter shows it.
     """
 
@@ -142,6 +145,9 @@ class Result:
     readings: tuple[WordMaps, ...] = ()
     runs: tuple[tuple[float, ...], ...] = ()
     caption_sets: tuple[int, ...] = ()
+    title: str = ""
+    asks: str = ""
+    about: str = ""
 
     @property
     def cluster_ways(self) -> tuple[tuple[int, ...], ...]:

@@ -1,6 +1,6 @@
-"""An opened index. In: its folder, then captions. Out: the files that fit them best, with scores.
+"""An opened index. In: its folder, then captions, or images. Out: the files that fit them best.
 
-Never: an image read, a vector approximated, or anything unpickled.
+Never: a file of an image read, a vector approximated, or anything unpickled.
 """
 
 import importlib
@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
+from PIL import Image
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from vlmtune.errors import UserError
 from vlmtune.model import load
@@ -180,6 +182,29 @@ class Index:
                     text = texts[i : i + 1].trimmed()
                     results.append(self._best(text, sorted(files), top))
         return results
+
+    def similar(self, image: int | Image.Image, top: int = 10) -> list[Hit]:
+        """Returns the `top` files most like an image, best first; a file is not like itself.
+
+        The score is the cosine of the vectors that images are recalled by.
+
+        Args:
+            image: Position of a file in `paths`, or an RGB picture, which is encoded.
+            top: Files to return.
+        """
+        vectors = self._recalled()
+        if isinstance(image, int):
+            query = vectors[image : image + 1]
+        else:
+            pixels = self._encoder.backbone.preprocess(image)
+            query, prepared = self._encoder.encode_images(pixels[None])
+            if self._shortlist is not None and prepared is not None:
+                query = self._shortlist.project(self._encoder.recall_images(prepared))
+        cosines = cosine_similarity(query, vectors)
+        if isinstance(image, int):
+            cosines[image] = -torch.inf
+        order = cosines.argsort(descending=True, stable=True)[:top].tolist()
+        return [Hit(self.paths[i], float(cosines[i])) for i in order if i != image]
 
     def too_long(self, captions: Sequence[str]) -> list[str]:
         """Returns the captions that are longer than the model reads; it truncates them."""

@@ -1,57 +1,52 @@
 """A search page for one person, on this machine alone.
 
-In: an opened index. Out: a page with a search field and the images found, over HTTP.
+In: an opened index. Out: a page that searches by a caption or a picture, over HTTP.
 Never: a file that is not in the index, a text that is not escaped, or an answer to another machine.
 """
 
 import io
+import re
 import sys
 import threading
-from html import escape
+from base64 import b64encode
+from collections.abc import Callable
+from email import message_from_bytes
+from hashlib import sha256
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from PIL import Image
 from typing_extensions import override
 
 from vlmtune.data.images import open_image
 from vlmtune.errors import UserError
-from vlmtune.search.index import Index
+from vlmtune.search.index import Hit, Index
 
-HOST, PIXELS = "127.0.0.1", 256
+HOST, PIXELS, LARGE = "127.0.0.1", 512, 1600
+MOST_BYTES = 32_000_000
+"""Largest picture that a person can drop on the page, as a file."""
 MOST_CLIENTS = 64
 """Connections that are answered at a time, each by its thread; others wait."""
 PATIENCE = 5.0
 """Seconds that a client may be silent in a request, and that others wait for a free thread."""
 MOST_DECODED = 2
-"""Images decoded at a time: the largest takes 192 MB."""
+"""Images decoded at a time, and pictures received: the largest takes 192 MB."""
+SCRIPT = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+_DIGEST = b64encode(sha256(SCRIPT.encode()).digest()).decode()
 # Other sites can neither show the images nor put the page into a frame.
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; "
+    "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; "
+    f"style-src 'unsafe-inline'; script-src 'sha256-{_DIGEST}'; "
     "form-action 'self'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # so that a form says where it comes from
 }
-PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>vlmtune search</title>
-<style>
-body {{ font-family: sans-serif; margin: 2em; }}
-input {{ width: 30em; max-width: 80%; font-size: 1.1em; }}
-figure {{ display: inline-block; width: 256px; margin: .5em; vertical-align: top; }}
-figcaption {{ overflow-wrap: anywhere; font-size: .8em; }}
-</style>
-<form><input name="q" value="{query}" autofocus placeholder="a red cube on a blue sphere">
-<button>Search {count} images</button></form>
-<p>{note}</p>
-{figures}
-</html>
-"""
-FIGURE = """<figure><img src="{source}" alt=""><figcaption>{score:.4f} {name}</figcaption>
-</figure>
-"""
 
 
 class PageServer(ThreadingHTTPServer):
@@ -82,34 +77,85 @@ class PageServer(ThreadingHTTPServer):
         self.address = f"http://{self.hosts[0]}"
         self._index, self._top, self._recall = index, top, recall
         # A picture has a number for an address, so no path of a request ever reaches the disk.
-        self._names = {path: f"/image/{i}" for i, path in enumerate(index.paths)}
-        self._paths = {name: path for path, name in self._names.items()}
+        self._numbers = {path: i for i, path in enumerate(index.paths)}
         self._lock = threading.Lock()  # the model answers one query at a time
         self._clients = threading.BoundedSemaphore(MOST_CLIENTS)
         self._decoders = threading.BoundedSemaphore(MOST_DECODED)
+        self.uploads = threading.BoundedSemaphore(MOST_DECODED)
+        folder = Path(__file__).parent
+        environment = Environment(
+            loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined
+        )
+        self._template = environment.get_template("page.html")
+        style = (folder.parent / "report/style.css").read_text(encoding="utf-8")
+        self._style = Markup(style)  # noqa: S704
 
-    def page(self, query: str) -> str:
-        """Returns the page with what the index finds for a query."""
-        hits, note = [], ""
-        if query.strip():
+    def page(self, query: str = "", like: str = "") -> str:
+        """Returns the page with what fits a query, or what is like the image of a number."""
+        if (number := self._number(like)) is not None:
+            path = self._index.paths[number]
+            shown = {"source": f"/image/{number}", "name": path.name}
+            return self._page(lambda: self._index.similar(number, self._top), like=shown)
+        if not query.strip():
+            return self._page(list)
+        return self._page(lambda: self._index.search(query, self._top, self._recall), query)
+
+    def page_like(self, content: bytes, name: str) -> str:
+        """Returns the page with what is like a picture that a person gives."""
+        with self._decoders:
             try:
-                with self._lock:
-                    hits = self._index.search(query, self._top, self._recall)
-            except UserError as error:
-                note = str(error)
-        figures = ""
+                picture = open_image(content)
+            except ValueError as error:  # bytes of something else
+                note = " ".join(str(error).split())
+                return self._page(list, note=f"{name}: {note}")
+        uri = "data:image/png;base64," + b64encode(_png(picture.copy(), PIXELS)).decode()
+        shown = {"source": uri, "name": name}
+        return self._page(lambda: self._index.similar(picture, self._top), like=shown)
+
+    def _page(
+        self,
+        find: Callable[[], list[Hit]],
+        query: str = "",
+        like: dict[str, str] | None = None,
+        note: str = "",
+    ) -> str:
+        hits: list[Hit] = []
+        try:
+            with self._lock:
+                hits = find()
+        except UserError as error:
+            note = str(error)
+        shown = []
         for path, score in hits:
-            name = escape(str(path))
-            figures += FIGURE.format(source=self._names[path], score=score, name=name)
-        texts = {"query": escape(query), "note": escape(note), "figures": figures}
-        return PAGE.format(count=len(self._index), **texts)
+            facts = {"path": str(path), "name": path.name, "score": score}
+            shown.append({**facts, "number": self._numbers[path]})
+        title = f"Like {like['name']}" if like else query.strip()
+        return self._template.render(
+            style=self._style,
+            script=Markup(SCRIPT),  # noqa: S704
+            title=title,
+            query=query,
+            count=len(self._index),
+            hits=shown,
+            like=like,
+            note=note,
+        )
 
     def image(self, name: str) -> bytes | None:
-        """Returns the thumbnail of the image that the page names so, if there is one."""
-        if name not in self._paths:
+        """Returns the picture with an address such as /image/3 or /large/3, if there is one."""
+        kind, _, number = name.lstrip("/").partition("/")
+        sides = {"image": PIXELS, "large": LARGE}
+        position = self._number(number)
+        if kind not in sides or position is None:
             return None
         with self._decoders:
-            return thumbnail(self._paths[name])
+            return thumbnail(self._index.paths[position], sides[kind])
+
+    def _number(self, text: str) -> int | None:
+        """The position of an image that a request names, if it is one."""
+        if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) >= len(self._index):
+            return None
+        return int(text)
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -139,19 +185,60 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server = cast(PageServer, self.server)
-        if self.headers.get("Host") not in server.hosts:
-            # Another site whose name leads to this address could read the images.
-            self._answer(HTTPStatus.FORBIDDEN, b"", "text/plain")
+        if not self._is_local(server):
             return
         # Any other path is looked up among the images, and is nothing or one of them.
         address = urlsplit(self.path)
         if address.path == "/":
-            page = server.page(parse_qs(address.query).get("q", [""])[0])
-            self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
+            query = parse_qs(address.query)
+            self._show(server.page(query.get("q", [""])[0], query.get("like", [""])[0]))
             return
         image = server.image(address.path)
         status = HTTPStatus.NOT_FOUND if image is None else HTTPStatus.OK
         self._answer(status, image or b"", "image/png")
+
+    def do_POST(self) -> None:
+        """Searches by the picture of a form."""
+        server = cast(PageServer, self.server)
+        if not self._is_local(server):
+            return
+        length = self.headers.get("Content-Length", "")
+        if not re.fullmatch(r"[0-9]{1,12}", length) or int(length) > MOST_BYTES:
+            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"too large", "text/plain")
+            return
+        if not server.uploads.acquire(timeout=PATIENCE):
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"busy", "text/plain")
+            return
+        try:
+            page = self._page_like(server, self.rfile.read(int(length)))
+        finally:
+            server.uploads.release()
+        if page is None:
+            self._answer(HTTPStatus.BAD_REQUEST, b"no picture", "text/plain")
+        else:
+            self._show(page)
+
+    def _page_like(self, server: PageServer, body: bytes) -> str | None:
+        """The answer to the first file of a form; None without one."""
+        head = f"Content-Type: {self.headers.get('Content-Type', '')}\r\n\r\n"
+        for part in message_from_bytes(head.encode() + body).walk():
+            content = part.get_payload(decode=True)
+            if part.get_filename() and isinstance(content, bytes):
+                return server.page_like(content, Path(str(part.get_filename())).name)
+        return None
+
+    def _is_local(self, server: PageServer) -> bool:
+        """Whether a request is of the page itself; others are answered with a refusal."""
+        origin = self.headers.get("Origin")
+        here = [f"http://{host}" for host in server.hosts]
+        # Another site whose name leads to this address could read the images.
+        query = self.headers.get("Host") in server.hosts and (origin is None or origin in here)
+        if not query:
+            self._answer(HTTPStatus.FORBIDDEN, b"", "text/plain")
+        return query
+
+    def _show(self, page: str) -> None:
+        self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")
 
     def _answer(self, status: HTTPStatus, content: bytes, kind: str) -> None:
         self.send_response(status)
@@ -171,13 +258,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Logs nothing: queries are private."""
 
 
-def thumbnail(path: Path) -> bytes | None:
+def thumbnail(path: Path, side: int) -> bytes | None:
     """Returns a small PNG of an image file; None if it cannot be read any more, or is too large."""
     try:
-        image = open_image(path, smallest=PIXELS)
+        image = open_image(path, smallest=side)
     except UserError:
         return None
-    image.thumbnail((PIXELS, PIXELS))
+    return _png(image, side)
+
+
+def _png(image: Image.Image, side: int) -> bytes:
+    image.thumbnail((side, side))
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()

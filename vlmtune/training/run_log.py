@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.loggers import WandbLogger
 from typing_extensions import override
 
-from vlmtune.report.environment import code_commit, library_versions, now
+from vlmtune.report.environment import code_commit, library_versions, now, session
 from vlmtune.report.media import COLUMNS, metric_table, retrievals
 from vlmtune.results.result import Result
 from vlmtune.storage.secrets import without_secrets
@@ -83,6 +83,7 @@ def provenance(
             "steps": trainer.global_step,
             "benchmarks": dict(benchmarks),
             "fit": config,
+            **session(),
         },
         "versions": library_versions(),
         "commit": _commit(),

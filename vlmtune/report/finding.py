@@ -1,0 +1,81 @@
+"""What runs gained and lost against the first one, in a sentence each: what a report says first.
+
+In: the comparisons of runs. Out: sentences. Never: a number that the tables lack.
+"""
+
+from collections.abc import Sequence
+
+from vlmtune.report.differences import LEVEL, Comparison, compare_with_first, items_alone
+from vlmtune.report.run_report import RunReport
+from vlmtune.report.seeds import seeds_of
+from vlmtune.report.table import amount, baseline
+
+
+def findings(runs: Sequence[RunReport]) -> list[str]:
+    """A sentence for each tested run, the one that rose most often first; then the rule, last.
+
+    It names the largest significant gain on a compositional benchmark, counts the compositional
+    ones that rose and fell significantly and the retained ones that fell, and says the seeds.
+    """
+    first = baseline(runs)
+    tested: dict[int, list[Comparison]] = {}
+    for comparison in compare_with_first(runs):
+        if comparison.verdict and comparison.result.kind != "sensitivity":
+            tested.setdefault(comparison.run, []).append(comparison)
+    if first is None or not tested:
+        return []
+    alone = items_alone(runs)
+    sentences = []
+    for run, comparisons in tested.items():
+        seeds = f"{len(seeds_of(runs[run]))} seeds"
+        if seeds == "1 seeds":
+            seeds = "one seed" if runs[run].name in alone else ""
+        parts = [*_gained(comparisons), *_forgotten(comparisons), *filter(None, [seeds])]
+        net = len(_changed(comparisons, "better")) - len(_changed(comparisons, "worse"))
+        name = f"{runs[run].name} against {runs[first].name}"
+        sentences.append((net, f"{name}: {'; '.join(parts)}."))
+    sentences.sort(key=lambda one: -one[0])
+    tests = sum(map(len, tested.values()))
+    rule = (
+        f"Risen and fallen: the paired test of the primary metric has p < {LEVEL}. Tests, not "
+        f"corrected for their number: {tests}, of which about {LEVEL * tests:.1f} would by chance."
+    )
+    return [*(sentence for _, sentence in sentences), rule]
+
+
+def _gained(tested: Sequence[Comparison]) -> list[str]:
+    """The largest gain, and how many compositional measures rose and fell."""
+    compositional = [one for one in tested if one.result.kind == "compositional"]
+    if not compositional:
+        return []
+    risen, fallen = _changed(compositional, "better"), _changed(compositional, "worse")
+    text = f"{len(risen)} of {len(compositional)} compositional measures rose significantly"
+    if fallen:
+        text += f", {len(fallen)} fell"
+    return [*_largest(risen), text]
+
+
+def _forgotten(tested: Sequence[Comparison]) -> list[str]:
+    """How many retained measures fell, and the largest fall."""
+    retained = [one for one in tested if one.result.kind == "retained"]
+    if not retained:
+        return []
+    fallen = _changed(retained, "worse")
+    text = f"{len(fallen)} of {len(retained)} retained measures fell significantly"
+    return [", most ".join([text, *_largest(fallen)])]
+
+
+def _changed(tested: Sequence[Comparison], verdict: str) -> list[Comparison]:
+    return [one for one in tested if one.verdict == verdict]
+
+
+def _largest(changed: Sequence[Comparison]) -> list[str]:
+    """The largest change with its interval, in points before other units; none without changes."""
+    points = [one for one in changed if one.metric.unit == "fraction"]
+    by_size = sorted(points or changed, key=lambda one: -abs(one.change or 0.0))
+    texts = []
+    for one in by_size[:1]:
+        interval = one.texts["interval"]
+        brackets = f" [{interval}]" if interval else ""
+        texts.append(f"{amount(one.change or 0.0, one.metric.unit)}{brackets} on {one.name}")
+    return texts
