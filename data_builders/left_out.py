@@ -98,7 +98,7 @@ def check_fraction(lines: Sequence[Line], total: int, unit: str, allowed: float,
     raise UserError(
         f"expected at most {allowed:.0%} of {total} {unit} to be unusable, got "
         f"{len(unusable)}, first {unusable[0].text()} (all in {file}: {counted}): correct them, or "
-        "allow more by --max_left_out"
+        "allow more by --max-left-out"
     )
 
 

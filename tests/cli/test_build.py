@@ -58,7 +58,7 @@ def test_help_lists_the_arguments_of_a_builder(capsys):
     assert lines[0].startswith("usage: vlmtune build table --out OUT")
     options = [line.split()[0] for line in lines if line.startswith("  --")]
     names = [name for name in inspect.signature(TableBuilder).parameters if name != "self"]
-    assert options == [f"--{name}" for name in names]
+    assert options == [f"--{name.replace('_', '-')}" for name in names]
     path = next(k for k, line in enumerate(lines) if line.startswith("  --path"))
     assert lines[path].index("The table") == len(lines[path + 1]) - len(lines[path + 1].lstrip())
     assert main(["build", "no_builder", "--help"]) == 2

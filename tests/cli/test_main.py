@@ -42,6 +42,13 @@ class NotInstalled(CSVLogger):
         raise ModuleNotFoundError("Neither `one` nor `other` is available. Try pip install it")
 
 
+class WithoutWandb(CSVLogger):
+    """W&B's logger without its package, as Lightning says it."""
+
+    def __init__(self):
+        raise ModuleNotFoundError("Requirement 'wandb>=0.12.10' not met. HINT: Try `pip install`")
+
+
 class Uploading(CSVLogger):
     """A logger that takes credentials."""
 
@@ -569,10 +576,11 @@ UNKNOWN = [
     (["--model.optimizer.init_args.lrr=1"], "did you mean 'lr'?"),
     (["--config", "nowhere.yaml"], "File does not exist: "),
     (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt"),
-    (["--ckpt_path", "best"], "got 'best' ("),
+    (["--ckpt-path", "best"], "got 'best' ("),
     (["--ckpt_path", "hpc"], "got 'hpc' ("),
     (["--ckpt_path="], "expected a checkpoint that this run can use, got ''"),
     (["--trainer.logger", "tests.cli.test_main.NotInstalled"], "pip install it"),
+    (["--trainer.logger", "tests.cli.test_main.WithoutWandb"], "install 'vlmtune[wandb]'"),
     (["--data.train=[]"], "at least one shard set in train"),
 ]
 

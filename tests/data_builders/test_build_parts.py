@@ -214,7 +214,7 @@ if __name__ == "__main__":
 def test_a_killed_build_goes_on_from_its_last_complete_shard(workers, source, whole, tmp_path):
     out = tmp_path / "out"
     (tmp_path / "killed.py").write_text(KILLED)
-    words = ["build", "table", source / "t.jsonl", "--held_out", "0.1", "--records_per_shard", "3"]
+    words = ["build", "table", source / "t.jsonl", "--held-out", "0.1", "--records_per_shard", "3"]
     words += ["--max_left_out", "0.3", "--workers", str(workers), "--out", out]
     build = subprocess.run([sys.executable, tmp_path / "killed.py", *words], check=False)
     assert build.returncode == -signal.SIGKILL
@@ -310,7 +310,7 @@ def test_every_kind_of_bad_image_is_listed_by_any_builder(workers, tmp_path, cap
     (tmp_path / "c.json").write_text(json.dumps(annotations))
     words = ["build", "coco", str(tmp_path / "c.json"), "--images", str(images)]
     words += ["--workers", str(workers), "--out", str(tmp_path / "out")]
-    assert main([*words, "--max_left_out", "0.01"]) == 2
+    assert main([*words, "--max-left-out", "0.01"]) == 2
     assert "at most 1% of 205 images to be unusable, got 5, first" in capsys.readouterr().err
     assert main([*words, "--max_left_out", "0.03"]) == 0
     manifest = read_manifest(tmp_path / "out")

@@ -146,7 +146,7 @@ def _reports(folder: Path) -> Iterator[Reader]:
 
 def _shards(folder: Path) -> Iterator[Reader]:
     shards, theirs = folder / "shards", folder / "theirs"
-    words = ["build", "table", "table.csv", "--records_per_shard", "12", "--out", str(shards)]
+    words = ["build", "table", "table.csv", "--records-per-shard", "12", "--out", str(shards)]
     assert vlmtune(words) == 0
     theirs.mkdir()
     info = read_manifest(shards).shards[0]
@@ -266,7 +266,7 @@ def _karpathy(folder: Path) -> Iterator[Reader]:
         row = {"filename": f"{number}.png", "split": "train", "sentences": sentences}
         images.append({**row, "imgid": number})
     path.write_text(json.dumps({"images": images, "dataset": "ours"}))
-    words = ("--images", folder, "--max_left_out", "1", "--out", "OUT")
+    words = ("--images", folder, "--max-left-out", "1", "--out", "OUT")
     yield command(path, "build", "karpathy", path, *words)
     yield Reader(path, Retrieval(str(path), str(folder), "train").read, how="retrieval")
     shuffled = folder / "captions.json"

@@ -69,7 +69,7 @@ def prepare(folder: Path) -> None:
 def arguments(work: Work, sources: Path, out: Path) -> list[str]:
     """The command that does some work into `out`; a checkpoint there is resumed from."""
     if work == CORPUS:
-        table = ["build", "table", str(sources / "table.csv"), "--records_per_shard", "4"]
+        table = ["build", "table", str(sources / "table.csv"), "--records-per-shard", "4"]
         return [*table, "--out", str(out / "shards")]
     if work == EXPORT:
         # As in a job that is repeated: a kill may come when the export is already complete.

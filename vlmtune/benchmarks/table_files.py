@@ -33,7 +33,7 @@ class TableOptions(VoteOptions):
         columns: Columns by what they hold, such as `{caption: title, group: category}`; the others
             are guessed by their names.
         splits: Values of the split column; by default "test", else "val".
-        held_out: The fraction that `vlmtune build table --held_out` held out.
+        held_out: The fraction that `vlmtune build table --held-out` held out.
         min_votes: How many votes of the column `votes` must agree with a row for it to count.
     """
 

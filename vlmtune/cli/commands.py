@@ -162,6 +162,22 @@ class _Parser(argparse.ArgumentParser):
         super()._check_value(action, value)
 
 
+def renamed_option(word: str, old: str, new: str) -> str:
+    """Returns a word of the command line, an option with `new` for `old`: dashes or underscores.
+
+    Our parser names options with dashes, Lightning's and those of builders with underscores. What
+    has a dot is a key of a config and stays as it is.
+
+    Example:
+        >>> renamed_option("--held_out=a_b", "_", "-"), renamed_option("--data.seed_a", "_", "-")
+        ('--held-out=a_b', '--data.seed_a')
+    """
+    option, equals, value = word.partition("=")
+    if option.startswith("--") and "." not in option:
+        option = f"--{option.removeprefix('--').replace(old, new)}"
+    return f"{option}{equals}{value}"
+
+
 def sentence(summary: str) -> str:
     """Returns a summary with a capital and a full stop."""
     return f"{summary[0].upper()}{summary[1:]}."
@@ -207,7 +223,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--out", required=True, **path, help="folder to write")
     add("--workers", type=int, default=1, metavar="N", help=WORKERS)
     add("--part", metavar="I/N", help="only write part I of N, for `vlmtune build merge`")
-    add("--max_left_out", type=float, default=0.02, metavar="SHARE", help=LEFT_OUT)
+    add("--max-left-out", type=float, default=0.02, metavar="SHARE", help=LEFT_OUT)
 
     add = command("download", "download data sets and weights", DOWNLOAD)
     add("names", nargs="*", metavar="NAME", help=DOWNLOADED)

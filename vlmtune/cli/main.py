@@ -11,12 +11,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
-from vlmtune.cli.commands import TRAINING, TRAINING_HELP, command_parser, sentence
+from vlmtune.cli.commands import TRAINING, TRAINING_HELP, command_parser, renamed_option, sentence
 from vlmtune.cli.explain import explain, is_expected, warning_line
 from vlmtune.cli.streams import sturdy_streams
 from vlmtune.config import find_path
@@ -56,13 +57,14 @@ def entry() -> None:
     # Threads of OpenMP sleep while they wait for each other, in ranks and data workers too. By
     # default they spin, on the core that a thread they wait for needs where cores are shared.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    sys.meta_path.insert(0, TimmWithoutWandb())
     sturdy_streams()
     sys.exit(main())
 
 
 def run_command(arguments: list[str]) -> int:
     """Runs a command; unlike `main`, it lets errors through."""
-    arguments = [_located(word) for word in arguments]
+    arguments = [renamed_option(_located(word), "_", "-") for word in arguments]
     if arguments and arguments[0] in TRAINING:
         command, rest = arguments[0], arguments[1:]
         if not rest or {"-h", "--help"} & set(rest):
@@ -73,6 +75,7 @@ def run_command(arguments: list[str]) -> int:
         for position, argument in enumerate(rest):
             if argument == "--all-help":
                 rest[position] = "--help"
+        rest = [renamed_option(word, "-", "_") for word in rest]
         importlib.import_module("vlmtune.cli.fit").run(command, rest)
         return 0
     with_help = {"-h", "--help"} & {*arguments[2:]}
@@ -95,6 +98,20 @@ def _located(word: str) -> str:
     if value.startswith("configs/") and not Path(value).exists():
         value = find_path(value) or value
     return f"{option}{equals}{value}"
+
+
+class TimmWithoutWandb(MetaPathFinder):
+    """Says that wandb is not installed while timm's summaries are imported, and at no other time.
+
+    They import it wherever it is installed, which takes a second, and no command writes them.
+    """
+
+    @override
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        summary = sys.modules.get("timm.utils.summary")
+        importing = getattr(getattr(summary, "__spec__", None), "_initializing", False)
+        if fullname == "wandb" and importing:
+            raise ModuleNotFoundError("timm's summaries do without wandb", name=fullname)
 
 
 class _Plain(logging.Formatter):

@@ -18,6 +18,7 @@ from typing import TypeVar
 from jsonargparse import ArgumentParser
 
 from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
+from vlmtune.cli.commands import renamed_option
 from vlmtune.cli.explain import configuration_error
 from vlmtune.cli.nulls import with_nulls
 from vlmtune.cli.yaml_files import check_yaml, read_yaml
@@ -31,6 +32,9 @@ T = TypeVar("T", bound=Configured)
 NAME = "plugin"
 ALIGNED = re.compile(rf"^( +)--{NAME}\.(.*?)(  +)(\S)")  # an option with its help on the same line
 
+# An option without a dot; one with a dot is a key of a config and keeps its underscores.
+OPTION = re.compile(r"--\w+\b(?!\.\w)")
+
 
 def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
     """Makes a plug-in of the kind `base`.
@@ -41,6 +45,7 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
     parser = _parser(base)
     prefixed = []
     for word in overrides:
+        word = renamed_option(word, "-", "_")
         if word.startswith("--"):
             word = f"--{NAME}.{word[2:]}"
         prefixed.append(word)
@@ -76,7 +81,8 @@ def arguments_of(base: type[Configured], source: str) -> str:
     # Without the prefix, the help of an option moves to the left: spaces take its place.
     aligned = rf"\1--\2\3{' ' * len(f'{NAME}.')}\4"
     lines = [ALIGNED.sub(aligned, line) for line in text.splitlines()]
-    return "\n".join(lines).replace(f"--{NAME}.", "--")
+    text = "\n".join(lines).replace(f"--{NAME}.", "--")
+    return OPTION.sub(lambda option: option[0].replace("_", "-"), text)
 
 
 def find(kind: str, name: str) -> str:
