@@ -16,6 +16,7 @@ from tests.test_configs import Parsed, header
 from tests.tiny import write_cola
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
+from vlmtune.data.shards import ShardSet
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = sorted((ROOT / "configs/sweeps").rglob("*.yaml"))
@@ -192,7 +193,20 @@ def test_a_trial_trains_and_is_logged_without_a_network(
     trial = [*words(sweep)[1:], *tiny(tmp_path, model_folder, shards)]
     monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")  # both as an agent sets them
     monkeypatch.setenv("WANDB_RUN_ID", "trial7")
+    drawn = {"wandb_version": 1, "model.optimizer.init_args.lr": {"value": 0.00312345}}
+    (tmp_path / "drawn.yaml").write_text(yaml.safe_dump(drawn))
+    monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(tmp_path / "drawn.yaml"))
     logged: set[str] = set()
+    artifacts = {}
+    log_artifact = wandb.Run.log_artifact
+
+    def kept(run, artifact, *rest, **options):
+        artifacts[artifact.type] = artifact
+        runs.append((run.name, run.group, run.job_type))
+        return log_artifact(run, artifact, *rest, **options)
+
+    runs: list[tuple[str, str, str]] = []
+    monkeypatch.setattr(wandb.Run, "log_artifact", kept)
     log = wandb.Run.log
 
     def noted(run, data, *rest, **options):
@@ -202,7 +216,12 @@ def test_a_trial_trains_and_is_logged_without_a_network(
     monkeypatch.setattr(wandb.Run, "log", noted)
     assert main(trial) == 0, capfd.readouterr().err
     wandb.finish()
-    assert {sweep["metric"]["name"], "train/loss"} <= logged
+    assert {sweep["metric"]["name"], "train/loss", "items"} <= logged
+    # Named by what was drawn, grouped by what was trained; the export says of which shards it is.
+    assert {*runs} == {("lr 0.00312", "MMAdapter", "fit")}
+    export = artifacts["model"]
+    assert {*export.manifest.entries} == {"README.md", "adapter.safetensors", "adapter_config.json"}
+    assert export.metadata["data"] == {str(shards): ShardSet(str(shards)).digest()}
     checkpoint = next((tmp_path / "wandb" / "vlmtune").glob("*/checkpoints/last.ckpt"))
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["trial7"]
     assert {"report.json", "config.yaml"} <= {p.name for p in (tmp_path / "root/trial7").iterdir()}

@@ -23,10 +23,12 @@ from vlmtune.model import read_checkpoint
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.report.markdown import to_markdown
 from vlmtune.report.run_report import RunReport
+from vlmtune.results.item_row import ItemRow
 from vlmtune.sources import downloads
 from vlmtune.training import benchmark_callback
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.monitors import check_monitored
+from vlmtune.training.wandb_items import changed_table
 
 pytestmark = QUIET
 
@@ -235,6 +237,17 @@ def test_weights_and_biases_gets_tables_and_retrievals(train, cola, monkeypatch)
     (shown,) = (e["cola/retrievals"] for e in logger.logged if "cola/retrievals" in e)
     assert len(shown) == len(result.examples)
     assert result.examples[0].query in shown[0][1]
+    (items,) = (entry["items"] for entry in logger.logged if "items" in entry)
+    assert items["columns"] == ["benchmark", "item", "captions", "scores", "first", "last"]
+    assert [row[-1] for row in items["data"]] == list(result.outcomes)
+
+
+def test_changed_items_are_shown_with_their_pictures(cola_path):
+    images = ColaMulti(str(cola_path), str(cola_path.parent)).read()[0].images
+    first = [ItemRow(f"cola/{i}", "cola", outcome, images) for i, outcome in enumerate([0.0, 1.0])]
+    last = [replace(row, outcome=1.0) for row in first]
+    (row,) = changed_table(first, last, lambda picture: picture.size[0] > picture.size[1])
+    assert row == [True, "cola", "cola/0", "", "", 0.0, 1.0]
 
 
 @pytest.mark.parametrize("stage", ["validate", "test"])

@@ -41,7 +41,7 @@ from vlmtune.training.module import AdaptationModule
 from vlmtune.training.run_log import Origin
 from vlmtune.training.run_monitor import RunMonitor
 from vlmtune.training.signals import Stopped
-from vlmtune.training.wandb_runs import WandbRuns, continue_runs
+from vlmtune.training.wandb_runs import WandbRuns, continue_runs, name_runs, wandb_loggers
 
 # Warnings of Lightning and torch that a user cannot act on, or has chosen.
 NOISE = (
@@ -219,6 +219,9 @@ class VlmtuneCLI(LightningCLI):
                 super()._run_subcommand(subcommand)
                 return
             continue_runs(self.trainer, path)
+            adapter = type(self.model.adapter).__name__
+            names = [Path(shards.path).name for shards in self.datamodule.sets["train"]]
+            name_runs(self.trainer, adapter, " and ".join(names))
             with alone_in(self.trainer, path):
                 super()._run_subcommand(subcommand)
 
@@ -311,6 +314,20 @@ class VlmtuneCLI(LightningCLI):
                 show([callback.run_report(self.trainer, self.model)], title)
         for line in checkpoint_lines(self.trainer):
             print(line)
+        last = _last_checkpoint(self.trainer)
+        if last is not None and wandb_loggers(self.trainer):
+            from vlmtune.cli.wandb_export import log_export  # W&B is an extra
+
+            log_export(self.trainer, last)
+
+
+def _last_checkpoint(trainer: pl.Trainer) -> Path | None:
+    """The checkpoint of the last step, if one was saved."""
+    for callback in trainer.checkpoint_callbacks:
+        path = Path(getattr(callback, "last_model_path", ""))
+        if path.is_file() and check_checkpoint(path)["global_step"] == trainer.global_step:
+            return path
+    return None
 
 
 def checkpoint_lines(trainer: pl.Trainer) -> list[str]:

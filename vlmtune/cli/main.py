@@ -17,8 +17,9 @@ from typing import Any
 
 from typing_extensions import override
 
-from vlmtune.cli.commands import TRAINING, TRAINING_HELP, command_parser, renamed_option, sentence
+from vlmtune.cli.commands import TRAINING, TRAINING_HELP, command_parser, sentence
 from vlmtune.cli.explain import explain, is_expected, warning_line
+from vlmtune.cli.option_names import renamed_option
 from vlmtune.cli.streams import sturdy_streams
 from vlmtune.config import find_path
 from vlmtune.errors import UserError

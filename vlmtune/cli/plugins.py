@@ -18,9 +18,9 @@ from typing import TypeVar
 from jsonargparse import ArgumentParser
 
 from vlmtune.benchmarks.table_files import SUFFIXES, table_benchmark
-from vlmtune.cli.commands import renamed_option
 from vlmtune.cli.explain import configuration_error
 from vlmtune.cli.nulls import with_nulls
+from vlmtune.cli.option_names import renamed_option
 from vlmtune.cli.yaml_files import check_yaml, read_yaml
 from vlmtune.config import Configured, find_path, stems
 from vlmtune.data.tables import is_dataset

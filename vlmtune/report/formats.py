@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from vlmtune.report.mteb_results import write_mteb
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
@@ -51,6 +50,8 @@ def write_formats(
     if latex is not None:
         write_text(latex, to_latex(runs))
     if mteb is not None:
+        from vlmtune.report.mteb_results import write_mteb  # few reports need its form
+
         write_mteb(mteb, runs)
 
 

@@ -70,16 +70,16 @@ def retrievals(result: Result) -> tuple[list[Image.Image], list[str]]:
     """Strip and caption of each example that has a readable image."""
     pictures, captions = [], []
     for example in result.examples:
-        picture = strip(example)
+        picture = strip(example.images)
         if picture is not None:
             pictures.append(picture)
             captions.append(caption(example))
     return pictures, captions
 
 
-def strip(example: Example) -> Image.Image | None:
-    """The images of a retrieval side by side, best first; None if no image can be read."""
-    thumbnails = map(thumbnail, example.images)
+def strip(images: Sequence[ImageRef]) -> Image.Image | None:
+    """The images side by side; None if none can be read."""
+    thumbnails = map(thumbnail, images)
     pictures = [picture for picture in thumbnails if picture is not None]
     if not pictures:
         return None

@@ -20,11 +20,13 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, check_names, load_all, run_suite
 from vlmtune.report.run_report import Curve, Provenance, RunReport
 from vlmtune.report.screen import primary_line
+from vlmtune.results.item_row import ItemRow
 from vlmtune.results.result import Result
 from vlmtune.training.ema import averaged_weights
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import check_checkpoints, check_monitored
-from vlmtune.training.run_log import log_results, log_retrievals, provenance
+from vlmtune.training.run_log import log_items, log_results, log_retrievals, provenance
+from vlmtune.training.wandb_runs import wandb_loggers
 from vlmtune.types import Batch
 
 log = logging.getLogger("vlmtune")
@@ -43,7 +45,8 @@ class BenchmarkCallback(Callback):
     early if possible, and the report has the reason. A run stops if something monitors a number of
     that benchmark, and does not begin if no benchmark can be run.
 
-    Weights & Biases gets a table of all metrics at each evaluation, and the retrievals at the end.
+    Weights & Biases gets a table of all metrics at each evaluation. At the end it gets retrievals,
+    a table of all items, and pictures of items whose outcome changed since the first evaluation.
 
     Args:
         benchmarks: The benchmarks; names must differ.
@@ -86,6 +89,9 @@ class BenchmarkCallback(Callback):
         self.curves: dict[str, list[tuple[int, float]]] = {}
         self.results: dict[str, Result] = {}
         self.not_run: dict[str, str] = {}
+        # Of the first and the last evaluation, where a logger shows items.
+        self._first_items: list[ItemRow] = []
+        self._last_items: list[ItemRow] = []
         self._scorer: Scorer | None = None
         self._evaluated_at = -1
         self._seconds = 0.0  # of training, up to the last start of the clock
@@ -165,6 +171,7 @@ class BenchmarkCallback(Callback):
             pl_module.cpu()
         if trainer.is_global_zero:
             log_retrievals(trainer, self.results)
+            log_items(trainer, self._first_items, self._last_items)
             path = Path(self.report or Path(trainer.default_root_dir) / "report.json")
             path.parent.mkdir(parents=True, exist_ok=True)
             self.run_report(trainer, pl_module).save(path)
@@ -181,8 +188,14 @@ class BenchmarkCallback(Callback):
         running = self._started is not None
         self._stop_clock()
         training = trainer.state.fn == "fit"
+        items: list[ItemRow] = []
+        wanted = items if training and wandb_loggers(trainer) else None
         with averaged_weights(trainer, adaptation(pl_module)):
-            suite = run_suite(self.benchmarks, self._scorer, at_least_one=not training)
+            suite = run_suite(
+                self.benchmarks, self._scorer, at_least_one=not training, items=wanted
+            )
+        self._first_items = self._first_items or items
+        self._last_items = items
         self._note(trainer, suite.not_run)
         self.results = {result.benchmark: result for result in suite.results}
         numbers = log_results(trainer, pl_module, self.results, self.not_run)

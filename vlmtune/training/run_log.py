@@ -5,7 +5,7 @@ where the weights come from. Never: a number that an earlier step scored.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
@@ -15,10 +15,12 @@ from typing_extensions import override
 
 from vlmtune.report.environment import code_commit, library_versions, now, session
 from vlmtune.report.media import COLUMNS, metric_table, retrievals
+from vlmtune.results.item_row import ItemRow
 from vlmtune.results.result import Result
 from vlmtune.storage.secrets import without_secrets
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.monitors import benchmark_of
+from vlmtune.training.wandb_runs import wandb_loggers
 
 
 def log_results(
@@ -54,13 +56,28 @@ def log_results(
 
 def log_retrievals(trainer: pl.Trainer, results: Mapping[str, Result]) -> None:
     """Logs pictures of retrievals to Weights & Biases."""
-    for logger in trainer.loggers:
-        if not isinstance(logger, WandbLogger):
-            continue
+    for logger in wandb_loggers(trainer):
         for name, result in results.items():
             pictures, texts = retrievals(result)
             if pictures:
                 logger.log_image(f"{name}/retrievals", pictures, trainer.global_step, caption=texts)
+
+
+def log_items(trainer: pl.Trainer, first: Sequence[ItemRow], last: Sequence[ItemRow]) -> None:
+    """Logs the items of a run's first and last evaluation to Weights & Biases."""
+    loggers = wandb_loggers(trainer)
+    if not loggers:
+        return
+    import wandb  # an extra, which only its logger needs
+
+    from vlmtune.training.wandb_items import CHANGED, ITEMS, changed_table, item_table
+
+    step = trainer.global_step
+    for logger in loggers:
+        logger.log_table("items", list(ITEMS), item_table(first, last), step=step)
+        changed = changed_table(first, last, wandb.Image)
+        if changed:
+            logger.log_table("changed items", list(CHANGED), changed, step=step)
 
 
 def provenance(

@@ -1,12 +1,13 @@
-"""The runs of Weights & Biases that a resumed training continues.
+"""The runs of Weights & Biases: their names, and those that a resumed training continues.
 
-In: a checkpoint. Out: the ids of its W&B runs, in the loggers. Never: a connection to W&B.
+In: a checkpoint, or what is trained. Out: ids and names, in the loggers. Never: a connection.
 """
 
 import os
 from typing import Any
 
 import pytorch_lightning as pl
+import yaml
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.trainer.states import TrainerFn
 from typing_extensions import override
@@ -23,7 +24,7 @@ class WandbRuns(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        if loggers := _loggers(trainer):
+        if loggers := wandb_loggers(trainer):
             checkpoint[RUNS] = [str(logger.version) for logger in loggers]
 
 
@@ -37,10 +38,10 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
         trainer: Its loggers are changed.
         ckpt_path: As for `Trainer.fit`. None also finds the checkpoint of a requeued job of Slurm.
     """
-    for logger in _loggers(trainer):
+    for logger in wandb_loggers(trainer):
         if logger._wandb_init.get("anonymous") is None:
             logger._wandb_init.pop("anonymous", None)  # W&B warns even of None
-    loggers = [logger for logger in _loggers(trainer) if logger.version is None]
+    loggers = [logger for logger in wandb_loggers(trainer) if logger.version is None]
     if not loggers or "WANDB_RUN_ID" in os.environ:
         return
     path = trainer._checkpoint_connector._parse_ckpt_path(
@@ -53,5 +54,45 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
         logger._id = logger._wandb_init["id"] = run  # Lightning passes `resume="allow"`
 
 
-def _loggers(trainer: pl.Trainer) -> list[WandbLogger]:
+def name_runs(trainer: pl.Trainer, adapter: str, data: str) -> None:
+    """Names new W&B runs by what varies, and groups them by adapter; a chosen name stays.
+
+    A trial of a sweep is named by the values that the agent drew, such as "lr 0.003, dropout 0.1";
+    another run by adapter and data. Call it after `continue_runs`: a run that goes on keeps its
+    name.
+    """
+    for logger in wandb_loggers(trainer):
+        if logger.version is not None:
+            continue
+        chosen = logger._wandb_init
+        defaults = {
+            "name": ("WANDB_NAME", _drawn() or f"{adapter} on {data}"),
+            "group": ("WANDB_RUN_GROUP", adapter),
+            "job_type": ("WANDB_JOB_TYPE", "fit"),
+        }
+        for key, (variable, value) in defaults.items():
+            if chosen.get(key) is None and variable not in os.environ:
+                chosen[key] = value
+
+
+def _drawn() -> str:
+    """The values of this trial, each behind the last word of its key; "" outside a sweep."""
+    path = os.environ.get("WANDB_SWEEP_PARAM_PATH", "")
+    if not os.path.isfile(path):
+        return ""
+    with open(path, encoding="utf-8") as file:
+        parameters = yaml.safe_load(file)
+    texts = []
+    for key, parameter in parameters.items():
+        if not isinstance(parameter, dict) or "value" not in parameter:
+            continue  # the version of the file
+        value = parameter["value"]
+        if isinstance(value, float):
+            value = f"{value:.3g}"
+        texts.append(f"{key.rpartition('.')[2]} {value}")
+    return ", ".join(texts)[:128]  # the longest name that W&B takes
+
+
+def wandb_loggers(trainer: pl.Trainer) -> list[WandbLogger]:
+    """The loggers of W&B among those of the trainer."""
     return [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]

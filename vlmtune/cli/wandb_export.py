@@ -1,0 +1,48 @@
+"""The export of the last weights of a fit, as an artifact of its W&B run.
+
+In: a finished trainer and a checkpoint. Out: an artifact. Never: an error of a training.
+"""
+
+import logging
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytorch_lightning as pl
+import wandb
+
+from vlmtune.errors import UserError
+from vlmtune.export import save_export
+from vlmtune.model import read_checkpoint
+from vlmtune.training.module import adaptation
+from vlmtune.training.wandb_runs import wandb_loggers
+
+log = logging.getLogger("vlmtune")
+
+
+def log_export(trainer: pl.Trainer, checkpoint: Path) -> None:
+    """Logs what `vlmtune export` writes of a checkpoint to each W&B run of the trainer.
+
+    The metadata of the artifact name the training shards and their digest, so that equal digests
+    mean equal training data.
+    """
+    # The training has used these packages, so its checkpoint may.
+    modules = adaptation(trainer.lightning_module).modules()
+    packages = {type(module).__module__.partition(".")[0] for module in modules}
+    data = {}
+    for shards in trainer.datamodule.sets["train"]:  # type: ignore[attr-defined]
+        data[str(shards.path)] = shards.digest()
+    facts = {"step": trainer.global_step, "data": data}
+    with TemporaryDirectory() as scratch:
+        folder = Path(scratch, "export")
+        try:
+            # The file has the averaged weights of an EMA, and whole ones of a sharded model.
+            model = read_checkpoint(checkpoint, tuple(packages))
+            save_export(folder, model.backbone, model.adapter, provenance=model.provenance)
+        except UserError as error:
+            log.warning("no export in W&B: %s", error)  # the training itself is complete
+            return
+        for logger in wandb_loggers(trainer):
+            artifact = wandb.Artifact(f"export-{logger.version}", type="model", metadata=facts)
+            # W&B copies the files at once, and uploads the copies later.
+            artifact.add_dir(str(folder))
+            logger.experiment.log_artifact(artifact)

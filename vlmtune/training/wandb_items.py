@@ -1,0 +1,64 @@
+"""The items of benchmarks in Weights & Biases: all in one table, those that changed with pictures.
+
+In: the items as the first and the last evaluation scored them. Out: rows for two tables.
+Never: a score that no evaluation gave.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from vlmtune.report.media import strip
+from vlmtune.results.item_row import ItemRow
+
+ITEMS = ("benchmark", "item", "captions", "scores", "first", "last")
+CHANGED = ("images", *ITEMS)
+MOST_ITEMS = 10_000  # rows that a table of W&B shows
+MOST_CHANGED = 24  # of a benchmark, as each row has pictures
+EQUAL = 1e-12
+
+
+def item_table(first: Sequence[ItemRow], last: Sequence[ItemRow]) -> list[list[Any]]:
+    """One row of `ITEMS` for each item: its captions, its scores, and its outcome then and now.
+
+    Example:
+        >>> row = ItemRow("cola/0", "cola", 1.0, captions=("a", "b"), scores=((0.5, None),))
+        >>> item_table([], [row])
+        [['cola', 'cola/0', 'a | b', '0.5 -', None, 1.0]]
+    """
+    outcomes = {row.id: row.outcome for row in first}
+    table: list[list[Any]] = []
+    for row in last[:MOST_ITEMS]:
+        captions = " | ".join(row.captions)
+        before = outcomes.get(row.id)
+        table.append([row.benchmark, row.id, captions, _scores(row), before, row.outcome])
+    return table
+
+
+def changed_table(first: Sequence[ItemRow], last: Sequence[ItemRow], picture: Any) -> list[Any]:
+    """One row of `CHANGED` for the first items of each benchmark whose outcome changed.
+
+    `picture` turns the images of an item, side by side, into a cell, as `wandb.Image` does. An item
+    whose images cannot be read has none.
+    """
+    outcomes = {row.id: row.outcome for row in first}
+    shown: Counter[str] = Counter()
+    table = []
+    for row in last:
+        change = abs(row.outcome - outcomes.get(row.id, row.outcome))
+        if change <= EQUAL or shown[row.benchmark] == MOST_CHANGED:
+            continue
+        shown[row.benchmark] += 1
+        images = strip(row.images)
+        cell = None if images is None else picture(images)
+        table.append([cell, *item_table(first, [row])[0]])
+    return table
+
+
+def _scores(row: ItemRow) -> str:
+    """The scores of each image with all captions; images are parted by a bar."""
+    images = []
+    for scores in row.scores:
+        numbers = ["-" if score is None else f"{score:.4g}" for score in scores]
+        images.append(" ".join(numbers))
+    return " | ".join(images)
