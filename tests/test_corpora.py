@@ -179,7 +179,7 @@ def test_what_cannot_be_is_refused_in_one_line(backbone, method, clip_folder, fl
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_a_trial_of_a_sweep_trains(path, place, clip_folder, tmp_path):
+def test_a_trial_of_a_sweep_trains(path, place, clip_folder, flava_folder, tmp_path):
     """The words that W&B's agent would run, with the last of all values."""
     sweep = yaml.safe_load(path.read_text())
     first = {}
@@ -187,7 +187,10 @@ def test_a_trial_of_a_sweep_trains(path, place, clip_folder, tmp_path):
         first[name] = given["values"][-1] if "values" in given else given["max"]
     words = [word.replace("configs/", f"{ROOT}/configs/") for word in expanded(sweep, first)[2:]]
     words = [word for word in words if "trainer.logger" not in word]
-    report = fit(place, tmp_path, clip_folder, words, "clip")
+    backbone, model = "clip", clip_folder
+    if "Flava" in first.get("model.backbone", ""):
+        backbone, model = "flava", flava_folder
+    report = fit(place, tmp_path, model, words, backbone)
     names = {f"{r.benchmark}/{m}" for r in report.results for m in r.metrics}
     assert sweep["metric"]["name"] in names
 

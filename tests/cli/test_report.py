@@ -8,6 +8,8 @@ from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
+UNUSED = dict.fromkeys(("csv", "latex", "mteb", "metric", "export"))
+
 
 @pytest.fixture
 def evaluated(tmp_path):
@@ -31,11 +33,7 @@ def evaluated(tmp_path):
 
 
 def heads(tmp_path, *runs):
-    report.run(
-        Namespace(
-            runs=list(runs), out=tmp_path / "out", csv=None, latex=None, metric=None, export=None
-        )
-    )
+    report.run(Namespace(runs=list(runs), out=tmp_path / "out", **UNUSED))
     line = (tmp_path / "out/report.md").read_text().splitlines()[2]
     return [head.strip() for head in line.strip("| ").split("|")][4:]
 
@@ -67,7 +65,7 @@ def test_runs_of_one_name_go_by_their_folders(tmp_path, evaluated):
 def test_only_what_is_asked_for_is_written(tmp_path, evaluated):
     heads(tmp_path, evaluated("x", 0.3))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.md", "report.html"}
-    paths = {"out": tmp_path / "out", "csv": tmp_path / "a.csv", "latex": None}
+    paths = {"out": tmp_path / "out", "csv": tmp_path / "a.csv", "latex": None, "mteb": None}
     options = Namespace(runs=[tmp_path / "x"], metric=None, export=None, **paths)
     report.run(options)
     lines = (tmp_path / "a.csv").read_text().splitlines()
@@ -79,9 +77,7 @@ def test_what_is_read_is_not_written_over(tmp_path, evaluated, name):
     folder = evaluated("x", 0.3)
     before = (folder / name).read_bytes()
     (tmp_path / "link").symlink_to(folder)
-    options = Namespace(
-        runs=[folder], out=tmp_path / "out", csv=None, latex=None, metric=None, export=None
-    )
+    options = Namespace(runs=[folder], out=tmp_path / "out", **UNUSED)
     for path in (folder / name, tmp_path / "link" / name):
         for key in ("csv", "latex"):
             with refused("expected a new file to write, got .*, which is read"):

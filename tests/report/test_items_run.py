@@ -95,7 +95,8 @@ def test_report_reads_items_of_another_tool(mine, tmp_path, capsys):
     mine.save(tmp_path / "mine/report.json")
     write_items(tmp_path / "mine/items.csv", rows(mine.results[0].outcomes))
     write_items(tmp_path / "theirs.jsonl", rows((1.0,) * 4))
-    options = {"out": tmp_path / "out", "csv": None, "latex": None, "metric": None, "export": None}
+    unused = dict.fromkeys(("csv", "latex", "mteb", "metric", "export"))
+    options = {"out": tmp_path / "out", **unused}
     report.run(Namespace(runs=[tmp_path / "mine", tmp_path / "theirs.jsonl"], **options))
     page = (tmp_path / "out/report.html").read_text()
     assert "cola: theirs won 1<" in page

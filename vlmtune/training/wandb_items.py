@@ -59,6 +59,9 @@ def _scores(row: ItemRow) -> str:
     """The scores of each image with all captions; images are parted by a bar."""
     images = []
     for scores in row.scores:
-        numbers = ["-" if score is None else f"{score:.4g}" for score in scores]
-        images.append(" ".join(numbers))
+        images.append(" ".join(map(_number, scores)))
     return " | ".join(images)
+
+
+def _number(score: float | None) -> str:
+    return "-" if score is None else f"{score:.4g}"

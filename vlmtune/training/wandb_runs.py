@@ -57,7 +57,7 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
 def name_runs(trainer: pl.Trainer, adapter: str, data: str) -> None:
     """Names new W&B runs by what varies, and groups them by adapter; a chosen name stays.
 
-    A trial of a sweep is named by the values that the agent drew, such as "lr 0.003, dropout 0.1";
+    A trial of a sweep is named by the values that the agent sampled, such as "lr 0.003, dropout 0.1";
     another run by adapter and data. Call it after `continue_runs`: a run that goes on keeps its
     name.
     """
@@ -66,7 +66,7 @@ def name_runs(trainer: pl.Trainer, adapter: str, data: str) -> None:
             continue
         chosen = logger._wandb_init
         defaults = {
-            "name": ("WANDB_NAME", _drawn() or f"{adapter} on {data}"),
+            "name": ("WANDB_NAME", _sampled() or f"{adapter} on {data}"),
             "group": ("WANDB_RUN_GROUP", adapter),
             "job_type": ("WANDB_JOB_TYPE", "fit"),
         }
@@ -75,7 +75,7 @@ def name_runs(trainer: pl.Trainer, adapter: str, data: str) -> None:
                 chosen[key] = value
 
 
-def _drawn() -> str:
+def _sampled() -> str:
     """The values of this trial, each behind the last word of its key; "" outside a sweep."""
     path = os.environ.get("WANDB_SWEEP_PARAM_PATH", "")
     if not os.path.isfile(path):
