@@ -111,11 +111,17 @@ def test_aliases_that_multiply_are_refused(tmp_path, text):
             read()
 
 
-@pytest.mark.parametrize("text", [bomb(3), "a: &a {b: 1}\nc: *a", "", "a: [", "\0"])
+@pytest.mark.parametrize("text", [bomb(3), "a: &a {b: 1}\nc: *a", "a: [", "\0"])
 def test_what_may_be_read_or_fails_elsewhere_passes(tmp_path, text):
     (tmp_path / "fit.yaml").write_text(text)
     check_yaml(tmp_path / "fit.yaml")
     check_yaml(tmp_path / "absent.yaml")
+
+
+def test_an_empty_config_is_named(tmp_path):
+    (tmp_path / "empty.yaml").touch()
+    with refused("expected a config in .*empty.yaml, got an empty file"):
+        check_yaml(tmp_path / "empty.yaml")
 
 
 def test_a_config_that_is_not_utf_8_is_one_line(tmp_path, capsys):

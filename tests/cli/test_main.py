@@ -574,7 +574,7 @@ UNKNOWN = [
     (["stray"], "unrecognized arguments: stray"),
     (["--model.warmup=7"], "model.warmup: Input should be less than or equal to 1"),
     (["--model.optimizer.init_args.lrr=1"], "did you mean 'lr'?"),
-    (["--config", "nowhere.yaml"], "File does not exist: "),
+    (["--config", "nowhere.yml"], "check the path and its ending"),
     (["--ckpt_path", "nowhere.ckpt"], "nowhere.ckpt"),
     (["--ckpt-path", "best"], "got 'best' ("),
     (["--ckpt_path", "hpc"], "got 'hpc' ("),

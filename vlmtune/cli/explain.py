@@ -132,6 +132,8 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(wrong[1], known, 1) if wrong else []
     if near:
         advice = f"did you mean {near[0]!r}?"
+    elif "File does not exist" in text:
+        advice = "check the path and its ending, such as .yaml"
     elif "Requirement 'wandb" in text:
         advice = "pip install 'vlmtune[wandb]'"
     elif "pip install" in text:

@@ -63,6 +63,8 @@ def check_yaml(path: str | Path) -> None:
         return
     except RecursionError:
         values = math.inf
+    if not values:
+        raise UserError(f"expected a config in {path}, got an empty file: write keys into it")
     if values > MOST_VALUES:
         raise UserError(
             f"expected at most {MOST_VALUES} values in {path}, got aliases or nested lists that "

@@ -57,7 +57,7 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
 def name_runs(trainer: pl.Trainer, adapter: str, data: str) -> None:
     """Names new W&B runs by what varies, and groups them by adapter; a chosen name stays.
 
-    A trial of a sweep is named by the values that the agent sampled, such as "lr 0.003, dropout 0.1";
+    A trial of a sweep has the values that the agent sampled, such as "lr 0.003, dropout 0.1";
     another run by adapter and data. Call it after `continue_runs`: a run that goes on keeps its
     name.
     """
