@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytorch_lightning as pl
 import wandb
+from rich.filesize import decimal
 
 from vlmtune.errors import UserError
 from vlmtune.export import save_export
@@ -16,12 +17,14 @@ from vlmtune.model import read_checkpoint
 from vlmtune.training.module import adaptation
 from vlmtune.training.wandb_runs import wandb_loggers
 
+MOST_BYTES = 10**8  # each trial of a sweep uploads its export
 log = logging.getLogger("vlmtune")
 
 
 def log_export(trainer: pl.Trainer, checkpoint: Path) -> None:
     """Logs what `vlmtune export` writes of a checkpoint to each W&B run of the trainer.
 
+    An export of more than 100 MB, such as a whole backbone, is not logged; a line says so.
     The metadata of the artifact name the training shards and their digest, so that equal digests
     mean equal training data.
     """
@@ -40,6 +43,10 @@ def log_export(trainer: pl.Trainer, checkpoint: Path) -> None:
             save_export(folder, model.backbone, model.adapter, provenance=model.provenance)
         except UserError as error:
             log.warning("no export in W&B: %s", error)  # the training itself is complete
+            return
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        if size > MOST_BYTES:
+            log.info("no export in W&B: it has %s, and `log_model` logs checkpoints", decimal(size))
             return
         for logger in wandb_loggers(trainer):
             artifact = wandb.Artifact(f"export-{logger.version}", type="model", metadata=facts)
