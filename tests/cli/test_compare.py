@@ -235,8 +235,13 @@ def test_a_signal_while_the_run_starts_leaves_no_run_behind(number, tmp_path, mo
             signal.raise_signal(number)  # before anybody has the process
 
     monkeypatch.setattr(subprocess, "Popen", Slow)
-    with pytest.raises((SystemExit, KeyboardInterrupt)):
-        compare.run_process(["fit"], tmp_path / "log.txt")
+    # A shell that starts the tests in the background ignores Ctrl-C for them.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises((SystemExit, KeyboardInterrupt)):
+            compare.run_process(["fit"], tmp_path / "log.txt")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert started[0].poll() is not None
 
 

@@ -30,21 +30,21 @@ def test_one_row_for_each_metric(make_run):
 
 def test_a_strip_shows_the_readable_images(make_run, tmp_path):
     example = make_run().results[0].examples[0]
-    picture = strip(example)
+    picture = strip(example.images)
     assert picture.size == (192 + 100, 128)  # as high as the highest
     assert picture.getpixel((5, 5))[0] > 200  # red comes first
     assert picture.getpixel((195, 5))[2] > 200
     (tmp_path / "0.png").unlink()
-    assert strip(example).size == (100, 100)
+    assert strip(example.images).size == (100, 100)
     (tmp_path / "1.png").unlink()
-    assert strip(example) is None
+    assert strip(example.images) is None
 
 
 def test_retrievals_need_a_readable_image(make_run, tmp_path):
     result = make_run().results[0]
     pictures, texts = retrievals(result)
     assert texts == [caption(example) for example in result.examples]
-    assert [picture.size for picture in pictures] == [strip(e).size for e in result.examples]
+    assert [picture.size for picture in pictures] == [strip(e.images).size for e in result.examples]
     for image in tmp_path.glob("*.png"):
         image.unlink()
     assert retrievals(result) == ([], [])
