@@ -223,11 +223,12 @@ class FakeWandb(WandbLogger):
     def finalize(self, status): ...
 
 
-def test_weights_and_biases_gets_tables_and_retrievals(train, cola, monkeypatch):
+def test_weights_and_biases_gets_tables_and_retrievals(train, made, cola, monkeypatch):
     fake = SimpleNamespace(Table=dict, Image=lambda image, caption: (image.size, caption))
     monkeypatch.setitem(sys.modules, "wandb", fake)
+    untrained = cola().run(Scorer(made.backbone, made.adapter))
     logger, evaluation = FakeWandb(), BenchmarkCallback([cola()])
-    train(evaluation, logger=logger)
+    train(evaluation, made=made, logger=logger)
     tables = [entry for entry in logger.logged if "benchmarks" in entry]
     assert [entry["trainer/global_step"] for entry in tables] == [3, 6]
     (*_, last), result = tables, evaluation.results["cola"]
@@ -238,15 +239,16 @@ def test_weights_and_biases_gets_tables_and_retrievals(train, cola, monkeypatch)
     assert len(shown) == len(result.examples)
     assert result.examples[0].query in shown[0][1]
     (items,) = (entry["items"] for entry in logger.logged if "items" in entry)
-    assert items["columns"] == ["benchmark", "item", "captions", "scores", "first", "last"]
+    assert items["columns"] == ["benchmark", "item", "captions", "scores", "before", "after"]
+    assert [row[-2] for row in items["data"]] == list(untrained.outcomes)
     assert [row[-1] for row in items["data"]] == list(result.outcomes)
 
 
 def test_changed_items_are_shown_with_their_pictures(cola_path):
     images = ColaMulti(str(cola_path), str(cola_path.parent)).read()[0].images
-    first = [ItemRow(f"cola/{i}", "cola", outcome, images) for i, outcome in enumerate([0.0, 1.0])]
-    last = [replace(row, outcome=1.0) for row in first]
-    (row,) = changed_table(first, last, lambda picture: picture.size[0] > picture.size[1])
+    before = [ItemRow(f"cola/{i}", "cola", outcome, images) for i, outcome in enumerate([0.0, 1.0])]
+    after = [replace(row, outcome=1.0) for row in before]
+    (row,) = changed_table(before, after, lambda picture: picture.size[0] > picture.size[1])
     assert row == [True, "cola", "cola/0", "", "", 0.0, 1.0]
 
 

@@ -48,7 +48,7 @@ def test_rate_norm_and_throughput_are_logged(model_folder, shards, tmp_path):
     got = [float(row["train/gradient_norm"]) for row in rows]
     assert got == pytest.approx([norms.norms[i] for i in (1, 3, 5)], rel=1e-4)
     assert [float(row["train/lr"]) for row in rows] == pytest.approx(watch.rates[1::2])
-    for name in ("samples_per_second", "memory", "pairs_per_second", "logit_scale"):
+    for name in ("samples_per_second", "memory_gib", "pairs_per_second", "logit_scale"):
         assert all(float(row[f"train/{name}"]) > 0 for row in rows)
     left = [float(row["train/seconds_left"]) for row in rows]
     assert left[0] > left[2] == 0
@@ -109,7 +109,8 @@ def test_waiting_is_the_share_of_time_spent_on_fetching(
     options = {"log_every_n_steps": 3, "logger": logger}
     made = module(model_folder, LinearProbe(learn_scale=True, initial_scale=5.0), [InfoNCE()])
     fit(made, shards, tmp_path, 3, (Steps(clock), RunMonitor()), **options)
-    (row,) = logged(logger, "train/waiting")
-    assert float(row["train/waiting"]) == pytest.approx(3 * 3 / (3 * 3 + 3))
+    (row,) = logged(logger, "train/data_wait_fraction")
+    assert float(row["train/data_wait_fraction"]) == pytest.approx(3 * 3 / (3 * 3 + 3))
     assert float(row["train/samples_per_second"]) == pytest.approx(3 * 4 / 12)
+    assert row["epoch"] == "0"
     assert float(row["train/logit_scale"]) == pytest.approx(5.0, rel=0.1)

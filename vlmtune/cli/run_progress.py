@@ -22,8 +22,8 @@ SHOWN = {
     "train/logit_scale": "scale {:.3g}",
     "train/samples_per_second": "{:.3g} samples/s",
     "train/pairs_per_second": "{:.3g} pairs/s",
-    "train/waiting": "waiting {:.0%}",
-    "train/memory": "{:.1f} GiB",
+    "train/data_wait_fraction": "waiting {:.0%}",
+    "train/memory_gib": "{:.1f} GiB",
 }
 """What the line below the bar shows of a run's numbers, as long as there is room."""
 

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.evaluation.scorer import Scorer
-from vlmtune.evaluation.suite import NotRun, check_names, load_all, run_suite
+from vlmtune.evaluation.suite import NotRun, SuiteResult, check_names, load_all, run_suite
 from vlmtune.report.run_report import Curve, Provenance, RunReport
 from vlmtune.report.screen import primary_line
 from vlmtune.results.item_row import ItemRow
@@ -46,7 +46,8 @@ class BenchmarkCallback(Callback):
     that benchmark, and does not begin if no benchmark can be run.
 
     Weights & Biases gets a table of all metrics at each evaluation. At the end it gets retrievals,
-    a table of all items, and pictures of items whose outcome changed since the first evaluation.
+    a table of all items, and pictures of the items whose outcome training changed. For these two
+    the model is also measured before the first step; a resumed run has no such outcomes.
 
     Args:
         benchmarks: The benchmarks; names must differ.
@@ -89,9 +90,9 @@ class BenchmarkCallback(Callback):
         self.curves: dict[str, list[tuple[int, float]]] = {}
         self.results: dict[str, Result] = {}
         self.not_run: dict[str, str] = {}
-        # Of the first and the last evaluation, where a logger shows items.
-        self._first_items: list[ItemRow] = []
-        self._last_items: list[ItemRow] = []
+        # Before training and at the last evaluation, where a logger shows items.
+        self._items_before: list[ItemRow] = []
+        self._items_after: list[ItemRow] = []
         self._scorer: Scorer | None = None
         self._evaluated_at = -1
         self._seconds = 0.0  # of training, up to the last start of the clock
@@ -121,6 +122,8 @@ class BenchmarkCallback(Callback):
 
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if wandb_loggers(trainer) and trainer.global_step == 0:
+            _, self._items_before = self._measure(trainer, pl_module)
         self._started = time.monotonic()
 
     @override
@@ -171,7 +174,7 @@ class BenchmarkCallback(Callback):
             pl_module.cpu()
         if trainer.is_global_zero:
             log_retrievals(trainer, self.results)
-            log_items(trainer, self._first_items, self._last_items)
+            log_items(trainer, self._items_before, self._items_after)
             path = Path(self.report or Path(trainer.default_root_dir) / "report.json")
             path.parent.mkdir(parents=True, exist_ok=True)
             self.run_report(trainer, pl_module).save(path)
@@ -183,19 +186,11 @@ class BenchmarkCallback(Callback):
         step = trainer.global_step
         if step == self._evaluated_at:
             return
-        assert self._scorer is not None
         # The clock of training stands still during an evaluation.
         running = self._started is not None
         self._stop_clock()
         training = trainer.state.fn == "fit"
-        items: list[ItemRow] = []
-        wanted = items if training and wandb_loggers(trainer) else None
-        with averaged_weights(trainer, adaptation(pl_module)):
-            suite = run_suite(
-                self.benchmarks, self._scorer, at_least_one=not training, items=wanted
-            )
-        self._first_items = self._first_items or items
-        self._last_items = items
+        suite, self._items_after = self._measure(trainer, pl_module)
         self._note(trainer, suite.not_run)
         self.results = {result.benchmark: result for result in suite.results}
         numbers = log_results(trainer, pl_module, self.results, self.not_run)
@@ -207,6 +202,20 @@ class BenchmarkCallback(Callback):
         self._evaluated_at = step
         if running:
             self._started = time.monotonic()
+
+    def _measure(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule
+    ) -> tuple[SuiteResult, list[ItemRow]]:
+        """Runs every benchmark; returns the items too, if a logger shows them."""
+        assert self._scorer is not None
+        training = trainer.state.fn == "fit"
+        items: list[ItemRow] = []
+        wanted = items if training and wandb_loggers(trainer) else None
+        with averaged_weights(trainer, adaptation(pl_module)):
+            suite = run_suite(
+                self.benchmarks, self._scorer, at_least_one=not training, items=wanted
+            )
+        return suite, items
 
     def _evaluate_and_check(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.evaluate(trainer, pl_module)

@@ -63,8 +63,8 @@ def log_retrievals(trainer: pl.Trainer, results: Mapping[str, Result]) -> None:
                 logger.log_image(f"{name}/retrievals", pictures, trainer.global_step, caption=texts)
 
 
-def log_items(trainer: pl.Trainer, first: Sequence[ItemRow], last: Sequence[ItemRow]) -> None:
-    """Logs the items of a run's first and last evaluation to Weights & Biases."""
+def log_items(trainer: pl.Trainer, before: Sequence[ItemRow], after: Sequence[ItemRow]) -> None:
+    """Logs the items before and after training to Weights & Biases."""
     loggers = wandb_loggers(trainer)
     if not loggers:
         return
@@ -74,8 +74,8 @@ def log_items(trainer: pl.Trainer, first: Sequence[ItemRow], last: Sequence[Item
 
     step = trainer.global_step
     for logger in loggers:
-        logger.log_table("items", list(ITEMS), item_table(first, last), step=step)
-        changed = changed_table(first, last, wandb.Image)
+        logger.log_table("items", list(ITEMS), item_table(before, after), step=step)
+        changed = changed_table(before, after, wandb.Image)
         if changed:
             logger.log_table("changed items", list(CHANGED), changed, step=step)
 

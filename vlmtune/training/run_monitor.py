@@ -28,8 +28,8 @@ class RunMonitor(pl.Callback):
       passed, evaluations included.
     - `pairs_per_second`: image-text pairs that all ranks score in that time.
     - `seconds_left`: time to the end of the run at this speed, if its end is known.
-    - `waiting`: the fraction of that time in which this rank waited for data.
-    - `memory`: the largest memory so far in GiB: of the device, or of this process on a CPU.
+    - `data_wait_fraction`: the fraction of that time in which this rank waited for data.
+    - `memory_gib`: the largest memory so far in GiB: of the device, or of this process on a CPU.
 
     Attributes:
         latest: The latest of these numbers.
@@ -98,15 +98,15 @@ class RunMonitor(pl.Callback):
             **self._numbers,
             "train/samples_per_second": self._records / passed,
             "train/pairs_per_second": int(self._pairs) / passed,
-            "train/waiting": (waited - self._waited) / passed,
-            "train/memory": _memory(pl_module.device),
+            "train/data_wait_fraction": (waited - self._waited) / passed,
+            "train/memory_gib": _memory(pl_module.device),
         }
         end = trainer.estimated_stepping_batches
         if math.isfinite(end):
             seconds_a_step = passed / max(step - self._step, 1)
             self.latest["train/seconds_left"] = (end - step) * seconds_a_step
         for logger in trainer.loggers:
-            logger.log_metrics(self.latest, step)
+            logger.log_metrics({**self.latest, "epoch": trainer.current_epoch}, step)
         self._numbers = {}
         self._restart(now, waited, step)
 

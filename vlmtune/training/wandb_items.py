@@ -1,6 +1,6 @@
 """The items of benchmarks in Weights & Biases: all in one table, those that changed with pictures.
 
-In: the items as the first and the last evaluation scored them. Out: rows for two tables.
+In: the items as they were scored before and after training. Out: rows for two tables.
 Never: a score that no evaluation gave.
 """
 
@@ -11,47 +11,47 @@ from typing import Any
 from vlmtune.report.media import strip
 from vlmtune.results.item_row import ItemRow
 
-ITEMS = ("benchmark", "item", "captions", "scores", "first", "last")
+ITEMS = ("benchmark", "item", "captions", "scores", "before", "after")
 CHANGED = ("images", *ITEMS)
 MOST_ITEMS = 10_000  # rows that a table of W&B shows
 MOST_CHANGED = 24  # of a benchmark, as each row has pictures
 EQUAL = 1e-12
 
 
-def item_table(first: Sequence[ItemRow], last: Sequence[ItemRow]) -> list[list[Any]]:
-    """One row of `ITEMS` for each item: its captions, its scores, and its outcome then and now.
+def item_table(before: Sequence[ItemRow], after: Sequence[ItemRow]) -> list[list[Any]]:
+    """One row of `ITEMS` for each item: its captions, its scores, and its outcomes.
 
     Example:
         >>> row = ItemRow("cola/0", "cola", 1.0, captions=("a", "b"), scores=((0.5, None),))
         >>> item_table([], [row])
         [['cola', 'cola/0', 'a | b', '0.5 -', None, 1.0]]
     """
-    outcomes = {row.id: row.outcome for row in first}
+    outcomes = {row.id: row.outcome for row in before}
     table: list[list[Any]] = []
-    for row in last[:MOST_ITEMS]:
+    for row in after[:MOST_ITEMS]:
         captions = " | ".join(row.captions)
-        before = outcomes.get(row.id)
-        table.append([row.benchmark, row.id, captions, _scores(row), before, row.outcome])
+        outcome = outcomes.get(row.id)
+        table.append([row.benchmark, row.id, captions, _scores(row), outcome, row.outcome])
     return table
 
 
-def changed_table(first: Sequence[ItemRow], last: Sequence[ItemRow], picture: Any) -> list[Any]:
+def changed_table(before: Sequence[ItemRow], after: Sequence[ItemRow], picture: Any) -> list[Any]:
     """One row of `CHANGED` for the first items of each benchmark whose outcome changed.
 
     `picture` turns the images of an item, side by side, into a cell, as `wandb.Image` does. An item
     whose images cannot be read has none.
     """
-    outcomes = {row.id: row.outcome for row in first}
+    outcomes = {row.id: row.outcome for row in before}
     shown: Counter[str] = Counter()
     table = []
-    for row in last:
+    for row in after:
         change = abs(row.outcome - outcomes.get(row.id, row.outcome))
         if change <= EQUAL or shown[row.benchmark] == MOST_CHANGED:
             continue
         shown[row.benchmark] += 1
         images = strip(row.images)
         cell = None if images is None else picture(images)
-        table.append([cell, *item_table(first, [row])[0]])
+        table.append([cell, *item_table(before, [row])[0]])
     return table
 
 
