@@ -8,17 +8,30 @@ shows formulas as TeX.
 import re
 import sys
 from importlib.metadata import version as version_of
+from inspect import getdoc
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from docutils.nodes import Text, document, literal_block
 from sphinx.addnodes import toctree
 from sphinx.application import Sphinx
+
+import vlmtune
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 PACKAGE = HERE.parent / "vlmtune"
 # Their tables are wide and need the room of both sidebars.
-WIDE = ["matrix", *(f"results/{page.stem}" for page in sorted((HERE / "results").glob("*.md")))]
+WIDE = [f"results/{page.stem}" for page in sorted((HERE / "results").glob("*.md"))]
+# What most programs need; the reference begins with these.
+PUBLIC = """
+load model.Model search.build_index search.Index export.save_export
+data.ShardSet data.ShardDataModule training.AdaptationModule training.BenchmarkCallback
+backbones.Backbone adapters.Adapter objectives.Objective pairs.PairPolicy
+benchmarks.Benchmark evaluation.run_suite results.Result results.MetricValue report.RunReport
+types.Batch types.Scores types.Targets errors.UserError
+"""
 
 project = "vlmtune"
 release = version_of("vlmtune")
@@ -29,11 +42,13 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["attrs_block"]
 autodoc_default_options = {"members": True, "ignore-module-all": True, "show-inheritance": True}
 autodoc_member_order = "bysource"
+autodoc_use_type_comments = False  # there are none, and looking for them takes seconds
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 add_module_names = False
+copybutton_exclude = ".gp, .go"  # prompts and output
 html_title = "vlmtune"
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
@@ -42,10 +57,10 @@ templates_path = ["_templates"]
 html_theme_options = {
     "navbar_center": ["sections"],
     "navbar_end": ["theme-switcher"],
-    "secondary_sidebar_items": {"**": ["page-toc"], **{name: [] for name in WIDE}},
+    "secondary_sidebar_items": {"**": ["page-toc"], **{name: [] for name in ["matrix", *WIDE]}},
 }
-html_sidebars = {page.stem: ["sidebar"] for page in HERE.glob("*.md")}
-html_sidebars |= {"index": [], "notebooks/*": ["sidebar"], **{name: [] for name in WIDE}}
+html_sidebars = {page.stem: ["sections"] for page in HERE.glob("*.md")}
+html_sidebars |= {"index": [], "notebooks/*": ["sections"], **{name: [] for name in WIDE}}
 html_show_sourcelink = False
 
 
@@ -74,12 +89,20 @@ def write_reference() -> None:
             text += f".. automodule:: {module}\n\n"
         (folder / f"{name}.rst").write_text(text, encoding="utf-8")
     index = underlined("Reference", "=")
-    index += (
-        "Start with :func:`vlmtune.load <vlmtune.model.resolving.load>`. The others by room:\n\n"
-    )
-    index += ".. toctree::\n\n"
+    index += "Most programs need only these names:\n\n.. list-table::\n\n"
+    index += "".join(map(row_of, PUBLIC.split()))
+    index += "\nThe rooms have the rest:\n\n.. toctree::\n   :maxdepth: 1\n\n"
     index += "".join(f"   {name}\n" for name in pages)
     (folder / "index.rst").write_text(index, encoding="utf-8")
+
+
+def row_of(name: str) -> str:
+    """A table's row for a public name: a link to where it is described, and its first line."""
+    value = attrgetter(name)(vlmtune)
+    summary = [(getdoc(value) or "").partition("\n")[0]]
+    to_restructured(summary)
+    link = f":py:obj:`vlmtune.{name} <{value.__module__}.{value.__qualname__}>`"
+    return f"   * - {link}\n     - {summary[0]}\n"
 
 
 def to_restructured(lines: list[str]) -> None:
@@ -103,8 +126,21 @@ def add_sections(
         context["sections"][tree["caption"]] = pages
 
 
+def wrap_commands(app: Sphinx, page: document) -> None:
+    """Breaks long commands before each option, so that a page shows and copies whole commands."""
+    for block in page.findall(literal_block):
+        if block.get("language") != "sh":
+            continue
+        lines = []
+        for line in block.astext().splitlines():
+            lines.append(re.sub(r" (?=--\w)", " \\\n  ", line) if len(line) > 76 else line)
+        block.rawsource = "\n".join(lines)
+        block[:] = [Text(block.rawsource)]
+
+
 def setup(app: Sphinx) -> None:
     """Is called by Sphinx before it reads the pages."""
     write_reference()
+    app.connect("doctree-read", wrap_commands)
     app.connect("html-page-context", add_sections)
     app.connect("autodoc-process-docstring", lambda *event: to_restructured(event[-1]), 400)

@@ -156,11 +156,15 @@ def outcomes() -> dict[str, dict[str, Outcome]]:
 
 def page(results: Mapping[str, Mapping[str, Outcome]]) -> str:
     """The text of docs/matrix.md."""
-    backbones = list(next(iter(results.values())))
-    lines = [f"| | {' | '.join(backbones)} |", f"| --- |{' --- |' * len(backbones)}"]
-    for adapter, row in results.items():
-        cells = [row[backbone].scores or "–" for backbone in backbones]
-        lines.append(f"| {adapter} | {' | '.join(cells)} |")
+    # Backbones on which every adapter does the same share a column.
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for backbone in next(iter(results.values())):
+        cells = tuple(row[backbone].scores or "–" for row in results.values())
+        columns.setdefault(cells, []).append(backbone)
+    header = " | ".join(map(", ".join, columns.values()))
+    lines = [f"| | {header} |", f"| --- |{' --- |' * len(columns)}"]
+    for adapter, scores in zip(results, zip(*columns, strict=True), strict=True):
+        lines.append(f"| {adapter} | {' | '.join(scores)} |")
     lines += ["", "## What an adapter reads and trains", "", INPUTS]
     lines += ["| | of an image | of a text | trained |", "| --- | --- | --- | --- |"]
     for adapter, row in results.items():

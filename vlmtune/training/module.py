@@ -53,12 +53,12 @@ def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
 
 
 class AdaptationModule(TrainedWeights, StopsAtSignals):
-    r"""Trains an adapter on a backbone to minimise $\sum_k w_k L_k(\text{scores}, \text{targets})$.
+    r"""Trains an adapter on a backbone, to minimise a weighted sum of objectives.
 
-    Frozen features come from the feature store if `store` is given, all others from the backbone in
-    each step. Checkpoints hold the trained weights only, and are loaded strictly. (seed, step,
-    rank) seed all randomness of a step (dropout, choice of pairs), so a resumed run repeats an
-    uninterrupted one.
+    The loss is $\sum_k w_k L_k(\text{scores}, \text{targets})$. Frozen features come from the
+    feature store if `store` is given, all others from the backbone in each step. Checkpoints hold
+    the trained weights only, and are loaded strictly. (seed, step, rank) seed all randomness of a
+    step (dropout, choice of pairs), so a resumed run repeats an uninterrupted one.
 
     On W ranks loss and gradient are those of one process with the batches of all ranks: embeddings
     of a dual adapter are gathered with their gradients, a caption of several ranks is one column,
