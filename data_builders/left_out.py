@@ -97,8 +97,8 @@ def check_fraction(lines: Sequence[Line], total: int, unit: str, allowed: float,
     counted = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
     raise UserError(
         f"expected at most {allowed:.0%} of {total} {unit} to be unusable, got "
-        f"{len(unusable)}, first {unusable[0].text()} (all in {file}: {counted}): correct them, or "
-        "allow more by --max-left-out"
+        f"{len(unusable)}, first {unusable[0].text()} (all in {file}: {counted}): repair or "
+        "remove them, or allow more by --max-left-out"
     )
 
 

@@ -169,7 +169,7 @@ def read_part(folder: Path) -> PartFile:
     if not (folder / PART).is_file():
         raise UserError(
             f"expected a part that `vlmtune build NAME --part 1/8 --out {folder}` wrote, got "
-            f"{folder} without {PART}: build it, or correct the folder"
+            f"{folder} without {PART}: build it, or name another folder"
         )
     content: PartFile = read_json(folder / PART, "a part of a build", "build it again", PartFile)
     check_shards(folder, {info.file: info.bytes for info in _shards(content)})

@@ -200,7 +200,7 @@ class ShardBuilder(Builder):
         if workers < 1 or not 0.0 <= max_left_out <= 1.0:
             raise UserError(
                 "expected workers >= 1 and a fraction max_left_out from 0 to 1, got "
-                f"{workers} and {max_left_out}: correct them"
+                f"{workers} and {max_left_out}: the defaults are 1 and {LIMIT}"
             )
         out = Path(out)
         identity = self.identity()

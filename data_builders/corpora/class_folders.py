@@ -57,7 +57,7 @@ class ClassFoldersBuilder(ShardBuilder):
         if wrong or not templates or len(set(templates)) < len(templates):
             raise UserError(
                 "expected different templates, each with {} once, got "
-                f"{wrong[0] if wrong else list(templates)!r}: correct them"
+                f"{wrong[0] if wrong else list(templates)!r}: write {{}} where a class is named"
             )
         self.path, self.templates = Path(path), tuple(templates)
         self.classes = None if classes is None else Path(classes)

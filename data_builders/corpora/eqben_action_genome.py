@@ -74,7 +74,10 @@ class ActionGenomePairs(FramePairs):
             video, _, file = key.partition("/")
             number = file.partition(".")[0]
             if not number.isdecimal():
-                raise UserError(f"expected frames as VIDEO.mp4/000012.png, got {key!r}: correct it")
+                raise UserError(
+                    f"expected frames as VIDEO.mp4/000012.png, got {key!r}: rename it in the "
+                    "annotations"
+                )
             for thing in things:
                 if thing["visible"] and (one := self._one(int(number), thing)):
                     frames[Path(video).stem, thing["class"]].append(one)

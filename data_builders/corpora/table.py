@@ -207,7 +207,7 @@ class TableBuilder(ShardBuilder):
         if len(set(digests)) < len(digests):
             raise UserError(
                 f"expected two images in {row.where}, got the same content twice, in "
-                f"{row.name!r} and {row.negative_name!r}: correct it"
+                f"{row.name!r} and {row.negative_name!r}: name another negative image"
             )
         return tuple(digests)
 

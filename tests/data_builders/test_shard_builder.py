@@ -228,7 +228,7 @@ def test_missing_images_are_listed_and_may_be_a_share(tmp_path: Path, capsys) ->
     (tmp_path / "a.jpg").write_bytes(encoded("JPEG"))
     (tmp_path / "c").mkdir()
     builder = Files(tmp_path, ["a.jpg", "b.jpg", "c"])
-    with refused(r"at most 50% of 3 images .* got 2, first .*/b\.jpg: image missing .*: correct"):
+    with refused(r"at most 50% of 3 images .* got 2, first .*/b\.jpg: image missing .*: repair"):
         builder.build(tmp_path / "out", progress=False, max_left_out=0.5)
     assert hidden(tmp_path) == [".out.build"]
     builder.build(tmp_path / "out", progress=False, max_left_out=0.7)

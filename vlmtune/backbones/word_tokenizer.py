@@ -41,7 +41,7 @@ class WordTokenizer:
         if not words or bad or twice:
             raise UserError(
                 f"expected a vocabulary of distinct lower-case words, one a line, got {len(words)} "
-                f"lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: correct the file"
+                f"lines, {twice} repeated, {len(bad)} malformed {bad[:3]}: correct these lines"
             )
         self.words = tuple(words)
         self.context_length = context_length

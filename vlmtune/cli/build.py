@@ -18,7 +18,7 @@ from vlmtune.storage.files import check_shape, read_json
 
 TABLES = ("csv", "tsv", "jsonl", "json", "parquet", "arrow")
 MERGE = "merge"
-MERGE_USAGE = "vlmtune build merge PART [PART ...] --out OUT [--max-left-out SHARE]"
+MERGE_USAGE = "vlmtune build merge PART [PART ...] --out OUT [--max-left-out FRACTION]"
 
 
 def run(options: argparse.Namespace) -> None:

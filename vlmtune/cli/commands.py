@@ -82,8 +82,7 @@ ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .p
 PACKAGES = """packages besides vlmtune that an export or a checkpoint may import classes from; no
 others are imported"""
 RUNS = """report.json or its folder, or another tool's items (.jsonl, .csv, .parquet); the first is
-the baseline that the others are compared with; or the folder of one sweep, for a table of its
-trials"""
+the baseline of the comparison; or the folder of one sweep, for a table of its trials"""
 BENCHMARKS = """stems of configs/plugins/benchmarks, sources of `vlmtune download --list`, YAMLs
 with one benchmark or a list, or your own tables (csv, tsv, jsonl, parquet); paths in them are
 relative to the working directory"""
@@ -102,8 +101,8 @@ they gained and forgot: about six minutes on two cores.
 Run it again to reuse existing files and resume trainings from their last checkpoints."""
 BUILD = """\
 All other arguments go to the builder and override its YAML, for example --train 100. `vlmtune
-build table --help` lists those for tables. The first may be the file or folder to read: vlmtune
-build table mine.csv --out data/mine-shards.
+build table --help` lists the arguments for tables. The file or folder to read may come first:
+vlmtune build table mine.csv --out data/mine-shards.
 If the folder already contains the same build, it is reused; any other content is an error. A build
 that was killed resumes from its last complete shard. vlmtune build merge parts/* --out
 data/mine-shards combines all parts into one corpus."""
@@ -111,13 +110,13 @@ WORKERS = "processes that check images and write shards; the result is the same 
 LEFT_OUT = "fraction of images, or of rows of a table, that may be missing or damaged (%(default)s)"
 DOWNLOAD = """\
 Files go to where the plug-ins of configs/plugins look for them. What is there already is not
-downloaded again, and an interrupted download goes on where it stopped. Licences are recorded in
-licences.json beside the data."""
-DOWNLOADED = """a source of the list, or a benchmark or corpus, whose files alone are then
-downloaded"""
+downloaded again, and an interrupted download resumes. Licences are recorded in licences.json beside
+the data."""
+DOWNLOADED = """a source in the list, or a benchmark or corpus, to download only the files that it
+reads"""
 DATA_ROOT = """folder of the data instead of data; set the environment variable VLMTUNE_DATA to it
 and all commands look there"""
-FROM = """take files from this folder that a person downloaded, check them and put them in place"""
+FROM = """use files that you downloaded into this folder; they are checked and put in place"""
 COMPARE = """\
 Run it again at any time: finished runs are skipped, stopped ones resume.
 Several processes can work on one comparison at the same time, for example one per GPU."""
@@ -203,11 +202,11 @@ def command_parser() -> argparse.ArgumentParser:
     names = _with_names(BUILD, "builders", "Corpora")
     add = command("build", "convert a corpus into shards", names)
     add("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
-    add("--config", metavar="YAML", help="arguments that override those of the corpus")
+    add("--config", metavar="YAML", help="arguments that override the corpus's YAML")
     add("--out", required=True, **path, help="folder to write")
     add("--workers", type=int, default=1, metavar="N", help=WORKERS)
     add("--part", metavar="I/N", help="only write part I of N, for `vlmtune build merge`")
-    add("--max-left-out", type=float, default=0.02, metavar="SHARE", help=LEFT_OUT)
+    add("--max-left-out", type=float, default=0.02, metavar="FRACTION", help=LEFT_OUT)
 
     add = command("download", "download data sets and weights", DOWNLOAD)
     add("names", nargs="*", metavar="NAME", help=DOWNLOADED)
@@ -225,7 +224,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--benchmarks", **many, metavar="B", help=BENCHMARKS)
     add("--download", action="store_true", help="first download the files that are missing")
     add("--out", **path, help="folder of the report; by default a new one in runs/evaluate")
-    add("--name", help="name of the run in reports; by default that of the model")
+    add("--name", help="name of the run in reports; by default the model's name")
     add("--items", **path, metavar="FILE", help=ITEMS)
     add("--text-only", type=path_or_url, metavar="CAPTIONS", help=TEXT_ONLY)
     _store(add)

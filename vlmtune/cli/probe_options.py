@@ -66,5 +66,5 @@ def declare(
     add("--limit", type=int, metavar="N", help="at most this many images per split; all by default")
     add("--side", type=int, default=224, help=SIDE)
     add("--seed", type=int, default=0, help="seed of transformations and probes (%(default)s)")
-    add("--name", help="name of the run in reports; by default that of the model")
+    add("--name", help="name of the run in reports; by default the model's name")
     return add

@@ -96,6 +96,6 @@ class Rewriter(Configured):
         if len(tags) != len(split):
             raise UserError(
                 f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: "
-                "correct the tagger"
+                "return one a word"
             )
         return Sentence(split, gaps, tags)

@@ -49,7 +49,7 @@ def find_videos(folder: Path) -> dict[str, Path]:
     videos = {path.stem: path for path in files}
     if not videos:
         raise UserError(
-            f"expected videos ({', '.join(SUFFIXES)}) in {folder}, got none: correct it"
+            f"expected videos ({', '.join(SUFFIXES)}) in {folder}, got none: name their folder"
         )
     return videos
 

@@ -57,7 +57,7 @@ def unseen_compositions(
         if not known or len(set(columns)) < 2 or len(set(rows)) < 2:
             raise UserError(
                 f"expected unseen rectangles of two or more of {list(COLORS)} by two or more of "
-                f"{list(SHAPES)}, got {list(columns)} by {list(rows)}: correct it"
+                f"{list(SHAPES)}, got {list(columns)} by {list(rows)}: name two of each"
             )
         if set(columns) <= set(colors) and set(rows) <= set(shapes):
             unseen.update(itertools.product(columns, rows))

@@ -376,7 +376,7 @@ def test_a_build_that_fails_says_where_all_it_could_not_use_is_listed(tmp_path, 
         (tmp_path / f"{number}.png").unlink()
     listed = tmp_path / "out.left_out.txt"
     capsys.readouterr()
-    with refused(rf"\(all in {listed}: image missing 28, image broken 1\): correct them"):
+    with refused(rf"\(all in {listed}: image missing 28, image broken 1\): repair or remove them"):
         TableBuilder(path).build(out, progress=False)
     assert "0.png (cannot identify image file)" in listed.read_text()
     assert "left out: " not in capsys.readouterr().err  # the error is the line that matters
