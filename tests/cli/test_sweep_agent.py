@@ -103,7 +103,7 @@ def test_eight_trials_of_two_agents_end_in_one_table_and_one_export(
     table = (out / "trials.csv").read_text().splitlines()
     assert sorted(line.partition(",")[0] for line in table[1:]) == names
     assert "optimizer.lr" in table[0]
-    assert "8 trials, the best first" in (out / "report.html").read_text()
     first = table[1].partition(",")[0]
+    assert f"<h1>The best of 8 trials is {first}: " in (out / "report.html").read_text()
     trained = tmp_path / "checkpoints of trials" / first / "checkpoints/last.ckpt"
     assert load(best).digest() == load(trained).digest()

@@ -218,8 +218,10 @@ def trials_view(trials: Trials) -> dict[str, Any]:
     )
     plots = [_plot(trials, position) for position in range(len(trials.keys))]
     columns = list(trials.keys)
+    best = rows[0]
+    title = f"The best of {len(rows)} trials is {best['name']}"
     return {
-        "title": f"{len(rows)} trials of a sweep",
+        "title": f"{title}: {best['reached']} {trials.metric}",
         "lead": lead,
         "metric": trials.metric,
         "columns": columns,
