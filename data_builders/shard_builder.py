@@ -52,7 +52,7 @@ class Builder(Configured, ABC):
     def sources(self) -> Mapping[str, Path]:
         """Returns the annotation files, by name; their sha256 goes into the manifest.
 
-        By default these are all arguments that are existing files, also those of plug-ins among the
+        By default these are all arguments that are existing files, also files of plug-ins among the
         arguments. So a folder built from a file that has changed since is never reused.
         """
         files = list(dict.fromkeys(_argument_files(self.__dict__.get("init_args", {}))))
@@ -284,7 +284,7 @@ def image_group(image: str, texts: Mapping[str, bool], true: Iterable[str] = (),
 
 
 def _argument_files(value: Any) -> Iterator[Path]:
-    """The existing files among arguments, also those in lists, mappings and plug-ins."""
+    """The existing files among arguments, also in lists, mappings and plug-ins."""
     if isinstance(value, Configured):
         yield from _argument_files(value.__dict__.get("init_args", {}))
     elif isinstance(value, Mapping):

@@ -68,7 +68,7 @@ class Unfinished:
 
 @contextmanager
 def unfinished(out: Path, identity: Mapping[str, Any]) -> Iterator[Unfinished]:
-    """Gives the unfinished build of `out`: that of a killed call, or a new one.
+    """Gives the unfinished build of `out`: what a killed call left, or a new build.
 
     Waits for another process that builds `out`. Removes the leftover of a build with another
     identity. If the block raises, complete shards stay for the next call.
@@ -98,7 +98,7 @@ def unfinished(out: Path, identity: Mapping[str, Any]) -> Iterator[Unfinished]:
 
 
 def _known(folder: Path, identity: Mapping[str, Any]) -> dict[int, ShardState]:
-    """The complete shards of a build with this identity; removes those of any other."""
+    """The complete shards of a build with this identity; removes the shards of other builds."""
     file, states = folder / "build.json", folder / "states"
     try:
         same = read_json(file, "an unfinished build") == identity

@@ -42,12 +42,13 @@ HEAD = """\
 # Adapters by backbones
 
 `python -m scripts.matrix` writes this page, and a test compares it with what runs. Each adapter of
-`configs/plugins/adapters` is made on a tiny random model of each backbone of
+`configs/plugins/adapters` is built on a tiny random model of each backbone of
 `configs/plugins/backbones`, trained for one step and asked for one score.
 
 An adapter with *embeddings* has a vector of each image and of each text, and any index can search
-them. One with *pairs* reads image and text together; in `vlmtune search` the backbone's embeddings
-choose the pairs. A dash means the pair is an error: the reasons are below.
+them. An adapter with *pairs* reads image and text together; in `vlmtune search` the backbone's
+embeddings choose the pairs. A dash means the pair is an error: the reasons are below. Backbones on
+which every adapter does the same share a column.
 
 """
 

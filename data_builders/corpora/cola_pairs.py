@@ -52,7 +52,7 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
 
     Images are divided at random: `benchmark` of them make pairs for the file
     `COLA_multiobjects_matching_benchmark.json` in the layout of Cola's,
-    `[[image_1, caption_1, image_2, caption_2], ...]`, the others make pairs for the shards. With 1
+    `[[image_1, caption_1, image_2, caption_2], ...]`, the rest make pairs for the shards. With 1
     no shards are written.
 
     Args:

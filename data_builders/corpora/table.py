@@ -41,13 +41,13 @@ class TableBuilder(ShardBuilder):
     Args:
         path: The table: a `.csv`, `.tsv`, `.jsonl`, `.json`, `.parquet` or `.arrow`, a folder that
             `datasets` saved, or a folder of images each with a `.txt` or `.json`.
-        images: Folder that the names of images start from; by default that of the table.
+        images: Folder that the names of images start from; by default the table's folder.
         columns: Columns by what they hold, as `columns.caption title`, out of image, caption,
             negative, negative_image, id, split, votes and group; null for none. The others are
             guessed by their names, and the guesses are printed.
-        splits: Values of the split column to write; by default those for training.
+        splits: Values of the split column to write; by default the training split.
         held_out: Fraction of the images that are held out of a table without a split column: their
-            split is "val", that of the others "train".
+            split is "val", all others are "train".
         measured: Benchmarks whose images are left out: folders of images and tables next to their
             images, by content, or annotation files, by name. Similar images are reported.
         records_per_shard: Number of records in one tar.
@@ -115,7 +115,7 @@ class TableBuilder(ShardBuilder):
             written |= set(digests[:1]) if len(digests) == 1 else set()
 
     def _rows(self) -> Iterator[TableRow]:
-        """The rows that can be read; `_gathered` lists the others."""
+        """The rows that can be read; `_gathered` lists all other rows."""
         return self.table.rows(unusable=lambda where, wrong: None)
 
     def _listing(self) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 Required: memory and time that do not grow with the records. One tar of 1,000 real records is
 written; every other shard is a hard link to it with an index file of its own, so that 10 million
-records take 1 GB of disk. All reading is real, but the page cache holds one tar: the times are
-those of a warm cache. What a worker holds is what it would hold of distinct tars.
+records take 1 GB of disk. All reading is real, but the page cache holds the tar, so times are of
+a warm cache. What a worker holds is what it would hold of distinct tars.
 
     python -m scripts.bench.corpus_size [--records 100000 10000000] [--batches 200]
 """

@@ -95,7 +95,7 @@ def test_means_over_pairs_vary_twice_as_much(against):
     [
         ({"version": "2"}, "another version: 2, not 1"),
         ({"convention": "reference"}, "another convention: reference, not strict"),
-        ({"items_digest": "b"}, "the same number of items, but other ones"),
+        ({"items_digest": "b"}, "the same number of items, but different items"),
         (
             {"primary": "map", "metrics": {"map": MetricValue(0.5, 14)}},
             "another primary metric: map, not accuracy",

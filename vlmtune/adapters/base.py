@@ -180,7 +180,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     Computation on one modality alone goes into `prepare_image` and `prepare_text`, which run once
     per image and once per text; `score_pairs` runs once per pair. Chunks bound memory and never
     change a score. In training, activations of the first chunks are kept until `training_memory`
-    is full; those of later chunks are computed again in the backward pass, dropout included.
+    is full; activations of later chunks are computed again in the backward pass, dropout included.
 
     Attributes:
         chunk: Number of pairs in a call of `score_pairs`; None for as many as `memory` allows, or
@@ -225,7 +225,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         """How much each token of text i reads each patch of image i, where `gives_reading` is True.
 
         Weights from 0, which sum to 1 over the patches: row by row from the top, without class
-        tokens. The tokens are those of the text, special ones included.
+        tokens. The tokens are the text's, special tokens included.
         """
         raise NotImplementedError
 

@@ -226,7 +226,7 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
 
 
 def _first_trained(tower: Tower) -> int:
-    """The number of the first block with a trained weight; that of all blocks without one."""
+    """The number of the first block with a trained weight; the number of blocks without one."""
     for number, block in enumerate(tower.blocks):
         if any(parameter.requires_grad for parameter in block.parameters()):
             return number

@@ -38,7 +38,7 @@ class LoRA(DualAdapter[Pooled, Pooled]):
 
     - Requirements: towers that run block by block; each step runs the towers it updates.
     - Recommended: the default rank, and `targets` with "mlp" if it learns too little.
-    - Relations: `FullFineTuning` trains the weights themselves, `LastBlocks` those of the end.
+    - Relations: `FullFineTuning` trains the weights themselves, `LastBlocks` the last blocks.
     - Config: `--model.adapter lora`.
 
     Source: Hu et al. 2021 (LoRA), section 4.1, their letters; queries and values are the targets

@@ -30,7 +30,7 @@ class MMPred(FusedAdapter):
     - Config: `--model.adapter mm_pred`.
 
     Source: Cola (Ray et al. 2023), sections 4 and 11.1 ("a fully-connected layer on the [CLS] token
-    output"); its names are those of `MMAdapter`. u and b are `predict`, w + 1 numbers (2w + 1 with
+    output"); its names are as in `MMAdapter`. u and b are `predict`, w + 1 numbers (2w + 1 with
     two [CLS] tokens): with the MDETR style 7,753,217 parameters on CLIP ViT-B/32.
     """
 

@@ -40,7 +40,7 @@ def text_tower(backbone: Backbone) -> TextTower:
 def _without(backbone: Backbone, modality: Literal["image", "text"], other: str = "") -> UserError:
     reason = backbone.fits(FeatureSpec("state"), modality)
     reason = reason or backbone.fits(FeatureSpec("pooled"), modality) or "it has no such tower"
-    # Backbones whose tower can be run are listed, rather than those with embeddings.
+    # Backbones whose tower can be run are listed, rather than backbones with embeddings.
     needed: Ability = "image_tower" if modality == "image" else "text_tower"
     advice = backbones_with(needed)
     return UserError(

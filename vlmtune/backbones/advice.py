@@ -17,7 +17,7 @@ FOLDER = Path("configs/plugins/backbones")
 def backbone_classes() -> list[type[Backbone]]:
     """Returns the class of each YAML, in the order of the files' names.
 
-    YAMLs in the working directory count too, and replace those of vlmtune of the same name.
+    YAMLs in the working directory count too, and replace vlmtune's of the same name.
 
     Example:
         >>> [kind.__name__ for kind in backbone_classes()][:3]

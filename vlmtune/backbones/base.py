@@ -171,7 +171,7 @@ class Backbone(Configured, nn.Module, ABC):
         embed_dim: d, width of the shared embedding space.
         image_width: w of the image tokens.
         text_width: w of the text tokens.
-        image_tokens: t of the images: patches without class tokens, those of the largest image.
+        image_tokens: t of the images: patches of the largest image, without class tokens.
         images_differ: Whether images keep their shape, so that they differ in patches: features
             of an image with fewer end in padding.
         text_special: Number of special tokens before and after the words, such as (1, 1).

@@ -25,7 +25,7 @@ SPARE = 100_000_000  # values that fit into any memory, whatever the size of the
 
 
 def check_sizes(config: Any, model: str) -> None:
-    """Raises a `UserError` if a size is larger than that of any model.
+    """Raises a `UserError` if a size is larger than in any known model.
 
     Example:
         >>> check_sizes({"vision_config": {"num_hidden_layers": 12}}, "a model")

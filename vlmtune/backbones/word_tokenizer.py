@@ -77,7 +77,7 @@ class WordTokenizer:
         A word that is not in the vocabulary is an error there too.
         """
         named = {"pad_token": "<pad>", "bos_token": "<start>", "eos_token": "<end>"}
-        # The order of ids is that of the class docstring.
+        # The order of ids is stated in the class docstring.
         vocabulary = {"<pad>": 0, "<start>": 1, **self.ids, "<end>": self.eot_token_id}
         inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unknown>"))  # noqa: S106
         inner.normalizer = normalizers.Lowercase()

@@ -93,7 +93,7 @@ class Benchmark(Configured, ABC, Generic[I]):
         hints = get_type_hints(type(self), include_extras=True)
         for option in fields(self):
             value = getattr(self, option.name)
-            # A misspelt convention would count by the other one, and nobody would see it.
+            # A misspelt convention would silently count by the other convention.
             if isinstance(value, str | int | float | list | tuple):
                 _check_option(option.name, value, hints[option.name])
         for name, known in self.subsets_of.items():

@@ -46,7 +46,7 @@ class Content(TypedDict):
 
 
 class Subsets(TypedDict):
-    """The labels that training has seen, and the others."""
+    """The labels that training has seen, and all other labels."""
 
     seen: list[str]
     unseen: list[str]

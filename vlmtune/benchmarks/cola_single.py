@@ -85,7 +85,7 @@ class ColaSingle(Benchmark[QueryItems]):
         standard: Also score images outside the hard sets, for `standard_map`. Without it a joint
             model, which pays for each pair, has a fraction of the pairs to score.
         convention: See above. `limit` counts images; AP and its chance grow as pools shrink, so
-            such numbers do not compare with those of all images.
+            such numbers do not compare with numbers of all images.
     """
 
     primary_metric: ClassVar[str] = "map"

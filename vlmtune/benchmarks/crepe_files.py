@@ -35,7 +35,7 @@ def read_regions(path: Path, images: str, negatives: str, *columns: str) -> list
 
 
 def read_texts(value: str) -> tuple[str, ...]:
-    """The captions of a Python list or set literal; those of a set in alphabetical order.
+    """The captions of a Python list or set literal; a set in alphabetical order.
 
     Example:
         >>> read_texts("['b', 'a']"), read_texts("{'b', 'a'}")

@@ -107,7 +107,7 @@ class CrepeProductivity(MultipleChoice):
         count = min(self.negatives, len(negatives))
         if self.seed is None:
             return negatives[:count]
-        # Seeded by the caption, so that an item's negative does not depend on the others.
+        # Seeded by the caption, so that an item's negative does not depend on other items.
         return random.Random(f"{self.seed}/{caption}").sample(list(negatives), count)
 
     def _files(self) -> Iterator[tuple[str, Path]]:

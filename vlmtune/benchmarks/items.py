@@ -110,7 +110,7 @@ def distinct_pairs(
 ) -> tuple[Int[Tensor, "P 2"], Int[Tensor, "*items"]]:
     """Lists each pair (row, column) once, with the position of every given pair in the list.
 
-    `scores[positions]` turns the scores of the P pairs into those of the items.
+    `scores[positions]` turns the scores of the P pairs into scores of the items.
 
     Example:
         >>> rows, columns = torch.tensor([[1, 0], [1, 1]]), torch.tensor([[0, 2], [0, 2]])

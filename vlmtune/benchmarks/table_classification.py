@@ -65,7 +65,7 @@ def _caption(row: TableRow) -> str:
     caption, *others = texts_of(row, negatives=False)
     if others:
         raise UserError(
-            f"expected one caption in {row.where}, that of the image's class, got "
+            f"expected one caption in {row.where}, the image's class, got "
             f"{1 + len(others)}: leave one in the row, or use table_retrieval"
         )
     return caption

@@ -29,7 +29,7 @@ class TableOptions(VoteOptions):
 
     Args:
         path: The table, of any format of `vlmtune build table`.
-        images: Folder that the names of images start from; by default that of the table.
+        images: Folder that the names of images start from; by default the table's folder.
         columns: Columns by what they hold, such as `{caption: title, group: category}`; the others
             are guessed by their names.
         splits: Values of the split column; by default "test", else "val".

@@ -172,7 +172,7 @@ def _with_names(text: str, kind: str, title: str) -> str:
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """Returns the parser of all commands; those of `TRAINING` only have a line in its help."""
+    """Returns the parser of all commands; commands of `TRAINING` only have a line in its help."""
     plain: Any = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
     about = "Fine-tune vision-language models to understand compositions, and measure them."
     parser = _Parser(prog="vlmtune", description=about, epilog=EPILOG, **plain)

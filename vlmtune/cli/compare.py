@@ -281,7 +281,7 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
     titles, rows = list(comparison["columns"]), list(comparison["rows"].values())
     cells = [["strategy", "trainable parameters", *titles, "s/epoch"]]
     if rows:
-        # Chance depends on the benchmark alone, so the first run's is that of all runs.
+        # Chance depends on the benchmark alone, so the first run's chance is right for all runs.
         run = rows[0]["runs"][0]
         levels = []
         for title in titles:
@@ -323,7 +323,7 @@ def to_csv(comparison: dict[str, Any]) -> str:
 
 
 def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
-    """Trains what is left and writes the tables; a failed run does not stop the others."""
+    """Trains what is left and writes the tables; a failed run does not stop the rest."""
     from vlmtune.cli.compare_grid import chosen_rows, with_grid  # it needs the classes above
 
     stated, steps = read_experiment(options.experiment), options.steps

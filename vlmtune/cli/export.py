@@ -157,7 +157,7 @@ def _check_options(options: argparse.Namespace) -> None:
         ),
         (
             options.report is not None and alpha not in (None, 1.0),
-            f"expected no --report with --alpha {alpha}, as its scores are those of the trained "
+            f"expected no --report with --alpha {alpha}, as its scores belong to the trained "
             "weights: leave it out, or measure with --alphas and --benchmarks",
         ),
     )

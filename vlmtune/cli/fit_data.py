@@ -31,7 +31,7 @@ HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+?))?/?")
 def with_shards(words: Sequence[str]) -> list[str]:
     """Returns the words of a command line with the shards of its `--data` as `--data.train`.
 
-    The options `--table.KEY` are those of `vlmtune build table`. Each `--data` adds a set of
+    `--table.KEY` takes the options of `vlmtune build table`. Each `--data` adds a set of
     shards. A `--data` that names a config stays.
 
     Example:

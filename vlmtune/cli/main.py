@@ -29,7 +29,7 @@ from vlmtune.report.printable import printable
 def main(argv: list[str] | None = None) -> int:
     """Runs a command and returns its exit status: 0, 2 for an error of the user, 130 for Ctrl-C.
 
-    `argv` has no program name; by default it is that of the process.
+    `argv` has no program name; by default it is the process's.
 
     Example:
         >>> main(["report", "nowhere", "--out", "nowhere"])

@@ -49,7 +49,7 @@ def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
         word = waiting.pop(0)
         key, equals, value = word.removeprefix("--").partition("=")
         key = POSITION.sub(r".\1", key)
-        # Only options of plug-ins and of items of lists are read here; the parser reads the others.
+        # Only options of plug-ins and of items of lists are read here; the parser reads the rest.
         of_item = _is_item(key)
         if not word.startswith("--") or not (of_item or _changes(key)):
             words.append(word)

@@ -20,7 +20,7 @@ from vlmtune.types import Group
 
 
 class RenderedSet(ShardSet):
-    """Groups that are rendered when a batch needs them: other ones in each epoch.
+    """Groups that are rendered when a batch needs them: new groups in each epoch.
 
     A subclass gives `groups`. It stands in `data.train` by its class path, alone or beside folders
     of shards. Its groups are a function of the epoch and their number, so a resumed run sees the

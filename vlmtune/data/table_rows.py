@@ -80,7 +80,7 @@ class Table:
 
     Attributes:
         path: The file or folder, see `read_cells`.
-        images: Folder that the names of images start from; by default that of the table.
+        images: Folder that the names of images start from; by default the table's folder.
         given: Columns by what they hold, out of image, caption, negative, negative_image, id,
             split, votes and group. caption and negative may have several. None means that there is
             none; what is not given is guessed (`GUESSES`).

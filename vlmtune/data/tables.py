@@ -225,7 +225,7 @@ def is_dataset(path: Path) -> bool:
 
 
 def source_files(path: Path) -> list[Path]:
-    """Returns the files whose content makes the table: the file, or those of a folder."""
+    """Returns the files whose content makes the table: the file, or the files of a folder."""
     path = Path(path)
     if not path.is_dir():
         return [path]

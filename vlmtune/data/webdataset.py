@@ -45,7 +45,7 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
 def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     """Returns the group of a record of others, without the image, and the name of its image.
 
-    Captions are those of the json, with the columns of a table (`caption`, `captions`, ...), else
+    Captions come from the json, with the columns of a table (`caption`, `captions`, ...), else
     the lines of the txt. A member `caption.txt` or `caption.json` is such a column, too. Hard
     negatives are false captions. A caption is its own id; the id of the image holds a hash of where
     it lies and of its texts, so that equal keys of two folders are two images.

@@ -92,7 +92,7 @@ def run_suite(
     """Loads all benchmarks, encodes their images and captions once, then evaluates each.
 
     A missing file is reported before anything is encoded. A benchmark that fails is reported as not
-    run and does not stop the others.
+    run and does not stop the rest.
 
     Args:
         benchmarks: The benchmarks; names must differ.
@@ -265,7 +265,7 @@ def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | N
         return None, f"{line} ({name} needs it; for its files: {files_from(benchmark)})"
     except UserError as error:
         return None, " ".join(str(error).split())
-    except Exception as error:  # a fault in one plug-in must not stop the others
+    except Exception as error:  # a fault in one plug-in must not stop the rest
         log.exception("%s failed", name)
         line = " ".join(f"{type(error).__name__}: {error}".split())
         return None, f"expected {name} to run, got {line}: mend what the traceback in the log shows"

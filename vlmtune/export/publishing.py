@@ -1,7 +1,7 @@
 """Uploads an export to the Hugging Face hub.
 
 In: the folder of an export and the id of a repository. Out: the commit.
-Never: a file beside those of the export, nor a public repository unless it is asked for.
+Never: a file that is not of the export, nor a public repository unless it is asked for.
 """
 
 import re

@@ -55,7 +55,7 @@ class Rewriter(Configured):
     def negatives(
         self, caption: str, avoid: Collection[str] = (), count: int = 1, key: str = ""
     ) -> tuple[str, ...]:
-        """Rewrites a true caption in up to `count` ways; another key gives other ones.
+        """Rewrites a true caption in up to `count` ways; another key gives other captions.
 
         None repeats the caption, another true one in `avoid`, or another rewritten one, be it in
         other case or spacing, or with its parts in another order ("one black and one white", "one

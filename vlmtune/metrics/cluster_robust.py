@@ -1,10 +1,10 @@
 r"""Means over items that share images or captions, with cluster-robust 95 % intervals.
 
 In: the outcome of each item and what it shares with others. Out: means with intervals. Never: an
-interval narrower than that of independent items.
+interval narrower than for independent items.
 
 The interval of a mean in [0, 1] is Wilson's with an effective number of items $n / (D T)$. The
-design effect D is the variance of `cluster_variance` over that of independent items,
+design effect D is the variance of `cluster_variance` over the variance of independent items,
 $p (1 - p) / (n - 1)$, and at least 1. $T = (t_f / t_{n-1})^2$ holds Student's quantiles: a variance
 with few degrees of freedom f is itself uncertain. C clusters never say more than C items that are
 all right, or all wrong: near 1 and 0 the dependence within clusters cannot be seen. So the interval

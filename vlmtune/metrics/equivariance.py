@@ -23,7 +23,7 @@ from vlmtune.results.metric_value import MetricValue
 
 
 def alignment(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
-    r"""The mean cosine of each of n difference vectors with all the others.
+    r"""The mean cosine of each of n difference vectors with all other vectors.
 
     With $u_i = \delta_i / |\delta_i|$: $(u_i \cdot \sum_j u_j - u_i \cdot u_i) / (n - 1)$. The mean
     over i is the mean cosine over all pairs, without forming them.

@@ -99,8 +99,8 @@ def _compared(scores: Float[Tensor, "n m"]) -> tuple[Int[Tensor, "n"], Int[Tenso
     wrong = torch.isnan(scores).any(dim=1) | ~torch.isfinite(scores[:, 0])
     if wrong.any():
         raise UserError(
-            f"expected finite scores, those of {int(wrong.sum())} of {len(scores)} items are NaN "
-            "or infinite: lower the learning rate or use fp32, then evaluate again"
+            f"expected finite scores, got {int(wrong.sum())} of {len(scores)} items with NaN "
+            "or infinity: lower the learning rate or use fp32, then evaluate again"
         )
     true, others = scores[:, :1], scores[:, 1:]
     return (others > true).sum(dim=1), (others == true).sum(dim=1)

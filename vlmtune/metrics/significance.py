@@ -27,7 +27,7 @@ class PairedDifference:
     """One model against another, item by item.
 
     Attributes:
-        difference: Mean outcome minus that of the baseline; with groups, the mean over groups.
+        difference: Mean outcome minus the baseline's; with groups, the mean over groups.
         low: Lower end of the 95 % interval of the difference, or None with a single cluster.
         high: Upper end, or None.
         won: Number of items on which the model does better than the baseline.
@@ -92,7 +92,7 @@ def difference_variance(
     correlation within clusters .3 and .8); without it 87 % of those of 5 clusters.
 
     Args:
-        differences: The outcome of one model minus that of the other, for each item.
+        differences: The outcome of one model minus the other model's, for each item.
         clusters: The image of each item as any integers; (n, 2) for its image and its captions.
         weights: Weight of each item, up to a factor; None gives all the same weight.
         degree: Factor on deviations from the mean: 2 if each difference is a mean over pairs of its

@@ -138,7 +138,7 @@ class MinedNeighbours(BatchNeighbours):
         return marked
 
     def _draw(self, group: Group, key: str) -> Iterator[int]:
-        """Yields other records: the hardest in an order drawn by `key`, then the others."""
+        """Yields other records: the hardest in an order drawn by `key`, then the rest."""
         # A generator of its own for each group: the draw does not depend on the batch's order.
         ranked = self._rank(group)
         # By sha256, as `hash` of a string differs from process to process.
@@ -162,7 +162,7 @@ class MinedNeighbours(BatchNeighbours):
         return list(ranked)
 
     def _records(self, group: Group) -> list[int]:
-        """Returns the records of those of the group's images that the cache knows."""
+        """Returns the records of the group's images that the cache knows."""
         return [number for number in self._record_of[self._rows(group)].tolist() if number >= 0]
 
     def _rows(self, group: Group) -> list[int]:

@@ -59,12 +59,12 @@ def load(
             `vlmtune download` brought, or, with `architecture`, a weights file. A model
             without an adapter is zero-shot: by its embeddings, or by its matching head if it has
             no embeddings.
-        pretrained: Weights for an open_clip name, for that of an export whose weights file has
+        pretrained: Weights for an open_clip name, for an export whose weights file has
             moved, or the base model of a PEFT adapter, if it is not where the adapter says.
         architecture: The open_clip name that the weights in the file `source` (.pt, .pth, .bin,
             .safetensors) belong to; "ViT-B-32-quickgelu" for those fine-tuned from OpenAI's.
         revision: Commit, branch or tag of a hub id; None for its main branch. Pin a commit where
-            numbers must not change. An export records that of its base model itself.
+            numbers must not change. An export records its base model's revision itself.
         backbone: The backbone of an export, never adapted before; None builds it as the export
             describes.
         device: Where to compute; the accelerator if there is one, else the CPU.

@@ -47,7 +47,7 @@ class WiseFT:
             raise UserError(
                 "expected an adapter that starts as the zero-shot model, to interpolate its "
                 f"weights, got {type(adapter).__name__}, which starts at random: leave alpha out, "
-                "or average its scores with those of the zero-shot model"
+                "or average its scores with the zero-shot model's"
             )
         self.backbone, self.adapter = backbone, adapter
         self.trained = _copied(trained_state(backbone, adapter))

@@ -62,7 +62,7 @@ class Objective(Configured, nn.Module, ABC):
         return type(self).__name__
 
     def scores_of(self, shard: ScoreShard) -> ScoreShard:
-        """Returns the scores it reads out of those of a batch."""
+        """Returns the scores of a batch that it reads."""
         return shard
 
     def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:

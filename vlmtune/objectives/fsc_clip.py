@@ -54,7 +54,7 @@ class FSCClip(ShardedObjective):
     - Config: `--model.objectives '[info_nce, fsc_clip]'`.
 
     Source: Oh et al. 2024 (FSC-CLIP), the local hard negative loss and selective calibrated
-    regularisation; factors are those of the released COCO run. The local loss differs from the
+    regularisation; factors come from the released COCO run. The local loss differs from the
     released runs (github.com/ytaek-oh/fsc-clip, commit 604015d) in two points: there weights below
     one over the number of patches stay (`--sim-sparsify` is off by default and in every documented
     command), and the start token is left out of the sum over t. The released code also scores

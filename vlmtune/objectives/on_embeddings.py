@@ -19,7 +19,7 @@ class OnEmbeddings(ShardedObjective):
 
     Choose it for `FusionTuning(contrast=True)`, whose contrastive scores need a loss.
 
-    - Requirements: those of the objective inside.
+    - Requirements: what the objective inside needs.
     - Recommended: an `InfoNCE` inside, beside an `ITM` of the matching scores.
     - Relations: it has no formula of its own.
     - Config: `--model.objectives '[itm, on_embeddings]'`.

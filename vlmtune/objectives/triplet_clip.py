@@ -1,4 +1,4 @@
-"""TripletCLIP's loss: each image has a hard negative caption, that of its twin scene.
+"""TripletCLIP's loss: each image has a hard negative, the caption of its twin scene.
 
 In: scores and targets. Out: a loss. Never: a twin image as a negative of a caption.
 """

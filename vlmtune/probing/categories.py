@@ -1,7 +1,7 @@
 """The generalization task: 10 categories, with transformations that training never shows.
 
 In: the transformations that weights of the user make. Out: the task. Never: a downloaded weight.
-Source: Rashtchian et al. 2023, appendix C.3, with its parameters; those of testing are wider. Where
+Source: Rashtchian et al. 2023, appendix C.3, with its parameters, wider in testing. Where
 it leaves one open, the function of the transformation says what is done.
 """
 

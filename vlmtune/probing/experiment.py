@@ -61,7 +61,7 @@ def probe_specs(widths: Sequence[int], labelled: bool) -> list[ProbeSpec]:
     """Returns the probes of the paper's tables with these widths.
 
     Widths 1,024 and 2,048 have a probe of transformations, one of semantic classes and one of both,
-    with dropout (Tables 1, 3 and 4); the others tell transformations apart, without dropout, as
+    with dropout (Tables 1, 3 and 4); the rest tell transformations apart, without dropout, as
     they are compared with a linear probe (Table 2).
 
     Example:

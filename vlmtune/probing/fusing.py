@@ -20,7 +20,7 @@ def image_overlay(
     Args:
         image: The image.
         distraction: One of `vlmtune.probing.distractions.DISTRACTIONS`.
-        size: Width and height of the distraction, as fractions of those of the image.
+        size: Width and height of the distraction, as fractions of the image's.
         opacity: Of the distraction, 255 being opaque.
         x: Where it goes, from 0 (left) to 1 (right).
         y: Where it goes, from 0 (top) to 1 (bottom).

@@ -55,7 +55,7 @@ def difference(
     before: Bool[Tensor, "r n c"],
     counted: Bool[Tensor, "n c"],
 ) -> MetricValue:
-    """The accuracy of `after` minus that of `before`, paired by run and by image.
+    """The accuracy of `after` minus the accuracy of `before`, paired by run and by image.
 
     The interval is that of `seeded_difference`, which the report shows; runs have the same seeds,
     and of each image equally many predictions count.

@@ -68,7 +68,7 @@ def icon_overlay(image: Image.Image, icon: str, alpha: int, ratio: float | int) 
         image: The image.
         icon: One of `vlmtune.probing.icons.ICONS`.
         alpha: Opacity of the icons, 255 being opaque.
-        ratio: Width of the image divided by that of an icon.
+        ratio: Width of the image divided by the width of an icon.
     """
     side = max(1, round(image.width / ratio))
     picture = _icon(icon, side)

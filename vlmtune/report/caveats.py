@@ -183,7 +183,7 @@ def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
     """Runs that evaluated only some items of a benchmark."""
     texts = {}
     for run in runs:
-        # The config may be that of another tool, or of a version with other keys.
+        # The config may belong to another tool, or to a version with other keys.
         options: Any = run.provenance.config
         for key in ("benchmarks", benchmark, "init_args"):
             options = options.get(key) if isinstance(options, dict) else None

@@ -55,7 +55,7 @@ def charts(
 ) -> list[Chart]:
     """One chart for each unit: fractions from 0 to 1, cosines from -1 to 1, ranks from 0.
 
-    `names` and `colours` are those of the runs. Counts have no chart.
+    `names` and `colours` belong to the runs. Counts have no chart.
     """
     out = []
     for unit in ("fraction", "cosine", "rank"):

@@ -201,7 +201,7 @@ def _incomparable(result: Result, base: Result) -> str:
     if n != other:
         return f"another number of items: {n}, not {other}"
     if result.items_digest and base.items_digest and result.items_digest != base.items_digest:
-        return "the same number of items, but other ones"
+        return "the same number of items, but different items"
     return ""
 
 

@@ -68,7 +68,7 @@ class Gallery:
 
 
 def quota(sizes: Sequence[int], most: int) -> int:
-    """The largest equal quota that fits into `most`; quotas not used up go to the others.
+    """The largest equal quota that fits into `most`; what one group does not use goes to the rest.
 
     Example:
         >>> quota([2, 10, 10], 12), quota([2, 3], 12)

@@ -46,7 +46,7 @@ def item_view(
 
 
 def _gain(by_run: Sequence[ItemRow | None]) -> float | None:
-    """The margin of the last run, minus that of the run before it if there is one."""
+    """The margin of the last run, minus the margin of the run before it if there is one."""
     last = by_run[-1]
     after = None if last is None else margin(last)
     if after is None:
@@ -60,7 +60,7 @@ def margin(row: ItemRow) -> float | None:
     """How far the true captions score above the false ones; None if a score is unknown.
 
     The mean over the images of the lowest score of a true caption minus the highest of a false one.
-    Of a query: the score of its best true candidate minus that of its best false one.
+    Of a query: the score of its best true candidate minus the score of its best false one.
 
     Example:
         >>> margin(ItemRow("a/0", "a", 1.0, (), ("x", "y"), ((True, False),), ((0.5, 0.25),)))

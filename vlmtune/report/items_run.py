@@ -1,4 +1,4 @@
-"""A run of another tool, from its items: numbers that stand beside those of vlmtune's runs.
+"""A run of another tool, from its items: numbers to compare with vlmtune's runs.
 
 In: a file's items and the other runs of the report. Out: a run, and its items in their order.
 Never: a comparison of items that are not the same.
@@ -83,7 +83,7 @@ def _counterpart(
 def _like(
     by_id: Mapping[str, ItemRow], result: Result, rows: Sequence[ItemRow]
 ) -> tuple[ItemRow, ...]:
-    """The items in the order of `result`; none if they are other ones."""
+    """The items in the order of `result`; none if the items differ."""
     n = len(result.outcomes)
     ids = [row.id for row in rows]
     if len(rows) != n:  # vlmtune numbers items whose file is not there

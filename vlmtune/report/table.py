@@ -75,7 +75,7 @@ class Row:
 class Section:
     """A benchmark under one version and one convention: the rows of one table."""
 
-    rows: tuple[Row, ...]  # the primary metric, the others of all items, those of groups
+    rows: tuple[Row, ...]  # the primary metric, other metrics of all items, metrics of groups
     kind: Kind
 
     @property

@@ -39,7 +39,7 @@ class Trial:
 
     Attributes:
         folder: Its folder.
-        name: Its folder's path in that of the sweep.
+        name: Its folder's path in the sweep's folder.
         report: Its report.
         values: Its value of each key that varied, in the order of `Trials.keys`.
         metric: What it reached.

@@ -31,7 +31,7 @@ VERSION: Literal[3] = 3
 PART, SHORTLIST = re.compile(r"part-\d{5,9}"), re.compile(r"recall-\d{5,9}")
 FOLDER = f"({PART.pattern}|{SHORTLIST.pattern})"
 WRITTEN = re.compile(rf"{FOLDER}|\.({FOLDER}|index\.json)\.\d+\.(part|old)")
-"""What `vlmtune index` writes beside the list; those with a dot are of a killed run."""
+"""What `vlmtune index` writes beside the list; files with a dot are from a killed run."""
 EXPECTED, AGAIN = "an index of vlmtune", "build one in a new folder with `vlmtune index`"
 
 

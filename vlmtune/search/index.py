@@ -46,7 +46,7 @@ class Hit(NamedTuple):
 class Index:
     """Image files that a model encoded, ready for captions.
 
-    faiss finds the images whose vectors have the largest product with that of the caption, exactly.
+    faiss finds the images whose vectors have the largest product with the caption's, exactly.
     The model scores these: a dual adapter by their vectors, a joint adapter by their stored tokens.
 
     Attributes:

@@ -208,7 +208,7 @@ class DataSource(_Declared):
 
 @cache
 def sources() -> dict[str, DataSource]:
-    """All sources by name: those that come with vlmtune, then those of the working directory.
+    """All sources by name: first vlmtune's own, then the working directory's.
 
     A name is the path of a YAML below `configs/sources`, without its ending.
 

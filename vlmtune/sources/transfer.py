@@ -151,7 +151,7 @@ class Downloader:
                 _check_status(response, request)
                 if response.status_code == 200:  # the whole file, as it changed or cannot be cut
                     start = 0
-                    # Else a killed run would take the old content for that of the new version.
+                    # Else a killed run would take the old content for the new version's.
                     part.unlink(missing_ok=True)
                 _note(part, request.url, response)
                 total = _total(response, start)

@@ -41,7 +41,7 @@ class BenchmarkCallback(Callback):
     has its averaged weights evaluated. The weights at the end of training are always evaluated,
     even if a resumed run has no step left.
 
-    A benchmark that cannot be run stops neither the others nor the training: one line says so,
+    A benchmark that cannot be run stops neither the rest nor the training: one line says so,
     early if possible, and the report has the reason. A run stops if something monitors a number of
     that benchmark, and does not begin if no benchmark can be run.
 

@@ -23,9 +23,9 @@ class Contrast:
     """The contrastive scores of a batch.
 
     Attributes:
-        shard: Those of this rank, with gradients.
+        shard: The scores of this rank, with gradients.
         layout: Their place: a caption of several ranks is one column, unlike in matching scores.
-        local: Those of the rank's n images and m texts, without gradients, to choose pairs by.
+        local: The scores of the rank's n images and m texts, without gradients, to choose pairs by.
     """
 
     shard: ScoreShard

@@ -1,10 +1,10 @@
-"""Which rank ended a run, and why: each rank writes its error where the others can read it.
+"""Which rank ended a run, and why: each rank writes its error where other ranks can read it.
 
 In: an error of this rank. Out: one line on every rank that names the rank at fault.
 Never: a wait of more than twice `PATIENCE` seconds, or a call that needs a rank that is gone.
 
 A rank that hangs is found by the timeout of the process group: the ranks that waited for it fail,
-each tells the others so, and the one that tells nothing is named.
+the waiting ranks report; the silent rank is named.
 """
 
 import contextlib

@@ -34,7 +34,7 @@ class FSDP2(ModelParallelStrategy):
     weights elsewhere and single numbers (the temperature) stay whole on each rank. An evaluation
     gathers all weights, so that ranks need not run equal numbers of batches.
 
-    Checkpoints are those of any other strategy: gathered, of the trained weights alone. A run may
+    Checkpoints are as with any strategy: gathered, of the trained weights alone. A run may
     resume with another strategy or another number of ranks.
 
     Raises:

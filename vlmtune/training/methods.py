@@ -45,7 +45,7 @@ MakesOptimizer = Callable[[Iterable[Any]], torch.optim.Optimizer]
 
 
 class PaperModule(AdaptationModule, ABC):
-    """An `AdaptationModule` whose parts default to those of a paper.
+    """An `AdaptationModule` whose parts default to a paper's.
 
     Args:
         backbone: The pre-trained model.

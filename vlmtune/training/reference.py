@@ -47,7 +47,7 @@ class Reference(BatchFeatures):
         layout: ShardLayout,
         group: ProcessGroup,
     ) -> ScoreShard:
-        """Returns the scores with those of the frozen backbone beside them.
+        """Returns the scores with the frozen backbone's scores beside them.
 
         `features` are the features of this backbone that have been computed already.
         """

@@ -129,5 +129,5 @@ class Origin(pl.Callback):
 
 @functools.cache
 def _commit() -> str:
-    # Once: a checkpoint must not wait for git, and the running code is that of the start.
+    # Once: a checkpoint must not wait for git, and the running code is the code of the start.
     return code_commit()

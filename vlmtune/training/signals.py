@@ -150,7 +150,7 @@ class StopsAtSignals(pl.LightningModule):
     """A module whose trainer has `Signals`; its `training_step` makes ranks agree on them.
 
     Attributes:
-        signals: Those of the run; None without a trainer.
+        signals: The signals of the run; None without a trainer.
     """
 
     signals: Signals | None = None

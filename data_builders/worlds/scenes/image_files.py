@@ -85,7 +85,7 @@ def pairs_of(images: Sequence[SceneImage]) -> Iterator[tuple[int, Sequence[Scene
 
 
 def sub_seed(seed: int, name: str) -> int:
-    """Returns the seed of the series called `name`, unrelated to that of any other name."""
+    """Returns the seed of the series called `name`, unrelated to the seed of any other name."""
     return int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:6])
 
 

@@ -62,7 +62,7 @@ class WorldSpec:
     `forbidden` compositions never occur, `stack_probability` is that of a small object on a free
     support, `min_visible` the fraction of pixels, `min_exposed` of a silhouette, that must show.
 
-    `clevr` scenes are as those of CLEVR's generator: up to ten objects that may share colour and
+    `clevr` scenes follow CLEVR's generator: up to ten objects that may share colour and
     shape, of which any two are 0.4 apart both to the side and in depth, seen from farther away.
     """
 

@@ -21,7 +21,7 @@ Edge = tuple[int, str, int]
 
 @dataclass(frozen=True)
 class Noun:
-    """A shape with attributes (kind, value), those in `negated` negated: "not red cube"."""
+    """A shape with attributes (kind, value), the ones in `negated` with a "not": "not red cube"."""
 
     shape: str
     attributes: tuple[tuple[str, str], ...] = ()

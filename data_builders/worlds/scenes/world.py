@@ -124,7 +124,7 @@ class ScenesBuilder(Builder):
             attribute), of seen compositions, in the table `eqben/train.csv`.
         classes: Training images per shape, each of one object of a seen composition, in the folders
             `images/classes/<shape>`; the classification benchmark has other images.
-        clevr: Whether scenes of train, val, test and CoGenT are as those of CLEVR's generator: 3 to
+        clevr: Whether scenes of train, val, test and CoGenT follow CLEVR's generator: 3 to
             10 objects that may share colour and shape, apart along both ground axes.
             `min_objects`, `max_objects` and `min_visible` then concern other images alone.
     """
@@ -208,7 +208,7 @@ class ScenesBuilder(Builder):
         return ()
 
     def _splits(self) -> dict[str, Split]:
-        """All series to render but those of the suites, and their files, by the split's name."""
+        """All series to render except the suites, and their files, by the split's name."""
         splits = self._scene_splits() | self._pair_splits()
         if self.classes:
             singles = Singles(self.training, self._seed("classes"), self.classes, "classes")

@@ -145,7 +145,7 @@ class HFDualEncoder(HFBackbone):
     Embeddings, tokens and states are float32 whatever the precision of the weights. Captions are
     cut to the longest of the batch where that cannot change a value, and only the blocks up to the
     layer of the `FeatureSpec` run. Tokens of the last layer have the tower's final norm, even if
-    the library's `last_hidden_state` lacks it. Arguments are those of `HFBackbone`.
+    the library's `last_hidden_state` lacks it. It takes the arguments of `HFBackbone`.
 
     Attributes:
         no_pooled: Why there are no embeddings, or None if there are.

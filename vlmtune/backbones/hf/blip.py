@@ -38,7 +38,7 @@ class Blip(HFDualEncoder):
 
     ITM: the fusion is the text encoder with cross-attention to all tokens of the image, and a head
     of two classes. The vision encoder runs once per image, a caption is tokenized and embedded
-    once, and the text encoder runs once per pair. Arguments are those of `HFBackbone`.
+    once, and the text encoder runs once per pair. It takes the arguments of `HFBackbone`.
     """
 
     kind = BlipForImageTextRetrieval

@@ -45,7 +45,7 @@ class Blip2(HFDualEncoder):
     adapters that need one refuse it.
 
     Tokens of texts are those of the Q-Former on the caption alone; it stays in float32 whatever the
-    precision. Other arguments are those of `HFBackbone`.
+    precision. It also takes the arguments of `HFBackbone`.
 
     Args:
         score: Which of the two is the `fusion`: "itm", which the adapter `Matching` also trains,

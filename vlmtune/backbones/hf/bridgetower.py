@@ -57,7 +57,7 @@ class BridgeTower(HFDualEncoder):
 
     ITC: the class tokens of the towers through the heads of `BridgeTowerForContrastiveLearning`.
     Checkpoints without those heads have no pooled embeddings and no towers. The third head,
-    which embeds a pair, is left out. Arguments are those of `HFBackbone`.
+    which embeds a pair, is left out. It takes the arguments of `HFBackbone`.
     """
 
     kind = BridgeTowerNetwork

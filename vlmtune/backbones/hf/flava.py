@@ -48,10 +48,10 @@ class Flava(HFDualEncoder):
     trained on masked images and captions; both towers run once per image and caption, the
     multimodal encoder once per pair. `FlavaModel` checkpoints have no matching head and so no
     fusion. The image codebook and the masked-prediction heads, which no score uses, are left out.
-    Arguments are those of `HFBackbone`.
+    It takes the arguments of `HFBackbone`.
 
     Until mid-2024 the library normalised FLAVA's attention twice (transformers pull request 31322),
-    so numbers published before, such as Cola's and ARO's, differ from those of the same weights
+    so numbers published before, such as Cola's and ARO's, differ from numbers of the same weights
     today.
     """
 

@@ -24,7 +24,7 @@ class HFCLIP(HFDualEncoder):
     """CLIP (Radford et al. 2021, arXiv 2103.00020) as `transformers.CLIPModel` computes it.
 
     The image embedding is the projected class token, the text embedding the projected end token.
-    Arguments are those of `HFBackbone`. Weights named as OpenAI's are refused if the config runs
+    It takes the arguments of `HFBackbone`. Weights named as OpenAI's are refused if the config runs
     them with another activation than QuickGELU, with which they were trained.
 
     Attributes:

@@ -12,7 +12,7 @@ class MetaCLIP2(HFCLIP):
     """MetaCLIP 2 (Chuang et al. 2025, arXiv 2507.22062) as `transformers.MetaClip2Model` has it.
 
     It is a CLIP with a multilingual tokenizer (XLM-V, or mT5 for its small models), whose end token
-    has a low id. Arguments are those of `HFBackbone`. open_clip has the same weights:
+    has a low id. It takes the arguments of `HFBackbone`. open_clip has the same weights:
     `OpenClip("ViT-H-14-worldwide-quickgelu", "metaclip2_worldwide")`.
     """
 

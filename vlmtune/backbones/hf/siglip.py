@@ -78,7 +78,7 @@ class SigLIP(SigLIPFamily):
     SigLIP 2 (Tschannen et al. 2025, arXiv 2502.14786) too, except its NaFlex models, which are
     `SigLIP2NaFlex`. Trained with a sigmoid: log-odds are `logit_scale * cosine + logit_bias`.
     Captions are lower-cased and padded to the full length, as in training; every token attends to
-    the padding, and the last position is pooled. Arguments are those of `HFBackbone`.
+    the padding, and the last position is pooled. It takes the arguments of `HFBackbone`.
     """
 
     kind = SiglipModel

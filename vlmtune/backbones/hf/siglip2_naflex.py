@@ -61,7 +61,7 @@ class SigLIP2NaFlex(SigLIPFamily):
     Computed as in `transformers.Siglip2Model`. An image is resized to at most `max_num_patches`
     patches, its sides are rounded up to whole patches, and so it nearly keeps its shape. Positions
     are resampled to its rows and columns. Tokens and states of an image with fewer patches end in
-    padding, to which nothing attends. Texts are those of `SigLIP`.
+    padding, to which nothing attends. Texts are read as in `SigLIP`.
 
     Pixels of an image are a strip: its patches one below the other, after a first square that
     holds its rows and columns of patches.

@@ -106,7 +106,7 @@ class TimmImageTower(OpenClipImageTower):
 class EvaImageTower(TimmImageTower):
     """timm's vision transformer with rotary positions: Perception Encoder, EVA-02 and others.
 
-    The rotary positions are those of the image's grid, so a state needs none of its own.
+    The rotary positions come from the image's grid, so a state needs none of its own.
     """
 
     @override

@@ -162,7 +162,7 @@ class Paired(Benchmark[PairedItems]):
             "equivariance_image": tuple(by_image),
             "mean_scores": tuple(values.mean(dim=0).flatten().tolist()),
         }
-        # A gallery of captions, two an item: each with its own image and the other one.
+        # A gallery of captions, two an item: each with its own image and the other image.
         matched = values.diagonal(dim1=1, dim2=2)
         other = values.flip(1).diagonal(dim1=1, dim2=2)
         examples = gallery(

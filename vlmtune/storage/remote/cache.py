@@ -7,7 +7,7 @@ file in use.
 A file lies there under its key and was checked before it got that name. `<key>.checked` says at
 which size, time of change and inode; at others it is checked again. Whoever downloads it holds the
 lock `<key>.lock`. Whoever reads it holds a shared lock on the file itself. The kernel frees both
-when a process ends, whatever ended it. The time of a file's last access is that of its last use.
+when a process ends, whatever ended it. A file's last access is its last use.
 """
 
 import contextlib
@@ -247,7 +247,7 @@ class FileCache:
 
     @contextlib.contextmanager
     def _locked(self, key: str, wait: bool = True) -> Iterator[None]:
-        """Holds the lock of a file, or that of the whole folder for the key ""."""
+        """Holds the lock of a file, or of the whole folder for the key ""."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"{key or 'all'}.lock"
         timeout = -1 if wait else 0
