@@ -49,11 +49,12 @@ def test_the_glossary_names_classes_that_exist():
 
 
 def test_the_wrapped_lines_of_the_pages_are_short():
-    """Tables, links and code may be wide, prose may not."""
+    """Tables, links and code may be wide, prose may not. A line that begins with % is a comment."""
     for path in [*(ROOT / "docs").glob("*.md"), *RESULTS.glob("*.md")]:
         prose = re.sub(r"^ *```.*?^ *```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
         lines = [line for line in prose.splitlines() if not line.startswith("|")]
         assert max(map(len, lines)) <= 110, path
+        assert not [line for line in lines if line.lstrip().startswith("%")], path
 
 
 def test_a_page_shows_each_table():
