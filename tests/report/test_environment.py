@@ -17,12 +17,15 @@ def test_versions():
 def test_the_command_is_recorded_without_credentials(monkeypatch):
     words = ["/usr/bin/vlmtune", "fit", "--config", "a b.yaml", "--api_key", "hidden", "--x=1"]
     words += ["--token=hidden", "--trainer.logger", '{"api_key": "hidden"}', "--fast"]
-    words += ["s3://me:hidden@host/shards"]
+    words += ["s3://me:hidden@host/shards", "--data", "pipe:curl -H 'x-token:hidden' host"]
+    words += ["--trainer.logger=[{api_key: hidden}]", "--trainer.logger", "api_key: hidden"]
+    words += ["--model.objectives", "[info_nce]"]
     monkeypatch.setattr("sys.argv", words)
     facts = session()
     assert facts["command"] == (
         "vlmtune fit --config 'a b.yaml' --api_key ... --x=1 --token=... --trainer.logger ... "
-        "--fast s3://host/shards"
+        "--fast s3://host/shards --data ... --trainer.logger=... --trainer.logger ... "
+        "--model.objectives '[info_nce]'"
     )
     assert "cores" in facts["hardware"]
 

@@ -47,17 +47,31 @@ def code_commit() -> str:
 
 def session() -> dict[str, str]:
     """The command line of this process, without credentials, and its hardware."""
-    words, option = [Path(sys.argv[0]).name], ""
+    words = [Path(sys.argv[0]).name]
+    option = ""
     for word in sys.argv[1:]:
-        head, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-        option = head or option
-        # A value after a blank is of the option before it; JSON may hold anything.
-        kept = value and not value.startswith("{") and without_secrets({option: value})[option]
-        words.append(f"{head}{equals}{kept or (value and '...')}")
+        # A word without a dash is a value of the option before it.
+        prefix, value = "", word
+        if word.startswith("-"):
+            option, equals, value = word.partition("=")
+            prefix = option + equals
+        words.append(prefix + _recorded(option, value))
     hardware = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
     if torch.cuda.is_available():
         hardware += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     return {"command": shlex.join(words), "hardware": hardware}
+
+
+def _recorded(option: str, value: str) -> str:
+    """A value of an option; "..." in the place of a credential."""
+    # A mapping in JSON or YAML and a command of a shell hold credentials under any name.
+    nested = value.lstrip().startswith(("{", "[")) and ":" in value
+    if nested or ": " in value or value.startswith("pipe:"):
+        return "..."
+    if not value:
+        return ""
+    kept = without_secrets({option: value})[option]
+    return "..." if kept is None else kept
 
 
 def now() -> str:
