@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from vlmtune.report.plots import density_plot
+from vlmtune.report.plots import distribution_plot
 
 
 def strokes(svg, colour):
@@ -13,7 +13,7 @@ def strokes(svg, colour):
 
 def test_a_curve_for_each_run_that_has_the_series():
     values = [[float(i % 7) for i in range(50)], None, [0.5] * 3]
-    svg = density_plot(values, (0, 1, 2), "a")
+    svg = distribution_plot(values, (0, 1, 2), "a")
     assert max(strokes(svg, "series-0")) > 20
     assert strokes(svg, "series-1") == []
     assert len(re.findall(r"var\(--series-2\)", svg)) >= 1
@@ -21,4 +21,4 @@ def test_a_curve_for_each_run_that_has_the_series():
 
 @pytest.mark.parametrize("values", [[0.0], [1.0] * 40, [1e-9, 2e-9] * 10, [-1e6, 1e6] * 10])
 def test_degenerate_distributions_can_be_drawn(values):
-    assert density_plot([values], (0,), "a").startswith("<svg")
+    assert distribution_plot([values], (0,), "a").startswith("<svg")

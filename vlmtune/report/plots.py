@@ -68,8 +68,10 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
         return svg_of(figure, key)
 
 
-def density_plot(values: Sequence[Sequence[float] | None], colours: Sequence[int], key: str) -> str:
-    """Draws the distribution of each run's numbers over the items; None leaves a run out."""
+def distribution_plot(
+    values: Sequence[Sequence[float] | None], colours: Sequence[int], key: str
+) -> str:
+    """Draws a histogram of each run's numbers over the items; None leaves a run out."""
     arrays = []
     for numbers, colour in zip(values, colours, strict=True):
         if numbers:

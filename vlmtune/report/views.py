@@ -15,7 +15,7 @@ from vlmtune.report.charts import Label, chart
 from vlmtune.report.four_scores import matrix
 from vlmtune.report.gallery import MATRIX, Gallery
 from vlmtune.report.heat import heat_views
-from vlmtune.report.plots import density_plot
+from vlmtune.report.plots import distribution_plot
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, Section, baseline, colours
 from vlmtune.results.metric_value import MetricValue
@@ -123,7 +123,7 @@ class Views:
     def label(self, row: Row) -> Label:
         """What stands beside a primary metric in the chart of all of them."""
         named = self._named(row)
-        note = f"{row.directed} · n = {table.size(row.first)}"
+        note = f"{row.directed} · n = {table.size(row.sized)}"
         return Label(named["name"], note, named["about"], self._group(row))
 
     def _named(self, row: Row) -> dict[str, str]:
@@ -180,7 +180,7 @@ class Views:
         rows = [row for _, row in family.members]
         labels = []
         for group, row in family.members:
-            labels.append(Label(group, f"n = {table.size(row.first)}"))
+            labels.append(Label(group, f"n = {table.size(row.sized)}"))
         return {
             "name": family.name,
             "arrow": rows[0].arrow,
@@ -211,7 +211,7 @@ class Views:
                 median = f"{np.median(numbers):.3g}"
                 entry = {"name": run_name, "colour": colour, "median": median, "n": len(numbers)}
                 legend.append(entry)
-        svg = safe(density_plot(values, self.colours, self.key()))
+        svg = safe(distribution_plot(values, self.colours, self.key()))
         return {"name": name, "svg": svg, "runs": legend}
 
     def _readings(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
