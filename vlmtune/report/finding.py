@@ -27,10 +27,12 @@ def findings(runs: Sequence[RunReport]) -> list[str]:
     alone = items_alone(runs)
     sentences = []
     for run, comparisons in tested.items():
-        seeds = f"{len(seeds_of(runs[run]))} seeds"
-        if seeds == "1 seeds":
-            seeds = "one seed" if runs[run].name in alone else ""
-        parts = [*_gained(comparisons), *_forgotten(comparisons), *filter(None, [seeds])]
+        parts = [*_gained(comparisons), *_forgotten(comparisons)]
+        seeds = len(seeds_of(runs[run]))
+        if seeds > 1:
+            parts.append(f"{seeds} seeds")
+        elif runs[run].name in alone:
+            parts.append("one seed")
         net = len(_changed(comparisons, "better")) - len(_changed(comparisons, "worse"))
         name = f"{runs[run].name} against {runs[first].name}"
         sentences.append((net, f"{name}: {'; '.join(parts)}."))
@@ -62,7 +64,9 @@ def _forgotten(tested: Sequence[Comparison]) -> list[str]:
         return []
     fallen = _changed(retained, "worse")
     text = f"{len(fallen)} of {len(retained)} retained measures fell significantly"
-    return [", most ".join([text, *_largest(fallen)])]
+    for largest in _largest(fallen):
+        text += f", most {largest}"
+    return [text]
 
 
 def _changed(tested: Sequence[Comparison], verdict: str) -> list[Comparison]:

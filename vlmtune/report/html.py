@@ -60,12 +60,14 @@ def to_html(
     """Writes the page; `groups` are those of `flips`, `trials` those of `trials_view`."""
     check_runs(runs)
     environment = templates(autoescape=True)
-    environment.filters |= {"breaks": _breaks, "amount": table.amount}
+    environment.filters["breaks"] = _breaks
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     views = Views(runs)
     parts = sections(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     comparisons = compare_with_first(runs)
+    largest = _largest(comparisons)
+    scale = [table.amount(change, unit).lstrip("+±") for unit, change in largest.items()]
     base = None if views.baseline is None else views.names[views.baseline]
     cards = []
     for run, colour in zip(runs, views.colours, strict=True):
@@ -87,7 +89,8 @@ def to_html(
         primary=list(map(views.row, primary)),
         texts={"CSV": to_csv(runs), "LaTeX": to_latex(runs)},
         comparisons=comparisons,
-        largest=_largest(comparisons),
+        largest=largest,
+        scale=", ".join(scale),
         notes=caveats(runs),
         flips=groups,
         sections=list(map(views.section, parts)),
