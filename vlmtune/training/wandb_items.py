@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from vlmtune.report.flips import EQUAL
 from vlmtune.report.media import strip
 from vlmtune.results.item_row import ItemRow
 
@@ -15,7 +16,6 @@ ITEMS = ("benchmark", "item", "captions", "scores", "before", "after")
 CHANGED = ("images", *ITEMS)
 MOST_ITEMS = 10_000  # rows that a table of W&B shows
 MOST_CHANGED = 24  # of a benchmark, as each row has pictures
-EQUAL = 1e-12
 
 
 def item_table(before: Sequence[ItemRow], after: Sequence[ItemRow]) -> list[list[Any]]:
