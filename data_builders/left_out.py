@@ -87,25 +87,36 @@ def check_fraction(lines: Sequence[Line], total: int, unit: str, allowed: float,
     Raises:
         UserError: It is more than the share `allowed` of `total`.
     """
-    file = out.with_name(f"{out.name}.{FILE}")
     unusable = [line for line in lines if line.unusable]
     if len(unusable) <= allowed * total:
-        remove(file)
+        remove(_beside(out))
         return
-    write_text(file, _text(lines))
-    reasons = Counter(line.reason for line in unusable)
-    counted = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
     raise UserError(
         f"expected at most {allowed:.0%} of {total} {unit} to be unusable, got "
-        f"{len(unusable)}, first {unusable[0].text()} (all in {file}: {counted}): repair or "
+        f"{len(unusable)}, {listed(unusable, lines, out)}: repair or "
         "remove them, or allow more by --max-left-out"
     )
+
+
+def listed(named: Sequence[Line], lines: Sequence[Line], out: Path) -> str:
+    """Writes all lines beside `out`, as the build fails, and returns what its error says of them.
+
+    The error says the first of the lines `named`, the file, and how many have each reason.
+    """
+    write_text(_beside(out), _text(lines))
+    reasons = Counter(line.reason for line in named)
+    counted = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    return f"first {named[0].text()} (all in {_beside(out)}: {counted})"
 
 
 def write_lines(lines: Sequence[Line], folder: Path) -> None:
     """Writes all lines into the folder of the shards, if there are any."""
     if lines:
         (folder / FILE).write_text(_text(lines), encoding="utf-8")
+
+
+def _beside(out: Path) -> Path:
+    return out.with_name(f"{out.name}.{FILE}")
 
 
 def _text(lines: Sequence[Line]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
-from data_builders.left_out import LIMIT, Line, check_fraction, ordered, report, write_lines
+from data_builders.left_out import LIMIT, Line, check_fraction, listed, ordered, report, write_lines
 from data_builders.shard_files import sha256
 from data_builders.unfinished import ShardState
 from vlmtune.data.schema import MANIFEST, Manifest, ShardInfo
@@ -96,9 +96,12 @@ def finish(
         content = {**identity, "part": numbers, "contents": contents, "states": states}
         write_text(folder / PART, to_json(content, fallback=str).decode())
         return
-    report(lines)
     if states and not shards:
-        raise UserError(f"expected records from {identity['builder']}, got none: check the images")
+        raise UserError(
+            f"expected records from {identity['builder']}, got none, {listed(lines, lines, out)}: "
+            "check the images"
+        )
+    report(lines)
     write_lines(lines, folder)
     manifest = Manifest(**identity, shards=shards, counts=counts)
     (folder / MANIFEST).write_text(manifest.to_json())

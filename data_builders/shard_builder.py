@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from typing_extensions import override
 
-from data_builders.left_out import LIMIT, LeftOut, Line
+from data_builders.left_out import LIMIT, LeftOut, Line, listed
 from data_builders.parts import PART, Part, check_shards, finish
 from data_builders.processes import in_processes
 from data_builders.shard_chunks import Record, ShardChunks
@@ -213,7 +213,7 @@ class ShardBuilder(Builder):
             self.counts.clear()
             self.left_out.clear()
             chunks = ShardChunks(self.records_per_shard, part or Part(), self.counts, self.lines)
-            self._run = chunks, build, workers
+            self._run = chunks, build, workers, out
             with progress_bar(type(self).__name__, None, progress) as advance:
                 self.write(build.shards, lambda: advance(1))
             contents = chunks.contents(self.left_out)
@@ -224,7 +224,7 @@ class ShardBuilder(Builder):
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
         """Writes the shards of this part; a subclass may write other files next to them."""
-        chunks, build, workers = self._run
+        chunks, build, workers, out = self._run
         known = {number: state.written for number, state in build.states.items()}
         calls = (
             (folder, chunk, known.get(chunk.number)) for chunk in chunks.cut(self.checked_records())
@@ -236,7 +236,7 @@ class ShardBuilder(Builder):
                     tick()
         if not chunks.images:
             lines = self.left_out.lines
-            first = f" ({len(lines)} left out, first {lines[0].text()})" if lines else ""
+            first = f", {len(lines)} left out, {listed(lines, lines, out)}" if lines else ""
             if measured := self.counts["skipped: measured"]:
                 first += f" ({measured} images are in `measured`)"
             raise UserError(

@@ -627,8 +627,10 @@ def test_what_lightning_itself_raises_is_of_the_config(config, capsys, monkeypat
         (["evalute"], "got 'evalute': did you mean 'evaluate'?"),
         (
             ["score", "m", "i.png", "--text", "a", "--nothing=1"],
-            "got '--nothing=1': see `vlmtune sc",
+            "got '--nothing' (see `vlmtune sc",
         ),
+        (["evaluate", "--benchmrks", "x"], "'--benchmrks': did you mean '--benchmarks'?"),
+        (["score", "m", "--text", "a", "--", "--i.png"], "m"),
         (["quickstart", "--size", "smal"], "--size, got 'smal': did you mean 'small'?"),
     ],
 )

@@ -239,6 +239,23 @@ def test_missing_images_are_listed_and_may_be_a_share(tmp_path: Path, capsys) ->
     assert capsys.readouterr().err.splitlines()[-2:] == [f"left out: {line}" for line in listed]
 
 
+@pytest.mark.parametrize("looks", [True, False])
+def test_where_every_image_is_unusable_the_list_that_the_error_names_is_there(
+    tmp_path: Path, looks: bool, capsys
+) -> None:
+    names = [f"{n}.jpg" for n in range(25)]
+    reason = "image missing"
+    if not looks:  # the images are there, and broken
+        reason = "image broken"
+        for name in names:
+            (tmp_path / name).touch()
+    file = tmp_path / "out.left_out.txt"
+    with refused(rf"got none, .*first .*0\.jpg.*\(all in {file}: {reason} 25\): check"):
+        Files(tmp_path, names, looks).build(tmp_path / "out", progress=False, max_left_out=1.0)
+    assert len(file.read_text().splitlines()) == 25
+    assert "next to the shards" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "wrong", [{"max_left_out": -0.1}, {"max_left_out": float("nan")}, {"workers": 0}]
 )

@@ -90,8 +90,8 @@ def loaded_whole(parts: str) -> Iterator[None]:
     except Exception as error:  # libraries raise anything from AssertionError to HTTP errors
         # A library's message may be many lines, and advise to run the author's code.
         text = without_advice(error)
-        reason = textwrap.shorten(text, 300, placeholder=" …") or type(error).__name__
-        got = f"{type(error).__name__}: {reason}"
+        reason = textwrap.shorten(text, 300, placeholder=" …")
+        got = f"{type(error).__name__}: {reason}".removesuffix(": ")
         advice = "check the name, the files and, for hub models, the network"
         if "trust_remote_code" in text:
             got = "Python code of its author, which vlmtune never runs"

@@ -6,6 +6,7 @@ Never: a command that runs.
 
 import argparse
 import difflib
+import itertools
 import textwrap
 from collections.abc import Callable
 from importlib.metadata import version
@@ -147,9 +148,23 @@ An interrupted run resumes. Then train with the folder it prints:
 class _Parser(argparse.ArgumentParser):
     """Raises an error of one line instead of exiting."""
 
+    passes_on = False  # whether a command or a builder reads the options that this parser lacks
+
     @override
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see `{self.prog} --help`)")
+
+    @override
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # argparse asks for a required option before it names the one that misspells it.
+        known = self._option_string_actions
+        for word in itertools.takewhile("--".__ne__, args or ()):
+            option = word.partition("=")[0]
+            if option.startswith("--") and option not in known and not self.passes_on:
+                near = difflib.get_close_matches(option, known, 1)
+                advice = f": did you mean {near[0]!r}?" if near else ""
+                self.error(f"expected a known option, got {option!r}{advice}")
+        return super().parse_known_args(args, namespace)
 
     @override
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -176,6 +191,7 @@ def command_parser() -> argparse.ArgumentParser:
     plain: Any = {"allow_abbrev": False, "formatter_class": argparse.RawDescriptionHelpFormatter}
     about = "Fine-tune vision-language models to understand compositions, and measure them."
     parser = _Parser(prog="vlmtune", description=about, epilog=EPILOG, **plain)
+    parser.passes_on = True
     parser.add_argument("--version", action="version", version=f"vlmtune {version('vlmtune')}")
     shipped = "show the folder of the configs that come with vlmtune and exit"
     parser.add_argument("--configs", action="version", version=str(ROOT / "configs"), help=shipped)
@@ -201,6 +217,7 @@ def command_parser() -> argparse.ArgumentParser:
 
     names = _with_names(BUILD, "builders", "Corpora")
     add = command("build", "convert a corpus into shards", names)
+    commands.choices["build"].passes_on = True
     add("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
     add("--config", metavar="YAML", help="arguments that override the corpus's YAML")
     add("--out", required=True, **path, help="folder to write")
