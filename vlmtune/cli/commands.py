@@ -155,7 +155,7 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see `{self.prog} --help`)")
 
     @override
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, args: Any = None, *others: Any) -> Any:  # type: ignore[override]
         # argparse asks for a required option before it names the one that misspells it.
         known = self._option_string_actions
         for word in itertools.takewhile("--".__ne__, args or ()):
@@ -164,7 +164,7 @@ class _Parser(argparse.ArgumentParser):
                 near = difflib.get_close_matches(option, known, 1)
                 advice = f": did you mean {near[0]!r}?" if near else ""
                 self.error(f"expected a known option, got {option!r}{advice}")
-        return super().parse_known_args(args, namespace)
+        return super().parse_known_args(args, *others)
 
     @override
     def _check_value(self, action: argparse.Action, value: Any) -> None:
