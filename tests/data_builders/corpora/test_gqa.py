@@ -1,5 +1,8 @@
+import re
+
 from data_builders.corpora.gqa import GQAGraphs
 from tests.data_builders.conftest import dump
+from vlmtune.config import ROOT
 
 
 def test_graphs_as_distributed(tmp_path):
@@ -26,3 +29,14 @@ def test_graphs_as_distributed(tmp_path):
     assert len(image.objects[0].readings) == 7
     assert reader.sources() == {"train_sceneGraphs.json": path}
     assert GQAGraphs(**reader.spec()["init_args"]).spec() == reader.spec()
+
+
+def test_every_command_of_cola_states_all_attributes_of_gqa_and_paco() -> None:
+    # The paper names no maximum (Cola, section 9), and the readers' default is two.
+    commands = []
+    for config in (ROOT / "configs/experiments").rglob("*.yaml"):
+        for line in config.read_text().splitlines():
+            if "vlmtune build cola " in line and re.search("GQAGraphs|PacoObjects", line):
+                commands.append(line)
+    assert len(commands) >= 8
+    assert [line for line in commands if "--annotations.single null" not in line] == []
