@@ -44,10 +44,7 @@ def test_random_contexts_are_drawn_small():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ({"length": 10}, "at most 9 prompt tokens"),
-        ({"init": "a photo"}, "'photo'"),
-    ],
+    [({"length": 10}, "at most 9 prompt tokens"), ({"init": "a photo"}, "'photo'")],
 )
 def test_what_is_refused(options, said):
     with pytest.raises(UserError) as error:

@@ -80,10 +80,7 @@ def test_listed_words_are_looked_up_in_blocks(monkeypatch):
     assert rows_of(adapter).tolist() == sorted(want)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [([], "got none"), (["zebra"], "'zebra'")],
-)
+@pytest.mark.parametrize(("words", "said"), [([], "got none"), (["zebra"], "'zebra'")])
 def test_what_is_refused(words, said):
     with pytest.raises(UserError) as error:
         attached(WordPrompts(words))

@@ -33,8 +33,7 @@ def test_something_else_read_from_a_file_with_a_checksum_is_a_fault(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b'{"a": 1}', b'{"a": 1}\n{"a": 2}\n', b"a,b\n1,2\n", b"\xff\xd8\x00", b"", b"text"],
+    "content", [b'{"a": 1}', b'{"a": 1}\n{"a": 2}\n', b"a,b\n1,2\n", b"\xff\xd8\x00", b"", b"text"]
 )
 def test_changes_are_those_of_the_seed(content):
     changes = [[mutated(content, random.Random(seed)) for seed in range(40)] for _ in "ab"]
@@ -57,11 +56,7 @@ def test_several_seeds_are_counted_together(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("error", "result"),
-    [
-        (UserError("one line"), "refused"),
-        (KeyError("a"), "KeyError: 'a'"),
-        (None, "read"),
-    ],
+    [(UserError("one line"), "refused"), (KeyError("a"), "KeyError: 'a'"), (None, "read")],
 )
 def test_outcomes(error, result):
     def read():
