@@ -329,18 +329,3 @@ def test_the_index_is_what_the_headers_say():
 )
 def test_the_index_has_the_first_sentence_of_a_header(header, sentence):
     assert summary(header) == sentence
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a: 1\n", "must start with a comment"),
-        ("# python train.py --config a.yaml\n", "not `vlmtune fit`"),
-        ("# vlmtune fit --config other.yaml\n", "names"),
-    ],
-)
-def test_a_wrong_command_of_a_header_is_found(text, said, tmp_path):
-    path = tmp_path / "a.yaml"
-    path.write_text(text)
-    with pytest.raises(AssertionError, match=said):
-        command(path, tmp_path)

@@ -13,7 +13,6 @@ from tests.adapters.families import (
     trained,
 )
 from vlmtune.adapters.context_prompts import ContextPrompts
-from vlmtune.errors import UserError
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -40,16 +39,3 @@ def test_random_contexts_are_drawn_small():
     adapter, _ = attached(ContextPrompts(length=8))
     assert adapter.context.std().item() == pytest.approx(0.02, rel=0.3)
     assert adapter.context.mean().abs().item() < 0.01
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"length": 10}, "at most 9 prompt tokens"),
-        ({"init": "a photo"}, "'photo'"),
-    ],
-)
-def test_what_is_refused(options, said):
-    with pytest.raises(UserError) as error:
-        attached(ContextPrompts(**options))
-    assert said in str(error.value)

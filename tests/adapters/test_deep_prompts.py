@@ -14,7 +14,6 @@ from tests.adapters.families import (
     trained,
 )
 from vlmtune.adapters.deep_prompts import DeepPrompts
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
 
 
@@ -92,18 +91,3 @@ def test_coupled_images_follow_the_texts():
     with torch.no_grad():
         adapter.text[2] += 1.0
     assert not torch.allclose(embedded(adapter, model)[0], before, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"text": False, "init": "a"}, "leave `init` out"),
-        ({"depth": 4}, "at most 3 blocks, which is all, got 4"),
-        ({"length": 10}, "at most 9 prompt tokens"),
-        ({"init": "red", "length": 2}, "'red' with 1"),
-    ],
-)
-def test_what_is_refused(options, said):
-    with pytest.raises(UserError) as error:
-        attached(DeepPrompts(**options))
-    assert said in str(error.value)

@@ -14,7 +14,6 @@ from tests.adapters.families import (
 from tests.runs import QUIET, module
 from tests.runs import fit as train
 from vlmtune.adapters.last_blocks import LastBlocks
-from vlmtune.errors import UserError
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import FeatureSpec
 
@@ -79,16 +78,3 @@ def test_rates_of_layers_reach_the_optimizer(model_folder, shards, tmp_path):
     assert seen == {(vector, scale) for vector in (True, False) for scale in (1.0, 0.5, 0.25)}
     rates = [group["lr"] / group["initial_lr"] for group in trainer.optimizers[0].param_groups]
     assert rates == pytest.approx([rates[0]] * 6)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"image": 4}, "at most 3 image blocks to train, which is all, got 4"),
-        ({"text": 9}, "at most 3 text blocks"),
-    ],
-)
-def test_what_is_refused(options, said):
-    with pytest.raises(UserError) as error:
-        attached(LastBlocks(**options))
-    assert said in str(error.value)

@@ -13,7 +13,6 @@ from vlmtune.backbones.hf.flava import Flava
 from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
-from vlmtune.evaluation.scorer import Scorer
 from vlmtune.objectives.itm import ITM
 from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.pairs.ranking_pairs import RankingPairs
@@ -145,13 +144,6 @@ def test_what_is_frozen_has_no_dropout_and_no_gradient(make):
         assert one.equal(other)
         assert not other.requires_grad
     assert all(module.training for module in backbone.modules())
-
-
-def test_the_scorer_gives_the_same_with_and_without_a_store(make, tmp_path):
-    backbone, adapter = make()
-    for store in (None, tmp_path / "store"):
-        got = Scorer(backbone, adapter, store=store, batch_size=2)(pictures(), TEXTS)
-        torch.testing.assert_close(got, expected(backbone), rtol=1e-4, atol=1e-5)
 
 
 def test_a_dual_encoder_is_refused_in_one_line(model_folder, tmp_path):

@@ -13,7 +13,6 @@ from tests.adapters.families import (
     trained,
 )
 from vlmtune.adapters.word_prompts import WordPrompts
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec
 
 
@@ -78,14 +77,3 @@ def test_listed_words_are_looked_up_in_blocks(monkeypatch):
     adapter, model = attached(WordPrompts(["red", "dog", "cube", "sphere", "left"]))
     want = ids_of(model, ["red", "dog", "cube", "sphere", "left"])
     assert rows_of(adapter).tolist() == sorted(want)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [([], "got none"), (["zebra"], "'zebra'")],
-)
-def test_what_is_refused(words, said):
-    with pytest.raises(UserError) as error:
-        attached(WordPrompts(words))
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)

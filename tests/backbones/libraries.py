@@ -60,10 +60,7 @@ def naflex_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch
     mask = torch.arange(len(patches))[None] < shapes.prod(dim=1, keepdim=True)
     values = torch.stack([patch.flatten(1) for patch in patches], dim=1)
     return model(
-        pixel_values=values,
-        pixel_attention_mask=mask.long(),
-        spatial_shapes=shapes,
-        input_ids=ids,
+        pixel_values=values, pixel_attention_mask=mask.long(), spatial_shapes=shapes, input_ids=ids
     ).logits_per_image
 
 

@@ -5,7 +5,6 @@ import pytest
 from PIL import Image
 
 from tests.benchmarks.models import by_text, drawn, oracle
-from tests.refusals import refused
 from vlmtune.benchmarks.aro_order import AroOrder
 from vlmtune.benchmarks.aro_shuffles import normalised, read_shuffles, write_shuffles
 from vlmtune.language.words import words
@@ -72,10 +71,3 @@ def test_strict_gives_no_hint_by_spacing_and_leaves_out_what_is_not_shuffled(tmp
     assert result.outcomes == tuple(map(float, hits))
     assert result.metrics["accuracy"].chance == pytest.approx(sum(1 / s for s in sizes) / len(hits))
     assert benchmark.run(oracle(benchmark)).metrics["accuracy"].value == 1.0
-
-
-def test_shuffles_that_are_not_written_yet(tmp_path):
-    write(tmp_path, 2)
-    (tmp_path / "shuffles.json").unlink()
-    with refused("vlmtune shuffles"):
-        make(tmp_path).load()

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from PIL import Image
 
@@ -33,11 +31,6 @@ def test_missing_and_empty_files_are_counted_and_the_first_is_named(benchmark, t
     paths[2].mkdir()
     with refused(r"2 are missing.*1\.png' and 2 are empty files.*3\.png':"):
         check_images(images, benchmark)
-
-
-def test_a_name_no_file_can_have_is_missing(benchmark):
-    with refused("1 are missing"):
-        check_images([ImageRef(Path("a\0b.png"))], benchmark)
 
 
 def test_each_file_is_asked_once_and_none_is_opened(benchmark, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@ import json
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -13,7 +12,6 @@ from tests.benchmarks.models import oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben import PARTS, EqBen, EqBenEntry, read_entries
 from vlmtune.benchmarks.files import write_json
-from vlmtune.data.images import read
 from vlmtune.metrics.item_groups import ItemGroups
 
 KINDS = ("text_accuracy", "image_accuracy", "group_accuracy")
@@ -107,14 +105,6 @@ def test_one_part_alone_has_outcomes(tmp_path):
     assert "text_accuracy/eqbenkubric" not in result.metrics
 
 
-def test_frames_of_youcook2_can_be_opened(tmp_path):
-    made = EqBen.fixture(tmp_path)
-    frames = [image for image in made.items.images if image.path.suffix == ".npy"]
-    assert [image.path.parent.name for image in frames] == ["eqbenyoucook2"] * 2
-    blue, green, red = np.load(frames[1].path)[0, 0]
-    assert read(frames[1]).getpixel((0, 0)) == (red, green, blue)
-
-
 def test_a_file_for_each_part_may_leave_out_its_folder(tmp_path):
     made = EqBen.fixture(tmp_path)
     rows = json.loads(Path(made.path).read_text())
@@ -142,13 +132,6 @@ def test_light_images_are_jpeg(tmp_path):
     with refused(r"expected 14 images for eqben, 12 are missing.*run `vlmtune download eqben`"):
         EqBen(made.path, str(tmp_path)).load()
     EqBen(made.path, str(tmp_path), light=True).load()
-
-
-def test_limit_counts_within_each_part(tmp_path):
-    made = EqBen.fixture(tmp_path)
-    one = EqBen(made.path, str(tmp_path), limit=1)
-    result = one.run(oracle(one))
-    assert {result.metrics[f"text_accuracy/{part}"].n for part in PARTS} == {1}
 
 
 def test_unknown_parts_are_refused(tmp_path):
@@ -225,9 +208,6 @@ def test_scores_find_their_private_info_in_the_files_beside_them(tmp_path):
     )
     write_file(tmp_path, [*range(20)], "private_random_idx.json")
     with refused("other than four scores of two images and two captions"):
-        read_entries(path)
-    write_file(tmp_path, [0] * 20, "private_random_idx.json")
-    with refused("other than four scores"):
         read_entries(path)
     write_file(tmp_path, [*range(19)], "private_random_idx.json")
     with refused("the order of 20 scores in .*private_random_idx"):

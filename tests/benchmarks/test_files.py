@@ -21,13 +21,7 @@ def test_the_size_pil_crops():
 
 @pytest.mark.parametrize(
     "box",
-    [
-        (0, 0, 5, -1),
-        (0, 0, "wide", 5),
-        (0, 0, None, 5),
-        (0, 0, float("inf"), 5),
-        ("nan", 0, 3, 5),
-    ],
+    [(0, 0, 5, -1), (0, 0, "wide", 5), (0, 0, None, 5), (0, 0, float("inf"), 5), ("nan", 0, 3, 5)],
 )
 def test_what_is_no_box_raises(box):
     with pytest.raises((ValueError, TypeError, OverflowError), match=r"area|number|convert"):

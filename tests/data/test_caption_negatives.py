@@ -6,10 +6,7 @@ import torch
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
 from vlmtune.errors import UserError
-from vlmtune.language.caption_edits import (
-    SwapAdjectives,
-    SwapNouns,
-)
+from vlmtune.language.caption_edits import SwapAdjectives, SwapNouns
 from vlmtune.language.rewriting import Rewriter
 from vlmtune.types import Group
 

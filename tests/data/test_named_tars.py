@@ -101,8 +101,7 @@ def test_a_command_of_a_config_never_runs(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "got"),
-    [("cat gone.tar", "exit 1"), ("echo hello", "is not an uncompressed tar")],
+    ("command", "got"), [("cat gone.tar", "exit 1"), ("echo hello", "is not an uncompressed tar")]
 )
 def test_a_command_that_fails(command, got, tmp_path):
     with refused(f"expected a tar from pipe:{command.split()[0]}, got {got}: run the command"):

@@ -91,12 +91,7 @@ def test_a_folder_of_images_with_text_beside_them(tmp_path):
     assert list(read_cells(tmp_path)) == [
         {"image": "d.jpeg", "caption": ["a bird"]},
         {"image": "train/a.jpg", "caption": ["a dog", "a brown dog"], "split": "train"},
-        {
-            "image": "train/b.png",
-            "captions": ["a cat"],
-            "negative": "a dog",
-            "split": "train",
-        },
+        {"image": "train/b.png", "captions": ["a cat"], "negative": "a dog", "split": "train"},
         {"image": "val/c.webp", "split": "val"},
     ]
     rows = [(row.name, row.captions, row.negatives) for row in Table(tmp_path).rows()]

@@ -8,14 +8,7 @@ from torch import nn
 from transformers.utils import logging
 
 from tests.adapters.test_matching import KINDS
-from tests.distributed.test_real_adapters import (
-    GROUPS,
-    STEPS,
-    Gradients,
-    batch,
-    corpora,
-    momentum,
-)
+from tests.distributed.test_real_adapters import GROUPS, STEPS, Gradients, batch, corpora, momentum
 from tests.ranks import run_ranks
 from tests.runs import QUIET, Batches, quiet_trainer
 from vlmtune.adapters.fusion_tuning import FusionTuning

@@ -207,7 +207,3 @@ def test_two_ranks_train_as_one_process(adapter, family, blip, tmp_path):
 
 def distributed(rank, *arguments):
     return trained(rank, *arguments, devices=2, strategy="ddp")
-
-
-def test_every_adapter_is_in_the_matrix():
-    assert {name for name, _ in CASES} | UNTRAINED == ADAPTERS.keys()

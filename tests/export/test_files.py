@@ -326,15 +326,9 @@ FUNCTION, NOTHING = "vlmtune.config.find_path", "vlmtune.nothing.Here"
         (lambda f: (f / "adapter_config.json").write_text("[]"), "configuration of an export"),
         (lambda f: rewrite(f, lambda c: c.update(version=2)), "got 2 at version"),
         (lambda f: rewrite(f, lambda c: c["backbone"].pop("fingerprint")), "backbone/finger"),
-        (
-            lambda f: rewrite(f, lambda c: c["adapter"].update(class_path=FUNCTION)),
-            "Adapter",
-        ),
+        (lambda f: rewrite(f, lambda c: c["adapter"].update(class_path=FUNCTION)), "Adapter"),
         (lambda f: rewrite(f, lambda c: c["adapter"]["init_args"].update(x=1)), "argument"),
-        (
-            lambda f: rewrite(f, lambda c: c["adapter"].update(class_path=NOTHING)),
-            "dotted path",
-        ),
+        (lambda f: rewrite(f, lambda c: c["adapter"].update(class_path=NOTHING)), "dotted path"),
         (drop_weight, "at 1 places"),
         (add_weight, "at 1 places, first 'adapter.more'"),
     ],

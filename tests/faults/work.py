@@ -82,10 +82,7 @@ def arguments(work: Work, sources: Path, out: Path) -> list[str]:
 def write_config(work: Work, sources: Path, out: Path) -> Path:
     """Writes the config of a training that draws random numbers in every step."""
     saved = {"every_n_train_steps": 4, "save_last": True, "dirpath": str(out / "run/checkpoints")}
-    checkpoints = {
-        "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
-        "init_args": saved,
-    }
+    checkpoints = {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": saved}
     model = {
         "adapter": plugin("adapters.mm_adapter.MMAdapter", heads=2, hidden=8, dropout=0.1),
         "objectives": [plugin("objectives.pair_bce.PairBCE")],

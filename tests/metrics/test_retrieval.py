@@ -37,22 +37,6 @@ def test_against_sorting(seed, ties):
     assert by_column.tolist() == naive(scores.T, true.flip(1), ties)
 
 
-def test_the_worked_example():
-    # Recall of images 1/3, 2/3 and 1 at 1, 2 and 3; of captions 4/7 and 1 at 1 and 2.
-    scores = torch.tensor(
-        [
-            [0.9, 0.2, 0.4, 0.5, 0.1, 0.3, 0.0],
-            [0.6, 0.7, 0.1, 0.65, 0.2, 0.05, 0.3],
-            [0.3, 0.1, 0.8, 0.2, 0.55, 0.5, 0.45],
-        ]
-    )
-    true = torch.tensor([[0, 0], [0, 1], [0, 2], [1, 3], [1, 4], [2, 5], [2, 6]])
-    images, captions = bank_ranks(scores, true)
-    shares = [float((images <= k).double().mean()) for k in (1, 2, 3)]
-    assert shares == pytest.approx([1 / 3, 2 / 3, 1])
-    assert [float((captions <= k).double().mean()) for k in (1, 2)] == pytest.approx([4 / 7, 1])
-
-
 @pytest.mark.parametrize("ties", ["wrong", "first"])
 def test_chunks_do_not_matter(monkeypatch, ties):
     generator = torch.Generator().manual_seed(0)

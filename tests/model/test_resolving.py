@@ -16,11 +16,14 @@ from tests.cli.test_main import refused as command_refused
 from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import WORDS
+from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.advice import supported_types
 from vlmtune.backbones.hf.hf_clip import HFCLIP
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
+from vlmtune.export import save_export
 from vlmtune.model import check_checkpoint
 from vlmtune.types import ImageRef
 
@@ -102,10 +105,6 @@ def test_options(model_folder, exported_probe, pictures):
 
 @pytest.fixture
 def exported_probe(tmp_path, model_folder):
-    from vlmtune.adapters.linear_probe import LinearProbe
-    from vlmtune.backbones.open_clip.open_clip import OpenClip
-    from vlmtune.export import save_export
-
     backbone, adapter = OpenClip(str(model_folder)), LinearProbe()
     adapter.attach(backbone)
     save_export(tmp_path / "probe", backbone, adapter, provenance={})
@@ -150,10 +149,7 @@ def test_images_of_every_kind_score_alike(model_folder, pictures):
         (b"no picture", "bytes of an image file"),
         (np.zeros((3, 4, 5), np.uint8), r"uint8 of shape \(3, 4, 5\)"),
         (np.full((4, 4, 3), -1.5, np.float32), "its range -1.5 to -1.5: undo the normalisation"),
-        (
-            "checkpoints",
-            r"an image file, got the folder checkpoints: .* sorted\(",
-        ),
+        ("checkpoints", r"an image file, got the folder checkpoints: .* sorted\("),
         (np.zeros((0, 4, 3), np.uint8), r"shape \(0, 4, 3\)"),
     ],
 )
@@ -194,9 +190,6 @@ def test_a_weights_file_and_its_architecture_come_together(tiny_vl, tmp_path, mo
 def test_an_export_on_a_weights_file_loads_from_another_directory(
     tiny_vl, tmp_path, pictures, monkeypatch, capsys
 ):
-    from vlmtune.adapters.linear_probe import LinearProbe
-    from vlmtune.backbones.open_clip.open_clip import OpenClip
-
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     monkeypatch.chdir(tmp_path / "here")

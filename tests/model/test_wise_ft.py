@@ -181,13 +181,6 @@ def test_the_random_state_is_left_alone(model_folder):
     assert torch.rand(2).equal(want)
 
 
-@pytest.mark.parametrize("alpha", [-0.1, 1.5, float("nan")])
-def test_alpha_is_a_share(alpha, model_folder):
-    line = WiseFT(*vars_of(trained(model_folder, LinearProbe())))
-    with refused("expected alpha from 0"):
-        line.at(alpha)
-
-
 def vars_of(made):
     return made.backbone, made.adapter
 

@@ -210,7 +210,4 @@ def test_every_number_of_a_probe():
     semantic = measure(TASK, ProbeSpec(0, (SEMANTIC,)), sets, 2, training)
     assert semantic.primary == "clean_semantic_accuracy"
     assert semantic.confusion is None
-    assert semantic.metrics.keys() == {
-        "clean_semantic_accuracy",
-        "obfuscated_semantic_accuracy",
-    }
+    assert semantic.metrics.keys() == {"clean_semantic_accuracy", "obfuscated_semantic_accuracy"}

@@ -125,10 +125,7 @@ def test_queries_that_the_metric_does_not_count_are_shown_too(query, run):
     before = query(1.0, 1, ("a.png", True, 1.0), part=part)
     after = query(0.0, 2, ("b.png", False, 2.0), ("a.png", True, 1.0), part=part)
     runs = [run("old", (1.0,)), run("new", (1.0,))]
-    items = {
-        "old": {"cola": (same,), part: (before,)},
-        "new": {"cola": (same,), part: (after,)},
-    }
+    items = {"old": {"cola": (same,), part: (before,)}, "new": {"cola": (same,), part: (after,)}}
     (lost,) = flips(compare_with_first(runs), runs, items)
     assert (lost["title"], lost["verdict"], lost["total"]) == ("cola, image to text", "lost", 1)
     assert [group["title"] for group in flips((), runs[1:], {"new": items["new"]})] == [

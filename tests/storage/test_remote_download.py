@@ -128,16 +128,8 @@ class NoCredentialsError(Exception):
 @pytest.mark.parametrize(
     ("error", "raised", "message"),
     [
-        (
-            NoCredentialsError("no key"),
-            DownloadError,
-            "cannot be read: NoCredentialsError",
-        ),
-        (
-            OSError(errno.ENOSPC, "full"),
-            UserError,
-            "expected to write 76800 bytes .*No space",
-        ),
+        (NoCredentialsError("no key"), DownloadError, "cannot be read: NoCredentialsError"),
+        (OSError(errno.ENOSPC, "full"), UserError, "expected to write 76800 bytes .*No space"),
     ],
 )
 def test_no_credentials_and_a_full_disk_are_tried_once(part, monkeypatch, error, raised, message):

@@ -111,10 +111,7 @@ def test_loading_is_quiet(path, capfd):
 
 
 def test_tokenizers_without_padding_are_refused(path):
-    fails(
-        edit(path, "tokenizer_config.json", pad_token=None),
-        "does not have a padding token",
-    )
+    fails(edit(path, "tokenizer_config.json", pad_token=None), "does not have a padding token")
 
 
 def test_the_fingerprint_knows_the_tokenizer(path):

@@ -46,8 +46,7 @@ def test_it_is_chosen_as_other_models_are(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "prompt",
-    ["{caption}", "<image>", "{caption} <image>", "<image> {caption} {caption}"],
+    "prompt", ["{caption}", "<image>", "{caption} <image>", "<image> {caption} {caption}"]
 )
 def test_a_prompt_of_another_form_is_refused(folder, prompt):
     with refused("a prompt with one <image> and one {caption} after it"):
