@@ -18,14 +18,14 @@ from functools import cached_property, partial
 from itertools import permutations
 from pathlib import Path
 
-from data_builders.phrases import INVERSE, PHRASES, with_article
+from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.text_files import csv_table, write_json
-from data_builders.worlds.scenes.captions import query
+from data_builders.worlds.scenes.captions import counting, query
 from data_builders.worlds.scenes.formats import clevr
 from data_builders.worlds.scenes.formats.context import SceneContext
 from data_builders.worlds.scenes.image_files import SceneImage, Split, numbered, sub_seed
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SIZES, TEXTURES
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES
 from data_builders.worlds.scenes.series import SceneSeries
 from data_builders.worlds.scenes.statements import (
     Noun,
@@ -39,8 +39,9 @@ from data_builders.worlds.scenes.statements import (
 from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
-Sentences = tuple[str, str]  # a true one and a false one
+Sentences = tuple[str, str]  # a true one and a false one, or several false ones in JSON
 Edge = tuple[Noun, str, Noun]
+Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
 Images = Mapping[str, Sequence[SceneImage]]
 
 
@@ -62,9 +63,15 @@ class HeldOut:
         one = replace(self.world, min_objects=1, max_objects=1)
         alone = replace(one, sizes=tuple(SIZES), textures=TEXTURES)
         several = SceneSeries(self.trained, sub_seed(self.seed, "held_out_scenes"))
+        many = replace(self.trained, min_objects=4, max_objects=MAX_OBJECTS, sizes=tuple(SIZES))
+        crowded = SceneSeries(many, sub_seed(self.seed, "held_out_crowded"))
+        three = replace(self.trained, min_objects=3, max_objects=3)
+        triples = SceneSeries(three, sub_seed(self.seed, "held_out_triples"))
         single = SceneSeries(alone, sub_seed(self.seed, "held_out_objects"))
         return {
             "held_out_scenes": Split(several, _files("scenes", self.items)),
+            "held_out_triples": Split(triples, _files("triples", self.items)),
+            "held_out_crowded": Split(crowded, _files("crowded", self.items)),
             "held_out_objects": Split(single, _files("objects", -(-self.items // 2))),
         }
 
@@ -75,6 +82,12 @@ class HeldOut:
         wordings = []
         for image in images["held_out_scenes"]:
             wordings += self._rows(image, _FORMS)
+        structures = []
+        for image in images["held_out_triples"]:
+            structures += self._rows(image, _STRUCTURES)
+        crowded = []
+        for image in images["held_out_crowded"]:
+            crowded += self._rows(image, _TRAINED)
         development = []
         for image in images.get("val", ()):
             development += self._rows(image, {"absent": _absent})
@@ -84,6 +97,8 @@ class HeldOut:
             abilities += _abilities(image, self.world)
         tables = {
             "wordings": csv_table(COLUMNS, wordings),
+            "structures": csv_table(COLUMNS, structures),
+            "crowded": csv_table(COLUMNS, crowded),
             "objects": csv_table(COLUMNS[:2], objects),
             "abilities": csv_table(COLUMNS, abilities),
             "development": csv_table(COLUMNS, development),
@@ -166,14 +181,22 @@ def _stated_twice(objects: tuple[Noun, Noun, Noun], names: Sequence[str]) -> str
 
 def _predicate(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the cube is red and the sphere is blue", against both colours exchanged."""
+    exchanged = _exchanged_colours(context, spec)
+    if exchanged is None:
+        return None
+    true, false = exchanged
+    return _predicated(*true), _predicated(*false)
+
+
+def _exchanged_colours(context: SceneContext, spec: WorldSpec) -> Exchanged | None:
+    """The nouns of two objects, and the same with their colours exchanged, which is false."""
     count = len(context.scene.objects)
     for i, j in context.shuffled(list(permutations(range(count), 2))):
         exchanged = exchange(context.scene, i, j, "color")
         if exchanged is None:
             continue
-        true, false = exchanged
-        if all((noun.get("color"), noun.shape) not in spec.forbidden for noun in false):
-            return _predicated(*true), _predicated(*false)
+        if all((noun.get("color"), noun.shape) not in spec.forbidden for noun in exchanged[1]):
+            return exchanged
     return None
 
 
@@ -203,7 +226,69 @@ def _absent(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return f"there is no {context.rng.choice(missing)}", f"there is no {present}"
 
 
+def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "a red cube and a blue sphere", against both colours exchanged."""
+    exchanged = _exchanged_colours(context, spec)
+    if exchanged is None:
+        return None
+    true, false = exchanged
+    return both(*true), both(*false)
+
+
+def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "a red cube, a blue cone and a gray torus", against other orders of the colours.
+
+    The wording is that of training, "a red cube and a blue cone and a gray torus".
+    """
+    objects = context.shuffled(context.scene.objects)[:3]
+    shapes = [obj.shape for obj in objects]
+    colors = [obj.color for obj in objects]
+    if len(set(shapes)) < 3 or len(set(colors)) < 3:
+        return None
+    sentences = []
+    for order in permutations(colors):
+        nouns = [Noun(s, (("color", c),)) for s, c in zip(shapes, order, strict=True)]
+        if all((noun.get("color"), noun.shape) not in spec.forbidden for noun in nouns):
+            sentences.append(" and ".join(map(with_article, nouns)))
+    # The first order is the scene's.
+    true, *false = sentences
+    return (true, json.dumps(false)) if false else None
+
+
+def _between(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "a red cube between a cone and a torus", against "a cone between ..." of the ends."""
+    nouns = [describe(obj) for obj in context.scene.objects]
+    edges = clear_relations(context.scene)
+    for (i, name, j), (k, other, m) in context.shuffled(list(permutations(edges, 2))):
+        # One on each side of object i.
+        if i == k and j != m and name in GROUND_RELATIONS and other == INVERSE[name]:
+            middle, first, second = map(with_article, (nouns[i], nouns[j], nouns[m]))
+            true = f"{middle} between {first} and {second}"
+            return true, f"{first} between {middle} and {second}"
+    return None
+
+
+def _counted(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "in the picture are three objects", against one more or one less."""
+    number = len(context.scene.objects)
+    other = number + context.rng.choice((-1, 1))
+    texts = [counting(n, None).removeprefix("there ") for n in (number, other)]
+    true, false = (f"in the picture {text}" for text in texts)
+    return true, false
+
+
+def _related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "a red cube behind a cone", against the same with its objects exchanged."""
+    return _both_ways(context, spec, "{a} {phrase} {b}")
+
+
 Form = Callable[[SceneContext, WorldSpec], Sentences | None]
+_STRUCTURES: Mapping[str, Form] = {
+    "three objects": _three_objects,
+    "between": _between,
+    "counted": _counted,
+}
+_TRAINED: Mapping[str, Form] = {"colours": _colours, "relations": _related}
 _FORMS: Mapping[str, Form] = {
     "inverted": partial(_both_ways, template="{phrase} {b} is {a}"),
     "the thing": partial(_both_ways, template="the thing {phrase} {b} is {a}"),

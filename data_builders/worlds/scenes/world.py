@@ -31,6 +31,7 @@ from data_builders.worlds.scenes.formats import (
     cola,
     eqben,
     foils,
+    grammar,
     karpathy,
     visual_genome,
 )
@@ -105,8 +106,8 @@ class ScenesBuilder(Builder):
             for what CoGenT forbids in that condition (which leaves no swaps for `multi`).
         unread_colors: Colours that training neither shows nor names, two or more of them for
             `cola/multi_unread.json`.
-        held_out: Scenes for the tables in `held_out`, of sentences in forms that training lacks and
-            of single objects in sizes and textures that it may lack.
+        held_out: Scenes for the tables in `held_out`: sentences in forms that training lacks,
+            scenes of more objects, and single objects in sizes and textures that it may lack.
         single_attributes: Attributes in Cola's single-object queries.
         relational: Fraction of multi-object items with a relation, "a red cube behind a torus".
         processes: Rendering processes, by default as many as useful; the result is the same.
@@ -118,6 +119,8 @@ class ScenesBuilder(Builder):
             added object, exchanged materials, colours after their nouns.
         long_foils: At most this many further foils per image, of one to four sentences, some with
             relations or negation; one or two sentences of the foil are false.
+        grammar: At most this many sentences with a false counterpart per image of
+            `grammar/train.csv`, in many orders, with and without negation.
         spar_repeats: Times to render PUG: SPAR's grid, of 540 images if `benchmarks` is 40 or more;
             8 gives 400 images or more for each set-up.
         eqben_train: Items (two scenes each) of each of EqBen's engine parts (location, counting,
@@ -132,7 +135,7 @@ class ScenesBuilder(Builder):
     idle: ClassVar[Mapping[str, Any]] = {
         "processes": ..., "benchmarks": 0, "placements": 0, "foils": 0, "eqben_train": 0,
         "classes": 0, "long_foils": 0, "spar_repeats": 1, "unread_colors": (), "held_out": 0,
-        "ar4t_form": "world", "clevr": False,
+        "ar4t_form": "world", "clevr": False, "grammar": 0,
     }  # fmt: skip
 
     def __init__(
@@ -152,7 +155,7 @@ class ScenesBuilder(Builder):
         spar_repeats: PositiveInt = 1, foils: NonNegativeInt = 0, eqben_train: NonNegativeInt = 0,
         classes: NonNegativeInt = 0, long_foils: NonNegativeInt = 0,
         unread_colors: Sequence[str] = (), held_out: NonNegativeInt = 0,
-        ar4t_form: AR4TForm = "world", clevr: bool = False,
+        ar4t_form: AR4TForm = "world", clevr: bool = False, grammar: NonNegativeInt = 0,
     ) -> None:  # fmt: skip
         if not train + val + test:
             raise UserError("expected scenes in train, val or test, got none: raise one of them")
@@ -180,6 +183,7 @@ class ScenesBuilder(Builder):
         self.benchmarks, self.placements = benchmarks, placements
         self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
         self.classes, self.long_foils, self.held_out = classes, long_foils, held_out
+        self.grammar = grammar
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
@@ -289,6 +293,9 @@ class ScenesBuilder(Builder):
         write_json(folder / "karpathy/dataset_scenes.json", content)
         if self.foils or self.long_foils:
             self._write_foils(folder, images)
+        if self.grammar and "train" in images:
+            content = grammar.table(images["train"], self.training, self.seed, self.grammar)
+            write_text(folder / "grammar/train.csv", content)
 
     def _write_foils(self, folder: Path, images: Images) -> None:
         """Writes the table to train on, and that of validation scenes to choose settings by."""

@@ -1,0 +1,389 @@
+"""A grammar: one scene in many sentences, each with a false counterpart.
+
+In: training scenes. Out: the text of the csv.
+
+The order of the objects, articles, negation and the words around a sentence are chosen apart, so
+that they occur in all combinations. A false sentence has the form of the true one, so that only the
+scene decides between them. `held_out.wordings.csv` has forms that no sentence here has.
+`vlmtune build table` reads the table.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from data_builders.phrases import INVERSE, PHRASES, with_article
+from data_builders.text_files import csv_table
+from data_builders.worlds.scenes.captions import counting
+from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.image_files import SceneImage
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS
+from data_builders.worlds.scenes.statements import (
+    Noun,
+    absent,
+    clear_relations,
+    describe,
+    exchange,
+    exists,
+    object_count,
+    referents,
+    relation_holds,
+    stated_attributes,
+)
+
+COLUMNS = ("image", "caption", "negative")
+LONGEST = 21  # words of a sentence: the shipped CLIP reads 22
+_ATTEMPTS = 2  # sentences to try for each row
+_LARGEST = 5  # number that is stated of objects
+
+Sentences = tuple[str, str]  # a true one and a false one
+Relation = tuple[Noun, str, Noun]
+
+# {a} and {b} are objects, {the_a} and {the_b} the same with "the", {noun} the first without an
+# article; {phrase} is the relation, {side} the same without "of", {inverse} its inverse.
+_RELATED = (
+    "{a} {no}{phrase} {b}",
+    "there is {a} {no}{phrase} {b}",
+    "{no}{phrase} {b} there is {a}",
+    "{b} with {a} {no}{phrase} this",
+    "{a} and {no}{inverse} this {b}",
+    "there is {b} and {no}{phrase} this is {a}",
+    "there is {b} and {a} is {no}{phrase} this",
+    "{a} and {b} with {the_a} {no}{phrase} {the_b}",
+    "with {a} {no}{side} there is {b}",
+    "{a} is {no}the object {phrase} {b}",
+)
+_AFFIRMED = ("{a} is {phrase} {b}", "{a} {phrase} {b}")
+_DENIED = (
+    "{a} and this is not {phrase} {b}",
+    "there is no {noun} {phrase} {b}",
+    "no {noun} {phrase} {b}",
+    "{phrase} {b} there is no {noun}",
+    "{b} with no {noun} {phrase} this",
+    "{b} without {a} {phrase} this",
+)
+# {a} has the relation {first} to {b} and {second} to {c}.
+_RELATED_TWICE = (
+    "{a} {first} {b} and {the_a} is {second} {c}",
+    "{b} and {c} and {a} {first} {the_b} and {second} {the_c}",
+    "{first} {b} and {second} {c} there is {a}",
+    "{a} with {b} {first_inverse} this and {c} {second_inverse} this",
+    "there is {a} {first} {b} and this is {second} {c}",
+    "{first} {b} there is {a} and {second} {c} there is {the_a}",
+    "{a} is {first} {b} and {c} is {second_inverse} {the_a}",
+    "{c} {second_inverse} {a} and {b} {first_inverse} {the_a}",
+)
+_COLOURED = (
+    "{a} and {b}",
+    "there is {a} and {b}",
+    "{a} with {b}",
+    "{a} beside {b}",
+    "a {shape} and this is {color} and a {other} and this is {hue}",
+    "a {other} beside a {color} {shape} is {hue}",
+    "a {shape} textured with {color} and {b}",
+    "{a} and the {other} is {hue}",
+    "a {color} object and this is a {shape} and {b}",
+)
+_COLOUR = (
+    "there is {article} {shape} and this is {no}{color}",
+    "{article} {shape} in the picture is {no}{color}",
+    "{article} {no}{color} {shape}",
+    "there is {article} {no}{color} {shape}",
+    "{article} {shape} textured with {no}{color}",
+)
+_THREE = ("{a} and {b} and {c}", "there is {a} and {b} and {c}", "{a} with {b} and {c}")
+_ABSENT = (
+    "there is no {noun}",
+    "a scene without {a}",
+    "no {noun}",
+    "no {noun} is in the picture",
+    "this is a picture without {a}",
+    "there is not {a}",
+    "{beside} and no {noun}",
+    "there is {beside} and no {noun}",
+)
+_PRESENT = ("there is {a}", "a scene with {a}", "{a} is in the picture", "{beside} and {a}")
+_FRAMES = ("{}", "{}", "{}", "in the picture {}", "{} in the picture")
+_PHRASE_FRAMES = (*_FRAMES, "a photo of {}", "a picture of {}", "this is a picture of {}")
+_ARTICLES = ("a", "a", "the", "the", "this", "")
+
+
+@dataclass(frozen=True)
+class Speech:
+    """The articles of the objects in a sentence and in its counterpart."""
+
+    articles: tuple[str, ...]
+
+    @classmethod
+    def sampled(cls, rng: random.Random) -> "Speech":
+        """Samples the articles of up to three objects."""
+        return cls(tuple(rng.choices(_ARTICLES, k=3)))
+
+    def objects(self, *nouns: Noun) -> dict[str, str]:
+        """The fields of a sentence about these objects."""
+        fields = {}
+        for name, noun, article in zip("abc", nouns, self.articles, strict=False):
+            phrase = f"{article} {noun}".strip()
+            if article == "a":
+                phrase = with_article(noun)
+            fields |= {name: phrase, f"the_{name}": f"the {noun}"}
+        return fields
+
+
+def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) -> str:
+    """Returns the csv: at most `count` rows an image.
+
+    No sentence, true or false, states a forbidden composition of `spec`.
+    """
+    rows = []
+    writers, weights = zip(*_WRITERS.items(), strict=True)
+    for image in images:
+        rng = random.Random(f"{seed}:grammar:{image.file}")
+        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+        written: dict[Sentences, None] = {}
+        for write in rng.choices(writers, weights, k=_ATTEMPTS * count):
+            sentences = write(context, spec)
+            if sentences is not None and len(written) < count and _fits(sentences):
+                written[sentences] = None
+        for true, false in written:
+            rows.append({"image": image.file, "caption": true, "negative": false})
+    return csv_table(COLUMNS, rows)
+
+
+def _fits(sentences: Sentences) -> bool:
+    true, false = sentences
+    return true != false and max(len(true.split()), len(false.split())) <= LONGEST
+
+
+def _framed(context: SceneContext, true: str, false: str) -> Sentences:
+    clause = "is" in true.split()
+    frames = _FRAMES if clause else _PHRASE_FRAMES
+    frame = context.rng.choice(frames)
+    return frame.format(true), frame.format(false)
+
+
+def _allowed(spec: WorldSpec, *nouns: Noun) -> bool:
+    return all((noun.get("color"), noun.shape) not in spec.forbidden for noun in nouns)
+
+
+def _brief(context: SceneContext, noun: Noun) -> Noun:
+    """The noun, or at times its shape alone where only one object has it."""
+    bare = Noun(noun.shape)
+    alone = len(referents(context.scene, bare)) == 1
+    return bare if alone and context.rng.random() < 0.35 else noun
+
+
+def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """A relation, against a false one; or a relation that is denied, against a true one denied."""
+    edge = _one_way(context)
+    if edge is None:
+        return None
+    first, name, second = edge
+    holds = _brief(context, first), name, _brief(context, second)
+    fails = _broken(context, spec, holds)
+    speech = Speech.sampled(context.rng)
+    denied = context.rng.random() < 0.4
+    others = _DENIED if denied else _AFFIRMED
+    template = context.rng.choice(_RELATED + others)
+    true = _related(template, speech, holds, denied)
+    false = _related(template, speech, fails, denied)
+    if denied:
+        true, false = false, true
+    return _framed(context, true, false)
+
+
+def _one_way(context: SceneContext) -> Relation | None:
+    """A relation on the floor that stands out and is false with its objects exchanged."""
+    for first, name, second in context.relations():
+        exchanged = relation_holds(context.scene, second, name, first)
+        if name in GROUND_RELATIONS and exchanged is False:
+            return first, name, second
+    return None
+
+
+def _broken(context: SceneContext, spec: WorldSpec, relation: Relation) -> Relation:
+    """The relation with its objects exchanged, inverted, replaced, or with colours exchanged."""
+    first, name, second = relation
+    change = context.rng.choice(("objects", "inverse", "other", "colours"))
+    if change == "objects":
+        return second, name, first
+    if change == "other":
+        for other in context.shuffled(GROUND_RELATIONS):
+            if relation_holds(context.scene, first, other, second) is False:
+                return first, other, second
+    colors = first.get("color"), second.get("color")
+    if change == "colours" and colors[0] and colors[1]:
+        crossed = first.replaced("color", colors[1]), second.replaced("color", colors[0])
+        lacking = relation_holds(context.scene, crossed[0], name, crossed[1]) is False
+        if lacking and _allowed(spec, *crossed):
+            return crossed[0], name, crossed[1]
+    return first, INVERSE[name], second
+
+
+def _related(template: str, speech: Speech, relation: Relation, denied: bool) -> str:
+    first, name, second = relation
+    phrase = PHRASES[name]
+    return template.format(
+        **speech.objects(first, second),
+        noun=first,
+        no="not " if denied else "",
+        phrase=phrase,
+        side=phrase.removesuffix(" of"),
+        inverse=PHRASES[INVERSE[name]],
+    )
+
+
+def _two_relations(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Two relations of one object to two others, against one or both of them inverted."""
+    nouns = [describe(obj) for obj in context.scene.objects]
+    edges = [edge for edge in clear_relations(context.scene) if edge[1] in GROUND_RELATIONS]
+    speech = Speech.sampled(context.rng)
+    template = context.rng.choice(_RELATED_TWICE)
+    for (i, first, j), (k, second, m) in context.shuffled(list(permutations(edges, 2))):
+        if i != k or j == m:
+            continue
+        named = [_brief(context, nouns[number]) for number in (i, j, m)]
+        objects = speech.objects(*named)
+        true = first, second
+        inverted = INVERSE[first], INVERSE[second]
+        one_inverted = (inverted[0], second), (first, inverted[1])
+        false = context.rng.choice((*one_inverted, inverted))
+        return _related_twice(template, objects, true), _related_twice(template, objects, false)
+    return None
+
+
+def _related_twice(template: str, objects: Mapping[str, str], names: tuple[str, str]) -> str:
+    first, second = names
+    return template.format(
+        **objects,
+        first=PHRASES[first],
+        second=PHRASES[second],
+        first_inverse=PHRASES[INVERSE[first]],
+        second_inverse=PHRASES[INVERSE[second]],
+    )
+
+
+def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Two objects with their colours, against the colours exchanged."""
+    speech = Speech.sampled(context.rng)
+    template = context.rng.choice(_COLOURED)
+    numbers = range(len(context.scene.objects))
+    for i, j in context.shuffled(list(permutations(numbers, 2))):
+        exchanged = exchange(context.scene, i, j, "color")
+        if exchanged is not None and _allowed(spec, *exchanged[1]):
+            true, false = (_coloured(template, speech, *nouns) for nouns in exchanged)
+            return _framed(context, true, false)
+    return None
+
+
+def _coloured(template: str, speech: Speech, first: Noun, second: Noun) -> str:
+    return template.format(
+        **speech.objects(first, second),
+        shape=first.shape,
+        color=first.get("color"),
+        other=second.shape,
+        hue=second.get("color"),
+    )
+
+
+def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """The colour of the only object of its shape, or that it lacks a colour."""
+    template = context.rng.choice(_COLOUR)
+    denied = context.rng.random() < 0.5
+    shown = {obj.color for obj in context.scene.objects}
+    for obj in context.shuffled(context.scene.objects):
+        if len(referents(context.scene, Noun(obj.shape))) > 1:
+            continue
+        others = [color for color in spec.colors if color != obj.color]
+        others = [c for c in others if _allowed(spec, Noun(obj.shape, (("color", c),)))]
+        # The colour of another object is harder to tell from this one's.
+        near = [color for color in others if color in shown]
+        if near and context.rng.random() < 0.7:
+            others = near
+        other = context.rng.choice(others)
+        fields = {
+            "article": context.rng.choice(("a", "the")),
+            "shape": obj.shape,
+            "no": "not " if denied else "",
+        }
+        true = template.format(**fields, color=obj.color)
+        false = template.format(**fields, color=other)
+        if denied:
+            true, false = false, true
+        return _framed(context, true, false)
+    return None
+
+
+def _three(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Three objects of different shapes and colours, against their colours permuted."""
+    objects = context.shuffled(context.scene.objects)[:3]
+    nouns = [describe(obj) for obj in objects]
+    colors = [obj.color for obj in objects]
+    if len({obj.shape for obj in objects}) < 3 or len(set(colors)) < 3:
+        return None
+    speech = Speech.sampled(context.rng)
+    template = context.rng.choice(_THREE)
+    # The first permutation is the true one.
+    for order in context.shuffled(list(permutations(colors))[1:]):
+        false = [n.replaced("color", color) for n, color in zip(nouns, order, strict=True)]
+        if _allowed(spec, *false) and exists(context.scene, *false) is False:
+            true = template.format(**speech.objects(*nouns))
+            return true, template.format(**speech.objects(*false))
+    return None
+
+
+def _presence(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """That an object is there or is not, against the opposite of another."""
+    rng = context.rng
+    denied = rng.random() < 0.6
+    templates = _ABSENT if denied else _PRESENT
+    template = rng.choice(templates)
+    kinds = rng.choice(((), ("color",), ("color",)))
+    lacking = _lacking(context, spec, kinds)
+    if lacking is None or len(context.scene.objects) < 2:
+        return None
+    one, other = rng.sample(context.scene.objects, 2)
+    shown = describe(one, kinds)
+    beside = with_article(describe(other))
+    sentences = {}
+    for noun in (shown, lacking):
+        sentences[noun] = template.format(a=with_article(noun), noun=noun, beside=beside)
+    if denied:
+        return sentences[lacking], sentences[shown]
+    return sentences[shown], sentences[lacking]
+
+
+def _lacking(context: SceneContext, spec: WorldSpec, kinds: Sequence[str]) -> Noun | None:
+    """An object that the scene lacks, of these kinds of attributes."""
+    for shape in context.shuffled(spec.shapes):
+        noun = Noun(shape)
+        for kind in kinds:
+            noun = noun.replaced(kind, context.rng.choice(context.kinds[kind]))
+        if _allowed(spec, noun) and absent(context.scene, noun):
+            return noun
+    return None
+
+
+def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """A number of objects, against another."""
+    shape = context.rng.choice((None, *spec.shapes))
+    number = object_count(context.scene, shape)
+    if number > _LARGEST:
+        return None
+    other = context.rng.choice([n for n in range(_LARGEST + 1) if n != number])
+    template = context.rng.choice(("{}", "{} in the picture"))
+    return template.format(counting(number, shape)), template.format(counting(other, shape))
+
+
+Writer = Callable[[SceneContext, WorldSpec], Sentences | None]
+_WRITERS: Mapping[Writer, float] = {
+    _relation: 4.0,
+    _two_relations: 1.5,
+    _colours: 1.5,
+    _colour: 1.5,
+    _three: 1.0,
+    _presence: 1.5,
+    _count: 0.7,
+}
