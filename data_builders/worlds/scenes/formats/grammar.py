@@ -225,10 +225,11 @@ def _broken(context: SceneContext, spec: WorldSpec, relation: Relation) -> Relat
 def _related(template: str, speech: Speech, relation: Relation, denied: bool) -> str:
     first, name, second = relation
     phrase = PHRASES[name]
+    no = "not " if denied else ""
     return template.format(
         **speech.objects(first, second),
         noun=first,
-        no="not " if denied else "",
+        no=no,
         phrase=phrase,
         side=phrase.removesuffix(" of"),
         inverse=PHRASES[INVERSE[name]],
