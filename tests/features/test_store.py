@@ -1,3 +1,4 @@
+import json
 import logging
 import multiprocessing
 import os
@@ -130,20 +131,33 @@ def foreign_folder(folder):
     (folder / "notes.txt").write_text("mine")
 
 
-def another_width(folder):
-    text = (folder / "meta.json").read_text()
-    (folder / "meta.json").write_text(text.replace('"width": 4', '"width": 2'))
-
-
 def swap_ids(folder):
     text = (folder / "ids.json").read_text()
     (folder / "ids.json").write_text(text.replace('"a"', '"z"'))
 
 
+def in_meta(change):
+    """Damage that changes what meta.json says."""
+
+    def damage(folder):
+        meta = json.loads((folder / "meta.json").read_text())
+        change(meta)
+        (folder / "meta.json").write_text(json.dumps(meta))
+
+    return damage
+
+
+META = [
+    in_meta(lambda meta: meta["key"].update(source="other")),
+    in_meta(lambda meta: meta["files"].pop("offsets.bin")),
+    in_meta(lambda meta: meta.update(rows=99)),
+    in_meta(lambda meta: meta.update(width=3)),
+    in_meta(lambda meta: meta.update(pieces=10**9)),
+    in_meta(lambda meta: meta.update(width=2)),  # halves that are whole tokens, too
+]
 FILES = {
     "truncated": lambda folder: os.truncate(folder / "values.bin", 7),
     "flipped": flip,
-    "another width": another_width,
     "broken meta": lambda folder: (folder / "meta.json").write_text("{"),
     "swapped ids": swap_ids,
     "foreign folder": foreign_folder,
@@ -154,7 +168,7 @@ GONE = [
 ]
 
 
-@pytest.mark.parametrize("damage", [*FILES.values(), *GONE])
+@pytest.mark.parametrize("damage", [*FILES.values(), *META, *GONE])
 def test_a_damaged_store_is_rebuilt_and_said_so(tmp_path, caplog, damage):
     whole = open_or_build_store(tmp_path, key(), produce, 5)
     damage(whole.folder)

@@ -214,6 +214,15 @@ def test_a_damaged_cache_is_found_and_built_again(tmp_path, name, damage, caplog
     assert cache.false_captions("image3") == brute(*toy(), K)["image3"][1]
 
 
+@pytest.mark.parametrize("change", [{"neighbours": 3}, {"neighbours": "6"}, {"scored": False}])
+def test_facts_that_were_changed_are_damage(tmp_path, change):
+    path = build(tmp_path, Scoring()).folder / "meta.json"
+    meta = json.loads(path.read_text())
+    path.write_text(json.dumps(meta | change))
+    with pytest.raises(DamagedError):
+        SimilarityCache(path.parent)
+
+
 def test_a_foreign_cache_in_the_place_of_this_is_built_again(tmp_path):
     other = build(tmp_path, Scoring(), source="other").folder
     shutil.copytree(other, tmp_path / key().folder)

@@ -447,6 +447,17 @@ def test_a_damaged_part_is_refused(joint, whole, copied, name, how):
         build_index([whole.parent], joint, copied, "x")
 
 
+def test_sizes_that_meta_json_claims_are_checked(joint, copied):
+    path = copied / "part-00000/meta.json"
+    meta = json.loads(path.read_text())
+    wrong = {"rows": [10, 0, "9", 9.0], "width": [17, "x"], "tokens": [10**9], "pooled": [-1, 0]}
+    for name, values in {**wrong, "kind": ["Evil", None]}.items():
+        for value in values:
+            path.write_text(json.dumps(meta | {name: value}))
+            with refused("part-00000 is damaged"):
+                opened(copied, joint)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
