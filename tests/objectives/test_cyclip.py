@@ -4,6 +4,7 @@ from torch.nn.functional import normalize
 
 from tests.scored import CUTS, assert_shares_add_up, random_targets, random_values, same, scored
 from vlmtune.objectives.cyclip import CyClip
+from vlmtune.objectives.eqsim import EqSim
 from vlmtune.types import Embedded, Scores
 
 # Four pairs in the plane, and what the formula gives for them.
@@ -59,6 +60,12 @@ def test_several_captions_equal_the_double_loop(seed, shape):
     cross, inside = naive(image, text, targets.truth)
     got = CyClip(in_modal=0.3, cross_modal=0.7)(scores(image, text), targets)
     assert got.item() == pytest.approx(0.7 * cross + 0.3 * inside, abs=1e-12)
+
+
+def test_the_cross_modal_term_is_v1_of_eqsim_on_all_pairs():
+    v1 = EqSim(v1="all", v2="none", normalise="none", alpha1=0.0)
+    loss = v1(Scores.full(IMAGES @ TEXTS.T), PAIRS)
+    assert 3 * loss.item() == pytest.approx(CROSS, abs=1e-12)  # over N - 1 pairs an image
 
 
 def test_a_caption_twice_counts_once():

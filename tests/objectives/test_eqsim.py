@@ -91,6 +91,21 @@ def test_values_of_the_reference_functions(options):
             assert got.item() == pytest.approx(want, abs=1e-10)
 
 
+def test_the_gradient_of_the_reference_functions():
+    values = D.clone().requires_grad_()
+    loss = weighted(EqSim(**{**RAW, **TOP2, **CODE}), values)
+    assert loss.item() == pytest.approx(0.28359375, abs=1e-12)
+    want = matrix(
+        [
+            [0.375, 0.325, 0.300, 0.09375],
+            [-0.325, -0.200, 0.075, -0.0625],
+            [-0.300, -0.075, -0.3125, 0.1],
+            [-0.09375, 0.0625, -0.1, 0.1375],
+        ]
+    )
+    torch.testing.assert_close(torch.autograd.grad(loss, values)[0], want, atol=1e-12, rtol=0)
+
+
 def test_what_is_drawn_twice_counts_twice(monkeypatch):
     twice = torch.tensor([[1, 1], [0, 0], [0, 0], [0, 0]])
     monkeypatch.setattr(eqsim, "partners", lambda *_: twice)
@@ -358,6 +373,15 @@ def test_captions_of_one_image_count_as_one_image():
 
 def same(values):
     return Scores.full(values), eye(len(values))
+
+
+def test_another_caption_of_an_image_is_neither_close_nor_distant():
+    truth = torch.tensor([[1, 1, 0], [0, 0, 1]]) > 0
+    targets = Targets(truth, truth, truth)
+    values = matrix([[1.0, 9.0, 0.0], [0.0, 0.0, 1.0]]).requires_grad_()
+    loss = EqSim(v1="none", normalise="none", k=1, by="row", alpha2=0.0)
+    # Both captions have image 1 as partner, never each other.
+    assert loss(Scores.full(values), targets).item() == pytest.approx((0 + 2 * 8**2) / 2)
 
 
 def test_flat_and_perfectly_ranked_scores_are_both_equivariant():

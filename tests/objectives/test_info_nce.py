@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -49,6 +51,16 @@ def test_several_true_captions_equal_the_double_loop(seed, shape):
     truth = random_targets(seed, shape).truth
     want = naive(values, truth, computed)
     assert loss(values, truth, computed).item() == pytest.approx(want, abs=1e-12)
+
+
+def test_true_captions_do_not_compete():
+    values = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
+    truth = torch.tensor([[True, True, False]])
+    first = loss(values, truth)
+    # Each positive against the one negative; a column with no false image costs nothing.
+    assert first.item() == pytest.approx(math.log(2) / 2)
+    (gradient,) = torch.autograd.grad(first, values)
+    torch.testing.assert_close(gradient, torch.tensor([[-0.125, -0.125, 0.25]]).double())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

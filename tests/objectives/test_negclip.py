@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
+from tests.scored import same
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import Scores, Targets
 
@@ -45,3 +46,9 @@ def test_info_nce_on_groups_with_negative_captions_is_negclip(seed, negatives):
     gradients = (torch.autograd.grad(loss, leaves) for loss in (got, want))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_the_negative_captions_matter():
+    values, truth = torch.zeros(2, 4), torch.eye(2, 4) > 0
+    plain = InfoNCE()(Scores.full(values[:, :2]), same(truth[:, :2]))
+    assert InfoNCE()(Scores.full(values), same(truth)) > plain

@@ -41,6 +41,12 @@ def test_for_scenes_and_twins_it_is_the_sum_of_two_negclip_losses():
     torch.testing.assert_close(TripletClip()(Scores.full(values), scenes(count)), want)
 
 
+def test_a_caption_does_not_meet_the_twin_image():
+    values = torch.zeros(2, 2, requires_grad=True)
+    TripletClip()(Scores.full(values), scenes(1)).backward()
+    torch.testing.assert_close(values.grad, torch.tensor([[-0.25, 0.25], [0.25, -0.25]]))
+
+
 def test_without_twins_it_is_twice_info_nce():
     values, truth = random_values(9, (4, 6)), torch.eye(4, 6) > 0
     own = truth.clone()
