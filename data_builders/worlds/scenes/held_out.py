@@ -3,11 +3,13 @@
 In: a spec of training's words. Out: scenes, and tables of questions.
 
 Each table changes one thing at a time. `wordings.csv` has training's words in sentences of forms
-that no training text has; only "there is no torus" occurs there, though never against "there is no
-cube". `objects.csv` and `abilities.csv` have words that the pre-trained model knows and that
-training never states, on single objects. `development.csv` has the last form on validation scenes,
-to choose settings by. Files are in `held_out`, scene graphs in
-`clevr/scenes_held_out_<series>.json`, images in `images/held_out`.
+that no training text has; only "there is no torus" occurs there. `structures.csv` asks for
+what the order of words does not tell: the colours of three objects, "between" and numbers.
+`crowded.csv` has training's wording on scenes of four to eight objects of both sizes. `objects.csv`
+and `abilities.csv` have words that the pre-trained model knows and that training never states, on
+single objects. `development.csv` has "there is no torus" on validation scenes, to choose settings
+by. Files are in `held_out`, scene graphs in `clevr/scenes_held_out_<series>.json`, images in
+`images/held_out`.
 """
 
 import json
@@ -25,7 +27,7 @@ from data_builders.worlds.scenes.formats import clevr
 from data_builders.worlds.scenes.formats.context import SceneContext
 from data_builders.worlds.scenes.image_files import SceneImage, Split, numbered, sub_seed
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
 from data_builders.worlds.scenes.series import SceneSeries
 from data_builders.worlds.scenes.statements import (
     Noun,
@@ -40,7 +42,6 @@ from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
 Sentences = tuple[str, str]  # a true one and a false one, or several false ones in JSON
-Edge = tuple[Noun, str, Noun]
 Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
 Images = Mapping[str, Sequence[SceneImage]]
 
@@ -79,10 +80,10 @@ class HeldOut:
         """Writes scene graphs and tables into the folder of the world."""
         for split in self.splits:
             write_json(folder / f"clevr/scenes_{split}.json", clevr.scenes(split, images[split]))
-        wordings = []
+        wordings, structures = [], []
         for image in images["held_out_scenes"]:
             wordings += self._rows(image, _FORMS)
-        structures = []
+            structures += self._rows(image, {"counted": _counted})
         for image in images["held_out_triples"]:
             structures += self._rows(image, _STRUCTURES)
         crowded = []
@@ -125,21 +126,12 @@ def _files(name: str, count: int) -> tuple[str, ...]:
     return tuple(file.replace("held/", "held_out/", 1) for file in files)
 
 
-def _reversible(context: SceneContext) -> Edge | None:
-    """A relation on the floor that stands out and is false with its objects exchanged."""
-    for first, name, second in context.relations():
-        exchanged = relation_holds(context.scene, second, name, first)
-        if name in GROUND_RELATIONS and exchanged is False:
-            return first, name, second
-    return None
-
-
 def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
     """A sentence of a relation, against the same with its two objects exchanged.
 
     `{a}` is an object, `{b}` another, `{phrase}` the relation and `{side}` the same without "of".
     """
-    edge = _reversible(context)
+    edge = context.one_way_relation()
     if edge is None:
         return None
     first, name, second = edge
@@ -151,7 +143,7 @@ def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentenc
 
 def _not_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the red cube is not to the right of the blue sphere", which is on its left."""
-    edge = _reversible(context)
+    edge = context.one_way_relation()
     if edge is None:
         return None
     first, name, second = edge
@@ -258,20 +250,37 @@ def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 def _between(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube between a cone and a torus", against "a cone between ..." of the ends."""
     nouns = [describe(obj) for obj in context.scene.objects]
-    edges = clear_relations(context.scene)
-    for (i, name, j), (k, other, m) in context.shuffled(list(permutations(edges, 2))):
-        # One on each side of object i.
-        if i == k and j != m and name in GROUND_RELATIONS and other == INVERSE[name]:
-            middle, first, second = map(with_article, (nouns[i], nouns[j], nouns[m]))
-            true = f"{middle} between {first} and {second}"
-            return true, f"{first} between {middle} and {second}"
+    for middle, first, second in context.shuffled(list(permutations(nouns, 3))):
+        lies = _lies_between(context.scene, middle, first, second, clear=True)
+        if lies and not _lies_between(context.scene, first, middle, second, clear=False):
+            a, b, c = map(with_article, (middle, first, second))
+            return f"{a} between {b} and {c}", f"{b} between {a} and {c}"
     return None
 
 
+def _lies_between(scene: Scene, middle: Noun, first: Noun, second: Noun, clear: bool) -> bool:
+    """Whether the middle has opposite relations to the two, which stand out where `clear`."""
+    for name in GROUND_RELATIONS:
+        both_sides = (
+            relation_holds(scene, middle, name, first),
+            relation_holds(scene, middle, INVERSE[name], second),
+        )
+        # None is a relation that neither stands out nor is false.
+        if all(side or (side is None and not clear) for side in both_sides):
+            return True
+    return False
+
+
 def _counted(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "in the picture are three objects", against one more or one less."""
+    """Writes "in the picture are three objects", against one more or less that other scenes have.
+
+    Where scenes have two or three objects, preferring either number is right half of the time.
+    """
     number = len(context.scene.objects)
-    other = number + context.rng.choice((-1, 1))
+    near = [n for n in (number - 1, number + 1) if spec.min_objects <= n <= spec.max_objects]
+    if not near:
+        return None
+    other = context.rng.choice(near)
     texts = [counting(n, None).removeprefix("there ") for n in (number, other)]
     true, false = (f"in the picture {text}" for text in texts)
     return true, false
@@ -286,7 +295,6 @@ Form = Callable[[SceneContext, WorldSpec], Sentences | None]
 _STRUCTURES: Mapping[str, Form] = {
     "three objects": _three_objects,
     "between": _between,
-    "counted": _counted,
 }
 _TRAINED: Mapping[str, Form] = {"colours": _colours, "relations": _related}
 _FORMS: Mapping[str, Form] = {

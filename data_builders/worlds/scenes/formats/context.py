@@ -41,6 +41,17 @@ class SceneContext:
         edges = self.shuffled(clear_relations(self.scene))
         return [(nouns[i], name, nouns[j]) for i, name, j in edges]
 
+    def one_way_relation(self) -> tuple[Noun, str, Noun] | None:
+        """Returns a relation on the floor that stands out and is false with its objects exchanged.
+
+        Random among all such relations; None if there is none.
+        """
+        for first, name, second in self.relations():
+            exchanged = relation_holds(self.scene, second, name, first)
+            if name in GROUND_RELATIONS and exchanged is False:
+                return first, name, second
+        return None
+
 
 @dataclass(frozen=True)
 class SuiteScenes:

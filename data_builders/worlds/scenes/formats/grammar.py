@@ -41,8 +41,9 @@ _LARGEST = 5  # number that is stated of objects
 Sentences = tuple[str, str]  # a true one and a false one
 Relation = tuple[Noun, str, Noun]
 
-# {a} and {b} are objects, {the_a} and {the_b} the same with "the", {noun} the first without an
-# article; {phrase} is the relation, {side} the same without "of", {inverse} its inverse.
+# {a} and {b} are objects with an article that is sampled, {the_a} and {the_b} the same with "the",
+# {noun} is the first without an article. {phrase} is the relation, {side} the same without "of",
+# {inverse} its inverse.
 _RELATED = (
     "{a} {no}{phrase} {b}",
     "there is {a} {no}{phrase} {b}",
@@ -55,6 +56,7 @@ _RELATED = (
     "with {a} {no}{side} there is {b}",
     "{a} is {no}the object {phrase} {b}",
 )
+# Short and frequent: the second is in `_RELATED` too.
 _AFFIRMED = ("{a} is {phrase} {b}", "{a} {phrase} {b}")
 _DENIED = (
     "{a} and this is not {phrase} {b}",
@@ -177,7 +179,7 @@ def _brief(context: SceneContext, noun: Noun) -> Noun:
 
 def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """A relation, against a false one; or a relation that is denied, against a true one denied."""
-    edge = _one_way(context)
+    edge = context.one_way_relation()
     if edge is None:
         return None
     first, name, second = edge
@@ -192,15 +194,6 @@ def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     if denied:
         true, false = false, true
     return _framed(context, true, false)
-
-
-def _one_way(context: SceneContext) -> Relation | None:
-    """A relation on the floor that stands out and is false with its objects exchanged."""
-    for first, name, second in context.relations():
-        exchanged = relation_holds(context.scene, second, name, first)
-        if name in GROUND_RELATIONS and exchanged is False:
-            return first, name, second
-    return None
 
 
 def _broken(context: SceneContext, spec: WorldSpec, relation: Relation) -> Relation:

@@ -9,12 +9,14 @@ from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola import ColaBuilder
 from data_builders.worlds.scenes.captions import vocabulary
 from tests.data_builders.conftest import SMALL, groups, load, rendered, rows_of, unseen_of
-from tests.data_builders.worlds.scenes.truth import NOUN, PHRASE, means, some
+from tests.data_builders.worlds.scenes.truth import NOUN, NUMBERS, PHRASE, holds, means, some
 from vlmtune.benchmarks.table_abilities import TableAbilities
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_retrieval import TableRetrieval
 
 UNREAD = {"purple", "brown"}
+SIDES = ("to the left of", "to the right of", "in front of", "behind")
+OPPOSITES = (SIDES[:2], SIDES[1::-1], SIDES[2:], SIDES[:1:-1])
 WORLD = SMALL | {"foils": 3, "long_foils": 1, "placements": 2, "unread_colors": sorted(UNREAD)}
 WORLD |= {"held_out": 40, "stack": 0.0, "max_objects": 3, "textures": ["plain"]}
 WORLD |= {"sizes": ["large"], "unseen": [[["red", "blue"], ["cube", "cylinder", "sphere"]]]}
@@ -28,7 +30,7 @@ def held_out(tmp_path_factory):
 @pytest.fixture(scope="module")
 def scenes(held_out):
     listed = {}
-    for name in ("scenes", "objects"):
+    for name in ("scenes", "triples", "crowded", "objects"):
         content = load(held_out / f"clevr/scenes_held_out_{name}.json")["scenes"]
         for scene in content:
             listed[scene["image_filename"]] = scene
@@ -117,6 +119,58 @@ def test_wordings_are_true_and_false_and_in_training_words(held_out, scenes):
         assert not fits(scene, row["negative"], row["group"]), row
         words = set(row["caption"].split())
         assert words <= set(vocabulary()) - UNREAD
+
+
+def test_structures_are_true_and_false(held_out, scenes):
+    rows = rows_of(held_out / "held_out/structures.csv")
+    assert {row["group"] for row in rows} == {"three objects", "between", "counted"}
+    for row in rows:
+        scene = scenes[row["image"].rpartition("/")[2]]
+        negatives = [row["negative"]]
+        if row["group"] == "three objects":
+            negatives = json.loads(row["negative"])
+            assert len(negatives) <= 5
+        assert stands(scene, row["caption"]), row
+        assert not any(stands(scene, text) for text in negatives), row
+
+
+def stands(scene, sentence):
+    """Whether a sentence of `structures.csv` is true, from its words."""
+    if " between " in sentence:
+        middle, first, second = matched(f"{NOUN} between {NOUN} and {NOUN}", sentence)
+        for phrase, opposite in OPPOSITES:
+            if some(scene, middle, phrase, first) and some(scene, middle, opposite, second):
+                return True
+        return False
+    if sentence.startswith("in the picture"):
+        (word,) = matched(r"in the picture (?:is|are) (\w+) objects?", sentence)
+        return len(scene["objects"]) == NUMBERS.index(word)
+    nouns = matched(f"{NOUN} and {NOUN} and {NOUN}", sentence)
+    return all(means(scene, noun) for noun in nouns)
+
+
+def test_no_number_is_right_more_often_than_another(held_out):
+    rows = rows_of(held_out / "held_out/structures.csv")
+    counted = [row for row in rows if row["group"] == "counted"]
+    assert len(counted) == WORLD["held_out"]
+    two = [row for row in counted if "two" in row["caption"]]
+    assert 0.3 < len(two) / len(counted) < 0.7
+    assert all({"two", "three"} & set(row["negative"].split()) for row in counted)
+
+
+def test_crowded_scenes_have_four_to_eight_objects_of_both_sizes(held_out, scenes):
+    rows = rows_of(held_out / "held_out/crowded.csv")
+    assert {row["group"] for row in rows} == {"colours", "relations"}
+    numbers, sizes = set(), set()
+    for row in rows:
+        scene = scenes[row["image"].rpartition("/")[2]]
+        numbers.add(len(scene["objects"]))
+        sizes |= {obj["size"] for obj in scene["objects"]}
+        assert holds(scene, row["caption"]), row
+        assert not holds(scene, row["negative"]), row
+    assert min(numbers) == 4
+    assert max(numbers) > 6
+    assert sizes == {"small", "large"}
 
 
 def test_objects_come_in_all_sizes_and_textures(held_out, scenes):
