@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import Row, chance, interval, number, sections
+from vlmtune.report.table import Row, Section, chance, interval, number, sections
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Repeat
 
@@ -43,27 +43,36 @@ class Caveat:
 
 def caveats(runs: Sequence[RunReport]) -> tuple[Caveat, ...]:
     """All caveats: random weights, then benchmark by benchmark, text-only scores first."""
-    out = [Caveat(run.name, RANDOM) for run in runs if run.provenance.random_weights]
+    out = []
+    for run in runs:
+        if run.provenance.random_weights:
+            out.append(Caveat(run.name, RANDOM))
     for section in sections(runs):
         title = section.head.title
-        text_only: list[str] = []
-        lines: list[str] = []
         for row in section.primary:
-            text_only += _text_only(row, runs)
-            if row.first.chance is None:
-                lines.append(f"{row.metric} has no chance level")
-            if all(cell is None or cell.low is None for cell in row.cells):
-                lines.append(f"{row.metric} has no interval")
-        for row in section.rows:
-            lines += _counts(row, runs)
-        lines += _few_clusters(section.rows)
-        lines += _few_captions(section.head, runs)
-        lines += _limits(section.head.benchmark, runs)
-        out += [Caveat(title, text, text_only=True) for text in text_only]
-        out += [Caveat(title, text) for text in lines]
-        repeats = _repeats(section.head, runs)
-        out += [Caveat(title, text, examples=examples) for text, examples in repeats]
+            for text in _text_only(row, runs):
+                out.append(Caveat(title, text, text_only=True))
+        for text in _lines(section, runs):
+            out.append(Caveat(title, text))
+        for text, examples in _repeats(section.head, runs):
+            out.append(Caveat(title, text, examples=examples))
     return tuple(out)
+
+
+def _lines(section: Section, runs: Sequence[RunReport]) -> list[str]:
+    """What a benchmark's numbers lack: a chance level, an interval, clusters, captions or items."""
+    lines: list[str] = []
+    for row in section.primary:
+        if row.first.chance is None:
+            lines.append(f"{row.metric} has no chance level")
+        if all(cell is None or cell.low is None for cell in row.cells):
+            lines.append(f"{row.metric} has no interval")
+    for row in section.rows:
+        lines += _counts(row, runs)
+    lines += _few_clusters(section.rows)
+    lines += _few_captions(section.head, runs)
+    lines += _limits(section.head.benchmark, runs)
+    return lines
 
 
 def beats_chance(metric: MetricValue) -> bool:
@@ -96,10 +105,12 @@ def _text_only(row: Row, runs: Sequence[RunReport]) -> list[str]:
         )
         sign = 1 if metric.higher_is_better else -1
         for j, cell in enumerate(row.cells):
-            if cell is None or j in row.text_only or sign * (cell.value - metric.value) > 0:
+            if cell is None or j in row.text_only:
                 continue
-            score = number(cell.value, cell.unit)
-            lines.append(f"{runs[j].name} is no better than {name} ({score} against {reached})")
+            lead = sign * (cell.value - metric.value)
+            if lead <= 0:
+                score = number(cell.value, cell.unit)
+                lines.append(f"{runs[j].name} is no better than {name} ({score} against {reached})")
     return lines
 
 
@@ -124,9 +135,11 @@ def _few_captions(head: Row, runs: Sequence[RunReport]) -> list[str]:
     """Benchmarks whose items have few captions, however many images."""
     sizes = set()
     for result in chain.from_iterable(run.results for run in runs):
+        if result.benchmark != head.benchmark:
+            continue
         n = len(result.caption_sets)
         sets = len(set(result.caption_sets))
-        if result.benchmark == head.benchmark and 0 < sets < FEW and sets < n:
+        if 0 < sets < FEW and sets < n:
             sizes.add((n, sets))
     return [f"only {sets} different sets of captions for {n} items" for n, sets in sorted(sizes)]
 
@@ -151,13 +164,12 @@ def _repeats(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str,
     measured = 0
     names: dict[Repeat, list[str]] = {}
     for run in seeing:
-        for result in run.results:
-            of = (result.benchmark, result.version, result.convention)
-            if of != (head.benchmark, head.version, head.convention):
-                continue
-            measured += 1
-            for repeat in result.repeats:
-                names.setdefault(repeat, []).append(run.name)
+        result = run.result(*head.definition)
+        if result is None:
+            continue
+        measured += 1
+        for repeat in result.repeats:
+            names.setdefault(repeat, []).append(run.name)
     out = []
     for repeat, having in names.items():
         text = f"{REPEATED[repeat.kind]}: {repeat.total} of {repeat.n}"
@@ -168,15 +180,21 @@ def _repeats(head: Row, runs: Sequence[RunReport]) -> list[tuple[str, tuple[str,
 
 
 def _examples(repeat: Repeat) -> tuple[str, ...]:
-    lines, shown = [], 0
-    # `total` counts items that repeat an earlier one, so not the first of each occurrence.
+    lines = []
+    shown = 0
     for occurrence in repeat.listed:
         positions = ", ".join(map(str, occurrence.items))
+        images = ", ".join(occurrence.images)
         texts = "; ".join(f'"{text}"' for text in occurrence.texts)
-        lines.append(f"{positions} ({', '.join(occurrence.images)}): {texts}")
-        shown += len(occurrence.items) - (repeat.kind == "item")
+        lines.append(f"{positions} ({images}): {texts}")
+        shown += len(occurrence.items)
+        # `total` counts items that repeat an earlier one, so not the first of each occurrence.
+        if repeat.kind == "item":
+            shown -= 1
     more = repeat.total - shown
-    return (*lines, f"and {more} more") if more > 0 else tuple(lines)
+    if more > 0:
+        lines.append(f"and {more} more")
+    return tuple(lines)
 
 
 def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
@@ -187,7 +205,8 @@ def _limits(benchmark: str, runs: Sequence[RunReport]) -> list[str]:
         options: Any = run.provenance.config
         for key in ("benchmarks", benchmark, "init_args"):
             options = options.get(key) if isinstance(options, dict) else None
-        if run.text_only or not isinstance(options, dict) or options.get("limit") is None:
+        limited = isinstance(options, dict) and options.get("limit") is not None
+        if run.text_only or not limited:
             continue
         seed = options.get("seed")
         how = f"items sampled with seed {seed}"

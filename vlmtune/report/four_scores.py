@@ -20,7 +20,7 @@ def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
         [[False, True], [False, False]]
     """
     low = min(scores)
-    spread = (max(scores) - min(scores)) or 1.0
+    spread = (max(scores) - low) or 1.0
     # Both true pairs must score above a false one.
     rivals = min(scores[0], scores[3])
     cells = []
@@ -67,8 +67,7 @@ def square(row: ItemRow | None) -> dict[str, Any] | None:
                 return None
             scores.append(score)
     s11, s12, s21, s22 = scores
-    changes = {
-        "caption": (f"{s11 - s12:.3g}", f"{s22 - s21:.3g}"),
-        "image": (f"{s11 - s21:.3g}", f"{s22 - s12:.3g}"),
-    }
+    of_caption = (f"{s11 - s12:.3g}", f"{s22 - s21:.3g}")
+    of_image = (f"{s11 - s21:.3g}", f"{s22 - s12:.3g}")
+    changes = {"caption": of_caption, "image": of_image}
     return {"rows": matrix(scores), "changes": changes}

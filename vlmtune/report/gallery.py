@@ -29,8 +29,11 @@ class Gallery:
         self._runs = runs
         sizes = []
         for run in runs:
-            if not run.text_only:
-                sizes += [sum(map(_pictures, result.examples)) for result in run.results]
+            if run.text_only:
+                continue
+            for result in run.results:
+                pictures = map(_pictures, result.examples)
+                sizes.append(sum(pictures))
         self._quota = quota(sizes, PICTURES)
         self._uri = cache(data_uri)
 
@@ -40,30 +43,35 @@ class Gallery:
         for run, colour in zip(self._runs, colours(self._runs), strict=True):
             if run.text_only:
                 continue
-            for result in run.results:
-                of = (result.benchmark, result.version, result.convention)
-                if of == (benchmark, version, convention) and result.examples:
-                    out.append(self._group(run, colour, result))
+            result = run.result(benchmark, version, convention)
+            if result is not None and result.examples:
+                out.append(self._group(run, colour, result))
         return out
 
     def _group(self, run: RunReport, colour: int, result: Result) -> dict[str, Any]:
         shown = _select(result.examples, self._quota)
+        most_images = max(len(example.images) for example in shown)
         return {
             "name": run.name,
             "colour": colour,
             "paired": MATRIX in result.series,  # an item has two captions
             "right": sum(example.correct for example in shown),
             "left_out": len(result.examples) - len(shown),
-            "many": max(len(example.images) for example in shown) > 2,
-            "examples": [self._example(example) for example in shown],
+            "many": most_images > 2,
+            "examples": list(map(self._example, shown)),
         }
 
     def _example(self, example: Example) -> dict[str, Any]:
         images = []
         retrieved = zip(example.images, example.scores, example.true, strict=True)
         for image, score, true in islice(retrieved, BEST):
-            shown = {"uri": self._uri(image), "name": image.path.name}
-            images.append({**shown, "score": f"{score:.3g}", "true": true})
+            view = {
+                "uri": self._uri(image),
+                "name": image.path.name,
+                "score": f"{score:.3g}",
+                "true": true,
+            }
+            images.append(view)
         return {"query": example.query, "correct": example.correct, "images": images}
 
 
@@ -86,11 +94,15 @@ def quota(sizes: Sequence[int], most: int) -> int:
 
 def _select(examples: Sequence[Example], pictures: int) -> list[Example]:
     """Alternates right and wrong examples while they fit; keeps their order."""
-    right = [i for i, example in enumerate(examples) if example.correct]
-    wrong = [i for i, example in enumerate(examples) if not example.correct]
+    right = []
+    wrong = []
+    for i, example in enumerate(examples):
+        side = right if example.correct else wrong
+        side.append(i)
     least = bool(right) + bool(wrong)  # one of each, however many pictures they have
+    alternating = chain.from_iterable(zip_longest(right, wrong))
     selected: list[int] = []
-    for i in chain.from_iterable(zip_longest(right, wrong)):
+    for i in alternating:
         if i is None:  # one kind has no more
             continue
         pictures -= _pictures(examples[i])

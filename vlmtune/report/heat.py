@@ -13,7 +13,9 @@ from vlmtune.report.media import encoded, thumbnail
 from vlmtune.results.result import WordMaps
 
 SIDE = 112  # pixels of the longer side of a picture in the report
-DARK, WARM, TINT = 0.4, (255, 110, 0), 0.25  # of what is not read; the tint of what is read most
+DARK = 0.4  # brightness of what is not read
+WARM = (255, 110, 0)  # colour of what is read most
+TINT = 0.25  # part of this colour in what is read most
 WHOLE = (0.0, 0.0, 1.0, 1.0)
 
 
@@ -39,43 +41,60 @@ def heat(
     """
     values = np.asarray(weights, dtype=np.float32)
     full = (largest or values.max()) or 1.0  # 1 where no patch has a weight
-    values = np.sqrt((values / full).clip(0, 1))
-    wide, high = picture.size
-    left, top = round(box[0] * wide), round(box[1] * high)
-    size = max(1, round(box[2] * wide)), max(1, round(box[3] * high))
-    # The model may have seen a part of the picture only; what it did not see stays dark.
-    mask = Image.new("F", picture.size)
-    smooth = Image.fromarray(values).resize(size, Image.Resampling.BILINEAR)
-    mask.paste(smooth, (left, top))
-    amount = np.asarray(mask).clip(0, 1)
+    fractions = (values / full).clip(0, 1)
+    amount = _spread(np.sqrt(fractions), picture.size, box)
     amount = amount[:, :, None]  # height x width x 1, beside three channels
     colour = np.asarray(picture.convert("RGB"), dtype=np.float32)
-    grey = np.asarray(picture.convert("L"), dtype=np.float32)
-    warm = (1 - TINT) * colour + TINT * np.array(WARM)
+    grey = np.asarray(picture.convert("L"), dtype=np.float32)[:, :, None]
     # From dark grey where nothing is read to warm colour where most is.
-    shown = (1 - amount) * DARK * grey[:, :, None] + amount * warm
-    shown = np.round(shown).clip(0, 255)
-    return Image.fromarray(shown.astype(np.uint8))
+    dark = DARK * grey
+    warm = (1 - TINT) * colour + TINT * np.array(WARM)
+    mixed = (1 - amount) * dark + amount * warm
+    pixels = np.round(mixed).clip(0, 255)
+    return Image.fromarray(pixels.astype(np.uint8))
+
+
+def _spread(
+    values: np.ndarray, size: tuple[int, int], box: tuple[float, float, float, float]
+) -> np.ndarray:
+    """The values of the patches as a value of each pixel, smooth, and 0 outside their box."""
+    picture_width, picture_height = size
+    left = round(box[0] * picture_width)
+    top = round(box[1] * picture_height)
+    width = max(1, round(box[2] * picture_width))
+    height = max(1, round(box[3] * picture_height))
+    patches = Image.fromarray(values)
+    smooth = patches.resize((width, height), Image.Resampling.BILINEAR)
+    # The model may have seen only a part of the picture.
+    mask = Image.new("F", size)
+    mask.paste(smooth, (left, top))
+    return np.asarray(mask).clip(0, 1)
 
 
 def heat_views(readings: Sequence[WordMaps]) -> list[dict[str, Any]]:
     """For the page: each caption with a picture for each word; none where its image is gone."""
     out = []
-    for one in readings:
-        picture = thumbnail(one.image)
+    for reading in readings:
+        picture = thumbnail(reading.image)
         if picture is None:
             continue
         picture.thumbnail((SIDE, SIDE))
         maps = []
-        for text in one.maps:
+        for text in reading.maps:
             weights = np.array(text.split(), dtype=np.float64)
-            maps.append(weights.reshape(-1, one.columns))
-        # Full heat is that of the caption's largest weight, so that its words compare.
+            maps.append(weights.reshape(-1, reading.columns))
+        # All words of a caption have one scale, its largest weight, so that they compare.
         largest = max(float(weights.max()) for weights in maps)
         words = []
-        for word, weights in zip(one.words, maps, strict=True):
-            uri = encoded(heat(picture, weights, one.box, largest))
-            words.append({"word": word, "uri": uri})
-        head = {"caption": one.caption, "name": one.image.path.name, "correct": one.correct}
-        out.append({**head, "uri": encoded(picture), "words": words})
+        for word, weights in zip(reading.words, maps, strict=True):
+            shown = heat(picture, weights, reading.box, largest)
+            words.append({"word": word, "uri": encoded(shown)})
+        view = {
+            "caption": reading.caption,
+            "name": reading.image.path.name,
+            "correct": reading.correct,
+            "uri": encoded(picture),
+            "words": words,
+        }
+        out.append(view)
     return out

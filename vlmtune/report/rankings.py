@@ -36,25 +36,32 @@ def rankings(by_run: Sequence[ItemRow | None]) -> list[dict[str, Any]]:
         >>> [(row["number"], [cell["rank"] for cell in row["cells"]]) for row in ranking["rows"]]
         [(0, [2, 1]), (2, [3, 2]), (1, [1, 3])]
     """
-    row = next((one for one in by_run if one is not None), None)
+    row = next(filter(None, by_run), None)
     if row is None:
         return []
     by_caption = len(row.images) >= SHORTEST
     queries = row.captions if by_caption else row.images
-    ranked = [_ranking(query, by_caption, row, by_run) for query in range(len(queries))]
-    return [one for one in ranked if len(one["rows"]) >= SHORTEST]
+    out = []
+    for query in range(len(queries)):
+        ranking = _ranking(query, by_caption, row, by_run)
+        if len(ranking["rows"]) >= SHORTEST:
+            out.append(ranking)
+    return out
 
 
 def _ranking(
     query: int, by_caption: bool, row: ItemRow, by_run: Sequence[ItemRow | None]
 ) -> dict[str, Any]:
     def of_query(table: Sequence[Sequence[Any]]) -> list[Any]:
-        return [line[query] for line in table] if by_caption else list(table[query])
+        """The values of the candidates: a column of the table for a caption, else a line."""
+        if by_caption:
+            return [line[query] for line in table]
+        return list(table[query])
 
     true = of_query(row.true)
     columns = []  # of each run, the cell of each candidate or None
-    for one in by_run:
-        scores = [None] * len(true) if one is None else of_query(one.scores)
+    for item in by_run:
+        scores = [None] * len(true) if item is None else of_query(item.scores)
         columns.append(_cells(scores, true))
     last = len(true) + 1  # where a run has no score
 
@@ -66,31 +73,33 @@ def _ranking(
             ranks.append(rank)
         return ranks
 
-    # A candidate without a score in any run was not compared.
     rows = []
     for number, cells in enumerate(zip(*columns, strict=True)):
+        # A candidate without a score in any run was not compared.
         if any(cells):
             rows.append({"number": number, "true": true[number], "cells": list(cells)})
+    rows.sort(key=order)
     kind = "caption" if by_caption else "image"
-    return {"kind": kind, "query": query, "rows": sorted(rows, key=order)}
+    return {"kind": kind, "query": query, "rows": rows}
 
 
 def _cells(scores: Sequence[float | None], true: Sequence[bool]) -> list[dict[str, Any] | None]:
     """The rank, the score and the shade of each candidate in one run; None without a score."""
-    known = [(s, t) for s, t in zip(scores, true, strict=True) if s is not None]
+    known = [score for score in scores if score is not None]
     if not known:
         return [None] * len(scores)
-    low, high = min(known)[0], max(known)[0]
-    spread = (high - low) or 1.0
+    false = [score for score, is_true in zip(scores, true, strict=True) if not is_true]
+    low = min(known)
+    spread = (max(known) - low) or 1.0
     out: list[dict[str, Any] | None] = []
     for score, is_true in zip(scores, true, strict=True):
         if score is None:
             out.append(None)
             continue
-        above = sum(s > score for s, _ in known)
-        tied_false = sum(s == score and not t for s, t in known)
+        rank = 1 + sum(other > score for other in known)
         # Of a tie the false candidate ranks first.
-        rank = 1 + above + tied_false * is_true
+        if is_true:
+            rank += sum(other == score for other in false)
         shade = round(100 * (score - low) / spread)
         out.append({"rank": rank, "text": f"{score:.3g}", "shade": shade})
     return out

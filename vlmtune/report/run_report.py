@@ -9,6 +9,7 @@ objects become strings; numbers that are NaN or infinite become null, as they do
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -107,21 +108,24 @@ class RunReport:
 
     def __post_init__(self) -> None:
         names = [result.benchmark for result in self.results]
-        names += [name for name, _ in self.not_run]
-        twice = [name for name in sorted(names) if names.count(name) > 1]
-        if twice:
-            raise UserError(
-                f"expected each benchmark once in run {self.name!r}, got {twice[0]!r} twice: "
-                "give the two different names"
-            )
+        for name, _ in self.not_run:
+            names.append(name)
+        for name in sorted(names):
+            if names.count(name) > 1:
+                raise UserError(
+                    f"expected each benchmark once in run {self.name!r}, got {name!r} twice: "
+                    "give the two different names"
+                )
         for result in self.results:
             _check(result)
 
     def save(self, path: Path) -> None:
         """Writes `report.json` atomically."""
         # pydantic writes NaN as null, and as text what JSON does not know.
-        content = {"schema": SCHEMA, **json.loads(LAYOUT.dump_json(self, fallback=str))}
-        write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        layout = LAYOUT.dump_json(self, fallback=str)
+        content = {"schema": SCHEMA, **json.loads(layout)}
+        text = json.dumps(content, indent=1, ensure_ascii=False)
+        write_text(path, f"{text}\n")
 
     @classmethod
     def load(cls, path: Path) -> "RunReport":
@@ -132,13 +136,21 @@ class RunReport:
         reason = f"schema {schema!r}, not {SCHEMA}"
         if schema == SCHEMA:
             try:
-                # Only of JSON's text pydantic takes lists for tuples and nothing else for numbers.
-                return LAYOUT.validate_json(json.dumps(content))
+                # Strict pydantic accepts a list for a tuple only when it reads JSON text.
+                text = json.dumps(content)
+                return LAYOUT.validate_json(text)
             except ValidationError as error:
                 first = error.errors()[0]
                 where = ".".join(map(str, first["loc"]))
                 reason = f"{where}: {first['msg']}".removeprefix(": ")
         raise UserError(f"expected {expected} in {path}, got {reason}: {fix}")
+
+    def result(self, benchmark: str, version: str, convention: str) -> Result | None:
+        """Returns the result of a benchmark under one version and one convention, or None."""
+        for result in self.results:
+            if result.definition == (benchmark, version, convention):
+                return result
+        return None
 
     def metric(self, benchmark: str, name: str) -> MetricValue:
         """Returns a metric; raises `UserError` if the run has none of this name."""
@@ -161,29 +173,53 @@ def _check(result: Result) -> None:
             f"expected the primary metric {result.primary!r} among the metrics of "
             f"{result.benchmark}, got {sorted(result.metrics)}: report this metric"
         )
-    numbers = {"outcomes": result.outcomes, "group_weights": result.group_weights, **result.series}
-    numbers |= {f"run {i}": outcomes for i, outcomes in enumerate(result.runs, 1)}
+    runs = {f"run {i}": outcomes for i, outcomes in enumerate(result.runs, 1)}
+    _check_finite(result, runs)
+    _check_lengths(result, runs)
+
+
+def _check_finite(result: Result, runs: Mapping[str, Sequence[float]]) -> None:
+    """Raises `UserError` for NaN and infinity in any number of a result."""
+    numbers: dict[str, Sequence[float]] = {
+        "outcomes": result.outcomes,
+        "group_weights": result.group_weights,
+        **result.series,
+        **runs,
+    }
     for name, metric in result.metrics.items():
-        ends = (metric.value, metric.chance, metric.low, metric.high)
-        numbers[name] = tuple(x for x in ends if x is not None)
+        parts = (metric.value, metric.chance, metric.low, metric.high)
+        numbers[name] = [part for part in parts if part is not None]
     for name, values in numbers.items():
         if not all(map(math.isfinite, values)):
             raise UserError(
                 f"expected finite numbers for {name} of {result.benchmark}, got NaN or infinity: "
                 "evaluate again"
             )
-    # Each outcome has a cluster and a group, if there are any, and each group a weight.
-    n, weights = len(result.outcomes), len(result.group_weights)
-    rows = {name: getattr(result, name) for name in ("clusters", "groups", "caption_sets")}
-    rows |= {f"run {i}": outcomes for i, outcomes in enumerate(result.runs, 1)}
+
+
+def _check_lengths(result: Result, runs: Mapping[str, Sequence[float]]) -> None:
+    """Raises `UserError` unless each outcome has a cluster and a group, and each group a weight.
+
+    Clusters, groups and weights may also be absent.
+    """
+    n = len(result.outcomes)
+    rows: dict[str, Sequence[float]] = {
+        "clusters": result.clusters,
+        "groups": result.groups,
+        "caption_sets": result.caption_sets,
+        **runs,
+    }
     for name, row in rows.items():
         if row and len(row) != n:
             raise UserError(
                 f"expected {name} of {n} items of {result.benchmark}, got {len(row)}: "
                 "evaluate again"
             )
+    weights = len(result.group_weights)
     largest = max(result.groups, default=-1)
-    if (result.groups and largest < 0) or (weights and weights <= largest):
+    no_group = bool(result.groups) and largest < 0
+    too_few_weights = bool(weights) and weights <= largest
+    if no_group or too_few_weights:
         raise UserError(
             f"expected groups with weights in {result.benchmark}, got {weights} weights and the "
             f"group {largest}: evaluate again"

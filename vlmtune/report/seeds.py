@@ -6,7 +6,6 @@ Never: a test; `differences` has it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 from vlmtune.errors import UserError
 from vlmtune.report.run_report import Curve, RunReport
@@ -52,15 +51,17 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
     if not runs or None in seeds or len(set(seeds)) < len(seeds):
         raise UserError(f"expected runs of {name} with different seeds, got {seeds}: rename some")
     by_benchmark: dict[str, list[Result]] = {}
-    for result in chain.from_iterable(run.results for run in runs):
-        by_benchmark.setdefault(result.benchmark, []).append(result)
-    results, missing = [], []
+    for run in runs:
+        for result in run.results:
+            by_benchmark.setdefault(result.benchmark, []).append(result)
+    results = []
+    missing = []
     for benchmark, several in by_benchmark.items():
-        keys = {(one.version, one.convention, one.primary) for one in several}
-        if len(several) == len(runs) and len(keys) == 1:
+        versions = {(result.definition, result.primary) for result in several}
+        if len(several) == len(runs) and len(versions) == 1:
             results.append(_mean_result(several))
         else:
-            reason = f"{len(several)} of {len(runs)} seeds have it, in {len(keys)} versions"
+            reason = f"{len(several)} of {len(runs)} seeds have it, in {len(versions)} versions"
             missing.append((benchmark, reason))
     first = runs[0].provenance
     seconds = sum(run.provenance.seconds for run in runs)
@@ -78,7 +79,8 @@ def _mean_result(results: Sequence[Result]) -> Result:
     first = results[0]
     metrics = {}
     for name in first.metrics:
-        mean = _mean_metric([one.metrics.get(name) for one in results])
+        of_seeds = [result.metrics.get(name) for result in results]
+        mean = _mean_metric(of_seeds)
         if mean is not None:
             metrics[name] = mean
     if first.primary not in metrics:
@@ -88,30 +90,40 @@ def _mean_result(results: Sequence[Result]) -> Result:
         )
     series = {}
     for name in first.series:
-        series[name] = _mean([one.series.get(name, ()) for one in results])
+        of_seeds = [result.series.get(name, ()) for result in results]
+        series[name] = _mean(of_seeds)
+    # A mean by position needs the same items in the same order.
     outcomes: tuple[float, ...] = ()
-    # Of the same items in the same order only.
-    if len({(one.items_digest, one.clusters, one.groups) for one in results}) == 1:
-        outcomes = _mean([one.outcomes for one in results])
+    orders = {(result.items_digest, result.clusters, result.groups) for result in results}
+    if len(orders) == 1:
+        of_seeds = [result.outcomes for result in results]
+        outcomes = _mean(of_seeds)
     return replace(first, metrics=metrics, outcomes=outcomes, runs=(), series=series)
 
 
 def _mean_metric(metrics: Sequence[MetricValue | None]) -> MetricValue | None:
     """Mean and range; None where a seed has no such number, or one over other items."""
-    known = [metric for metric in metrics if metric is not None]
-    sizes = {metric.n for metric in known}
-    if len(known) < len(metrics) or len(sizes) > 1:
+    values = []
+    sizes = set()
+    for metric in metrics:
+        if metric is None:
+            return None
+        values.append(metric.value)
+        sizes.add(metric.n)
+    first = metrics[0]
+    if first is None or len(sizes) > 1:
         return None
-    values = [metric.value for metric in known]
     mean = sum(values) / len(values)
-    return replace(known[0], value=mean, low=min(values), high=max(values))
+    return replace(first, value=mean, low=min(values), high=max(values))
 
 
 def _mean(rows: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     """The mean of each position; nothing if the rows differ in length."""
-    if len({len(row) for row in rows}) > 1:
+    lengths = set(map(len, rows))
+    if len(lengths) > 1:
         return ()
-    return tuple(sum(values) / len(rows) for values in zip(*rows, strict=True))
+    means = [sum(values) / len(rows) for values in zip(*rows, strict=True)]
+    return tuple(means)
 
 
 def _mean_curves(runs: Sequence[RunReport]) -> dict[str, Curve]:
@@ -121,8 +133,11 @@ def _mean_curves(runs: Sequence[RunReport]) -> dict[str, Curve]:
         several = [dict(run.curves.get(name, ())) for run in runs]
         points = []
         for step in several[0]:
-            everywhere = [one.get(step) for one in several]
-            values = [value for value in everywhere if value is not None]
+            values = []
+            for curve in several:
+                value = curve.get(step)
+                if value is not None:
+                    values.append(value)
             if len(values) == len(runs):
                 points.append((step, sum(values) / len(values)))
         curves[name] = tuple(points)

@@ -13,6 +13,8 @@ from vlmtune.report.run_report import RunReport
 from vlmtune.results.metric_value import MetricValue
 
 COLOURS = 8  # of the page; further runs repeat them
+Definition = tuple[str, str, str]  # benchmark, version and convention
+_Line = tuple[str, int]  # the name of a metric, and its number of items
 Kind = Literal["compositional", "retained", "sensitivity"]
 KINDS: tuple[Kind, ...] = ("compositional", "retained")  # of benchmarks
 ORDER: tuple[Kind, ...] = (*KINDS, "sensitivity")
@@ -34,6 +36,11 @@ class Row:
     primary: bool
     cells: tuple[MetricValue | None, ...]  # one a run
     text_only: frozenset[int] = frozenset()  # positions of runs that are never the best
+
+    @property
+    def definition(self) -> Definition:
+        """Benchmark, version and convention."""
+        return self.benchmark, self.version, self.convention
 
     @property
     def first(self) -> MetricValue:
@@ -59,7 +66,8 @@ class Row:
             return frozenset()
         choose = max if self.first.higher_is_better else min
         top = choose(present.values())
-        return frozenset(i for i, value in present.items() if value == top)
+        best = [i for i, value in present.items() if value == top]
+        return frozenset(best)
 
     @property
     def arrow(self) -> str:
@@ -130,9 +138,9 @@ def check_runs(runs: Sequence[RunReport]) -> None:
     names = [run.name for run in runs]
     if not names:
         raise UserError("expected at least one run to report, got none: evaluate a model first")
-    twice = [name for name in sorted(names) if names.count(name) > 1]
-    if twice:
-        raise UserError(f"expected runs of different names, got {twice[0]!r} twice: rename one")
+    for name in sorted(names):
+        if names.count(name) > 1:
+            raise UserError(f"expected runs of different names, got {name!r} twice: rename one")
 
 
 def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
@@ -140,28 +148,35 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
 
     Otherwise they keep their order of first appearance, and so do these groups.
     """
-    text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
-    # By benchmark first: a later run may add metrics to one that is listed already.
-    cells: dict[tuple[str, str, str], dict[tuple[str, int], list[MetricValue | None]]] = {}
-    primary = set()
-    question: dict[str, tuple[Kind, str]] = {}
-    for i, run in enumerate(runs):
+    # Rows are collected by definition first: a later run may add metrics to an earlier benchmark.
+    cells: dict[Definition, dict[_Line, list[MetricValue | None]]] = {}
+    primary: set[tuple[Definition, _Line]] = set()
+    questions: dict[str, tuple[Kind, str]] = {}
+    for position, run in enumerate(runs):
         for result in run.results:
-            question.setdefault(result.benchmark, (result.kind, result.asks))
-            section = (result.benchmark, result.version, result.convention)
+            questions.setdefault(result.benchmark, (result.kind, result.asks))
+            lines = cells.setdefault(result.definition, {})
             for name, metric in result.metrics.items():
-                key = (name, metric.n)
-                row = cells.setdefault(section, {}).setdefault(key, [None] * len(runs))
-                row[i] = metric
+                line = (name, metric.n)
+                row = lines.setdefault(line, [None] * len(runs))
+                row[position] = metric
                 if name == result.primary:
-                    primary.add((section, key))
-    groups = sorted(set(question.values()), key=list(question.values()).index)
+                    primary.add((result.definition, line))
+    # Sorting is stable: questions of one kind keep their order of first appearance.
+    groups = list(dict.fromkeys(questions.values()))
     groups.sort(key=lambda group: ORDER.index(group[0]))
+
+    def position_of_question(definition: Definition) -> int:
+        benchmark = definition[0]
+        return groups.index(questions[benchmark])
+
+    text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
     out = []
-    for section in sorted(cells, key=lambda section: groups.index(question[section[0]])):
-        for key, row in cells[section].items():
-            is_primary = (section, key) in primary
-            out.append(Row(*section, key[0], is_primary, tuple(row), text_only))
+    for definition in sorted(cells, key=position_of_question):
+        for line, row in cells[definition].items():
+            name, _ = line
+            is_primary = (definition, line) in primary
+            out.append(Row(*definition, name, is_primary, tuple(row), text_only))
     return tuple(out)
 
 
@@ -169,14 +184,16 @@ def sections(runs: Sequence[RunReport]) -> tuple[Section, ...]:
     """The rows by benchmark, version and convention."""
     kinds: dict[str, Kind] = {}
     for run in runs:
-        kinds |= {result.benchmark: result.kind for result in run.results}
-    parts: dict[tuple[str, str, str], list[Row]] = {}
+        for result in run.results:
+            kinds[result.benchmark] = result.kind
+    parts: dict[Definition, list[Row]] = {}
     for row in rows(runs):
-        parts.setdefault((row.benchmark, row.version, row.convention), []).append(row)
+        parts.setdefault(row.definition, []).append(row)
     out = []
-    for (benchmark, _, _), part in parts.items():
+    for definition, part in parts.items():
         # Sorting is stable: primary, other and grouped metrics keep their order among themselves.
         part.sort(key=lambda row: (not row.primary, "/" in row.metric))
+        benchmark = definition[0]
         out.append(Section(tuple(part), kinds[benchmark]))
     return tuple(out)
 
@@ -239,8 +256,9 @@ def interval(metric: MetricValue) -> str:
     """
     if metric.low is None or metric.high is None:
         return ""
-    low, high = number(metric.low, metric.unit), number(metric.high, metric.unit)
-    return f"{low.removesuffix(' %')}–{high.removesuffix(' %')}"
+    low = number(metric.low, metric.unit).removesuffix(" %")
+    high = number(metric.high, metric.unit).removesuffix(" %")
+    return f"{low}–{high}"
 
 
 def bracketed(metric: MetricValue) -> str:
@@ -250,8 +268,9 @@ def bracketed(metric: MetricValue) -> str:
         >>> bracketed(MetricValue(0.5, 10, low=0.2366, high=0.7634)), bracketed(MetricValue(0.5, 4))
         ('50.0 % [23.7–76.3]', '50.0 %')
     """
-    text, brackets = number(metric.value, metric.unit), interval(metric)
-    return f"{text} [{brackets}]" if brackets else text
+    text = number(metric.value, metric.unit)
+    limits = interval(metric)
+    return f"{text} [{limits}]" if limits else text
 
 
 def size(metric: MetricValue) -> str:
@@ -275,7 +294,8 @@ def change(difference: float, unit: str) -> str:
         ('+21.0', '-0.25', '±0.0')
     """
     if unit == "fraction":
-        difference, digits = 100 * difference, 1
+        difference = 100 * difference
+        digits = 1
     else:
         digits = UNIT_DIGITS[unit]
     rounded = round(difference, digits)
@@ -329,10 +349,12 @@ def count(n: int) -> str:
         >>> count(0), count(512), count(7_752_704), count(1_260_000_000)
         ('0', '512', '7.75 M', '1.26 B')
     """
-    # Thousands are written out up to 10,000.
-    for least, unit, letter in ((10**9, 10**9, "B"), (10**6, 10**6, "M"), (10**4, 1000, "k")):
-        if n >= least:
-            return f"{n / unit:.3g} {letter}"
+    if n >= 10**9:
+        return f"{n / 10**9:.3g} B"
+    if n >= 10**6:
+        return f"{n / 10**6:.3g} M"
+    if n >= 10**4:  # smaller numbers are written out
+        return f"{n / 1000:.3g} k"
     return str(n)
 
 
@@ -343,9 +365,10 @@ def duration(seconds: float) -> str:
         >>> duration(0.0), duration(42.4), duration(754.0), duration(7322.0)
         ('0 s', '42 s', '12 min 34 s', '2 h 2 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minute} min"
+    if minutes:
+        return f"{minute} min {second} s"
+    return f"{second} s"

@@ -55,28 +55,32 @@ def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
         >>> family.name, [group for group, _ in family.members], [row.metric for row in others]
         ('ap', ['n=1', 'n=2', 'n=4'], ['ap'])
     """
-    parts: dict[str, list[tuple[str, Row]]] = {}
+    candidates: dict[str, list[tuple[str, Row]]] = {}
     for row in rows:
         # The last part is the group: acc/swap/4 is group 4 of the family acc/swap.
         name, slash, group = row.metric.rpartition("/")
-        if slash and row.first.unit in ("fraction", "cosine"):
-            parts.setdefault(name, []).append((group, row))
+        has_scale = row.first.unit in ("fraction", "cosine")
+        if slash and has_scale:
+            candidates.setdefault(name, []).append((group, row))
     out: list[Family] = []
-    inside: set[str] = set()
-    for name, members in parts.items():
+    members_of_families: set[str] = set()
+    for name, members in candidates.items():
         # One group has two rows if runs differ in its number of items.
-        if len(dict(members)) >= SMALLEST:
+        groups = {group for group, _ in members}
+        if len(groups) >= SMALLEST:
             out.append(Family(name, tuple(members)))
-            inside |= {row.metric for _, row in members}
-    others = tuple(row for row in rows if row.primary or row.metric not in inside)
-    return tuple(out), others
+            members_of_families.update(row.metric for _, row in members)
+    others = [row for row in rows if row.primary or row.metric not in members_of_families]
+    return tuple(out), tuple(others)
 
 
 class Views:
     """Builds the sections of the page, one for each benchmark of `runs`."""
 
     def __init__(self, runs: Sequence[RunReport]) -> None:
-        self.runs, self.colours, self.baseline = runs, colours(runs), baseline(runs)
+        self.runs = runs
+        self.colours = colours(runs)
+        self.baseline = baseline(runs)
         self.names = [run.name for run in runs]
         self.citations: dict[str, str] = {}
         self._first: dict[str, Result] = {}
@@ -92,6 +96,12 @@ class Views:
         head = section.head
         results = self._results(head)
         groups, others = families(section.rows)
+        family_views = []
+        for group in groups:
+            view = self._family(group)
+            # Only the bars of the first family are shown at once, if they are few.
+            view["open"] = not family_views and view["size"] <= OPEN
+            family_views.append(view)
         return {
             "benchmark": head.benchmark,
             **self._named(head),
@@ -100,15 +110,16 @@ class Views:
             "kind": section.kind,
             "citation": self.citations[head.benchmark],
             "rows": [self.row(row) for row in others],
-            "families": [self._family(family, i) for i, family in enumerate(groups)],
+            "families": family_views,
             "series": self._series(results),
             "matrices": self._matrices(results),
-            "gallery": self._gallery.of(head.benchmark, head.version, head.convention),
+            "gallery": self._gallery.of(*head.definition),
             "readings": self._readings(results),
         }
 
     def row(self, row: Row) -> dict[str, Any]:
         """One line of a table."""
+        cells = [self._cell(row, i) for i in range(len(self.runs))]
         return {
             "title": row.title,
             **self._named(row),
@@ -117,20 +128,26 @@ class Views:
             "arrow": row.arrow,
             "primary": row.primary,
             "facts": table.facts(row),
-            "cells": [self._cell(row, i) for i in range(len(self.runs))],
+            "cells": cells,
         }
 
     def label(self, row: Row) -> Label:
         """What stands beside a primary metric in the chart of all of them."""
         named = self._named(row)
-        note = f"{row.directed} · n = {table.size(row.sized)}"
-        return Label(named["name"], note, named["about"], self._group(row))
+        n = table.size(row.sized)
+        return Label(
+            text=named["name"],
+            note=f"{row.directed} · n = {n}",
+            about=named["about"],
+            group=self._group(row),
+        )
 
     def _named(self, row: Row) -> dict[str, str]:
         """The name of a benchmark for people, and what to know of it."""
         result = self._first[row.benchmark]
-        name = table.titled(result.title or row.benchmark, row.convention)
-        return {"name": name, "about": f"{row.title}. {result.about}".strip()}
+        title = result.title or row.benchmark
+        about = f"{row.title}. {result.about}"
+        return {"name": table.titled(title, row.convention), "about": about.strip()}
 
     def _group(self, row: Row) -> str:
         result = self._first[row.benchmark]
@@ -146,12 +163,8 @@ class Views:
         """The result of each run for the benchmark of a row; None for text-only runs."""
         out: list[Result | None] = []
         for run in self.runs:
-            matching = None
-            for result in run.results:
-                of = (result.benchmark, result.version, result.convention)
-                if of == (row.benchmark, row.version, row.convention) and not run.text_only:
-                    matching = result
-            out.append(matching)
+            result = None if run.text_only else run.result(*row.definition)
+            out.append(result)
         return out
 
     def _cell(self, row: Row, i: int) -> dict[str, Any] | None:
@@ -169,24 +182,29 @@ class Views:
         if self.baseline in (None, i) or i in row.text_only or metric.unit == "count":
             return cell
         base = row.cells[self.baseline]
-        if base is not None:
-            cell["gain"] = table.change(metric.value - base.value, metric.unit)
-            # More of a sensitivity is neither better nor worse.
-            if self._first[row.benchmark].kind != "sensitivity":
-                cell["direction"] = direction(metric, base)
+        if base is None:
+            return cell
+        gain = metric.value - base.value
+        cell["gain"] = table.change(gain, metric.unit)
+        # More of a sensitivity is neither better nor worse.
+        if self._first[row.benchmark].kind != "sensitivity":
+            cell["direction"] = direction(metric, base)
         return cell
 
-    def _family(self, family: Family, index: int) -> dict[str, Any]:
-        rows = [row for _, row in family.members]
+    def _family(self, family: Family) -> dict[str, Any]:
+        rows = []
         labels = []
+        lines = []
         for group, row in family.members:
-            labels.append(Label(group, f"n = {table.size(row.sized)}"))
+            n = table.size(row.sized)
+            rows.append(row)
+            labels.append(Label(group, f"n = {n}"))
+            lines.append({**self.row(row), "metric": group})
         return {
             "name": family.name,
             "arrow": rows[0].arrow,
             "size": len(rows),
-            "open": index == 0 and len(rows) <= OPEN,
-            "rows": [{**self.row(row), "metric": group} for group, row in family.members],
+            "rows": lines,
             "chart": chart(rows, labels, self.names, self.colours),
         }
 
@@ -197,10 +215,11 @@ class Views:
             of_run = {} if result is None else result.series
             series.append(of_run)
         names = dict.fromkeys(chain.from_iterable(series))
-        names.pop(MATRIX, None)  # which is drawn as a square
+        names.pop(MATRIX, None)  # the page shows this series as a square
         out = []
         for name in names:
-            for part in _shared_axes([of_run.get(name) for of_run in series]):
+            values = [of_run.get(name) for of_run in series]
+            for part in _shared_axes(values):
                 out.append(self._distribution(name, part))
         return out
 
@@ -208,11 +227,15 @@ class Views:
         legend = []
         for run_name, colour, numbers in zip(self.names, self.colours, values, strict=True):
             if numbers:
-                median = f"{np.median(numbers):.3g}"
-                entry = {"name": run_name, "colour": colour, "median": median, "n": len(numbers)}
+                entry = {
+                    "name": run_name,
+                    "colour": colour,
+                    "median": f"{np.median(numbers):.3g}",
+                    "n": len(numbers),
+                }
                 legend.append(entry)
-        svg = safe(distribution_plot(values, self.colours, self.key()))
-        return {"name": name, "svg": svg, "runs": legend}
+        svg = distribution_plot(values, self.colours, self.key())
+        return {"name": name, "svg": safe(svg), "runs": legend}
 
     def _readings(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """What words read, of each run that shows it."""
@@ -242,21 +265,28 @@ def direction(metric: MetricValue, base: MetricValue) -> str:
     """Whether a number is "better" or "worse" than another; "" if they are equal."""
     if metric.value == base.value:
         return ""
-    return "better" if (metric.value > base.value) == metric.higher_is_better else "worse"
+    risen = metric.value > base.value
+    return "better" if risen == metric.higher_is_better else "worse"
 
 
 def _shared_axes(
     values: Sequence[Sequence[float] | None],
 ) -> list[list[Sequence[float] | None]]:
     """Groups the runs by axis: on one axis, none is much wider than another."""
-    groups: list[list[int]] = []
-    widths = {i: float(np.ptp(numbers)) for i, numbers in enumerate(values) if numbers}
+    widths = {}
+    for i, numbers in enumerate(values):
+        if numbers:
+            widths[i] = float(np.ptp(numbers))
     # From the narrowest on, so that the first run of a group is its narrowest.
-    for i in sorted(widths, key=widths.__getitem__):
-        if groups and widths[i] <= APART * widths[groups[-1][0]]:
+    narrowest_first = sorted(widths, key=widths.__getitem__)
+    groups: list[list[int]] = []
+    widest_allowed = -1.0  # on the last axis
+    for i in narrowest_first:
+        if widths[i] <= widest_allowed:
             groups[-1].append(i)
         else:
             groups.append([i])
+            widest_allowed = APART * widths[i]
     groups.sort(key=min)
     out = []
     for group in groups:

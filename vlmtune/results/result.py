@@ -150,6 +150,11 @@ class Result:
     about: str = ""
 
     @property
+    def definition(self) -> tuple[str, str, str]:
+        """Benchmark, version and convention: numbers compare only under the same three."""
+        return self.benchmark, self.version, self.convention
+
+    @property
     def cluster_ways(self) -> tuple[tuple[int, ...], ...]:
         """The clusters of the items by image, and by captions where these count, too."""
         return tuple(way for way in (self.clusters, self.caption_sets) if way)
