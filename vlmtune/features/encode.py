@@ -167,9 +167,9 @@ class FeatureSource:
     def _text_batches(self, texts: Sequence[str]) -> Iterator[tuple[Sequence[str], Features]]:
         # Captions of similar length together need little padding.
         texts = sorted(texts, key=lambda text: (len(text), text))
-        waiting = deque(
-            texts[i : i + self.batch_size] for i in range(0, len(texts), self.batch_size)
-        )
+        waiting: deque[list[str]] = deque()
+        for start in range(0, len(texts), self.batch_size):
+            waiting.append(texts[start : start + self.batch_size])
         while waiting:
             batch = waiting.popleft()
             features = self.failures.attempt(partial(self.encode_texts, batch))
@@ -181,8 +181,9 @@ class FeatureSource:
 
     def encode_images(self, pixels: Tensor) -> Features:
         """Computes the features of pixels (n, 3, height, width)."""
+        pixels = pixels.to(self.backbone.device)
         with self._mode("image"):
-            return self.backbone.encode_image(pixels.to(self.backbone.device), self.specs["image"])
+            return self.backbone.encode_image(pixels, self.specs["image"])
 
     def encode_texts(self, texts: Sequence[str]) -> Features:
         """Computes the features of captions, in their order."""
@@ -190,8 +191,9 @@ class FeatureSource:
             return self.backbone.encode_text(texts, self.specs["text"])
 
     def _mode(self, modality: Modality) -> contextlib.AbstractContextManager[None]:
-        frozen = self.specs[modality].frozen
-        return evaluation_mode(self.backbone) if frozen else contextlib.nullcontext()
+        if self.specs[modality].frozen:
+            return evaluation_mode(self.backbone)
+        return contextlib.nullcontext()
 
 
 class _Words:
@@ -205,11 +207,12 @@ class _Words:
 
     def features(self, ids: Sequence[str]) -> Features:
         # Batches come ordered by length, so rows are put back into the order of `ids`.
-        encoded: list[str] = []
+        distinct = list(dict.fromkeys(ids))
+        row_of: dict[str, int] = {}
         parts = []
-        for names, features in self._encode(list(dict.fromkeys(ids))):
-            encoded += names
+        for names, features in self._encode(distinct):
+            for name in names:
+                row_of[name] = len(row_of)
             parts.append(features)
-        row_of = {name: row for row, name in enumerate(encoded)}
-        rows = [row_of[name] for name in ids]
-        return concatenate(parts)[torch.tensor(rows)]
+        rows = torch.tensor([row_of[name] for name in ids])
+        return concatenate(parts)[rows]

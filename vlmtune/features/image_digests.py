@@ -40,9 +40,11 @@ def image_digests(
             known: _Stored = read_json(path, "digests of images", shape=_Stored)
         except UserError:  # missing or damaged
             return None
-        if known["sha256"] != _sha256(known["digests"]) or known["digests"].keys() != set(ids):
+        digests = known["digests"]
+        is_damaged = known["sha256"] != _sha256(digests)
+        if is_damaged or digests.keys() != set(ids):
             return None
-        return known["digests"]
+        return digests
 
     digests = stored()  # without a lock, so in a folder that cannot be written, too
     if digests is None:
@@ -56,4 +58,5 @@ def image_digests(
 
 
 def _sha256(digests: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+    text = json.dumps(digests)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -31,7 +31,8 @@ class MemoryStore:
     def add(self, ids: Sequence[str], features: Features) -> None:
         """Stores the rows of `features` under `ids`."""
         if isinstance(features, Pooled):
-            self._rows.update(zip(ids, features.values, strict=True))
+            rows = zip(ids, features.values, strict=True)
+            self._rows.update(rows)
             return
         lengths = features.lengths.tolist()
         for name, tokens, length in zip(ids, features.values, lengths, strict=True):
@@ -43,7 +44,8 @@ class MemoryStore:
         if rows[0].ndim == 1:
             return Pooled(torch.stack(rows))
         tokens = pad_sequence(rows, batch_first=True)
-        # Real tokens come first, so a row's length is its mask.
-        lengths = torch.tensor([len(row) for row in rows])
+        # Real tokens come before padding, so the length of a row gives its mask.
+        lengths = torch.tensor(list(map(len, rows)))
         positions = torch.arange(tokens.shape[1])
-        return Tokens(tokens, positions < lengths[:, None])
+        mask = positions < lengths[:, None]
+        return Tokens(tokens, mask)

@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,7 +80,8 @@ class PictureReader:
         """
 
         def attempt(picture: Picture) -> str:
-            return self.failures.attempt(lambda: self._digest(picture)) or ""
+            name = self.failures.attempt(partial(self._digest, picture))
+            return name or ""
 
         if len(pictures) < self.batch_size:  # starting threads would take longer
             return [attempt(picture) for picture in pictures]
@@ -96,8 +98,9 @@ class PictureReader:
     def _digest(self, picture: Picture) -> str:
         if not isinstance(picture, ImageRef):
             picture = _rgb(picture)
-            # A picture in memory is its pixels, and its size, as 2 x 3 and 3 x 2 may share them.
-            return hashlib.sha256(repr(picture.size).encode() + picture.tobytes()).hexdigest()
+            # The size counts too: pictures of 2 x 3 and of 3 x 2 may have the same bytes.
+            size = repr(picture.size).encode()
+            return hashlib.sha256(size + picture.tobytes()).hexdigest()
         state = _file_state(picture)
         if state is None:
             # A file that cannot be asked for its size cannot be read either.
@@ -115,8 +118,7 @@ class PictureReader:
         """Yields names and pixels; threads read the next batch while one is encoded."""
 
         def load(name: str) -> Tensor | None:
-            picture = pictures[name]
-            image = self.failures.attempt(lambda: read_picture(picture))
+            image = self.failures.attempt(partial(read_picture, pictures[name]))
             return None if image is None else self.preprocess(image)
 
         with ThreadPoolExecutor(WORKERS) as pool:
@@ -134,7 +136,8 @@ def _loaded(
     futures: Mapping[str, "Future[Tensor | None]"],
 ) -> Iterator[tuple[list[str], Float[Tensor, "n 3 height width"]]]:
     """Yields one batch, without the pictures that were skipped; nothing if all were."""
-    names, pixels = [], []
+    names = []
+    pixels = []
     for name, future in futures.items():
         loaded = future.result()
         if loaded is not None:

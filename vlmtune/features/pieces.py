@@ -76,11 +76,16 @@ class _Pieces:
     def __init__(
         self, root: Path, key: StoreKey, ids: Sequence[str], size: int, encode: Encode
     ) -> None:
-        self.root, self.key, self.encode = root, key, encode
+        self.root = root
+        self.key = key
+        self.encode = encode
         self.path = root / key.folder
         self.folder = root / f".{key.folder}.pieces"
         self.rows = len(ids)
-        self.ids = [list(ids[start : start + size]) for start in range(0, self.rows, size)]
+        self.ids: list[list[str]] = []  # of each piece
+        for start in range(0, self.rows, size):
+            of_piece = ids[start : start + size]
+            self.ids.append(list(of_piece))
         self._announced = False
 
     def compute(self) -> None:
@@ -114,8 +119,13 @@ class _Pieces:
                     # A hard link: the numbers are neither read nor copied.
                     writer.link(f"{stem}{suffix}.bin", folder / file, entry)
         writer.append("ids.json", json.dumps(ids).encode())
-        width = next(iter(full.values()))["width"]
-        writer.finish(self.key.to_dict(), rows=len(ids), width=width, pieces=len(full))
+        first_meta = next(iter(full.values()))
+        writer.finish(
+            self.key.to_dict(),
+            rows=len(ids),
+            width=first_meta["width"],
+            pieces=len(full),
+        )
 
     def _read(self, piece: int) -> dict[str, Any]:
         """Returns `meta.json` of a piece; computes one that is missing or damaged since."""
@@ -150,7 +160,8 @@ class _Pieces:
             held.release()
 
     def _write(self, piece: int) -> None:
-        folder, ids = self._folder(piece), self.ids[piece]
+        folder = self._folder(piece)
+        ids = self.ids[piece]
 
         def write(writer: FolderWriter) -> None:
             # Without a readable image a piece is empty, and marked as finished.
@@ -161,7 +172,8 @@ class _Pieces:
                 writer.append(EMPTY, b"")
                 writer.finish(self.key.to_dict())
 
-        folders.open_or_build(folder, "piece of a feature store", partial(_opened, folder), write)
+        opened = partial(_opened, folder)
+        folders.open_or_build(folder, "piece of a feature store", opened, write)
 
     @cached_property
     def _similar(self) -> list[FeatureStore]:

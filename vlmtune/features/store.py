@@ -79,11 +79,10 @@ class FeatureStore:
         self.meta = folders.read_meta(self.folder, expected, ("ids.json",), Facts)
         self.ids = folders.read_names(self.folder, "ids.json")
         self._row = {name: row for row, name in enumerate(self.ids)}
-        pieces = self.meta.get("pieces", 0)
         # A damaged `meta.json` may name billions of pieces, and opening them would not end.
-        pieces = min(pieces, len(self.ids))
+        pieces = min(self.meta.get("pieces", 0), len(self.ids))
         try:
-            self._pieces = [self._piece(suffix) for suffix in suffixes(pieces)]
+            self._pieces = list(map(self._piece, suffixes(pieces)))
         except (KeyError, TypeError, RuntimeError) as error:
             raise DamagedError("meta.json contradicts itself") from error
         counts = []
@@ -97,16 +96,19 @@ class FeatureStore:
     def _piece(self, suffix: str) -> tuple[Tensor, Tensor | None]:
         """The values of a piece, and where the tokens of each of its rows begin."""
         key = self.meta["key"]
-        values = self._mapped(f"values{suffix}.bin", getattr(torch, key["dtype"]))
-        values = values.view(-1, self.meta["width"])
+        dtype = getattr(torch, key["dtype"])
+        numbers = self._mapped(f"values{suffix}.bin", dtype)
+        values = numbers.view(-1, self.meta["width"])
         if key["spec"]["kind"] == "pooled":
             return values, None
-        return values, self._mapped(f"offsets{suffix}.bin", torch.int64)
+        offsets = self._mapped(f"offsets{suffix}.bin", torch.int64)
+        return values, offsets
 
     def _mapped(self, name: str, dtype: torch.dtype) -> Tensor:
-        count = self.meta["files"][name]["bytes"] // dtype.itemsize
+        path = str(self.folder / name)
+        size = self.meta["files"][name]["bytes"]
         # Not shared: a stray write into a batch could otherwise reach the file.
-        return torch.from_file(str(self.folder / name), shared=False, size=count, dtype=dtype)
+        return torch.from_file(path, shared=False, size=size // dtype.itemsize, dtype=dtype)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -130,13 +132,16 @@ class FeatureStore:
         if len(self._pieces) == 1 or not len(rows):
             return self._read(0, rows, dtype)
         # Rows of one piece are read together; the order is restored at the end.
-        pieces = torch.bucketize(rows, self._starts, right=True) - 1
-        parts, order = [], []
-        for piece in pieces.unique().tolist():
-            chosen = (pieces == piece).nonzero().flatten()
-            parts.append(self._read(piece, rows[chosen] - self._starts[piece], dtype))
-            order.append(chosen)
-        return concatenate(parts)[torch.cat(order).argsort()]
+        piece_of_row = torch.bucketize(rows, self._starts, right=True) - 1
+        parts = []
+        positions = []  # of the rows of each part, among `ids`
+        for piece in piece_of_row.unique().tolist():
+            of_piece = (piece_of_row == piece).nonzero().flatten()
+            rows_in_piece = rows[of_piece] - self._starts[piece]
+            parts.append(self._read(piece, rows_in_piece, dtype))
+            positions.append(of_piece)
+        order = torch.cat(positions).argsort()
+        return concatenate(parts)[order]
 
     def _read(self, piece: int, rows: Tensor, dtype: torch.dtype) -> Features:
         """The rows of one piece, by their numbers in it."""
@@ -150,11 +155,13 @@ class FeatureStore:
         position = torch.arange(longest)
         mask = position < lengths[:, None]
         # (n, longest) numbers of stored tokens. Padding reads any that exists; it is zeroed below.
-        numbers = (starts[:, None] + position).clamp_(max=len(values) - 1)
-        tokens = values.index_select(0, numbers.reshape(-1)).to(dtype)
-        tokens = tokens.view(len(rows), longest, self.meta["width"])
-        if not bool(mask.all()):
-            tokens = tokens.masked_fill_(~mask[:, :, None], 0)
+        numbers = starts[:, None] + position
+        numbers.clamp_(max=len(values) - 1)
+        flat = values.index_select(0, numbers.reshape(-1))
+        tokens = flat.to(dtype).view(len(rows), longest, self.meta["width"])
+        padding = ~mask
+        if bool(padding.any()):
+            tokens.masked_fill_(padding[:, :, None], 0)
         return Tokens(tokens, mask)
 
 
@@ -165,7 +172,9 @@ def suffixes(pieces: int) -> list[str]:
         >>> suffixes(0), suffixes(2)
         ([''], ['-0000', '-0001'])
     """
-    return [f"-{piece:04d}" for piece in range(pieces)] or [""]
+    if not pieces:
+        return [""]
+    return [f"-{piece:04d}" for piece in range(pieces)]
 
 
 def open_or_build_store(
@@ -179,9 +188,11 @@ def open_or_build_store(
     path = Path(root) / key.folder
 
     def write(writer: FolderWriter) -> None:
-        write_store(writer, key, produce(), rows, partial(announce, key, path, rows))
+        tell = partial(announce, key, path, rows)
+        write_store(writer, key, produce(), rows, tell)
 
-    return folders.open_or_build(path, "feature store", lambda: FeatureStore(path, key), write)
+    opened = partial(FeatureStore, path, key)
+    return folders.open_or_build(path, "feature store", opened, write)
 
 
 def copy_from(
@@ -212,8 +223,10 @@ def similar_stores(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
     for path in sorted(root.glob("*/meta.json")):
         # Skip a store that is damaged, or that another process removes.
         with contextlib.suppress(DamagedError, OSError, ValueError, KeyError, TypeError):
-            other = dict(read_json(path, folders.META, shape=dict[str, Any])["key"])
-            if other.pop("source") != source and other == wanted:
+            meta = read_json(path, folders.META, shape=dict[str, Any])
+            other = dict(meta["key"])
+            other_source = other.pop("source")
+            if other == wanted and other_source != source:
                 yield FeatureStore(path.parent)
 
 
@@ -231,16 +244,17 @@ def write_store(
     with progress(f"storing {key.modality} features", rows) as advance:
         for names, features in chunks:
             assert len(names) == len(features)
-            # An id that comes again keeps its first row.
             is_first_chunk = not ids
             new = []
             for row, name in enumerate(names):
-                if name not in ids:
+                if name not in ids:  # an id that comes again keeps its first row
                     ids[name] = None
                     new.append(row)
-            flat, counts = _flatten(features[torch.tensor(new, dtype=torch.int64)], key)
+            new_rows = torch.tensor(new, dtype=torch.int64)
+            flat, counts = _flatten(features[new_rows], key)
             if is_first_chunk:
-                tell(flat.numel() * flat.element_size() / len(new))
+                size = flat.numel() * flat.element_size()
+                tell(size / len(new))
             width = flat.shape[1]
             writer.append("values.bin", as_bytes(flat))
             lengths.append(counts)
@@ -249,10 +263,12 @@ def write_store(
         raise EmptyStoreError(
             f"expected rows to store in {writer.folder.parent}, got none: check the data source"
         )
-    # Where the tokens of each row begin; pooled rows have one length.
+    # Pooled rows have one length, so they need no offsets.
     if key.spec.kind != "pooled":
-        writer.append("offsets.bin", as_bytes(torch.cat(lengths).cumsum(0)))
-    writer.append("ids.json", json.dumps(list(ids)).encode())
+        offsets = torch.cat(lengths).cumsum(0)
+        writer.append("offsets.bin", as_bytes(offsets))
+    id_list = json.dumps(list(ids))
+    writer.append("ids.json", id_list.encode())
     writer.finish(key.to_dict(), rows=len(ids), width=width)
 
 
@@ -264,14 +280,17 @@ def as_bytes(values: Tensor) -> Any:
 def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
     """Returns the real rows, (sum t, w) or (n, d), in the stored type, and their number by id."""
     if isinstance(features, Pooled):
-        flat, counts = features.values, torch.ones(len(features), dtype=torch.int64)
+        flat = features.values
+        counts = torch.ones(len(features), dtype=torch.int64)
     else:
         counts = features.lengths.cpu()
         # Only real tokens are stored, so they must be a prefix of each row to be found again.
-        prefix = torch.arange(features.mask.shape[1]) < counts[:, None]
+        positions = torch.arange(features.mask.shape[1])
+        prefix = positions < counts[:, None]
         assert prefix.equal(features.mask.cpu()), "real tokens come before padding"
         flat = features.values[features.mask]
-    flat = flat.detach().to(device="cpu", dtype=getattr(torch, key.dtype))
+    dtype = getattr(torch, key.dtype)
+    flat = flat.detach().to(device="cpu", dtype=dtype)
     if not bool(torch.isfinite(flat).all()):
         raise UserError(
             f"expected finite {key.modality} features in {key.dtype}, got NaN or infinity: "
@@ -282,17 +301,17 @@ def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
 
 def announce(key: StoreKey, path: Path, rows: int, row_bytes: float) -> None:
     """Logs the expected size before anything is written."""
-    # Known from the first rows: rows of tokens differ in length, so this is an estimate.
-    size = int(row_bytes * rows)
-    free = shutil.disk_usage(path.parent).free
-    rows_of = f"{key.spec.kind} of {rows} {key.modality}s"
-    log.info(
-        "Storing %s: about %s in %s (%s free)", rows_of, _readable(size), path, _readable(free)
-    )
-    if size > free:
+    # Rows of tokens differ in length, so the first rows give an estimate.
+    bytes_needed = int(row_bytes * rows)
+    bytes_free = shutil.disk_usage(path.parent).free
+    needed = _readable(bytes_needed)
+    free = _readable(bytes_free)
+    content = f"{key.spec.kind} of {rows} {key.modality}s"
+    log.info("Storing %s: about %s in %s (%s free)", content, needed, path, free)
+    if bytes_needed > bytes_free:
         raise UserError(
-            f"expected {_readable(size)} of disk for the features of {rows} {key.modality}s, got "
-            f"{_readable(free)} free in {path.parent}: free some, choose another folder, or "
+            f"expected {needed} of disk for the features of {rows} {key.modality}s, got "
+            f"{free} free in {path.parent}: free some, choose another folder, or "
             "dtype float16"
         )
 

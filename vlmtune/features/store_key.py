@@ -56,7 +56,8 @@ class StoreKey:
         """Name of the store's folder."""
         layer = "" if self.spec.kind == "pooled" else str(self.spec.layer)
         stem = f"{self.modality}-{self.spec.kind}{layer}-{self.dtype}"
-        return f"{stem}-{folders.digest(self.to_dict())[:16]}"
+        digest = folders.digest(self.to_dict())
+        return f"{stem}-{digest[:16]}"
 
 
 def storable(spec: FeatureSpec) -> bool:
@@ -74,5 +75,7 @@ def source_digest(parts: Iterable[str]) -> str:
     state = hashlib.sha256()
     for part in sorted(set(parts)):
         data = part.encode("utf-8", "surrogatepass")
-        state.update(len(data).to_bytes(8, "little") + data)
+        # With its length before each part, "a" and "bc" differ from "ab" and "c".
+        length = len(data).to_bytes(8, "little")
+        state.update(length + data)
     return state.hexdigest()

@@ -57,15 +57,20 @@ def read_stored(ref: ImageRef) -> Image.Image:
     if orientation is None:
         return read(ref)
     # The reader turns images upright, so the turn is undone.
-    image = read(ImageRef(ref.path, upright=False)).transpose(UNDO[orientation])
+    upright = read(ImageRef(ref.path, upright=False))
+    image = upright.transpose(UNDO[orientation])
     if ref.box is None:
         return image
     x, y, width, height = ref.box
+    right = x + width
+    bottom = y + height
     # A box may reach over the edge, and is filled with black there.
-    outside = x >= image.width or y >= image.height or x + width <= 0 or y + height <= 0
-    if min(width, height) < 1 or width * height > image.width * image.height * 16 or outside:
+    outside = x >= image.width or y >= image.height or right <= 0 or bottom <= 0
+    is_empty = min(width, height) < 1
+    is_huge = width * height > image.width * image.height * 16
+    if outside or is_empty or is_huge:
         raise ImageFileError(
             f"expected a box in {ref.path}, {image.width} x {image.height} as stored, got "
             f"{ref.box}: correct the annotations"
         )
-    return image.crop((x, y, x + width, y + height))
+    return image.crop((x, y, right, bottom))

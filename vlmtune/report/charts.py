@@ -59,10 +59,14 @@ def charts(
     """
     out = []
     for unit in ("fraction", "cosine", "rank"):
-        some = [i for i, row in enumerate(rows) if row.first.unit == unit]
-        if some:
-            part, texts = [rows[i] for i in some], [labels[i] for i in some]
-            out.append(chart(part, texts, names, colours))
+        rows_of_unit = []
+        labels_of_unit = []
+        for row, label in zip(rows, labels, strict=True):
+            if row.first.unit == unit:
+                rows_of_unit.append(row)
+                labels_of_unit.append(label)
+        if rows_of_unit:
+            out.append(chart(rows_of_unit, labels_of_unit, names, colours))
     return out
 
 
@@ -104,17 +108,17 @@ class _Axis:
         if unit == "cosine":
             return cls(-1.0, 1.0, unit)
         # Ranks have no upper end: the axis ends a little beyond all that is shown.
-        numbers: list[float | None] = []
+        top = 0.0
         for cell in chain.from_iterable(row.cells for row in rows):
             if cell is not None:
-                numbers += [cell.value, cell.high, cell.chance]
-        top = max(x for x in numbers if x is not None)
+                top = max(top, cell.value, cell.high or 0.0, cell.chance or 0.0)
         return cls(0.0, 1.05 * top or 1.0, unit)
 
     def position(self, value: float) -> float:
         fraction = (value - self.left) / (self.right - self.left)
         # An interval may reach beyond the axis.
-        return round(100 * min(1.0, max(0.0, fraction)), 2)
+        on_axis = min(1.0, max(0.0, fraction))
+        return round(100 * on_axis, 2)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
         step = (self.right - self.left) / TICKS

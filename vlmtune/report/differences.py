@@ -6,7 +6,6 @@ Never: a test of items that are not the same.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from jaxtyping import Float
@@ -30,6 +29,9 @@ TEST = (
     f"A difference is significant if p is below {LEVEL}; p values are not corrected for "
     "multiple tests."
 )
+
+
+CELLS: tuple[str, ...] = ("change", "interval", "won", "lost", "n", "p", "test")
 
 
 @dataclass(frozen=True)
@@ -65,27 +67,32 @@ class Comparison:
         """
         if not self.change:
             return ""
+        risen = self.change > 0
         if self.result.kind == "sensitivity":
-            return "more sensitive" if self.change > 0 else "less sensitive"
-        return "better" if (self.change > 0) == self.metric.higher_is_better else "worse"
+            return "more sensitive" if risen else "less sensitive"
+        return "better" if risen == self.metric.higher_is_better else "worse"
 
     @property
     def verdict(self) -> str:
         """The outcome of the test: the direction, "not significant", or "" without a test."""
         if self.paired is None or self.paired.p is None:
             return ""
-        return (self.paired.p < LEVEL and self.direction) or "not significant"
+        significant = self.paired.p < LEVEL
+        return (significant and self.direction) or "not significant"
 
     @property
     def texts(self) -> dict[str, str]:
         """The cells of a table's line; "" for what is not known."""
-        unit, paired = self.metric.unit, self.paired
-        cells = {"change": "", "interval": "", "won": "", "lost": "", "n": "", "p": "", "test": ""}
+        unit = self.metric.unit
+        paired = self.paired
+        cells: dict[str, str] = dict.fromkeys(CELLS, "")
         if self.change is not None:
             cells["change"] = change(self.change, unit)
         if paired is not None:
-            cells |= {"won": f"{paired.won}", "lost": f"{paired.lost}", "n": f"{paired.n}"}
-            cells |= {"interval": signed_interval(paired.low, paired.high, unit)}
+            cells["interval"] = signed_interval(paired.low, paired.high, unit)
+            cells["won"] = str(paired.won)
+            cells["lost"] = str(paired.lost)
+            cells["n"] = str(paired.n)
             cells["test"] = paired.test
             if paired.p is not None:
                 cells["p"] = p_value(paired.p)
@@ -103,7 +110,8 @@ def compare_with_first(runs: Sequence[RunReport]) -> tuple[Comparison, ...]:
         if i == first or run.text_only:
             continue
         for result in run.results:
-            out.append(_compare(i, result, base.get(result.benchmark), run, runs[first]))
+            base_result = base.get(result.benchmark)
+            out.append(_compare(i, result, base_result, run, runs[first]))
     return tuple(out)
 
 
@@ -114,25 +122,32 @@ def _compare(
         return Comparison(i, result, None, None, f"{first.name} has no number")
     if reason := _incomparable(result, base):
         return Comparison(i, result, None, None, reason)
-    after, before = result.metrics[result.primary], base.metrics[base.primary]
+    after = result.metrics[result.primary]
+    before = base.metrics[base.primary]
     gain = after.value - before.value
     if reason := _unpaired(result, base):
         return Comparison(i, result, gain, None, reason)
-    new, old = _outcomes(run, result.benchmark), _outcomes(first, result.benchmark)
+    paired = _tested(result, base, run, first)
+    return Comparison(i, result, gain, paired, "")
+
+
+def _tested(result: Result, base: Result, run: RunReport, first: RunReport) -> PairedDifference:
+    """The test of two results on the same items."""
+    new = _outcomes(run, result.benchmark)
+    old = _outcomes(first, result.benchmark)
     # A report of an earlier version knows no sets of captions.
     ways = max(result.cluster_ways, base.cluster_ways, key=len)
     clusters = torch.tensor(ways).T if ways else None
     options = {"groups": item_groups(result), "degree": result.degree}
     # Runs of one measurement are drawn in pairs; seeds of two trainings have nothing in common.
-    if result.runs and len(result.runs) == len(base.runs):
-        paired = seeded_difference(new, old, clusters, paired=True, **options)
-    elif len(new) == len(old) == 1:
-        paired = paired_difference(new[0], old[0], clusters, **options)
-    else:
-        # A frozen model is the same under any seed.
-        varies = (_varies(run), _varies(first))
-        paired = seeded_difference(new, old, clusters, varies=varies, **options)
-    return Comparison(i, result, gain, paired, "")
+    repeated_in_pairs = result.runs and len(result.runs) == len(base.runs)
+    if repeated_in_pairs:
+        return seeded_difference(new, old, clusters, paired=True, **options)
+    if len(new) == len(old) == 1:
+        return paired_difference(new[0], old[0], clusters, **options)
+    # A frozen model is the same under any seed.
+    varies = (_varies(run), _varies(first))
+    return seeded_difference(new, old, clusters, varies=varies, **options)
 
 
 def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
@@ -144,11 +159,14 @@ def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
     if position is None or len(seeds_of(runs[position])) > 1:
         return ()
     first = runs[position]
-    others = [run for run in runs if run is not first and not run.text_only]
-    single = [run for run in others if len(seeds_of(run)) == 1]
-    if not single:
+    single = [first]
+    for run in runs:
+        is_compared = run is not first and not run.text_only
+        if is_compared and len(seeds_of(run)) == 1:
+            single.append(run)
+    if len(single) == 1:
         return ()
-    return tuple(run.name for run in (first, *single) if run.provenance.trainable_parameters)
+    return tuple(run.name for run in single if run.provenance.trainable_parameters)
 
 
 def note_on_tests(runs: Sequence[RunReport]) -> str:
@@ -169,9 +187,12 @@ def _varies(run: RunReport) -> bool:
 
 def _outcomes(run: RunReport, benchmark: str) -> Float[Tensor, "S n"]:
     """The outcomes of each seed of a run; of one seed, those of each run of its measurement."""
-    every = chain.from_iterable(seed.results for seed in seeds_of(run))
-    results = [one for one in every if one.benchmark == benchmark]
-    rows = [one.outcomes for one in results]
+    results = []
+    for seed in seeds_of(run):
+        for result in seed.results:
+            if result.benchmark == benchmark:
+                results.append(result)
+    rows = [result.outcomes for result in results]
     if len(results) == 1 and results[0].runs:
         rows = list(results[0].runs)
     return torch.tensor(rows, dtype=torch.float64)
@@ -190,17 +211,21 @@ def item_groups(result: Result) -> ItemGroups | None:
 def _incomparable(result: Result, base: Result) -> str:
     """Why the two numbers must not be subtracted; "" if they may."""
     for field in ("version", "convention", "primary"):
-        here, there = getattr(result, field), getattr(base, field)
-        if here != there:
+        value = getattr(result, field)
+        base_value = getattr(base, field)
+        if value != base_value:
             name = "primary metric" if field == "primary" else field
-            return f"another {name}: {here}, not {there}"
-    n, other = result.metrics[result.primary].n, base.metrics[base.primary].n
+            return f"another {name}: {value}, not {base_value}"
+    n = result.metrics[result.primary].n
+    base_n = base.metrics[base.primary].n
     # A mean over groups counts the groups: the items themselves may differ in number.
-    if n == other and result.outcomes and base.outcomes:
-        n, other = len(result.outcomes), len(base.outcomes)
-    if n != other:
-        return f"another number of items: {n}, not {other}"
-    if result.items_digest and base.items_digest and result.items_digest != base.items_digest:
+    if n == base_n and result.outcomes and base.outcomes:
+        n = len(result.outcomes)
+        base_n = len(base.outcomes)
+    if n != base_n:
+        return f"another number of items: {n}, not {base_n}"
+    digests_known = result.items_digest and base.items_digest
+    if digests_known and result.items_digest != base.items_digest:
         return "the same number of items, but different items"
     return ""
 
@@ -211,7 +236,8 @@ def _unpaired(result: Result, base: Result) -> str:
         return "the report has no outcomes of items"
     if result.clusters != base.clusters:
         return "the items are in another order"
-    here = (result.groups, result.group_weights, result.degree)
-    if here != (base.groups, base.group_weights, base.degree):
+    weighting = (result.groups, result.group_weights, result.degree)
+    base_weighting = (base.groups, base.group_weights, base.degree)
+    if weighting != base_weighting:
         return "the items are grouped or weighted in another way"
     return ""

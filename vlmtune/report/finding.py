@@ -33,10 +33,12 @@ def findings(runs: Sequence[RunReport]) -> list[str]:
             parts.append(f"{seeds} seeds")
         elif runs[run].name in alone:
             parts.append("one seed")
-        net = len(_changed(comparisons, "better")) - len(_changed(comparisons, "worse"))
+        risen = len(_changed(comparisons, "better"))
+        fallen = len(_changed(comparisons, "worse"))
         name = f"{runs[run].name} against {runs[first].name}"
-        sentences.append((net, f"{name}: {'; '.join(parts)}."))
-    sentences.sort(key=lambda one: -one[0])
+        sentences.append((risen - fallen, f"{name}: {'; '.join(parts)}."))
+    # Sorting is stable: runs with equal balance keep their order.
+    sentences.sort(key=lambda sentence: -sentence[0])
     tests = sum(map(len, tested.values()))
     rule = (
         f"Risen and fallen: the paired test of the primary metric has p < {LEVEL}. Tests, not "
@@ -50,7 +52,8 @@ def _gained(tested: Sequence[Comparison]) -> list[str]:
     compositional = [one for one in tested if one.result.kind == "compositional"]
     if not compositional:
         return []
-    risen, fallen = _changed(compositional, "better"), _changed(compositional, "worse")
+    risen = _changed(compositional, "better")
+    fallen = _changed(compositional, "worse")
     text = f"{len(risen)} of {len(compositional)} compositional measures rose significantly"
     if fallen:
         text += f", {len(fallen)} fell"
@@ -75,11 +78,13 @@ def _changed(tested: Sequence[Comparison], verdict: str) -> list[Comparison]:
 
 def _largest(changed: Sequence[Comparison]) -> list[str]:
     """The largest change with its interval, in points before other units; none without changes."""
-    points = [one for one in changed if one.metric.unit == "fraction"]
-    by_size = sorted(points or changed, key=lambda one: -abs(one.change or 0.0))
-    texts = []
-    for one in by_size[:1]:
-        interval = one.texts["interval"]
-        brackets = f" [{interval}]" if interval else ""
-        texts.append(f"{amount(one.change or 0.0, one.metric.unit)}{brackets} on {one.name}")
-    return texts
+    in_points = [one for one in changed if one.metric.unit == "fraction"]
+    candidates = in_points or changed
+    if not candidates:
+        return []
+    largest = max(candidates, key=lambda one: abs(one.change or 0.0))
+    size = amount(largest.change or 0.0, largest.metric.unit)
+    interval = largest.texts["interval"]
+    if interval:
+        size = f"{size} [{interval}]"
+    return [f"{size} on {largest.name}"]

@@ -34,19 +34,23 @@ def flips(
     other's scores are then left out. If pictures would be more than `PICTURES`, every group gets
     the same number of them.
     """
-    first = baseline(runs)
-    chosen = _alone(runs, items) if first is None else _compared(comparisons, runs, items, first)
+    reference = baseline(runs)
+    if reference is None:
+        groups = _alone(runs, items)
+    else:
+        groups = _compared(comparisons, runs, items, reference)
     sizes = []
-    for group in chosen:
-        most_shown = group.numbers[:SHOWN]
-        sizes.append(sum(_pictures(group.rows[i]) for i in most_shown))
-    # All groups read their pictures through one cache: most occur in several.
+    for group in groups:
+        candidates = group.numbers[:SHOWN]
+        sizes.append(sum(_pictures(group.rows[i]) for i in candidates))
     most = quota(sizes, PICTURES)
+    # All groups read their pictures through one cache: most pictures occur in several groups.
     thumbnails = cache(data_uri)
     out = []
-    for group in chosen:
-        shown = _fitting(group.rows, group.numbers, most)
-        views = [item_view(i, group.rows[i], group.sides, thumbnails) for i in shown]
+    for group in groups:
+        views = []
+        for i in _fitting(group.rows, group.numbers, most):
+            views.append(item_view(i, group.rows[i], group.sides, thumbnails))
         out.append({**group.head, "total": len(group.numbers), "items": views})
     return out
 
@@ -70,24 +74,29 @@ def _compared(
     first: int,
 ) -> list[_Group]:
     """The items won and lost in each comparison."""
-    base = {result.benchmark: result for result in runs[first].results}
+    first_name = runs[first].name
+    first_results = {result.benchmark: result for result in runs[first].results}
     out: list[_Group] = []
-    for one in comparisons:
-        result = one.result
-        old = base.get(one.result.benchmark)
-        here = _rows(items, runs[one.run].name, result.benchmark)
-        there = _rows(items, runs[first].name, result.benchmark)
-        rows = here or there  # either run's file shows what the items are
+    for comparison in comparisons:
+        result = comparison.result
+        first_result = first_results.get(result.benchmark)
         # Only items that were tested in pairs are the same, and in the same order.
-        if one.paired is None or old is None or len(rows) != len(result.outcomes):
+        if comparison.paired is None or first_result is None:
             continue
-        head = _head(one.title, runs, one.run, runs[first].name)
-        out += _won_and_lost(head, rows, (there, here), result.outcomes, old.outcomes)
-        for title, new, before in _parts(one, runs[one.run].name, runs[first].name, items):
-            after = [row.outcome for row in new]
-            earlier = [row.outcome for row in before]
-            of_part = {**head, "title": title}
-            out += _won_and_lost(of_part, new, (before, new), after, earlier)
+        run_name = runs[comparison.run].name
+        new_rows = _rows(items, run_name, result.benchmark)
+        old_rows = _rows(items, first_name, result.benchmark)
+        rows = new_rows or old_rows  # either run's file shows what the items are
+        if len(rows) != len(result.outcomes):
+            continue
+        head = _head(comparison.title, runs, comparison.run, first_name)
+        sides = (old_rows, new_rows)
+        out += _won_and_lost(head, rows, sides, result.outcomes, first_result.outcomes)
+        for title, new_part, old_part in _parts(comparison, run_name, first_name, items):
+            after = [row.outcome for row in new_part]
+            before = [row.outcome for row in old_part]
+            part_head = {**head, "title": title}
+            out += _won_and_lost(part_head, new_part, (old_part, new_part), after, before)
     return out
 
 
@@ -98,9 +107,14 @@ def _won_and_lost(
     after: Sequence[float],
     before: Sequence[float],
 ) -> list[_Group]:
-    gains = [new - old for new, old in zip(after, before, strict=True)]
-    won = [i for i, gain in enumerate(gains) if gain > EQUAL]
-    lost = [i for i, gain in enumerate(gains) if -gain > EQUAL]
+    won = []
+    lost = []
+    for i, (new, old) in enumerate(zip(after, before, strict=True)):
+        gain = new - old
+        if gain > EQUAL:
+            won.append(i)
+        elif gain < -EQUAL:
+            lost.append(i)
     return _groups(head, rows, sides, {"won": won, "lost": lost})
 
 
@@ -110,9 +124,13 @@ def _groups(
     """A group for each verdict that has items; none where items have no captions to show."""
     out = []
     for verdict, numbers in verdicts.items():
-        if numbers and rows[numbers[0]].captions:
-            marks = {"verdict": verdict, "good": verdict in ("won", "right")}
-            out.append(_Group({**head, **marks}, rows, sides, numbers))
+        if not numbers:
+            continue
+        first = rows[numbers[0]]
+        if first.captions:
+            good = verdict in ("won", "right")
+            group_head = {**head, "verdict": verdict, "good": good}
+            out.append(_Group(group_head, rows, sides, numbers))
     return out
 
 
@@ -121,10 +139,14 @@ def _parts(
 ) -> list[tuple[str, _Rows, _Rows]]:
     """The further parts of a benchmark with equal ids in both runs, such as its image queries."""
     out = []
-    for name in part_names(items.get(run, {}), comparison.result.benchmark):
-        here, there = _rows(items, run, name), _rows(items, first, name)
-        if [row.id for row in here] == [row.id for row in there]:
-            out.append((f"{comparison.title}, {_spoken(name)}", here, there))
+    of_run = items.get(run, {})
+    for name in part_names(of_run, comparison.result.benchmark):
+        new = _rows(items, run, name)
+        old = _rows(items, first, name)
+        new_ids = [row.id for row in new]
+        old_ids = [row.id for row in old]
+        if new_ids == old_ids:
+            out.append((f"{comparison.title}, {_spoken(name)}", new, old))
     return out
 
 
@@ -144,13 +166,23 @@ def _alone(runs: Sequence[RunReport], items: Mapping[str, Items]) -> list[_Group
             parts = {title: known.get(result.benchmark, ())}
             for name in part_names(known, result.benchmark):
                 parts[f"{title}, {_spoken(name)}"] = known[name]
-            for name, rows in parts.items():
-                right = [_first_is_true(row) for row in rows]
-                verdicts = {}
-                for verdict, mark in (("right", True), ("wrong", False)):
-                    verdicts[verdict] = [k for k, one in enumerate(right) if one is mark]
-                out += _groups(_head(name, runs, i, ""), rows, (rows,), verdicts)
+            for part_title, rows in parts.items():
+                head = _head(part_title, runs, i, "")
+                out += _groups(head, rows, (rows,), _right_and_wrong(rows))
     return out
+
+
+def _right_and_wrong(rows: _Rows) -> dict[str, Numbers]:
+    """The numbers of the right and of the wrong items; a graded item is in neither list."""
+    right = []
+    wrong = []
+    for number, row in enumerate(rows):
+        verdict = _first_is_true(row)
+        if verdict is True:
+            right.append(number)
+        elif verdict is False:
+            wrong.append(number)
+    return {"right": right, "wrong": wrong}
 
 
 def _first_is_true(row: ItemRow) -> bool | None:
@@ -161,11 +193,17 @@ def _first_is_true(row: ItemRow) -> bool | None:
 
 
 def _head(title: str, runs: Sequence[RunReport], i: int, against: str) -> dict[str, Any]:
-    return {"title": title, "run": runs[i].name, "colour": colours(runs)[i], "against": against}
+    return {
+        "title": title,
+        "run": runs[i].name,
+        "colour": colours(runs)[i],
+        "against": against,
+    }
 
 
 def _rows(items: Mapping[str, Items], run: str, benchmark: str) -> tuple[ItemRow, ...]:
-    return items.get(run, {}).get(benchmark, ())
+    of_run = items.get(run, {})
+    return of_run.get(benchmark, ())
 
 
 def _pictures(row: ItemRow) -> int:

@@ -66,16 +66,19 @@ def to_csv(runs: Sequence[RunReport]) -> str:
     writer.writerow(CSV_COLUMNS)
     for run in chain.from_iterable(map(seeds_of, runs)):
         for result in run.results:
-            origin = (run.name, result.benchmark, result.version, result.convention, result.kind)
+            origin = (run.name, *result.definition, result.kind)
             for name, metric in result.metrics.items():
-                # Names are of strangers: a terminal or a spreadsheet must not obey them.
-                texts = [no_formula(printable(text)) for text in (*origin, name)]
-                sizes = [column.value(metric) for column in COLUMNS]
-                scale = (metric.low, metric.high, metric.unit)
+                cells: list[object] = []
+                # Strangers chose the names: a terminal or a spreadsheet must not obey them.
+                for text in (*origin, name):
+                    cells.append(no_formula(printable(text)))
+                cells.append(metric.value)
+                cells += [column.value(metric) for column in COLUMNS]
+                cells += [metric.low, metric.high, metric.unit]
                 # Not Python's True and False: other programs know the words in small letters.
-                marks = (metric.higher_is_better, name == result.primary, run.text_only)
-                flags = [str(mark).lower() for mark in marks]
-                cells = [*texts, metric.value, *sizes, *scale, *flags, run.provenance.seed]
+                for mark in (metric.higher_is_better, name == result.primary, run.text_only):
+                    cells.append(str(mark).lower())
+                cells.append(run.provenance.seed)
                 writer.writerow(cells)
     return file.getvalue()
 
@@ -98,20 +101,22 @@ def to_latex(runs: Sequence[RunReport]) -> str:
     check_runs(runs)
     titles = [MATHS.get(title) or title.capitalize() for title in TITLES]
     names = [escaped(run.name) for run in runs]
+    numeric_columns = "r" * (len(TITLES) + len(runs))
     lines = [
         r"% Needs \usepackage{booktabs}. Brackets: 95 % intervals, or the range of several seeds.",
-        rf"\begin{{tabular}}{{ll{'r' * (len(TITLES) + len(runs))}}}",
+        rf"\begin{{tabular}}{{ll{numeric_columns}}}",
         r"\toprule",
         _latex_line(["Benchmark", "Metric", *titles, *names]),
         r"\midrule",
     ]
     for row in chain.from_iterable(part.primary for part in sections(runs)):
         left = [escaped(text) for text in (row.title, row.directed, *facts(row))]
+        blank = [""] * len(left)
         scores = [_score(row, i) for i in range(len(runs))]
-        lines.append(_latex_line([*left, *scores]))
         intervals = [_interval(row, i) for i in range(len(runs))]
+        lines.append(_latex_line(left + scores))
         if any(intervals):
-            lines.append(_latex_line([""] * len(left) + intervals))
+            lines.append(_latex_line(blank + intervals))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
@@ -126,7 +131,8 @@ def escaped(text: str) -> str:
         >>> print(escaped("map_seen ↑ 50 %"))
         map\_seen $\uparrow$ 50 \%
     """
-    return "".join(SPECIAL.get(letter, letter) for letter in " ".join(text.split()))
+    one_line = " ".join(text.split())
+    return "".join(SPECIAL.get(letter, letter) for letter in one_line)
 
 
 def _score(row: Row, i: int) -> str:
@@ -141,6 +147,7 @@ def _score(row: Row, i: int) -> str:
 
 def _interval(row: Row, i: int) -> str:
     metric = row.cells[i]
-    if metric is None or not interval(metric):
+    limits = "" if metric is None else interval(metric)
+    if not limits:
         return ""
-    return rf"{{\scriptsize [{escaped(interval(metric))}]}}"
+    return rf"{{\scriptsize [{escaped(limits)}]}}"

@@ -45,7 +45,8 @@ def write_report(
     """
     groups = flips(compare_with_first(runs), runs, items or {})
     # Both texts before the first file: an error leaves the earlier report as it is.
-    markdown, html = to_markdown(runs), to_html(runs, groups, trials)
+    markdown = to_markdown(runs)
+    html = to_html(runs, groups, trials)
     with all_or_none():
         write_text(folder / "report.md", markdown)
         write_text(folder / "report.html", html)
@@ -62,21 +63,22 @@ def to_html(
     environment = templates(autoescape=True)
     environment.filters["breaks"] = _breaks
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    script_digest = sha256(script.encode()).digest()
     views = Views(runs)
     parts = sections(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
+    labels = list(map(views.label, primary))
     comparisons = compare_with_first(runs)
     largest = _largest(comparisons)
-    scale = [table.amount(change, unit).lstrip("+±") for unit, change in largest.items()]
+    scale = []
+    for unit, change in largest.items():
+        length = table.amount(change, unit)
+        scale.append(length.lstrip("+±"))
     base = None if views.baseline is None else views.names[views.baseline]
-    cards = []
-    for run, colour in zip(runs, views.colours, strict=True):
-        card = {"name": run.name, "colour": colour, "facts": origin_facts(run)}
-        cards.append({**card, "text_only": run.text_only, "not_run": run.not_run})
     return environment.get_template("page.html").render(
         script=Markup(script),  # noqa: S704
-        script_digest=b64encode(sha256(script.encode()).digest()).decode(),
-        runs=cards,
+        script_digest=b64encode(script_digest).decode(),
+        runs=_cards(runs, views),
         seeing=[run.name for run in runs if not run.text_only],
         findings=findings(runs),
         common=common_facts(runs),
@@ -84,7 +86,7 @@ def to_html(
         baseline=base,
         text_only=TEXT_ONLY,
         note=note_on_tests(runs),
-        charts=charts(primary, list(map(views.label, primary)), views.names, views.colours),
+        charts=charts(primary, labels, views.names, views.colours),
         titles=table.TITLES,
         primary=list(map(views.row, primary)),
         texts={"CSV": to_csv(runs), "LaTeX": to_latex(runs)},
@@ -99,6 +101,21 @@ def to_html(
     )
 
 
+def _cards(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
+    """What the page says of each run."""
+    cards = []
+    for run, colour in zip(runs, views.colours, strict=True):
+        card = {
+            "name": run.name,
+            "colour": colour,
+            "facts": origin_facts(run),
+            "text_only": run.text_only,
+            "not_run": run.not_run,
+        }
+        cards.append(card)
+    return cards
+
+
 def _breaks(name: str) -> Markup:
     """A name with line breaks allowed after its underscores and slashes only."""
     parts = re.split(r"(?<=[_/])", name)
@@ -108,32 +125,40 @@ def _breaks(name: str) -> Markup:
 def _largest(comparisons: Sequence[Comparison]) -> dict[str, float]:
     """The largest change of each unit, which the longest bar stands for."""
     largest: dict[str, float] = {}
-    for one in comparisons:
-        unit = one.metric.unit
-        largest[unit] = max(largest.get(unit, 0.0), abs(one.change or 0.0))
+    for comparison in comparisons:
+        unit = comparison.metric.unit
+        size = abs(comparison.change or 0.0)
+        largest[unit] = max(size, largest.get(unit, 0.0))
     return largest
+
+
+def _minor_metrics(runs: Sequence[RunReport]) -> set[str]:
+    """The names of the curves of metrics that are not primary."""
+    names = set()
+    for run in runs:
+        for result in run.results:
+            for metric in result.metrics:
+                if metric != result.primary:
+                    names.add(f"{result.benchmark}/{metric}")
+    return names
 
 
 def _curves(runs: Sequence[RunReport], views: Views) -> list[dict[str, Any]]:
     """One plot for each curve with a finite value; of a benchmark only the primary metric."""
-    minor = set()
-    names = dict[str, None]()
+    minor = _minor_metrics(runs)
+    names: dict[str, None] = {}  # without repeats, in the order of the runs
     for run in runs:
-        for result in run.results:
-            others = result.metrics.keys() - {result.primary}
-            minor |= {f"{result.benchmark}/{name}" for name in others}
         for name, curve in run.curves.items():
-            if any(value is not None for _, value in curve):
+            is_finite = any(value is not None for _, value in curve)
+            if is_finite and name not in minor:
                 names[name] = None
     out = []
     for name in names:
-        if name in minor:
-            continue
         curves = [run.curves.get(name) for run in runs]
-        svg = safe(curve_plot(curves, views.colours, views.key()))
+        svg = curve_plot(curves, views.colours, views.key())
         legend = []
         for run, colour, curve in zip(runs, views.colours, curves, strict=True):
             if curve:
                 legend.append({"name": run.name, "colour": colour})
-        out.append({"name": name, "svg": svg, "runs": legend})
+        out.append({"name": name, "svg": safe(svg), "runs": legend})
     return out

@@ -22,27 +22,42 @@ def item_view(
     for rows in sides:
         item = rows[i] if rows else None  # a run without a file of items
         by_run.append(item)
-    view = {"id": row.id, "note": _note(by_run), "gain": _gain(by_run)}
+    note = _note(by_run)
+    gain = _gain(by_run)
     if row.rank is not None:
         # Two runs list other candidates of a query: show those that either lists.
         by_run = together(by_run)
-        row = next(one for one in by_run if one is not None)
-    images = []
-    for k, image in enumerate(row.images):
-        pairs = []
-        for j, caption in enumerate(row.captions):
-            scores = _scores([one and one.scores[k][j] for one in by_run])
-            pairs.append({"caption": caption, "true": row.true[k][j], "scores": scores})
-        images.append({"uri": uri(image), "name": image.path.name, "pairs": pairs})
-    # A 2 x 2 item has its four scores as a square too, one for each run.
+        row = next(filter(None, by_run))
     names = ("before", "after") if len(by_run) == 2 else ("scores",)
-    by_name = []
-    for name, one in zip(names, by_run, strict=True):
-        four_scores = square(one)
+    # A 2 x 2 item has its four scores as a square too, one for each run.
+    four_scores_by_name = []
+    for name, item in zip(names, by_run, strict=True):
+        four_scores = square(item)
         if four_scores is not None:
-            by_name.append({"name": name, **four_scores})
-    ranked = {"names": names, "queries": rankings(by_run), "whole": row.rank is None}
-    return {**view, "images": images, "four_scores": by_name, "ranked": ranked}
+            four_scores_by_name.append({"name": name, **four_scores})
+    return {
+        "id": row.id,
+        "note": note,
+        "gain": gain,
+        "images": [_image_view(k, row, by_run, uri) for k in range(len(row.images))],
+        "four_scores": four_scores_by_name,
+        "ranked": {"names": names, "queries": rankings(by_run), "whole": row.rank is None},
+    }
+
+
+def _image_view(
+    k: int,
+    row: ItemRow,
+    by_run: Sequence[ItemRow | None],
+    uri: Callable[[ImageRef], str | None],
+) -> dict[str, Any]:
+    """Image `k` of an item, and each caption with its truth and its scores by run."""
+    image = row.images[k]
+    pairs = []
+    for j, caption in enumerate(row.captions):
+        scores = [item and item.scores[k][j] for item in by_run]
+        pairs.append({"caption": caption, "true": row.true[k][j], "scores": _scores(scores)})
+    return {"uri": uri(image), "name": image.path.name, "pairs": pairs}
 
 
 def _gain(by_run: Sequence[ItemRow | None]) -> float | None:
@@ -66,24 +81,30 @@ def margin(row: ItemRow) -> float | None:
         >>> margin(ItemRow("a/0", "a", 1.0, (), ("x", "y"), ((True, False),), ((0.5, 0.25),)))
         0.25
     """
+    all_scores = tuple(chain(*row.scores))
     if row.rank is not None:
-        true, false = _split(tuple(chain(*row.scores)), tuple(chain(*row.true)))
-        return max(true) - max(false) if true and false else None
-    if None in chain(*row.scores):
+        true, false = _split(all_scores, tuple(chain(*row.true)))
+        if not true or not false:
+            return None
+        return max(true) - max(false)
+    if None in all_scores:
         return None
     margins = []
     for scores, truth in zip(row.scores, row.true, strict=True):
         true, false = _split(scores, truth)
         if true and false:
             margins.append(min(true) - max(false))
-    return sum(margins) / len(margins) if margins else None
+    if not margins:
+        return None
+    return sum(margins) / len(margins)
 
 
 def _split(
     scores: Sequence[float | None], truth: Sequence[bool]
 ) -> tuple[list[float], list[float]]:
     """The scores of true and of false captions."""
-    true, false = [], []
+    true = []
+    false = []
     for score, is_true in zip(scores, truth, strict=True):
         if score is not None:
             side = true if is_true else false
@@ -101,48 +122,58 @@ def together(by_run: Sequence[ItemRow | None]) -> list[ItemRow | None]:
         >>> together([a, None]) == [a, None]
         True
     """
-    known = [one for one in by_run if one is not None]
-    images = tuple(dict.fromkeys(chain.from_iterable(one.images for one in known)))
-    captions = tuple(dict.fromkeys(chain.from_iterable(one.captions for one in known)))
-    # A pair is true for one run if it is for the other: both are of one query.
+    images: dict[ImageRef, None] = {}  # without repeats, in the order of the runs
+    captions: dict[str, None] = {}
+    # Both runs have the same query, so a pair that is true for one run is true for the other.
     truth: dict[Any, bool] = {}
-    for one in known:
-        truth |= _by_pair(one, one.true)
+    for item in filter(None, by_run):
+        images |= dict.fromkeys(item.images)
+        captions |= dict.fromkeys(item.captions)
+        truth |= _by_pair(item, item.true)
     out: list[ItemRow | None] = []
-    for one in by_run:
-        if one is None:
+    for item in by_run:
+        if item is None:
             out.append(None)
             continue
-        scores = _by_pair(one, one.scores)
-        # A line for each image, in the order of all runs' images, with a cell for each caption.
-        lines_of_truth, lines_of_scores = [], []
+        scores = _by_pair(item, item.scores)
+        truth_table = []
+        score_table = []
         for image in images:
             pairs = [(image, caption) for caption in captions]
-            lines_of_truth.append(tuple(truth.get(pair, False) for pair in pairs))
-            lines_of_scores.append(tuple(map(scores.get, pairs)))
-        cells = {"true": tuple(lines_of_truth), "scores": tuple(lines_of_scores)}
-        out.append(replace(one, images=images, captions=captions, **cells))
+            truth_table.append(tuple(truth.get(pair, False) for pair in pairs))
+            score_table.append(tuple(map(scores.get, pairs)))
+        complete = replace(
+            item,
+            images=tuple(images),
+            captions=tuple(captions),
+            true=tuple(truth_table),
+            scores=tuple(score_table),
+        )
+        out.append(complete)
     return out
 
 
-def _by_pair(row: ItemRow, lines: Sequence[Sequence[Any]]) -> dict[Any, Any]:
+def _by_pair(row: ItemRow, table: Sequence[Sequence[Any]]) -> dict[Any, Any]:
     """The cells of a table of a row, such as its scores, by image and caption."""
-    return dict(zip(product(row.images, row.captions), chain(*lines), strict=True))
+    pairs = product(row.images, row.captions)
+    cells = chain.from_iterable(table)
+    return dict(zip(pairs, cells, strict=True))
 
 
 def _note(by_run: Sequence[ItemRow | None]) -> str:
     """Of a query the grade, if its outcome is one, and the rank of its first true candidate."""
-    known = [one for one in by_run if one is not None]
-    if all(one.rank is None for one in known):
+    known = list(filter(None, by_run))
+    if all(item.rank is None for item in known):
         return ""
-    ranks, grades = [], []
-    for one in by_run:
-        rank = None if one is None else one.rank
+    ranks = []
+    grades = []
+    for item in by_run:
+        rank = None if item is None else item.rank
         ranks.append(str(rank or "?"))  # ranks are from 1
-        grade = "?" if one is None else f"{one.outcome:.3f}"
+        grade = "?" if item is None else f"{item.outcome:.3f}"
         grades.append(grade)
     note = f"rank {' → '.join(ranks)}"
-    if any(one.right is None for one in known):
+    if any(item.right is None for item in known):
         note = f"{' → '.join(grades)}, {note}"
     return note
 

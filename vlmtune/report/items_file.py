@@ -30,6 +30,12 @@ COLUMNS = (
 )
 LISTS = ("files", "captions", "true", "scores", "boxes")
 NO_CELL = ("", "null", "None", "nan", "NaN")
+TRUTHS = {
+    "true": True,
+    "1": True,
+    "false": False,
+    "0": False,
+}
 LONGEST_CELL = 2**30  # characters; the standard library refuses more than 2^17
 
 _Score = Annotated[float, Field(strict=True)] | None
@@ -82,8 +88,9 @@ def write_items(path: Path, rows: Iterable[ItemRow]) -> None:
         UserError: The name ends in none of .jsonl, .csv and .parquet, or pyarrow is missing.
     """
     check_format(path)
+    write = _FORMATS[path.suffix.lower()]
     with write_atomically(path) as temporary:
-        _FORMATS[path.suffix.lower()](temporary, map(_cells, rows))
+        write(temporary, map(_cells, rows))
 
 
 def read_items(path: Path) -> Items:
@@ -134,7 +141,8 @@ def part_names(items: Items, benchmark: str) -> list[str]:
     """
     names = []
     for name, rows in items.items():
-        if name.startswith(f"{benchmark}/") and any(row.rank is not None for row in rows):
+        has_ranks = any(row.rank is not None for row in rows)
+        if has_ranks and name.startswith(f"{benchmark}/"):
             names.append(name)
     return names
 
@@ -157,10 +165,9 @@ def is_items_file(path: Path) -> bool:
 
 
 def _cells(row: ItemRow) -> Cells:
-    # What is the default of every image is left out.
     boxes = [image.box and list(image.box) for image in row.images]
-    boxes = boxes if any(boxes) else None
-    upright = None if all(image.upright for image in row.images) else False
+    all_upright = all(image.upright for image in row.images)
+    # Boxes and `upright` are left out where every image has the default.
     return {
         "benchmark": row.benchmark,
         "id": row.id,
@@ -171,55 +178,69 @@ def _cells(row: ItemRow) -> Cells:
         "true": [list(line) for line in row.true],
         "scores": [list(line) for line in row.scores],
         "rank": row.rank,
-        "boxes": boxes,
-        "upright": upright,
+        "boxes": boxes if any(boxes) else None,
+        "upright": None if all_upright else False,
     }
 
 
 def _row(cells: Cells, where: str) -> ItemRow:
-    # pandas writes NaN for an empty cell; alone NaN differs from itself.
-    known = {name: cell for name, cell in cells.items() if cell is not None and cell == cell}
+    known = {}
+    for name, cell in cells.items():
+        # pandas writes NaN for an empty cell; only NaN differs from itself.
+        is_nan = cell != cell
+        if cell is not None and not is_nan:
+            known[name] = cell
     row: _Cells = check_shape(known, _SHAPE, where, EXPECTED, FIX)
     outcome = row.get("outcome", row.get("right"))
     if outcome is None:
         raise ValueError("neither a cell 'outcome' nor 'right'")
-    files, captions = row.get("files", ()), row.get("captions", ())
+    files = row.get("files", ())
+    captions = row.get("captions", ())
     boxes = row.get("boxes") or [None] * len(files)
     upright = row.get("upright", True)
     images = []
     for file, box in zip(files, boxes, strict=True):
         images.append(ImageRef(Path(file), box, upright))
-    sizes = len(files), len(captions)
-    unknown = [[None] * len(captions)] * len(files)
+    unknown_scores = [[None] * len(captions)] * len(files)
+    scores = row.get("scores") or unknown_scores
     return ItemRow(
-        str(row["id"]),
-        row["benchmark"],
-        float(outcome),
-        tuple(images),
-        tuple(captions),
-        _grid("true", row.get("true", ()), sizes),
-        _grid("scores", row.get("scores") or unknown, sizes),
-        row.get("rank"),
+        id=str(row["id"]),
+        benchmark=row["benchmark"],
+        outcome=float(outcome),
+        images=tuple(images),
+        captions=tuple(captions),
+        true=_grid("true", row.get("true", ()), len(files), len(captions)),
+        scores=_grid("scores", scores, len(files), len(captions)),
+        rank=row.get("rank"),
     )
 
 
-def _grid(name: str, lines: Sequence[Any], sizes: tuple[int, int]) -> tuple[tuple[Any, ...], ...]:
+def _grid(
+    name: str, lines: Sequence[Any], files: int, captions: int
+) -> tuple[tuple[Any, ...], ...]:
     """A list for each file with a value for each caption."""
-    flat = not any(isinstance(line, list) for line in lines)
-    if flat and sizes[0] == 1 and len(lines) == sizes[1]:
+    is_flat = not any(isinstance(line, list) for line in lines)
+    if is_flat and files == 1 and len(lines) == captions:
         lines = [list(lines)]  # of a single file the outer list may be left out
-    nested = all(isinstance(line, list) for line in lines)
-    # A short list would move the scores of its file to other captions.
-    if not nested or [len(line) for line in lines] != [sizes[1]] * sizes[0]:
-        raise ValueError(f"{name} that are not {sizes[0]} lists of {sizes[1]} values")
+    fits = len(lines) == files
+    for line in lines:
+        # A short list would move the scores of its file to other captions.
+        if not isinstance(line, list) or len(line) != captions:
+            fits = False
+    if not fits:
+        raise ValueError(f"{name} that are not {files} lists of {captions} values")
     return tuple(map(tuple, lines))
 
 
 def _write_json(path: Path, rows: Iterable[Cells]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
-            kept = {name: cell for name, cell in row.items() if cell not in (None, [])}
-            file.write(json.dumps(kept, ensure_ascii=False) + "\n")
+            known = {}
+            for name, cell in row.items():
+                if cell not in (None, []):
+                    known[name] = cell
+            line = json.dumps(known, ensure_ascii=False)
+            file.write(f"{line}\n")
 
 
 def _write_csv(path: Path, rows: Iterable[Cells]) -> None:
@@ -247,27 +268,32 @@ def _parsed(name: str, cell: str) -> Any:
         return json.loads(cell)
     if name in ("outcome", "rank"):
         return float(cell)
-    return {"true": True, "1": True, "false": False, "0": False}[cell.strip().lower()]
+    return TRUTHS[cell.strip().lower()]
 
 
 def _write_parquet(path: Path, rows: Iterable[Cells]) -> None:
     arrow = _pyarrow(path)
+    text = arrow.string()
+    truth = arrow.bool_()
+    number = arrow.float64()
+    integer = arrow.int64()
     lists = arrow.list_
     types = {
-        "benchmark": arrow.string(),
-        "id": arrow.string(),
-        "right": arrow.bool_(),
-        "outcome": arrow.float64(),
-        "files": lists(arrow.string()),
-        "captions": lists(arrow.string()),
-        "true": lists(lists(arrow.bool_())),
-        "scores": lists(lists(arrow.float64())),
-        "rank": arrow.int64(),
-        "boxes": lists(lists(arrow.int64())),
-        "upright": arrow.bool_(),
+        "benchmark": text,
+        "id": text,
+        "right": truth,
+        "outcome": number,
+        "files": lists(text),
+        "captions": lists(text),
+        "true": lists(lists(truth)),
+        "scores": lists(lists(number)),
+        "rank": integer,
+        "boxes": lists(lists(integer)),
+        "upright": truth,
     }
     schema = arrow.schema(list(types.items()))
-    arrow.parquet.write_table(arrow.Table.from_pylist(list(rows), schema=schema), path)
+    table = arrow.Table.from_pylist(list(rows), schema=schema)
+    arrow.parquet.write_table(table, path)
 
 
 def _pyarrow(path: Path) -> Any:

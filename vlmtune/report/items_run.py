@@ -6,7 +6,6 @@ Never: a comparison of items that are not the same.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -38,11 +37,15 @@ def run_of_items(
     """
     if not items:
         raise UserError(f"expected items in {path}, got none: name a file with items")
-    results, ordered, apart = [], {}, []
-    # Further parts of a benchmark have no number of their own.
-    parts = set(chain.from_iterable(part_names(items, name) for name in items))
-    every = chain.from_iterable(run.results for run in others)
-    measured = {result.benchmark for result in every}
+    parts: set[str] = set()
+    for name in items:
+        parts.update(part_names(items, name))
+    measured: set[str] = set()
+    for run in others:
+        measured.update(result.benchmark for result in run.results)
+    results = []
+    ordered = {}
+    apart = []
     for name, rows in items.items():
         by_id = {row.id: row for row in rows}
         if len(by_id) < len(rows):
@@ -52,17 +55,18 @@ def run_of_items(
             )
         ordered[name] = rows
         if name in parts:
-            continue
+            continue  # only the whole benchmark has a number
         like, listed = _counterpart(by_id, name, others, known)
         if like is not None:
             ordered[name] = listed
         elif name in measured:
             apart.append(name)
         results.append(_result(ordered[name], like))
-    name = path.stem
+    run_name = path.stem
     if path.stem == STEM and path.parent.name:
-        name = path.parent.name
-    return RunReport(name, _provenance(path), tuple(results)), ordered, tuple(apart)
+        run_name = path.parent.name
+    report = RunReport(run_name, _provenance(path), tuple(results))
+    return report, ordered, tuple(apart)
 
 
 def _counterpart(
@@ -73,9 +77,13 @@ def _counterpart(
 ) -> tuple[Result | None, tuple[ItemRow, ...]]:
     """The first result that is of these items, and the items in its order."""
     for run in others:
-        rows = known.get(run.name, {}).get(name, ())
+        of_run = known.get(run.name, {})
+        rows = of_run.get(name, ())
         for result in run.results:
-            if result.benchmark == name and (listed := _like(by_id, result, rows)):
+            if result.benchmark != name:
+                continue
+            listed = _like(by_id, result, rows)
+            if listed:
                 return result, listed
     return None, ()
 
@@ -88,37 +96,63 @@ def _like(
     ids = [row.id for row in rows]
     if len(rows) != n:  # vlmtune numbers items whose file is not there
         ids = [f"{result.benchmark}/{i}" for i in range(n)]
-    if len(by_id) != n or not by_id.keys() >= set(ids):
+    has_all_ids = by_id.keys() >= set(ids)
+    if len(by_id) != n or not has_all_ids:
         return ()
-    listed = tuple(by_id[one] for one in ids)
+    listed = tuple(by_id[item_id] for item_id in ids)
     for row, known in zip(listed, rows, strict=False):
-        if row.captions and known.captions and row.captions != known.captions:
+        both_known = row.captions and known.captions
+        if both_known and row.captions != known.captions:
             return ()
     return listed
 
 
 def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
     """The primary metric of the items, as `like` defines it."""
-    outcomes = tuple(row.outcome for row in rows)
     if like is None:
-        clusters = _clusters(rows)
-        # An outcome below 0 can only be a cosine.
-        unit = "fraction" if min(outcomes) >= 0 else "cosine"
-        metric = _mean(outcomes, (clusters,), None, unit)
-        graded = any(row.right is None for row in rows)
-        name = "outcome" if graded else "accuracy"
-        facts = {"citation": "items of another tool", "outcomes": outcomes, "clusters": clusters}
-        return Result(rows[0].benchmark, VERSION, name, {name: metric}, **facts)
-    groups = item_groups(like)
-    # Chance, unit and direction are those of the metric; the number is that of these items.
-    base = like.metrics[like.primary]
-    ways = like.cluster_ways or (tuple(range(len(rows))),)
-    mean = _mean(outcomes, ways, groups, base.unit)
-    if like.degree != 1:  # the interval is that of a plain mean
-        mean = replace(mean, low=None, high=None)
-    span = {"low": mean.low, "high": mean.high, "clusters": mean.clusters}
-    metrics = {like.primary: replace(base, value=mean.value, **span)}
-    return replace(like, metrics=metrics, examples=(), outcomes=outcomes, series={}, repeats=())
+        return _new_result(rows)
+    outcomes = tuple(row.outcome for row in rows)
+    every_item_alone = (tuple(range(len(rows))),)
+    ways = like.cluster_ways or every_item_alone
+    known_metric = like.metrics[like.primary]
+    mean = _mean(outcomes, ways, item_groups(like), known_metric.unit)
+    # Chance, unit and direction belong to the definition of the metric, which both tools have.
+    metric = replace(
+        known_metric,
+        value=mean.value,
+        low=mean.low,
+        high=mean.high,
+        clusters=mean.clusters,
+    )
+    if like.degree != 1:  # the formula of the interval holds for a plain mean only
+        metric = replace(metric, low=None, high=None)
+    return replace(
+        like,
+        metrics={like.primary: metric},
+        outcomes=outcomes,
+        examples=(),
+        series={},
+        repeats=(),
+    )
+
+
+def _new_result(rows: Sequence[ItemRow]) -> Result:
+    """The mean outcome of the items of a benchmark that no other run has."""
+    outcomes = tuple(row.outcome for row in rows)
+    clusters = _clusters(rows)
+    # An outcome below 0 can only be a cosine.
+    unit = "fraction" if min(outcomes) >= 0 else "cosine"
+    graded = any(row.right is None for row in rows)
+    name = "outcome" if graded else "accuracy"
+    return Result(
+        benchmark=rows[0].benchmark,
+        version=VERSION,
+        primary=name,
+        metrics={name: _mean(outcomes, (clusters,), None, unit)},
+        citation="items of another tool",
+        outcomes=outcomes,
+        clusters=clusters,
+    )
 
 
 def _mean(
@@ -141,20 +175,27 @@ def _clusters(rows: Sequence[ItemRow]) -> tuple[int, ...]:
     numbers: dict[object, int] = {}  # of each image; of an item without images, of its id
     members = []
     for row in rows:
-        images = _shared(row) or (row.id,)
-        members.append([numbers.setdefault(image, len(numbers)) for image in images])
+        of_item = []
+        for image in _shared(row) or (row.id,):
+            number = numbers.setdefault(image, len(numbers))
+            of_item.append(number)
+        members.append(of_item)
     # A tensor has rows of one length: the first image of an item is repeated.
     most = max(map(len, members))
-    padded = [images + images[:1] * (most - len(images)) for images in members]
-    return tuple(connected_components(torch.tensor(padded)).tolist())
+    for of_item in members:
+        of_item += of_item[:1] * (most - len(of_item))
+    components = connected_components(torch.tensor(members))
+    return tuple(components.tolist())
 
 
 def _shared(row: ItemRow) -> tuple[ImageRef, ...]:
     """The images of an item; of a query, whose others are candidates, its best true one."""
     if row.rank is None:
         return row.images
-    true = [image for image, line in zip(row.images, row.true, strict=True) if any(line)]
-    return tuple(true[:1])
+    for image, truths in zip(row.images, row.true, strict=True):
+        if any(truths):
+            return (image,)
+    return ()
 
 
 def _provenance(path: Path) -> Provenance:

@@ -46,7 +46,8 @@ def encoded(image: Image.Image) -> str:
     """Returns a picture as a `data:` URI."""
     buffer = BytesIO()
     image.save(buffer, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    letters = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f"data:image/jpeg;base64,{letters}"
 
 
 def metric_table(results: Sequence[Result]) -> list[list[Cell]]:

@@ -5,10 +5,10 @@ In: runs. Out: the same runs, those of equal name and weights merged. Never: a c
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from vlmtune.report.run_report import Curve, RunReport
+from vlmtune.results.result import Result
 
 
 def same_model(runs: Sequence[RunReport]) -> list[list[int]]:
@@ -20,9 +20,7 @@ def same_model(runs: Sequence[RunReport]) -> list[list[int]]:
     groups: list[list[int]] = []
     for i, run in enumerate(runs):
         for group in groups:
-            others = [runs[k] for k in group]
-            same = all(_weights(run) == _weights(other) for other in others)
-            if same and not any(_names(run) & _names(other) for other in others):
+            if all(_fits(run, runs[k]) for k in group):
                 group.append(i)
                 break
         else:
@@ -30,23 +28,33 @@ def same_model(runs: Sequence[RunReport]) -> list[list[int]]:
     return groups
 
 
+def _fits(run: RunReport, other: RunReport) -> bool:
+    same_weights = _weights(run) == _weights(other)
+    return same_weights and _names(run).isdisjoint(_names(other))
+
+
 def merged(runs: Sequence[RunReport]) -> RunReport:
     """Returns runs of one model as one, with the provenance of the first evaluation among them."""
     if len(runs) == 1:
         return runs[0]
     first = min(runs, key=lambda run: "benchmarks" not in run.provenance.config)
-    # Of keys that several have, the value of the first evaluation stays.
     config: dict[str, Any] = {}
     curves: dict[str, Curve] = {}
+    results: list[Result] = []
+    not_run: list[tuple[str, str]] = []
     for run in runs:
         config |= run.provenance.config
         curves |= run.curves
+        results += run.results
+        not_run += run.not_run
+    # Of keys that several have, the value of the first evaluation stays.
+    config |= first.provenance.config
     return replace(
         first,
-        provenance=replace(first.provenance, config={**config, **first.provenance.config}),
-        results=tuple(chain.from_iterable(run.results for run in runs)),
+        provenance=replace(first.provenance, config=config),
+        results=tuple(results),
         curves=curves,
-        not_run=tuple(chain.from_iterable(run.not_run for run in runs)),
+        not_run=tuple(not_run),
     )
 
 
@@ -57,4 +65,5 @@ def _weights(run: RunReport) -> tuple[object, ...]:
 
 
 def _names(run: RunReport) -> set[str]:
-    return {result.benchmark for result in run.results} | {name for name, _ in run.not_run}
+    measured = {result.benchmark for result in run.results}
+    return measured.union(name for name, _ in run.not_run)

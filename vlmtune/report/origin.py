@@ -10,7 +10,8 @@ from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import SeededRun
 
 COMMON = ("backbone", "data", "seed", "date", "hardware", "versions")
-SHORT_DIGEST, NAMED = 12, 3
+SHORT_DIGEST = 12  # letters
+NAMED = 3  # texts of one fact at the top of a page
 
 
 def origin_facts(run: RunReport) -> dict[str, str]:
@@ -21,6 +22,7 @@ def origin_facts(run: RunReport) -> dict[str, str]:
         seed = run.seeds
     if not origin.known:
         return {"backbone": origin.backbone}
+    versions = [f"{library} {version}" for library, version in origin.versions.items()]
     facts = {
         "backbone": f"{origin.backbone} ({origin.fingerprint[:SHORT_DIGEST]})",
         "adapter": origin.adapter,
@@ -32,17 +34,28 @@ def origin_facts(run: RunReport) -> dict[str, str]:
         "command": str(origin.config.get("command", "")),
         "hardware": str(origin.config.get("hardware", "")),
         "commit": origin.commit,
-        "versions": ", ".join(map(" ".join, origin.versions.items())),
+        "versions": ", ".join(versions),
     }
-    return {name: text for name, text in facts.items() if text}
+    for name, text in list(facts.items()):
+        if not text:
+            del facts[name]
+    return facts
 
 
 def common_facts(runs: Sequence[RunReport]) -> dict[str, str]:
     """The facts at the top of a page: what the runs have, each text once, the first few."""
-    listed = [origin_facts(run) for run in runs if run.provenance.known and not run.text_only]
+    texts: dict[str, list[str]] = {name: [] for name in COMMON}
+    for run in runs:
+        if run.text_only or not run.provenance.known:
+            continue
+        facts = origin_facts(run)
+        for name in COMMON:
+            if name in facts and facts[name] not in texts[name]:
+                texts[name].append(facts[name])
     out = {}
-    for name in COMMON:
-        texts = list(dict.fromkeys(facts[name] for facts in listed if name in facts))
-        if texts:
-            out[name] = "; ".join([*texts[:NAMED], *["..."] * (len(texts) > NAMED)])
+    for name, different in texts.items():
+        if len(different) > NAMED:
+            different[NAMED:] = ["..."]
+        if different:
+            out[name] = "; ".join(different)
     return out

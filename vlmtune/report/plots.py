@@ -56,11 +56,15 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
         for curve, colour in zip(curves, colours, strict=True):
             if not curve:
                 continue
-            steps = [step for step, _ in curve]
-            values = np.array([value for _, value in curve], dtype=float)  # None becomes NaN
+            steps, values = zip(*curve, strict=True)
             marker = "o" if len(curve) < 25 else ""
             axes.plot(
-                steps, values, color=RUN_COLOURS[colour], linewidth=1.8, marker=marker, markersize=4
+                steps,
+                np.array(values, dtype=float),  # None becomes NaN
+                color=RUN_COLOURS[colour],
+                linewidth=1.8,
+                marker=marker,
+                markersize=4,
             )
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(4))
@@ -75,19 +79,20 @@ def distribution_plot(
     arrays = []
     for numbers, colour in zip(values, colours, strict=True):
         if numbers:
-            arrays.append((np.asarray(numbers), colour))
+            arrays.append((np.asarray(numbers), RUN_COLOURS[colour]))
     left = min(array.min() for array, _ in arrays)
     right = max(array.max() for array, _ in arrays)
     with mpl.rc_context(STYLE):
         figure, axes = plot_axes()
         for array, colour in arrays:
-            if len(array) < FEW or array.min() == array.max():
-                axes.vlines(array, 0, 0.5, color=RUN_COLOURS[colour], linewidth=2)
+            is_constant = array.min() == array.max()
+            if len(array) < FEW or is_constant:
+                axes.vlines(array, 0, 0.5, color=colour, linewidth=2)
                 continue
             counts, edges = np.histogram(array, BINS, (left, right))
             heights = counts / counts.max()  # position and width matter, not height
-            axes.stairs(heights, edges, color=RUN_COLOURS[colour], alpha=0.14, fill=True)
-            axes.stairs(heights, edges, color=RUN_COLOURS[colour], linewidth=1.8)
+            axes.stairs(heights, edges, color=colour, alpha=0.14, fill=True)
+            axes.stairs(heights, edges, color=colour, linewidth=1.8)
         axes.set_ylim(0, 1.06)
         axes.set_yticks([])
         axes.grid(visible=False)

@@ -51,7 +51,8 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
     Counts and metrics of groups of items are in the report. Where the columns are wider than the
     screen, the runs stand below each other.
     """
-    whole = title is None and sum(not run.text_only for run in runs) == 1
+    runs_with_images = sum(not run.text_only for run in runs)
+    whole = title is None and runs_with_images == 1
     shown = []
     for row in rows(runs):
         of_all_items = "/" not in row.metric and row.first.unit != "count"
@@ -63,19 +64,21 @@ def show(runs: Sequence[RunReport], title: str | None = None) -> None:
         _say(finding)
     table = _side_by_side(runs, shown, whole)
     screen = console()
-    # As wide as it would like to be: rich squeezes what it prints into the screen.
-    width = screen.measure(table, options=screen.options.update(width=WIDE)).maximum
+    # Rich squeezes a table into the screen, so its width is measured on a wide one.
+    wide_screen = screen.options.update(width=WIDE)
+    width = screen.measure(table, options=wide_screen).maximum
     if width > screen.width and len(runs) > 1:
         table = _stacked(runs, shown)
     screen.print(table)
+    missing = []
     for run in runs:
         if run.provenance.random_weights:
             _say(f"{run.name}: {RANDOM}")
-        if cut := _truncated(run):
-            _say(f"{run.name}: captions are longer than the model reads and truncated: {cut}")
-    missing = []
-    for run in runs:
-        missing += [(f"{name} of {run.name}", why) for name, why in run.not_run]
+        truncated = _truncated(run)
+        if truncated:
+            _say(f"{run.name}: captions are longer than the model reads and truncated: {truncated}")
+        for name, why in run.not_run:
+            missing.append((f"{name} of {run.name}", why))
     show_not_run(missing)
 
 
@@ -103,9 +106,11 @@ def _side_by_side(runs: Sequence[RunReport], shown: Sequence[Row], whole: bool) 
     for head in (*TITLES, *names):
         table.add_column(escape(head), justify="right", no_wrap=True)
     for row in shown:
-        left = (escape(row.title), escape(row.directed), *facts(row))
+        cells = [escape(row.title), escape(row.directed)]
+        cells += facts(row)
+        cells += map(_cell, row.cells)
         style = "bold" if whole and row.primary else None
-        table.add_row(*left, *map(_cell, row.cells), style=style)
+        table.add_row(*cells, style=style)
     return table
 
 
@@ -117,9 +122,11 @@ def _stacked(runs: Sequence[RunReport], shown: Sequence[Row]) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     blank = [""] * len(TITLES)
     for row in shown:
-        table.add_row(escape(f"{row.title} {row.directed}"), *facts(row), style="bold")
+        title = escape(f"{row.title} {row.directed}")
+        table.add_row(title, *facts(row), style="bold")
         for run, cell in zip(runs, row.cells, strict=True):
-            table.add_row(escape(f"  {run.name}"), *blank, _cell(cell))
+            name = escape(f"  {run.name}")
+            table.add_row(name, *blank, _cell(cell))
     return table
 
 
@@ -130,7 +137,8 @@ def primary_line(result: Result) -> str:
         >>> primary_line(Result("cola", "1", "accuracy", {"accuracy": MetricValue(0.5, 4, 0.25)}))
         'cola accuracy 50.0 %'
     """
-    return f"{result.benchmark} {result.primary} {bracketed(result.metrics[result.primary])}"
+    metric = result.metrics[result.primary]
+    return f"{result.benchmark} {result.primary} {bracketed(metric)}"
 
 
 def show_not_run(pairs: Sequence[tuple[str, str]]) -> None:
@@ -142,8 +150,9 @@ def show_not_run(pairs: Sequence[tuple[str, str]]) -> None:
 def show_alphas(suites: Mapping[float, Sequence[Result]]) -> None:
     """Shows the primary metrics at each alpha of WiSE-FT, with the mean of each kind."""
     # The first suite names the benchmarks: another one may lack some.
+    first_suite = next(iter(suites.values()))
     names: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for result in next(iter(suites.values())):
+    for result in first_suite:
         names.setdefault(result.kind, []).append(result.benchmark)
     table = Table("alpha", box=frame())
     for kind in KINDS:
@@ -151,14 +160,12 @@ def show_alphas(suites: Mapping[float, Sequence[Result]]) -> None:
         for name in names[kind]:
             table.add_column(f"{kind}: {escape(name)}", justify="right")
     for alpha, results in suites.items():
-        metrics = {result.benchmark: result.metrics[result.primary] for result in results}
+        primary = {result.benchmark: result.metrics[result.primary] for result in results}
         cells = [f"{alpha:g}"]
         for kind in KINDS:
-            primary = [metrics.get(name) for name in names[kind]]
-            cells.append(_mean(primary))
-            for metric in primary:
-                text = "–" if metric is None else number(metric.value, metric.unit)
-                cells.append(text)
+            metrics = [primary.get(name) for name in names[kind]]
+            cells.append(_mean(metrics))
+            cells += map(_plain_cell, metrics)
         table.add_row(*cells)
     console().print(table)
 
@@ -172,6 +179,10 @@ def _mean(metrics: Sequence[MetricValue | None]) -> str:
     if not values:
         return "–"
     return number(sum(values) / len(values), "fraction")
+
+
+def _plain_cell(metric: MetricValue | None) -> str:
+    return "–" if metric is None else number(metric.value, metric.unit)
 
 
 def _cell(metric: MetricValue | None) -> str:

@@ -70,17 +70,27 @@ class Trials:
 
     def correlation(self, key: str) -> float | None:
         r"""Spearman's $\rho$ of a numeric hyper-parameter and the metric; None for few values."""
-        xs, ys = self.numbers(key), [trial.metric.value for trial in self.trials]
-        if xs is None or len(xs) < FEWEST or len(set(xs)) < 2 or len(set(ys)) < 2:
+        xs = self.numbers(key)
+        ys = [trial.metric.value for trial in self.trials]
+        if xs is None or len(xs) < FEWEST:
             return None
-        return float(np.asarray(spearmanr(xs, ys))[0])
+        # A constant has no rank order, and so no correlation.
+        if len(set(xs)) < 2 or len(set(ys)) < 2:
+            return None
+        rho, _ = np.asarray(spearmanr(xs, ys))
+        return float(rho)
 
     def numbers(self, key: str) -> list[float] | None:
         """The values of a key, if all of them are numbers."""
-        at = self.keys.index(key)
-        values = [trial.values[at] for trial in self.trials]
-        plain = [isinstance(value, int | float) and not isinstance(value, bool) for value in values]
-        return list(map(float, values)) if all(plain) else None
+        position = self.keys.index(key)
+        numbers = []
+        for trial in self.trials:
+            value = trial.values[position]
+            # Python counts True and False as integers.
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return None
+            numbers.append(float(value))
+        return numbers
 
 
 def trial_files(folder: Path) -> list[Path]:
@@ -103,21 +113,35 @@ def read_trials(folder: Path, metric: str | None = None) -> Trials:
         raise UserError(f"expected trained runs in {folder}, got none: name the folder of a sweep")
     configs = []
     for report in reports.values():
-        configs.append(dict(_flat(report.provenance.config.get("fit", {}))))
+        config = report.provenance.config.get("fit", {})
+        configs.append(dict(_flat(config)))
     keys = _varied(configs)
-    name = metric or _monitored(configs, next(iter(reports.values())))
+    if not metric:
+        first_report = next(iter(reports.values()))
+        metric = _monitored(configs, first_report)
     trials = []
     for (path, report), config in zip(reports.items(), configs, strict=True):
-        values = tuple(config.get(key) for key in keys)
-        run = str(path.relative_to(folder))
-        trials.append(Trial(path, run, report, values, _reached(report, name, path)))
+        trial = Trial(
+            folder=path,
+            name=str(path.relative_to(folder)),
+            report=report,
+            values=tuple(config.get(key) for key in keys),
+            metric=_reached(report, metric, path),
+        )
+        trials.append(trial)
     trials.sort(key=_rank)
-    known = {file.relative_to(folder).parts[0] for file in trial_files(folder)}
-    others = []
+    short_keys = tuple(map(_short, keys))
+    return Trials(metric, short_keys, tuple(trials), _without_report(folder))
+
+
+def _without_report(folder: Path) -> tuple[str, ...]:
+    """The names of the subfolders whose run is running or failed."""
+    with_report = {file.relative_to(folder).parts[0] for file in trial_files(folder)}
+    names = []
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and path.name not in known:
-            others.append(path.name)
-    return Trials(name, tuple(map(_short, keys)), tuple(trials), tuple(others))
+        if path.is_dir() and path.name not in with_report:
+            names.append(path.name)
+    return tuple(names)
 
 
 def _rank(trial: Trial) -> float:
@@ -179,8 +203,9 @@ def _monitored(configs: Sequence[Mapping[str, Any]], report: RunReport) -> str:
 def _reached(report: RunReport, name: str, folder: Path) -> MetricValue:
     benchmark, _, metric = name.partition("/")
     for result in report.results:
-        if result.benchmark == benchmark and (metric or result.primary) in result.metrics:
-            return result.metrics[metric or result.primary]
+        key = metric or result.primary
+        if result.benchmark == benchmark and key in result.metrics:
+            return result.metrics[key]
     known = [f"{result.benchmark}/{result.primary}" for result in report.results]
     raise UserError(
         f"expected {name!r} in the report of {folder}, got {', '.join(known) or 'no number'}: name "
@@ -194,10 +219,15 @@ def trials_csv(trials: Trials) -> str:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["trial", *trials.keys, trials.metric, "low", "high", "seconds"])
     for trial in trials.trials:
-        # Names and values are of strangers: a spreadsheet must not obey them.
-        cells = [no_formula(printable(str(cell))) for cell in (trial.name, *trial.values)]
-        metric, seconds = trial.metric, trial.report.provenance.seconds
-        writer.writerow([*cells, metric.value, metric.low, metric.high, round(seconds)])
+        cells: list[Any] = []
+        for cell in (trial.name, *trial.values):
+            # Strangers chose names and values: a spreadsheet must not obey them.
+            text = printable(str(cell))
+            cells.append(no_formula(text))
+        metric = trial.metric
+        cells += [metric.value, metric.low, metric.high]
+        seconds = round(trial.report.provenance.seconds)
+        writer.writerow([*cells, seconds])
     return file.getvalue()
 
 
@@ -205,9 +235,12 @@ def trials_view(trials: Trials) -> dict[str, Any]:
     """The table and the plots as the template of the page shows them."""
     rows = []
     for trial in trials.trials:
-        row = {"name": trial.name, "cells": list(map(_text, trial.values))}
-        row["reached"] = number(trial.metric.value, trial.metric.unit)
-        row["interval"] = interval(trial.metric)
+        row = {
+            "name": trial.name,
+            "cells": list(map(_text, trial.values)),
+            "reached": number(trial.metric.value, trial.metric.unit),
+            "interval": interval(trial.metric),
+        }
         rows.append(row)
     lead = f"{len(rows)} trials, the best first, with what varied between them."
     if trials.unfinished:
@@ -216,17 +249,15 @@ def trials_view(trials: Trials) -> dict[str, Any]:
         " The 95 % interval is beside each number. The best of many trials is partly luck: measure "
         "it again on a benchmark that chose nothing."
     )
-    plots = [_plot(trials, position) for position in range(len(trials.keys))]
-    columns = list(trials.keys)
     best = rows[0]
     title = f"The best of {len(rows)} trials is {best['name']}"
     return {
         "title": f"{title}: {best['reached']} {trials.metric}",
         "lead": lead,
         "metric": trials.metric,
-        "columns": columns,
+        "columns": list(trials.keys),
         "rows": rows,
-        "plots": plots,
+        "plots": [_plot(trials, position) for position in range(len(trials.keys))],
     }
 
 
@@ -246,7 +277,8 @@ def _plot(trials: Trials, position: int) -> dict[str, Any]:
     text = ""
     if rho is not None:
         text = f"Spearman's ρ {rho:+.2f} over {len(ys)} trials"
-    return {"name": key, "rho": text, "svg": safe(scatter_plot(xs, ys, f"trial{position}"))}
+    svg = scatter_plot(xs, ys, f"trial{position}")
+    return {"name": key, "rho": text, "svg": safe(svg)}
 
 
 def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> str:
@@ -254,18 +286,20 @@ def scatter_plot(xs: Sequence[Any], ys: Sequence[float], key: str) -> str:
 
     Texts as x are categories, in alphabetical order.
     """
-    are_numbers = not any(isinstance(x, str) for x in xs)
-    names = sorted(set(map(str, xs)))
+    are_texts = any(isinstance(x, str) for x in xs)
+    categories = sorted(set(map(str, xs)))
     positions = list(xs)
-    if not are_numbers:
-        positions = [names.index(str(x)) for x in xs]
+    if are_texts:
+        positions = [categories.index(str(x)) for x in xs]
+    low = min(positions)
+    high = max(positions)
     with mpl.rc_context(STYLE):
         figure, axes = plot_axes()
         axes.scatter(positions, ys, color=RUN_COLOURS[1], s=22, alpha=0.8, linewidth=0)
-        if not are_numbers:
-            axes.set_xticks(range(len(names)), names)
+        if are_texts:
+            axes.set_xticks(range(len(categories)), categories)
             axes.margins(x=0.2)
-        elif min(positions) > 0 and max(positions) >= WIDE * min(positions):
+        elif low > 0 and high >= WIDE * low:
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")
         else:

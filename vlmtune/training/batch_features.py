@@ -58,14 +58,17 @@ class StoredImages:
     """A store of images by the digest of their content, read by image id."""
 
     def __init__(self, store: FeatureStore, digests: Mapping[str, str]) -> None:
-        self.store, self.digests = store, digests
+        self.store = store
+        self.digests = digests
 
     def __contains__(self, name: str) -> bool:
         return self.digests.get(name, "") in self.store
 
     def features(self, ids: Sequence[str]) -> Features:
         """Returns the rows of images, in the order of `ids`."""
-        return self.store.features([self.digests.get(name, name) for name in ids])
+        # An id without a digest stays, so that the error of the store names it.
+        digests = [self.digests.get(name, name) for name in ids]
+        return self.store.features(digests)
 
 
 class BatchFeatures:
@@ -109,33 +112,38 @@ class BatchFeatures:
     def _stored_images(self, root: Path, corpus: CorpusContent) -> StoredImages:
         """The store of images, whose rows are known by the digest of an image's content."""
         # Digests say which images are equal, so that copies are encoded once.
-        content = source_digest([corpus.digest("train"), corpus.digest("val")])
-        digests = image_digests(root, content, corpus.image_ids(), corpus.image_digests)
-        id_of: dict[str, str] = {}
-        for image_id, digest in digests.items():
-            id_of.setdefault(digest, image_id)
+        splits = [corpus.digest("train"), corpus.digest("val")]
+        digest_of = image_digests(
+            root, source_digest(splits), corpus.image_ids(), corpus.image_digests
+        )
+        first_id_of: dict[str, str] = {}
+        for image_id, digest in digest_of.items():
+            first_id_of.setdefault(digest, image_id)
 
-        def pixels(wanted: Sequence[str]) -> Iterator[tuple[list[str], Tensor]]:
-            ids = [id_of[digest] for digest in wanted]
+        # The store asks for rows by digest, and the corpus reads pixels by image id.
+        def pixels(digests: Sequence[str]) -> Iterator[tuple[list[str], Tensor]]:
+            ids = [first_id_of[digest] for digest in digests]
             for image_ids, values in corpus.distinct_images(self.backbone.preprocess, ids):
-                yield [digests[image_id] for image_id in image_ids], values
+                names = [digest_of[image_id] for image_id in image_ids]
+                yield names, values
 
-        # Rows are known by digest, and pixels by the id of one image that has it.
-        store = self.source.store("image", list(id_of), pixels)
-        return StoredImages(store, digests)
+        store = self.source.store("image", list(first_id_of), pixels)
+        return StoredImages(store, digest_of)
 
     def encode_batch(self, modality: Modality, batch: Batch, chunk: int | None = None) -> Features:
         """Returns the features of all images or all texts of a batch."""
         if modality == "image":
-            rows, store = len(batch.image_ids), self.images
+            rows = len(batch.image_ids)
+            is_stored = self.images is not None
         else:
-            rows, store = len(batch.texts), self.texts
-        if store is not None:
+            rows = len(batch.texts)
+            is_stored = self.texts is not None
+        if is_stored:
             chunk = None  # reading keeps no activations
         # Nothing before a frozen representation is trained.
-        grad = torch.is_grad_enabled() and not self.specs[modality].frozen
+        is_trained = not self.specs[modality].frozen
         encode = partial(self.encode_rows, modality, batch)
-        with torch.set_grad_enabled(grad):
+        with torch.set_grad_enabled(is_trained and torch.is_grad_enabled()):
             return in_chunks(encode, rows, chunk, self.backbone.device)
 
     def encode_rows(self, modality: Modality, batch: Batch, rows: slice) -> Features:
@@ -159,13 +167,16 @@ class BatchFeatures:
         missing = [text for text in texts if text not in store]
         if not missing:
             return store.features(texts).to(device)
+        parts = []
         known = [text for text in texts if text in store]
-        parts = [store.features(known).to(device)] if known else []
+        if known:
+            parts.append(store.features(known).to(device))
         # Rounded as the store would have rounded them, so that reading and encoding agree.
-        stored_as = getattr(torch, self.source.dtype)
-        encoded = self.source.encode_texts(missing).to(device, stored_as)
-        parts.append(encoded.to(device, torch.float32))
+        store_dtype = getattr(torch, self.source.dtype)
+        rounded = self.source.encode_texts(missing).to(device, store_dtype)
+        parts.append(rounded.to(device, torch.float32))
         # Known texts come first, then missing ones: each back to its position in the batch.
         row_of = {text: row for row, text in enumerate(known + missing)}
-        order = torch.tensor([row_of[text] for text in texts], device=device)
+        rows = [row_of[text] for text in texts]
+        order = torch.tensor(rows, device=device)
         return concatenate(parts)[order]

@@ -146,8 +146,9 @@ class BenchmarkCallback(Callback):
     @override
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         epoch = trainer.current_epoch + 1
+        due = _due(epoch, self.every_n_epochs)
         last = epoch == trainer.max_epochs or trainer.global_step == trainer.max_steps
-        if _due(epoch, self.every_n_epochs) or last or trainer.should_stop:
+        if due or last or trainer.should_stop:
             self._evaluate_and_check(trainer, pl_module)
 
     @override
@@ -175,9 +176,11 @@ class BenchmarkCallback(Callback):
         if trainer.is_global_zero:
             log_retrievals(trainer, self.results)
             log_items(trainer, self._items_before, self._items_after)
-            path = Path(self.report or Path(trainer.default_root_dir) / "report.json")
+            default = Path(trainer.default_root_dir) / "report.json"
+            path = Path(self.report or default)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.run_report(trainer, pl_module).save(path)
+            report = self.run_report(trainer, pl_module)
+            report.save(path)
 
     # -- what ---------------------------------------------------------------------------------
 
@@ -196,8 +199,10 @@ class BenchmarkCallback(Callback):
         numbers = log_results(trainer, pl_module, self.results, self.not_run)
         for name, value in numbers.items():
             self._point(name, step, value)
-        if training and step != trainer.max_steps and trainer.is_global_zero:
-            for result in suite.results:  # the end of the run has its table
+        # The command line shows a table of the numbers of the last step.
+        is_last = step == trainer.max_steps
+        if training and not is_last and trainer.is_global_zero:
+            for result in suite.results:
                 log.info("step %d: %s", step, primary_line(result))
         self._evaluated_at = step
         if running:
@@ -209,11 +214,15 @@ class BenchmarkCallback(Callback):
         """Runs every benchmark; returns the items too, if a logger shows them."""
         assert self._scorer is not None
         training = trainer.state.fn == "fit"
+        shows_items = training and wandb_loggers(trainer)
         items: list[ItemRow] = []
-        wanted = items if training and wandb_loggers(trainer) else None
+        collected = items if shows_items else None
         with averaged_weights(trainer, adaptation(pl_module)):
             suite = run_suite(
-                self.benchmarks, self._scorer, at_least_one=not training, items=wanted
+                self.benchmarks,
+                self._scorer,
+                at_least_one=not training,
+                items=collected,
             )
         return suite, items
 
@@ -233,19 +242,26 @@ class BenchmarkCallback(Callback):
         module = adaptation(pl_module)
         backbone = module.backbone
         adapter = module.adapter
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        trainable_parameters = 0
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                trainable_parameters += parameter.numel()
         origin = Provenance(
             backbone=backbone.title,
             adapter=type(adapter).__name__,
             model={"backbone": backbone.spec(), "adapter": adapter.spec()},
             fingerprint=backbone.fingerprint,
-            trainable_parameters=sum(parameter.numel() for parameter in trained),
+            trainable_parameters=trainable_parameters,
             **self._provenance(trainer, module),
         )
-        results = tuple(self.results.values())
         curves: dict[str, Curve] = {name: tuple(points) for name, points in self.curves.items()}
-        not_run = tuple(self.not_run.items())
-        return RunReport(self.name or origin.adapter, origin, results, curves, not_run)
+        return RunReport(
+            name=self.name or origin.adapter,
+            provenance=origin,
+            results=tuple(self.results.values()),
+            curves=curves,
+            not_run=tuple(self.not_run.items()),
+        )
 
     def _provenance(self, trainer: pl.Trainer, module: AdaptationModule) -> dict[str, Any]:
         specs = {benchmark.name: benchmark.spec() for benchmark in self.benchmarks}
@@ -276,7 +292,8 @@ class BenchmarkCallback(Callback):
     def _elapsed(self) -> float:
         if self._started is None:
             return self._seconds
-        return self._seconds + time.monotonic() - self._started
+        since_start = time.monotonic() - self._started
+        return self._seconds + since_start
 
     def _stop_clock(self) -> None:
         self._seconds = self._elapsed()
@@ -284,7 +301,8 @@ class BenchmarkCallback(Callback):
 
     def _point(self, name: str, step: int, value: float) -> None:
         points = self.curves.setdefault(name, [])
-        if not points or points[-1][0] < step:
+        last_step = points[-1][0] if points else -1
+        if step > last_step:
             points.append((step, value))
 
 

@@ -66,7 +66,8 @@ class TrainedWeights(pl.LightningModule):
     def _optimizer(self) -> str:
         """Returns the class of the optimizer, known before it is made over the weights."""
         groups = [{"params": [nn.Parameter(torch.zeros(1))]}]
-        return type(self.make_optimizer(groups)).__qualname__
+        optimizer = self.make_optimizer(groups)
+        return type(optimizer).__qualname__
 
     def _objective_states(self) -> dict[str, dict[str, Tensor]]:
         """Returns the states of objectives by number and name; most have none."""
@@ -111,7 +112,8 @@ class TrainedWeights(pl.LightningModule):
                 number, _ = name.split()
                 self.objectives[int(number)].load_state_dict(state)
         # A ShardDataModule counts positions in the data where Lightning counts batches.
-        align = getattr(getattr(self._trainer, "datamodule", None), "align", None)
+        datamodule = getattr(self._trainer, "datamodule", None)
+        align = getattr(datamodule, "align", None)
         if align is not None:
             align(checkpoint)
         if LIVE in checkpoint and fits:

@@ -40,7 +40,10 @@ class CompileTowers(Callback):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         backbone = adaptation(pl_module).backbone
-        towers = [t for t in (backbone.image_tower, backbone.text_tower) if t is not None]
+        towers = []
+        for tower in (backbone.image_tower, backbone.text_tower):
+            if tower is not None:
+                towers.append(tower)
         if not towers:
             raise UserError(
                 f"expected a tower that runs block by block, got {type(backbone).__name__}: leave "

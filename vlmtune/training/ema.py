@@ -70,11 +70,13 @@ class EMA(Callback):
     def _update(self, trainer: pl.Trainer, module: AdaptationModule) -> None:
         """Adds the weights of a step to the average, once."""
         step = trainer.global_step
-        if step <= self._seen or self._aside is not None or module is not self._module:
-            return
         # Several hooks may ask for one step; only the first adds it.
+        already_added = step <= self._seen
+        if already_added or self._aside is not None or module is not self._module:
+            return
         self._seen = step
-        if step <= self.start or (step - self.start) % self.every_n_steps:
+        steps_since_start = step - self.start
+        if steps_since_start <= 0 or steps_since_start % self.every_n_steps:
             return
         for name, value in _averaged_part(module).items():
             mean = self._average.get(name)
@@ -86,7 +88,8 @@ class EMA(Callback):
     def _put_in(self, module: AdaptationModule) -> bool:
         if not self._average or self._aside is not None or module is not self._module:
             return False
-        self._aside = {name: value.clone() for name, value in _state(module).items()}
+        live = _state(module)
+        self._aside = {name: value.clone() for name, value in live.items()}
         _set(module, self._average)
         return True
 
@@ -104,8 +107,10 @@ class EMA(Callback):
         if self._module is pl_module:
             self._put_back(adaptation(pl_module))
         else:
-            self._average, self._aside = {}, None
-        self._module, self._seen = pl_module, trainer.global_step
+            self._average = {}
+            self._aside = None
+        self._module = pl_module
+        self._seen = trainer.global_step
 
     def on_train_batch_end(
         self,
@@ -192,7 +197,8 @@ def _averaged_part(module: AdaptationModule) -> dict[str, Tensor]:
     average = {}
     for name, value in _state(module).items():
         if value.is_floating_point():
-            average[name] = value.to(torch.promote_types(value.dtype, torch.float32))
+            dtype = torch.promote_types(value.dtype, torch.float32)
+            average[name] = value.to(dtype)
     return average
 
 

@@ -13,7 +13,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
+from subprocess import Popen
 from typing import Any
 
 import torch.distributed as dist
@@ -111,7 +113,11 @@ def _reason(store: Any, rank: int, size: int) -> str | None:
         if store.check([KEY]):
             return store.get(KEY).decode()
         time.sleep(0.1)
-    silent = [other for other in range(size) if not store.check([f"{ALIVE}/{other}"])]
+    silent = []
+    for other in range(size):
+        is_alive = store.check([f"{ALIVE}/{other}"])
+        if not is_alive:
+            silent.append(other)
     if rank == 0:
         _kill(silent)
         time.sleep(PATIENCE / 2)  # the others read from this process
@@ -123,23 +129,28 @@ def _reason(store: Any, rank: int, size: int) -> str | None:
 
 def _kill(ranks: list[int]) -> None:
     """Kills ranks that rank 0 started: they would run on without it."""
-    for observer in _observers():
-        for rank, process in enumerate(observer._child_processes, 1):
-            if rank in ranks and process.poll() is None:
-                process.kill()
+    for rank, process in _children():
+        still_runs = process.poll() is None
+        if still_runs and rank in ranks:
+            process.kill()
 
 
 def ended_children() -> str | None:
     """Says which process that rank 0 started has failed, and how; None if none has or elsewhere."""
-    for observer in _observers():
-        for rank, process in enumerate(observer._child_processes, 1):
-            code = process.poll()
-            if code:
-                how = f"exit status {code}"
-                if code < 0:
-                    how = signal.Signals(-code).name
-                return f"rank {rank} ended by {how}"
+    for rank, process in _children():
+        code = process.poll()
+        if code:
+            how = f"exit status {code}"
+            if code < 0:  # Python's code for a process that a signal killed
+                how = signal.Signals(-code).name
+            return f"rank {rank} ended by {how}"
     return None
+
+
+def _children() -> Iterator[tuple[int, Popen]]:
+    """The ranks that this process started, from 1, with their processes."""
+    for observer in _observers():
+        yield from enumerate(observer._child_processes, 1)
 
 
 def outlive_children() -> None:
@@ -162,7 +173,11 @@ def _observe(observer: _ChildProcessObserver) -> bool:
 
 
 def _observers() -> list[_ChildProcessObserver]:
-    return [one for one in threading.enumerate() if isinstance(one, _ChildProcessObserver)]
+    observers = []
+    for thread in threading.enumerate():
+        if isinstance(thread, _ChildProcessObserver):
+            observers.append(thread)
+    return observers
 
 
 def _store() -> Any:

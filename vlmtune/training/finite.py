@@ -21,13 +21,16 @@ from vlmtune.types import Batch, ScoreShard
 def all_finite(shard: ScoreShard, group: ProcessGroup, signals: Signals | None = None) -> bool:
     """Returns whether all scores of all ranks are finite; ranks agree on `signals` on the way."""
     # Every score is in the rows of some rank.
-    wrong = (~shard.rows.values.isfinite()).sum().reshape(1)
+    is_wrong = ~shard.rows.values.isfinite()
+    wrong = is_wrong.sum().reshape(1)
     if signals is None:
         return not int(group.sum(wrong))
-    counts = wrong.new_tensor(signals.counts())
-    total, *sums = group.sum(torch.cat([wrong, counts])).tolist()
-    signals.agree(sums)
-    return not total
+    # One sum over the ranks carries both counts: each sum costs a wait for all ranks.
+    signal_counts = wrong.new_tensor(signals.counts())
+    both = torch.cat([wrong, signal_counts])
+    total_wrong, *total_signals = group.sum(both).tolist()
+    signals.agree(total_signals)
+    return not total_wrong
 
 
 def first_wrong_record(
@@ -42,12 +45,13 @@ def first_wrong_record(
     texts = _none_finite(shard.columns.values.T, shard.columns.computed.T)
     owners = batch.targets.same_group[:, layout.texts]
     certain = images | (owners & texts).any(dim=1)
-    possible = (~shard.rows.values.isfinite()).any(dim=1)
+    is_wrong = ~shard.rows.values.isfinite()
+    possible = is_wrong.any(dim=1)
 
-    # Certain causes of any rank come before possible ones.
     first_keys = (_first_key(certain, batch), _first_key(possible, batch))
     by_rank = group.objects(first_keys)
     certain_keys, possible_keys = zip(*by_rank, strict=True)
+    # Certain causes of any rank come before possible ones.
     for key in (*certain_keys, *possible_keys):
         if key:
             return key
@@ -87,10 +91,11 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
         return not int(group.sum(none))
     # The sum of squares is eight times as fast as the largest absolute value on a CPU, but may be
     # infinite for finite numbers.
-    wrong = ~torch.isfinite(get_total_norm(gradients))
-    if wrong:
-        wrong = ~torch.isfinite(get_total_norm(gradients, norm_type=torch.inf))
-    return not int(group.sum(wrong.sum()))
+    norm = get_total_norm(gradients)
+    if not norm.isfinite():
+        norm = get_total_norm(gradients, norm_type=torch.inf)
+    wrong = (~norm.isfinite()).sum()
+    return not int(group.sum(wrong))
 
 
 def _local_part(gradient: Tensor) -> Tensor:
@@ -100,7 +105,10 @@ def _local_part(gradient: Tensor) -> Tensor:
 
 def first_wrong_gradient(named: Iterable[tuple[str, nn.Parameter]]) -> str | None:
     """Returns the name of the first parameter whose gradient is not finite, or None."""
-    gradients = {name: p.grad for name, p in named if p.grad is not None}
+    gradients = {}
+    for name, parameter in named:
+        if parameter.grad is not None:
+            gradients[name] = parameter.grad
     return first_wrong_weight(gradients)
 
 

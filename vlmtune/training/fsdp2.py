@@ -68,27 +68,28 @@ class FSDP2(ModelParallelStrategy):
     def _shard(self, module: AdaptationModule) -> None:
         # Names survive sharding, objects do not.
         name_of = {parameter: name for name, parameter in module.named_parameters()}
-        scales = [(name_of[parameter], scale) for parameter, scale in module.adapter.lr_scales()]
-        shard = partial(fully_shard, mesh=self.device_mesh["data_parallel"])
-        # fully_shard takes no single numbers; a hook averages their gradients instead.
-        whole = {parameter for parameter in name_of if not parameter.ndim}
-        for parameter in whole:
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(_average)
-        # Frozen weights outside the blocks stay whole: they have neither gradient nor state.
+        scale_of_name = {}
+        for parameter, scale in module.adapter.lr_scales():
+            scale_of_name[name_of[parameter]] = scale
+        single_numbers = {parameter for parameter in name_of if not parameter.ndim}
         frozen = {parameter for parameter in name_of if not parameter.requires_grad}
+        # fully_shard takes no single numbers; a hook averages their gradients instead.
+        for parameter in single_numbers - frozen:
+            parameter.register_post_accumulate_grad_hook(_average)
+        shard = partial(fully_shard, mesh=self.device_mesh["data_parallel"])
         blocks = list(trained_blocks(module))
         for block in blocks:
             frozen -= set(block.parameters())
-            shard(block, ignored_params=whole)
-        shard(module, ignored_params=whole | frozen)
+            shard(block, ignored_params=single_numbers)
+        # Frozen weights outside the blocks stay whole: they have neither gradient nor state.
+        shard(module, ignored_params=single_numbers | frozen)
         for step in ("training_step", "validation_step"):
             register_fsdp_forward_method(module, step)
         self._groups = [cast(FSDPModule, part) for part in (module, *blocks)]
-        # The adapter named the weights of before; each is another object now.
+        # The adapter knows the parameters of before; each is another object now.
         sharded = dict(module.named_parameters())
-        named = [(sharded[name], scale) for name, scale in scales]
-        module.adapter.lr_scales = lambda: named  # type: ignore[method-assign]
+        scales = [(sharded[name], scale) for name, scale in scale_of_name.items()]
+        module.adapter.lr_scales = lambda: scales  # type: ignore[method-assign]
 
     # -- evaluation ---------------------------------------------------------------------------
 
@@ -165,16 +166,16 @@ class FSDP2(ModelParallelStrategy):
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             # A checkpoint numbers weights in the order of the optimizer's groups.
-            trained: list[nn.Parameter] = []
+            parameters: list[nn.Parameter] = []
             for group in optimizer.param_groups:
-                trained += group["params"]
+                parameters += group["params"]
             numbers: list[int] = []
             for group in saved["param_groups"]:
                 numbers += group["params"]
             state = {}
-            for parameter, number in zip(trained, numbers, strict=False):
-                if number in saved["state"]:
-                    whole = saved["state"][number]
+            for parameter, number in zip(parameters, numbers, strict=False):
+                whole = saved["state"].get(number)
+                if whole is not None:
                     state[number] = {key: _part(value, parameter) for key, value in whole.items()}
             optimizer.load_state_dict({**saved, "state": state})
 
@@ -190,7 +191,9 @@ def trained_blocks(module: AdaptationModule) -> Iterator[nn.Module]:
 
 def check_parts(trainer: pl.Trainer, module: AdaptationModule) -> None:
     """Refuses what needs whole weights between steps, or another number of calls on each rank."""
-    unfit = [] if module.scores.chunk is None else ["model.chunk"]
+    unfit = []
+    if module.scores.chunk is not None:
+        unfit.append("model.chunk")
     for callback in cast(Any, trainer).callbacks:
         anneals = isinstance(callback, RetentionBudget) and callback.action == "anneal"
         if anneals or isinstance(callback, EMA):
@@ -204,13 +207,17 @@ def check_parts(trainer: pl.Trainer, module: AdaptationModule) -> None:
 
 def _average(parameter: Tensor) -> None:
     """Makes a gradient the mean over ranks, as those of sharded weights are."""
-    assert parameter.grad is not None
-    dist.all_reduce(parameter.grad.div_(dist.get_world_size()))
+    gradient = parameter.grad
+    assert gradient is not None
+    gradient.div_(dist.get_world_size())
+    dist.all_reduce(gradient)
 
 
 def _part(value: Any, like: Any) -> Any:
     """This rank's part of a tensor that a sharded one takes; anything else as it is."""
-    if isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape:
-        value = value.to(like.device)
-        return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
-    return value
+    if not isinstance(like, DTensor) or not isinstance(value, Tensor):
+        return value
+    if value.shape != like.shape:
+        return value
+    on_device = value.to(like.device)
+    return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)

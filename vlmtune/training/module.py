@@ -109,7 +109,9 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
                 "expected at least one objective, got none: list one under `objectives`"
             )
         check_needs(objectives, adapter, backbone)
-        needs = frozenset[Need]().union(*(objective.needs for objective in objectives))
+        needs: set[Need] = set()
+        for objective in objectives:
+            needs |= objective.needs
         self.backbone = backbone
         self.adapter = adapter
         self.objectives = nn.ModuleList(objectives)
@@ -147,10 +149,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
                 "expected a datamodule to fill the feature store from, got none: "
                 "fit with a ShardDataModule or set store to null"
             )
-        options = Path(self.store), corpus, self.fingerprint, self.store_dtype
-        self.scores.inputs.open(*options)
-        if self.scores.inputs.images is not None:
-            corpus.use_stored_images(self.scores.inputs.images)
+        inputs = self.scores.inputs
+        options = (Path(self.store), corpus, self.fingerprint, self.store_dtype)
+        inputs.open(*options)
+        if inputs.images is not None:
+            corpus.use_stored_images(inputs.images)
         if "reference" in self.scores.needs:
             self.scores.reference.open(*options)
 
@@ -170,7 +173,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     def train(self, mode: bool = True) -> "AdaptationModule":
         """Sets training mode; a frozen backbone stays in evaluation mode, without dropout."""
         super().train(mode)
-        if not any(parameter.requires_grad for parameter in self.backbone.parameters()):
+        trains_backbone = any(parameter.requires_grad for parameter in self.backbone.parameters())
+        if not trains_backbone:
             self.backbone.eval()
         if self.original is not None:
             self.original.eval()
@@ -212,10 +216,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         # With DDP all ranks have one gradient, with FSDP2 only some hold the wrong part.
         wrong = first_wrong_gradient(self.named_parameters())
         by_rank = group.objects((wrong, self._first_key))
-        name = next(name for name, _ in by_rank if name)
-        _, key = by_rank[0]
+        wrong_names, first_keys = zip(*by_rank, strict=True)
+        name = next(filter(None, wrong_names))
         got = f"NaN or infinity in the gradient of {name!r}"
-        self._stop("finite gradients", got, f"its batch begins with record {key!r}", group)
+        record = f"its batch begins with record {first_keys[0]!r}"
+        self._stop("finite gradients", got, record, group)
 
     @override
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -235,48 +240,61 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     ) -> tuple[Tensor, list[tuple[str, Tensor]], ScoreShard]:
         """Returns this rank's part of the loss, the losses of all ranks by name, and its scores."""
         layout = shard_layout(batch, group, merged=not self.adapter.joint)
-        # A generator of its own: pairs do not depend on what else a step draws.
+        # With a separate generator, pairs do not depend on what else a step draws.
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
         shard = self.scores.shard(batch, layout, group, generator)
-        objectives = cast(list[Objective], list(self.objectives))
-        names = [objective.name for objective in objectives]
+        names = []
+        weights = []
+        for objective in self._objectives():
+            names.append(objective.name)
+            weights.append(objective.weight)
         if not all_finite(shard, group, signals):
             key = first_wrong_record(shard, batch, layout, group)
             wanted = f"finite scores for {', '.join(names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
 
         # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
-        parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
+        part_list = [self._part(objective, shard, group) for objective in self._objectives()]
+        parts = torch.stack(part_list)
         losses = group.sum(parts.detach())
         for name, loss in zip(names, losses.tolist(), strict=True):
             if not math.isfinite(loss):
-                key = group.objects(batch.keys[0])[0]
-                self._stop("a finite loss", f"{loss} from {name}", f"first record {key!r}", group)
-        weights = parts.new_tensor([objective.weight for objective in objectives])
-        total = (weights * losses).sum()
-        named = [*zip(names, losses, strict=True), ("loss", total)]
-        return (weights * parts).sum(), named, shard
+                first_keys = group.objects(batch.keys[0])
+                record = f"first record {first_keys[0]!r}"
+                self._stop("a finite loss", f"{loss} from {name}", record, group)
+        weight = parts.new_tensor(weights)
+        weighted_part = (weight * parts).sum()
+        weighted_loss = (weight * losses).sum()
+        named_losses = list(zip(names, losses, strict=True))
+        named_losses.append(("loss", weighted_loss))
+        return weighted_part, named_losses, shard
+
+    def _objectives(self) -> list[Objective]:
+        """The objectives, which `ModuleList` types as any module."""
+        return cast(list[Objective], list(self.objectives))
 
     def _part(self, objective: Objective, shard: ScoreShard, group: ProcessGroup) -> Tensor:
         """Returns this rank's part of a loss; the parts of all ranks add up to it."""
         if isinstance(objective, ShardedObjective):
             return objective.shard_loss(shard, group)
-        return objective(*gather_all(shard, group)) / group.size
+        scores, targets = gather_all(shard, group)
+        return objective(scores, targets) / group.size
 
     def _diagnose(self, shard: ScoreShard) -> None:
         """Logs the diagnostics of objectives on the rank's own batch, at some steps."""
         every = getattr(self._trainer, "log_every_n_steps", None)
         if not every or self.global_step % every:
             return
-        for objective in cast(list[Objective], list(self.objectives)):
+        for objective in self._objectives():
             scores, targets = local_scores(objective.scores_of(shard))
-            for name, value in objective.diagnose(scores, targets).items():
+            diagnostics = objective.diagnose(scores, targets)
+            for name, value in diagnostics.items():
                 self.log(f"train/{objective.name}/{name}", value)
 
     def _stop(self, expected: str, got: str, record: str, group: ProcessGroup) -> NoReturn:
         """Saves the weights if they are finite, and ends the run on every rank."""
         by_rank = group.objects(first_wrong_weight(self.state_dict()))
-        wrong = next((name for name in by_rank if name), None)  # all ranks must save, or none
+        wrong = next(filter(None, by_rank), None)  # all ranks must save, or none
         path = Path(self.trainer.default_root_dir) / LAST_FINITE
         if wrong is not None:
             advice = f"weights are not finite either, first {wrong!r}; resume from a checkpoint"
@@ -296,8 +314,10 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             return self.seed
         # Distinct for every (seed, step, rank): each factor exceeds the range of the next term. The
         # batches that one step accumulates are far apart.
-        seed = (self.seed * 1_000_003 + self.global_step) * 65_537 + trainer.global_rank
-        return (seed + self._accumulated(batch_idx) * 2**50) % (2**63)
+        seed = self.seed * 1_000_003 + self.global_step
+        seed = seed * 65_537 + trainer.global_rank
+        seed = seed + self._accumulated(batch_idx) * 2**50
+        return seed % 2**63
 
     def _accumulated(self, batch_idx: int) -> int:
         """Returns how many batches of the present step came before this one."""
@@ -320,8 +340,9 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         for group in optimizer.param_groups:
             group["lr"] *= group.pop("scale", 1.0)
         steps = int(self.trainer.estimated_stepping_batches)
-        schedule = LambdaLR(optimizer, warmup_cosine(steps, self.warmup, self.final_lr))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        factor = warmup_cosine(steps, self.warmup, self.final_lr)
+        schedule = {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
 def adaptation(module: LightningModule) -> AdaptationModule:

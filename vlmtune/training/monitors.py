@@ -22,7 +22,9 @@ def check_checkpoints(
     """
     names = list(benchmarks)
     for callback in trainer.checkpoint_callbacks:
-        if not isinstance(callback, ModelCheckpoint) or not benchmark_of(callback.monitor, names):
+        if not isinstance(callback, ModelCheckpoint):
+            continue
+        if benchmark_of(callback.monitor, names) is None:
             continue
         steps = callback._every_n_train_steps
         epochs = callback.every_n_epochs

@@ -22,8 +22,9 @@ def check_needs(objectives: Collection[Objective], adapter: Adapter, backbone: B
         for need in sorted(objective.needs):
             if reason := _missing(need, adapter, backbone):
                 raise UserError(f"expected {reason} or remove the {type(objective).__name__}")
-    unread = contrast_of(adapter) is not None
-    if unread and not any("contrast" in objective.needs for objective in objectives):
+    has_contrast = contrast_of(adapter) is not None
+    is_read = any("contrast" in objective.needs for objective in objectives)
+    if has_contrast and not is_read:
         raise UserError(
             f"expected an objective that reads the contrastive scores of {type(adapter).__name__}, "
             "got none: add an OnEmbeddings or set contrast to false"
@@ -61,7 +62,8 @@ def check_precision(precision: str) -> None:
 
 def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
     name = type(adapter).__name__
-    if need == "embedded" and not isinstance(adapter, DualAdapter):
+    is_dual = isinstance(adapter, DualAdapter)
+    if need == "embedded" and not is_dual:
         return (
             f"an adapter with one embedding per image and one per text, got {name}, which reads "
             "them together: choose a DualAdapter such as LinearProbe,"
@@ -71,12 +73,14 @@ def _missing(need: Need, adapter: Adapter, backbone: Backbone) -> str | None:
             f"an adapter that gives tokens in the shared space, got {name}, which gives none: "
             "choose a DualAdapter with gives_tokens = True,"
         )
-    if need == "contrast" and not isinstance(adapter, DualAdapter) and not contrast_of(adapter):
+    if need == "contrast" and not is_dual and not contrast_of(adapter):
         return (
             f"an adapter with contrastive scores, got {name}, which has none: choose FusionTuning "
             "with contrast set to true,"
         )
-    return _no_reference(backbone) if need == "reference" else None
+    if need == "reference":
+        return _no_reference(backbone)
+    return None
 
 
 def _no_reference(backbone: Backbone) -> str | None:

@@ -35,8 +35,9 @@ def parameter_groups(
         scale = scale_of.get(id(parameter), 1.0)
         by_kind.setdefault((vector, -scale), []).append(parameter)
     groups: list[dict[str, Any]] = []
-    for vector, negative in sorted(by_kind):
-        group: dict[str, Any] = {"params": by_kind[vector, negative], "scale": -negative}
+    for kind in sorted(by_kind):
+        vector, negative_scale = kind
+        group: dict[str, Any] = {"params": by_kind[kind], "scale": -negative_scale}
         if vector:
             group["weight_decay"] = 0.0
         groups.append(group)
@@ -62,6 +63,7 @@ def warmup_cosine(steps: int, warmup: float, final: float) -> Callable[[int], fl
         if step < rise:
             return (step + 1) / rise
         progress = min(1.0, (step - rise) / fall)
-        return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
+        cosine = (1 + math.cos(math.pi * progress)) / 2  # from 1 to 0
+        return final + (1 - final) * cosine
 
     return factor

@@ -48,7 +48,8 @@ def in_chunks(
 
     parts = []
     for start in range(0, rows, chunk):
-        part = slice(start, min(start + chunk, rows))
+        end = min(start + chunk, rows)
+        part = slice(start, end)
         if torch.is_grad_enabled():
             parts.append(checkpoint(run, part, anchor, use_reentrant=False))
         else:

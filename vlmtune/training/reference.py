@@ -52,7 +52,8 @@ class Reference(BatchFeatures):
         `features` are the features of this backbone that have been computed already.
         """
         image, text = self._embeddings(batch, chunk, features)
-        scale, bias = self.backbone.logit_scale, self.backbone.logit_bias
+        scale = self.backbone.logit_scale
+        bias = self.backbone.logit_bias
         if contrast is not None:
             both = with_reference(contrast.shard, image, text, scale, bias, contrast.layout, group)
             shard = replace(shard, contrast=both)

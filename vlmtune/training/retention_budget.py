@@ -126,7 +126,8 @@ class RetentionBudget(Callback):
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Notes where the run begins and ends; a resumed run has checked its first step before."""
-        self._checked, self._last = trainer.global_step, trainer.estimated_stepping_batches
+        self._checked = trainer.global_step
+        self._last = trainer.estimated_stepping_batches
 
     @override
     def on_train_batch_end(
@@ -182,7 +183,9 @@ class RetentionBudget(Callback):
     def _anneal(self, trainer: pl.Trainer, module: AdaptationModule) -> float:
         """Moves the weights back until they keep the budget; returns alpha."""
         line = WiseFT(module.backbone, module.adapter)
-        low, high = 0, STEPS  # `low` keeps the budget, as far as one knows, and `high` does not
+        # A bisection: `low` keeps the budget, as the pre-trained model does, and `high` does not.
+        low = 0
+        high = STEPS
         while high - low > 1:
             middle = (low + high) // 2
             line.at(middle / STEPS)

@@ -45,11 +45,12 @@ def log_results(
     # Some hooks have no `log`, and loggers get its numbers at every log_every_n_steps only.
     for name, value in numbers.items():
         trainer.callback_metrics[name] = torch.tensor(value)
+    step = trainer.global_step
     for logger in trainer.loggers:
-        logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, trainer.global_step)
+        logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, step)
         if isinstance(logger, WandbLogger):
             table = metric_table(tuple(results.values()))
-            logger.log_table("benchmarks", list(COLUMNS), table, step=trainer.global_step)
+            logger.log_table("benchmarks", list(COLUMNS), table, step=step)
         logger.save()
     return numbers
 
@@ -73,8 +74,10 @@ def log_items(trainer: pl.Trainer, before: Sequence[ItemRow], after: Sequence[It
     from vlmtune.training.wandb_items import CHANGED, ITEMS, changed_table, item_table
 
     step = trainer.global_step
+    items = item_table(before, after)
     for logger in loggers:
-        logger.log_table("items", list(ITEMS), item_table(before, after), step=step)
+        logger.log_table("items", list(ITEMS), items, step=step)
+        # W&B binds a picture to one run, so each logger gets new pictures.
         changed = changed_table(before, after, wandb.Image)
         if changed:
             logger.log_table("changed items", list(CHANGED), changed, step=step)

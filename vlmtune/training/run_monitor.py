@@ -60,18 +60,14 @@ class RunMonitor(pl.Callback):
         if not every or (trainer.global_step + 1) % every:
             return
         # Before clipping, so that the norm tells of the loss and not of the clip.
-        groups = optimizer.param_groups
-        gradients = []
-        for group in groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    gradients.append(parameter.grad)
-        norm = float(get_total_norm(gradients))
+        norm = _gradient_norm(optimizer)
         # A fused optimizer unscales the gradients of 16-bit training in its step, later than here.
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+        unscales_later = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if scaler is not None and unscales_later:
             norm /= float(scaler.get_scale())
-        self._numbers = {"train/lr": float(groups[0]["lr"]), "train/gradient_norm": norm}
+        first_group = optimizer.param_groups[0]
+        self._numbers = {"train/lr": float(first_group["lr"]), "train/gradient_norm": norm}
         log_scale = getattr(pl_module.adapter, "log_scale", None)
         if isinstance(log_scale, Tensor) and log_scale.requires_grad:
             self._numbers["train/logit_scale"] = float(log_scale.detach().exp())
@@ -85,8 +81,10 @@ class RunMonitor(pl.Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
+        scored = cast(Any, pl_module).scores.scored
         self._records += len(batch.keys) * trainer.world_size
-        self._pairs = self._pairs + cast(Any, pl_module).scores.scored * trainer.world_size
+        # A new tensor, as the first batch moves the count to the device.
+        self._pairs = self._pairs + scored * trainer.world_size
         if not self._numbers:
             return
         # All numbers are of the time since the last logged step.
@@ -111,6 +109,15 @@ class RunMonitor(pl.Callback):
         self._restart(now, waited, step)
 
 
+def _gradient_norm(optimizer: Optimizer) -> float:
+    gradients = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                gradients.append(parameter.grad)
+    return float(get_total_norm(gradients))
+
+
 def _waited(trainer: pl.Trainer) -> float:
     """Seconds that this rank has waited for data so far; 0 where its loader does not know."""
     return float(getattr(trainer.train_dataloader, "seconds_fetching", 0.0))
@@ -119,5 +126,7 @@ def _waited(trainer: pl.Trainer) -> float:
 def _memory(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
-    unit = 1 if sys.platform == "darwin" else 2**10  # of ru_maxrss, in bytes
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    # macOS counts bytes, Linux counts kibibytes.
+    unit = 1 if sys.platform == "darwin" else 2**10
+    return usage.ru_maxrss * unit / 2**30

@@ -31,12 +31,12 @@ def dual_score_shard(
         return ScoreShard(scores, layout.rows, scores, layout.columns)
     # A text of several ranks is a column of the first alone, so that it counts once.
     text = text[layout.texts]
-    images = group.gather(image)
-    texts = group.gather(text)
+    all_images = group.gather(image)
+    all_texts = group.gather(text)
     return ScoreShard(
-        _scores(adapter, image, texts),
+        _scores(adapter, image, all_texts),
         layout.rows,
-        _scores(adapter, images, text),
+        _scores(adapter, all_images, text),
         layout.columns,
         layout.row_start,
         layout.column_start,
@@ -77,7 +77,9 @@ def joint_score_shard(scores: Scores, layout: ShardLayout, group: ProcessGroup) 
 
 def _padded(scores: Scores, edges: tuple[int, ...]) -> Scores:
     """Adds pairs without a score; `edges` are as in `torch.nn.functional.pad`."""
-    return Scores(pad(scores.values, edges), pad(scores.computed, edges))
+    values = pad(scores.values, edges)
+    computed = pad(scores.computed, edges)
+    return Scores(values, computed)
 
 
 def with_reference(
@@ -120,14 +122,15 @@ def gather_all(shard: ScoreShard, group: ProcessGroup) -> tuple[Scores, Targets]
         reference = group.gather(reference)
     values = group.gather(rows.values)
     computed = group.gather(rows.computed)
-    scores = Scores(values, computed, embedded, reference)
-    return scores, shard.row_targets.map(group.gather)
+    targets = shard.row_targets.map(group.gather)
+    return Scores(values, computed, embedded, reference), targets
 
 
 def local_scores(shard: ScoreShard) -> tuple[Scores, Targets]:
     """Returns the scores and targets of the rank's images against its own texts."""
     start = shard.column_start
-    columns = slice(start, start + shard.columns.values.shape[1])
+    width = shard.columns.values.shape[1]
+    columns = slice(start, start + width)
     rows = shard.rows
     embedded = rows.embedded
     if embedded is not None and shard.columns.embedded is not None:
@@ -137,5 +140,7 @@ def local_scores(shard: ScoreShard) -> tuple[Scores, Targets]:
     reference = rows.reference
     if reference is not None:
         reference = reference[:, columns]
-    scores = Scores(rows.values[:, columns], rows.computed[:, columns], embedded, reference)
-    return scores, shard.row_targets.map(lambda matrix: matrix[:, columns])
+    values = rows.values[:, columns]
+    computed = rows.computed[:, columns]
+    targets = shard.row_targets.map(lambda matrix: matrix[:, columns])
+    return Scores(values, computed, embedded, reference), targets

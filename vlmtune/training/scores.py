@@ -61,8 +61,9 @@ class TrainingScores:
             original = copy.deepcopy(backbone).requires_grad_(False)
         adapter.attach(backbone)
         # An adapter may train weights of the backbone, directly or by way of its features.
-        frozen = adapter.image_input.frozen and adapter.text_input.frozen
-        if frozen and not any(p.requires_grad for p in backbone.parameters()):
+        reads_frozen = adapter.image_input.frozen and adapter.text_input.frozen
+        trains_backbone = any(parameter.requires_grad for parameter in backbone.parameters())
+        if reads_frozen and not trains_backbone:
             original = None
         self.original = original
         self.inputs = BatchFeatures(backbone, adapter.image_input, adapter.text_input)
@@ -90,7 +91,8 @@ class TrainingScores:
             pairs = None
             if self.adapter.joint:
                 pairs = self._choose_pairs(batch, generator, contrast)
-            shard = joint_score_shard(self.adapter(image, text, pairs), layout, group)
+            scores = self.adapter(image, text, pairs)
+            shard = joint_score_shard(scores, layout, group)
             shard = replace(shard, contrast=contrast and contrast.shard)
         self.scored = shard.rows.computed.sum()  # pairs of this rank, for the run's monitor
         if "reference" not in self.needs:
@@ -117,16 +119,21 @@ class TrainingScores:
     ) -> Embeddings:
         """Embeds one side, with tokens if an objective needs them; notes frozen features."""
         embed = self._embedder(side)
-        device = self.inputs.backbone.device
-        if not self.inputs.specs[side].frozen:
+        if self.inputs.specs[side].frozen:
+            # A frozen backbone has no activations to recompute, only the adapter has.
+            frozen = self.inputs.encode_batch(side, batch, self.chunk)
+            features[side] = frozen
+            count = len(frozen)
+            rows_of = frozen.__getitem__
+        else:
             # The backbone runs within a chunk, so that its activations are freed with it.
             count = len(batch.image_ids) if side == "image" else len(batch.texts)
-            encode = partial(self.inputs.encode_rows, side, batch)
-            return in_chunks(lambda rows: embed(encode(rows)), count, self.chunk, device)
-        # A frozen backbone has no activations to recompute, only the adapter has.
-        frozen = self.inputs.encode_batch(side, batch, self.chunk)
-        features[side] = frozen
-        return in_chunks(lambda rows: embed(frozen[rows]), len(frozen), self.chunk, device)
+            rows_of = partial(self.inputs.encode_rows, side, batch)
+
+        def embed_rows(rows: slice) -> Embeddings:
+            return embed(rows_of(rows))
+
+        return in_chunks(embed_rows, count, self.chunk, self.inputs.backbone.device)
 
     def _embedder(self, side: Modality) -> Callable[[Features], Embeddings]:
         adapter = self.adapter

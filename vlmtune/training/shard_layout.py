@@ -5,6 +5,7 @@ In: the batch of each rank. Out: its `ShardLayout`. Never: features, scores or t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -63,28 +64,31 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
     assert len(batch.text_ids) == len(batch.texts)
     # Ids and counts alone travel first: they fix every rank's rows and columns.
     gathered = group.objects((batch.text_ids, len(batch.image_ids)))
-    text_ids = [ids for ids, _ in gathered]
-    counts = [count for _, count in gathered]
-    row_start = sum(counts[: group.rank])
+    text_ids, image_counts = zip(*gathered, strict=True)
     columns_of, column_starts = _columns(text_ids, merged)
     # Ranks follow one another, so a rank's rows and columns are ranges among all.
-    all_rows = range(sum(counts))
+    row_starts = [0, *accumulate(image_counts)]
+    all_rows = range(row_starts[-1])
     all_columns = range(column_starts[-1])
-    rows = all_rows[row_start : row_start + counts[group.rank]]
-    columns = all_columns[column_starts[group.rank] : column_starts[group.rank + 1]]
+    rows = range(row_starts[group.rank], row_starts[group.rank + 1])
+    columns = range(column_starts[group.rank], column_starts[group.rank + 1])
     # A merged text that an earlier rank has too is a column of that rank.
     column_of = list(columns)
     if merged:
         column_of = [columns_of[name][0] for name in batch.text_ids]
-    by_rank = group.objects(_sparse_targets(batch, row_start, column_of, columns_of))
-    kept = [j for j, column in enumerate(column_of) if column in columns]
+    rank_targets = _sparse_targets(batch, rows.start, column_of, columns_of)
+    targets_by_rank = group.objects(rank_targets)
+    texts = []
+    for text, column in enumerate(column_of):
+        if column in columns:
+            texts.append(text)
     device = batch.targets.truth.device
     return ShardLayout(
-        texts=torch.tensor(kept, dtype=torch.int64, device=device),
-        row_start=row_start,
+        texts=torch.tensor(texts, dtype=torch.int64, device=device),
+        row_start=rows.start,
         column_start=columns.start,
-        rows=_targets([by_rank[group.rank]], rows, all_columns).to(device),
-        columns=_targets(by_rank, all_rows, columns).to(device),
+        rows=_targets([rank_targets], rows, all_columns).to(device),
+        columns=_targets(targets_by_rank, all_rows, columns).to(device),
     )
 
 
@@ -115,15 +119,18 @@ def _sparse_targets(
     # A caption of another rank may be true too, so truth goes by id and not by position.
     for row, true_ids in enumerate(batch.true_ids, row_start):
         for name in true_ids:
-            truth += [(row, column) for column in columns_of.get(name, ())]
+            for column in columns_of.get(name, ()):
+                truth.append((row, column))
 
     def entries(matrix: Tensor) -> Entries:
-        return [(row_start + i, column_of[j]) for i, j in matrix.nonzero().tolist()]
+        positions = matrix.nonzero().tolist()
+        return [(row_start + i, column_of[j]) for i, j in positions]
 
-    mined = None
+    same_group = entries(targets.same_group)
+    mined_negatives = None
     if targets.mined_negatives is not None:
-        mined = entries(targets.mined_negatives)
-    return SparseTargets(truth, entries(targets.same_group), mined, batch.exhaustive)
+        mined_negatives = entries(targets.mined_negatives)
+    return SparseTargets(truth, same_group, mined_negatives, batch.exhaustive)
 
 
 def _targets(by_rank: Sequence[SparseTargets], rows: range, columns: range) -> Targets:
@@ -141,20 +148,23 @@ def _targets(by_rank: Sequence[SparseTargets], rows: range, columns: range) -> T
             mined = None
         else:
             mined += sparse.mined_negatives
+    truth_matrix = _dense(truth, rows, columns)
     within = _dense(same_group, rows, columns)
     # Within a group truth is annotated; elsewhere only for an image whose corpus is exhaustive.
-    known = within | torch.tensor(exhaustive, dtype=torch.bool)[:, None]
+    is_exhaustive = torch.tensor(exhaustive, dtype=torch.bool)
+    known = within | is_exhaustive[:, None]
     mined_negatives = None if mined is None else _dense(mined, rows, columns)
-    return Targets(_dense(truth, rows, columns), known, within, mined_negatives)
+    return Targets(truth_matrix, known, within, mined_negatives)
 
 
 def _dense(entries: Entries, rows: range, columns: range) -> Bool[Tensor, "rows columns"]:
     """Returns a matrix of these rows and columns that is True at the entries within."""
     dense = torch.zeros(len(rows), len(columns), dtype=torch.bool)
-    start = torch.tensor([rows.start, columns.start])
-    positions = torch.tensor(entries, dtype=torch.int64).view(-1, 2) - start
+    positions = torch.tensor(entries, dtype=torch.int64).view(-1, 2)
+    row, column = positions.unbind(dim=1)
     # The rows of a rank's own targets are all wanted; columns may be another rank's.
-    inside = (positions[:, 1] >= 0) & (positions[:, 1] < len(columns))
-    row, column = positions[inside].unbind(dim=1)
+    inside = (column >= columns.start) & (column < columns.stop)
+    row = row[inside] - rows.start
+    column = column[inside] - columns.start
     dense[row, column] = True
     return dense

@@ -20,9 +20,9 @@ from typing_extensions import override
 from vlmtune.training.checkpoint_files import ON_SIGNAL
 from vlmtune.training.failures import outlive_children
 
-SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
-)
+# Windows has no SIGUSR1.
+_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 
 
 class Stopped(SystemExit):
@@ -42,7 +42,9 @@ class Stopped(SystemExit):
         if code is None:
             code = 128 + number
         super().__init__(code)
-        self.signal, self.path, self.step = signal.Signals(number), path, step
+        self.signal = signal.Signals(number)
+        self.path = path
+        self.step = step
 
 
 class Signals(_SignalConnector):
@@ -94,9 +96,10 @@ class Signals(_SignalConnector):
         step = self.trainer.global_step
         if not self._agreed or step == self._step:  # between batches of one accumulated step
             return
-        # In the order of `SIGNALS`: a signal that stops comes before one that goes on.
+        # In the order of `SIGNALS`, a signal that stops comes before one that goes on.
         agreed = [number for number in SIGNALS if number in self._agreed]
-        self._agreed, self._here = set(), set()
+        self._agreed = set()
+        self._here = set()
         folder = self.trainer.default_root_dir
         slurm = self._slurm()
         path = Path(folder) / ON_SIGNAL

@@ -43,8 +43,10 @@ class Validation(nn.Module):
             mean.update(loss, weight=records)
             logged[f"val/{name}"] = mean
         # Credits are in double precision, which some accelerators lack.
-        self.accuracy.update(candidates(scores, targets).cpu())
-        return {**logged, "val/accuracy": self.accuracy}
+        on_cpu = candidates(scores, targets).cpu()
+        self.accuracy.update(on_cpu)
+        logged["val/accuracy"] = self.accuracy
+        return logged
 
 
 def candidates(scores: Scores, targets: Targets) -> Float[Tensor, "n m"]:
@@ -58,9 +60,11 @@ def candidates(scores: Scores, targets: Targets) -> Float[Tensor, "n m"]:
         tensor([[0.9000,   -inf, 0.1000],
                 [0.2000, 0.8000,   -inf]])
     """
-    true = scores.computed & targets.truth
-    false = scores.computed & ~targets.truth
-    best = scores.values.masked_fill(~true, -torch.inf).amax(dim=1, keepdim=True)
-    rivals = scores.values.masked_fill(~false, -torch.inf)
-    counted = true.any(dim=1) & false.any(dim=1)
-    return torch.cat([best, rivals], dim=1)[counted]
+    is_true = scores.computed & targets.truth
+    is_false = scores.computed & ~targets.truth
+    true_scores = scores.values.masked_fill(~is_true, -torch.inf)
+    false_scores = scores.values.masked_fill(~is_false, -torch.inf)
+    best_true = true_scores.amax(dim=1, keepdim=True)
+    all_candidates = torch.cat([best_true, false_scores], dim=1)
+    has_both = is_true.any(dim=1) & is_false.any(dim=1)
+    return all_candidates[has_both]

@@ -26,13 +26,8 @@ def item_table(before: Sequence[ItemRow], after: Sequence[ItemRow]) -> list[list
         >>> item_table([], [row])
         [['cola', 'cola/0', 'a | b', '0.5 -', None, 1.0]]
     """
-    outcomes = {row.id: row.outcome for row in before}
-    table: list[list[Any]] = []
-    for row in after[:MOST_ITEMS]:
-        captions = " | ".join(row.captions)
-        outcome = outcomes.get(row.id)
-        table.append([row.benchmark, row.id, captions, _scores(row), outcome, row.outcome])
-    return table
+    earlier = {row.id: row.outcome for row in before}
+    return [_cells(row, earlier.get(row.id)) for row in after[:MOST_ITEMS]]
 
 
 def changed_table(before: Sequence[ItemRow], after: Sequence[ItemRow], picture: Any) -> list[Any]:
@@ -41,25 +36,41 @@ def changed_table(before: Sequence[ItemRow], after: Sequence[ItemRow], picture: 
     `picture` turns the images of an item, side by side, into a cell, as `wandb.Image` does. An item
     whose images cannot be read has none.
     """
-    outcomes = {row.id: row.outcome for row in before}
+    earlier = {row.id: row.outcome for row in before}
     shown: Counter[str] = Counter()
     table = []
     for row in after:
-        change = abs(row.outcome - outcomes.get(row.id, row.outcome))
-        if change <= EQUAL or shown[row.benchmark] == MOST_CHANGED:
+        outcome = earlier.get(row.id)
+        if outcome is None or abs(row.outcome - outcome) <= EQUAL:
+            continue
+        if shown[row.benchmark] == MOST_CHANGED:
             continue
         shown[row.benchmark] += 1
         images = strip(row.images)
         cell = None if images is None else picture(images)
-        table.append([cell, *item_table(before, [row])[0]])
+        table.append([cell, *_cells(row, outcome)])
     return table
+
+
+def _cells(row: ItemRow, earlier_outcome: float | None) -> list[Any]:
+    """The cells of an item under `ITEMS`."""
+    captions = " | ".join(row.captions)
+    return [
+        row.benchmark,
+        row.id,
+        captions,
+        _scores(row),
+        earlier_outcome,
+        row.outcome,
+    ]
 
 
 def _scores(row: ItemRow) -> str:
     """The scores of each image with all captions; images are parted by a bar."""
     images = []
     for scores in row.scores:
-        images.append(" ".join(map(_number, scores)))
+        numbers = map(_number, scores)
+        images.append(" ".join(numbers))
     return " | ".join(images)
 
 

@@ -38,10 +38,13 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
         trainer: Its loggers are changed.
         ckpt_path: As for `Trainer.fit`. None also finds the checkpoint of a requeued job of Slurm.
     """
+    loggers = []
     for logger in wandb_loggers(trainer):
-        if logger._wandb_init.get("anonymous") is None:
-            logger._wandb_init.pop("anonymous", None)  # W&B warns even of None
-    loggers = [logger for logger in wandb_loggers(trainer) if logger.version is None]
+        options = logger._wandb_init
+        if options.get("anonymous") is None:
+            options.pop("anonymous", None)  # W&B warns even of None
+        if logger.version is None:
+            loggers.append(logger)
     if not loggers or "WANDB_RUN_ID" in os.environ:
         return
     path = trainer._checkpoint_connector._parse_ckpt_path(
@@ -89,8 +92,10 @@ def _sampled() -> str:
         value = parameter["value"]
         if isinstance(value, float):
             value = f"{value:.3g}"
-        texts.append(f"{key.rpartition('.')[2]} {value}")
-    return ", ".join(texts)[:128]  # the longest name that W&B takes
+        _, _, last_word = key.rpartition(".")
+        texts.append(f"{last_word} {value}")
+    name = ", ".join(texts)
+    return name[:128]  # the longest name that W&B takes
 
 
 def wandb_loggers(trainer: pl.Trainer) -> list[WandbLogger]:
