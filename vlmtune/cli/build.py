@@ -10,7 +10,7 @@ from pathlib import Path
 from pydoc import locate
 from typing import Any
 
-from vlmtune.cli.plugins import arguments_of, find, make
+from vlmtune.cli.plugins import arguments_of, class_path_of, find, make
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path, in_data_root
 from vlmtune.errors import UserError
@@ -90,9 +90,11 @@ def build(builder: Any, options: argparse.Namespace) -> None:
 def _excludes_of_others(builder: Any, words: list[str]) -> bool:
     """Tells whether a plug-in's default `exclude` is of a world that its annotations are not of."""
     exclude = getattr(builder, "exclude", None)
-    if exclude is None or any(word.partition("=")[0] == "--exclude" for word in words):
+    keys = [word.partition("=")[0] for word in words]
+    if exclude is None or "--exclude" in keys:
         return False
-    return exclude.parent not in Path(builder.annotations.path).parents
+    annotations = Path(builder.annotations.path)
+    return exclude.parent not in annotations.parents
 
 
 def _parts(options: argparse.Namespace) -> list[Path]:
@@ -107,8 +109,11 @@ def _parts(options: argparse.Namespace) -> list[Path]:
 
 def _sizes(records: list[int]) -> str:
     """Describes shards by the number of records in each."""
-    shards, total = len(records), sum(records)
-    return f"{shards} shard{'s' * (shards != 1)}, {total} record{'s' * (total != 1)}"
+    shards = len(records)
+    total = sum(records)
+    shard_noun = "shard" if shards == 1 else "shards"
+    record_noun = "record" if total == 1 else "records"
+    return f"{shards} {shard_noun}, {total} {record_noun}"
 
 
 def _check_corpus(corpus: str) -> None:
@@ -156,22 +161,25 @@ def arguments(source: str, config: str | None, words: list[str]) -> list[str]:
 
 def _first_argument(source: str) -> str:
     """The name of a builder's first argument; `path` if there is no such builder."""
-    path = read_yaml(Path(source)).get("class_path") if Path(source).is_file() else source
+    path = class_path_of(source)
     builder = locate(path) if path else None
     if not inspect.isclass(builder):
         return "path"
-    return next(iter(inspect.signature(builder).parameters))
+    parameters = inspect.signature(builder).parameters
+    return next(iter(parameters))
 
 
 def changes(path: Path) -> list[str]:
     """The arguments a YAML gives, as overrides."""
     content = read_yaml(path)
-    content = content.get("init_args", content) if isinstance(content, dict) else content
-    words = []
+    if isinstance(content, dict):
+        content = content.get("init_args", content)
     given = check_shape(content, dict[str, Any], path, "arguments of a builder", "write keys")
+    words = []
     for key, value in given.items():
+        if key == "class_path":
+            continue
         # A quoted string would keep its quotes where a path is expected.
         text = value if isinstance(value, str) else json.dumps(value)
-        if key != "class_path":
-            words.append(f"--{key}={text}")
+        words.append(f"--{key}={text}")
     return words

@@ -11,16 +11,13 @@ encoding.
 """
 
 import argparse
-import contextlib
 import csv
 import io
 import json
-import signal
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -30,6 +27,7 @@ from filelock import Timeout
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
+from vlmtune.cli.compare_process import run_process
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.data.shards import ShardSet
@@ -92,9 +90,11 @@ class Job:
         # The same words may name other settings tomorrow.
         for word in self.words:
             if word.endswith(".yaml"):
-                content = regular(find_path(word) or Path(word)).read_bytes()
+                path = find_path(word) or Path(word)
+                content = regular(path).read_bytes()
                 digests[word] = sha256(content).hexdigest()
-        return json.dumps({"command": self.words, "configs": digests}, indent=1) + "\n"
+        text = json.dumps({"command": self.words, "configs": digests}, indent=1)
+        return f"{text}\n"
 
     @property
     def begun(self) -> str | None:
@@ -119,7 +119,8 @@ def tasks(
 ) -> list[Job]:
     """Lists the runs, the untrained model first."""
     known = [ZERO_SHOT, *experiment.rows]
-    if unknown := sorted({*only} - {*known}):
+    unknown = sorted(set(only).difference(known))
+    if unknown:
         raise UserError(
             f"expected strategies out of {', '.join(known)}, got {unknown[0]}: change --only"
         )
@@ -169,80 +170,20 @@ def perform(task: Job, run: Run) -> Literal["done", "ran", "taken"]:
     return "ran"
 
 
-def run_process(words: Sequence[str], log: Path) -> None:
-    """Runs `vlmtune` in a separate process; an error has the last line it printed.
-
-    SIGTERM and Ctrl-C stop this process too; it writes its checkpoint first.
-    """
-    log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "vlmtune", *words]
-    process = None
-    with log.open("a", encoding="utf-8") as file, _sigterm_as_exit():
-        try:
-            # A signal while the process starts would leave it running, with nobody who knows it.
-            with _signals_after():
-                process = subprocess.Popen(command, stdout=file, stderr=file)  # noqa: S603
-            status = process.wait()
-        except BaseException:
-            if process is not None:
-                process.terminate()
-                process.wait()
-            raise
-    if status != 0:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise UserError(
-            f"expected the run to end well, got {(lines or ['nothing'])[-1]!r}: see {log}"
-        )
-
-
-@contextlib.contextmanager
-def _signals_after() -> Iterator[None]:
-    """Lets SIGTERM and Ctrl-C that come in the block act at its end."""
-    came: list[int] = []
-
-    def note(which: int, frame: Any) -> None:
-        del frame
-        came.append(which)
-
-    before = {}
-    for which in (signal.SIGTERM, signal.SIGINT):
-        # A signal that is ignored stays so, here and in the process.
-        if signal.getsignal(which) != signal.SIG_IGN:
-            before[which] = signal.signal(which, note)
-    try:
-        yield
-    finally:
-        for which, handler in before.items():
-            signal.signal(which, handler or signal.SIG_DFL)
-        for which in came:
-            signal.raise_signal(which)
-
-
-@contextlib.contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    """Lets SIGTERM raise `SystemExit` inside."""
-
-    def stop(number: int, frame: Any) -> None:
-        del frame
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: not set by Python
-
-
 def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     """Seconds of training over all records once; None for a model that was not trained."""
-    steps, path = report.provenance.config.get("steps"), folder / "config.yaml"
+    steps = report.provenance.config.get("steps")
+    path = folder / "config.yaml"
     if not steps or not path.is_file():
         return None
     config = read_yaml(path)
-    data, records = config["data"], 0
+    data = config["data"]
+    records = 0
     for shards in data["train"]:
-        records += ShardSet(shards.get("init_args", shards)["path"]).manifest.records
-    seen = steps * data["batch_size"] * config["trainer"]["accumulate_grad_batches"]  # records
+        arguments = shards.get("init_args", shards)
+        records += ShardSet(arguments["path"]).manifest.records
+    records_a_step = data["batch_size"] * config["trainer"]["accumulate_grad_batches"]
+    seen = steps * records_a_step
     return report.provenance.seconds * records / seen
 
 
@@ -278,7 +219,8 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
 
     A number is the mean over seeds, and in brackets each of them.
     """
-    titles, rows = list(comparison["columns"]), list(comparison["rows"].values())
+    titles = list(comparison["columns"])
+    rows = list(comparison["rows"].values())
     cells = [["strategy", "trainable parameters", *titles, "s/epoch"]]
     if rows:
         # Chance depends on the benchmark alone, so the first run's chance is right for all runs.
@@ -290,27 +232,39 @@ def table(comparison: dict[str, Any]) -> list[list[str]]:
             levels.append(text)
         cells.append(["chance", "", *levels, ""])
     for row in rows:
-        runs, units = row["runs"], row["runs"][0]["units"]
-        values = []
-        for title in titles:
-            of_seeds = [run["values"][title] for run in runs]
-            cell = number(statistics.mean(of_seeds), units[title])
-            if len(of_seeds) > 1:
-                listed = " / ".join(number(value, units[title]) for value in of_seeds)
-                cell += f" ({listed})"
-            values.append(cell)
-        times = [r["seconds_per_epoch"] for r in runs if r["seconds_per_epoch"] is not None]
-        seconds = f"{statistics.mean(times):.1f}" if times else "–"
-        cells.append([row["name"], count(row["trainable_parameters"]), *values, seconds])
+        values = [_value_cell(row["runs"], title) for title in titles]
+        parameters = count(row["trainable_parameters"])
+        cells.append([row["name"], parameters, *values, _seconds_cell(row["runs"])])
     return cells
+
+
+def _value_cell(runs: Sequence[dict[str, Any]], title: str) -> str:
+    unit = runs[0]["units"][title]
+    of_seeds = [run["values"][title] for run in runs]
+    mean = number(statistics.mean(of_seeds), unit)
+    if len(of_seeds) == 1:
+        return mean
+    listed = " / ".join(number(value, unit) for value in of_seeds)
+    return f"{mean} ({listed})"
+
+
+def _seconds_cell(runs: Sequence[dict[str, Any]]) -> str:
+    times = []
+    for run in runs:
+        seconds = run["seconds_per_epoch"]
+        if seconds is not None:
+            times.append(seconds)
+    return f"{statistics.mean(times):.1f}" if times else "–"
 
 
 def markdown(comparison: dict[str, Any]) -> str:
     """The table of `compare.md`."""
     heads, *rows = table(comparison)
-    rules = ["---", *["---:"] * (len(heads) - 1)]
-    lines = [f"| {' | '.join(line)} |" for line in (heads, rules, *rows)]
-    return "\n".join([f"# {comparison['title']}", "", *lines]) + "\n"
+    rules = ["---"] + ["---:"] * (len(heads) - 1)
+    lines = [f"# {comparison['title']}", ""]
+    for cells in (heads, rules, *rows):
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
 
 
 def to_csv(comparison: dict[str, Any]) -> str:
@@ -326,13 +280,19 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
     """Trains what is left and writes the tables; a failed run does not stop the rest."""
     from vlmtune.cli.compare_grid import chosen_rows, with_grid  # it needs the classes above
 
-    stated, steps = read_experiment(options.experiment), options.steps
+    stated = read_experiment(options.experiment)
     experiment = with_grid(stated, options.grid)
-    suffix = "" if steps is None else f"-{steps}-steps"
-    out = options.out or Path(f"{experiment.out}{'-grid' if options.grid else ''}{suffix}")
+    steps = options.steps
+    out = options.out
+    if out is None:
+        # A shortened or extended comparison gets another folder than the experiment itself.
+        grid_suffix = "-grid" if options.grid else ""
+        steps_suffix = "" if steps is None else f"-{steps}-steps"
+        out = Path(f"{experiment.out}{grid_suffix}{steps_suffix}")
     only = chosen_rows(stated, options.grid, options.only)
     chosen = tasks(experiment, out, options.seeds, only, steps)
-    start, failed = time.monotonic(), []
+    failed = []
+    start = time.monotonic()
     for position, task in enumerate(chosen, 1):
         seconds = time.monotonic() - start
         print(f"[{seconds:4.0f} s] {position} of {len(chosen)}: {task.name}", flush=True)
@@ -359,12 +319,16 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
 
 def _write_tables(experiment: Experiment, out: Path, steps: int | None) -> None:
     """Puts all finished runs of the folder into the tables, of all calls and seeds."""
-    numbers = {path.name.removeprefix("seed-") for path in out.glob("*/seed-*")}
-    seeds = set(map(int, filter(str.isdecimal, numbers)))
+    seeds = set()
+    for folder in out.glob("*/seed-*"):
+        seed = folder.name.removeprefix("seed-")
+        if seed.isdecimal():
+            seeds.add(int(seed))
     listed = tasks(experiment, out, sorted(seeds), [], steps)
     # Another call may finish a run meanwhile and write the tables, too.
     with locked(out / "compare.json"), all_or_none():
         comparison = collect(experiment, listed)
-        write_text(out / "compare.json", json.dumps(comparison, indent=1) + "\n")
+        text = json.dumps(comparison, indent=1)
+        write_text(out / "compare.json", f"{text}\n")
         write_text(out / "compare.md", markdown(comparison))
         write_text(out / "compare.csv", to_csv(comparison))

@@ -24,13 +24,15 @@ def with_grid(experiment: Experiment, grid: Sequence[str]) -> Experiment:
     rows: dict[str, Strategy] = {}
     for row, strategy in experiment.rows.items():
         for point in itertools.product(*axes):
-            names, folder, words = [], [row], []
+            names = []
+            folder = [row]
+            words = []
             for key, value in point:
-                last = key.rpartition(".")[2]
+                _, _, last = key.rpartition(".")
                 names.append(f"{last} {value}")
                 folder.append(f"{last}-{value}")
                 words.append(f"--{key}={value}")
-            # One folder, whatever the values are, and another one for each combination.
+            # A value may hold a slash: quoted, it makes no further folder.
             stem = quote("_".join(folder), safe="=")
             name = f"{strategy['name']}, {', '.join(names)}"
             rows[stem] = {"name": name, "configs": strategy["configs"], "words": words}
@@ -53,7 +55,8 @@ def _axis(text: str) -> list[tuple[str, str]]:
     """A key with each of its values."""
     key, equals, values = text.partition("=")
     listed = [value.strip() for value in values.split(",")]
-    if not equals or not key or "" in listed or len(set(listed)) < len(listed):
+    repeated = len(set(listed)) < len(listed)
+    if not equals or not key or "" in listed or repeated:
         raise UserError(
             f"expected KEY=VALUE,VALUE,... with --grid, got {text!r}: write for example "
             "model.optimizer.init_args.lr=0.001,0.01"

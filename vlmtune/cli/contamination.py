@@ -59,7 +59,8 @@ def _checked(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> str:
 
 def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[str, Path]:
     """The benchmarks of which a set may have images, by name, with a file of each."""
-    folder, manifest = data.folder, data.manifest
+    folder = data.folder
+    manifest = data.manifest
     overlapping = {}
     for benchmark in benchmarks:
         for file in _files(benchmark):
@@ -80,22 +81,28 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
         return False
 
     # Whoever built the set may have left out the images of this file, or built it from this file.
-    measured = {Path(path).resolve() for path in manifest.arguments.get("measured") or ()}
+    left_out = manifest.arguments.get("measured") or ()
+    measured = {Path(path).resolve() for path in left_out}
     if not measured.isdisjoint(_folders(file)):
         return True
-    listed = []  # the annotation files in a folder; a file alone
+    annotations = []
     if hasattr(benchmark, "path"):
-        listed = [file]
-        if not file.is_file():
-            listed = sorted(one for one in file.glob("*") if one.suffix in ANNOTATIONS)
+        annotations = _annotation_files(file)
     digests = set()
-    for one in listed:
-        with one.open("rb") as stream:
+    for annotation in annotations:
+        with annotation.open("rb") as stream:
             digests.add(hashlib.file_digest(stream, "sha256").hexdigest())
-    if listed and digests <= set(manifest.sources.values()):
+    if annotations and digests.issubset(manifest.sources.values()):
         return True
     corpus = _corpus(manifest)
-    return not any(_may_show(one, corpus) for one in listed or [file])
+    return not any(_may_show(path, corpus) for path in annotations or [file])
+
+
+def _annotation_files(path: Path) -> list[Path]:
+    """A file itself; of a folder, the annotation files in it."""
+    if path.is_file():
+        return [path]
+    return sorted(file for file in path.glob("*") if file.suffix in ANNOTATIONS)
 
 
 def _may_show(file: Path, corpus: str | None) -> bool:
@@ -111,8 +118,11 @@ def _may_show(file: Path, corpus: str | None) -> bool:
     except UserError:  # a table that only another reader knows
         return True
     for name in names:
-        if overlap(name.corpus, corpus) if name.corpus else name.stem.isdigit():
-            return True  # corpora of photographs name them by numbers
+        if name.corpus and overlap(name.corpus, corpus):
+            return True
+        # Corpora of photographs name their images by numbers.
+        if not name.corpus and name.stem.isdigit():
+            return True
     return False
 
 
@@ -125,7 +135,8 @@ def _corpus(manifest: Manifest) -> str | None:
     for path in paths:
         module, _, name = path.rpartition(".")
         if module.startswith("data_builders."):
-            corpus = getattr(getattr(importlib.import_module(module), name), "corpus", None)
+            builder = getattr(importlib.import_module(module), name)
+            corpus = getattr(builder, "corpus", None)
             if corpus is not None:
                 return corpus
     return None
@@ -153,8 +164,11 @@ def _rendered(path: Path) -> bool:
     arguments = dict(manifest.get("arguments") or {})
     for name in ("measured", "exclude"):
         arguments.pop(name, None)
-    for source in map(Path, _texts(arguments)):
-        if os.path.exists(source) and folder not in _folders(source) and _rendered(source):
+    for text in _texts(arguments):
+        source = Path(text)
+        # The build itself would lead back here without end.
+        is_other_build = os.path.exists(source) and folder not in _folders(source)
+        if is_other_build and _rendered(source):
             return True
     return False
 

@@ -58,32 +58,36 @@ def run(options: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     rows: list[ItemRow] | None = None if options.items is None else []
     suite = run_suite(benchmarks, scorer, items=rows)
-    measured = {"benchmarks": {benchmark.name: benchmark.spec() for benchmark in benchmarks}}
+    specs = {benchmark.name: benchmark.spec() for benchmark in benchmarks}
+    measured = {"benchmarks": specs}
     provenance = provenance_of(model, options.model, options.pretrained, measured)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
-    # A benchmark that was not run has no text-only numbers either.
-    runs = [report]
+    text_only: list[RunReport] = []
     if n_gram is not None:
+        # A benchmark that was not run has no text-only numbers either.
         names = {result.benchmark for result in suite.results}
         ran = [benchmark for benchmark in benchmarks if benchmark.name in names]
-        runs += text_only_runs(ran, scorer, n_gram, str(options.text_only), provenance)
+        text_only = text_only_runs(ran, scorer, n_gram, str(options.text_only), provenance)
 
+    runs = [report, *text_only]
+    items = {name: by_benchmark(rows or ())}
     # All files are of one evaluation, even if the disk is full at the last of them.
     with all_or_none():
         report.save(out / "report.json")
         if options.items is not None and rows is not None:
             write_items(options.items, rows)
-        page = write_report(out, runs, {name: by_benchmark(rows or ())})
-        save_text_only(out, runs[1:])  # last, as it removes those of an earlier evaluation
+        page = write_report(out, runs, items)
+        save_text_only(out, text_only)  # last, as it removes files of an earlier evaluation
     show(runs)
     print(f"report: {page}")
 
 
 def _new_folder(name: str) -> Path:
     """A folder for the report of a run, which no other evaluation has."""
-    safe = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "report"
+    letters = re.sub(r"[^\w.-]+", "-", name)
+    stem = letters.strip("-.") or "report"
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs/evaluate", f"{safe}-{stamp}-{os.getpid()}")
+    return Path("runs/evaluate", f"{stem}-{stamp}-{os.getpid()}")
 
 
 def default_name(model: Model, given: str) -> str:
@@ -95,6 +99,7 @@ def default_name(model: Model, given: str) -> str:
     name = path.stem or given
     if path.suffix == ".ckpt" and path.is_file():
         folder = path.resolve().parent
-        run = folder.parent.name if folder.name == "checkpoints" else folder.name
-        name = run if name == "last" else f"{run} {name}"
+        if folder.name == "checkpoints":
+            folder = folder.parent
+        name = folder.name if name == "last" else f"{folder.name} {name}"
     return f"{name} (random weights)" if model.backbone.random_weights else name

@@ -86,8 +86,9 @@ def _known_line(error: Exception) -> str | None:
         return _one_line(str(error.__cause__))
     text = _one_line(str(error))
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    of_memory = isinstance(error, MemoryError | RuntimeError) and (not text or MEMORY.search(text))
-    if of_memory or "OutOfMemoryError" in kinds:
+    speaks_of_memory = not text or MEMORY.search(text)
+    lacks_memory = isinstance(error, MemoryError | RuntimeError) and speaks_of_memory
+    if lacks_memory or "OutOfMemoryError" in kinds:
         got = text or type(error).__name__
         return f"expected enough memory, got {got}: lower the batch size or use a smaller model"
     if isinstance(error, RuntimeError) and (worker := WORKER.search(text)):
@@ -123,8 +124,13 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         >>> print(configuration_error(error, ["seed"]))
         expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
     """
-    text = KEY.sub(r"\1:", PLUGIN.sub(_named, " ".join(_without_loop(error).split())))
-    text = COMMAND.sub("", _one_line(BOUND.sub("", NO_YAML.sub("", OTHERS.sub("", text)))))
+    text = " ".join(_without_loop(error).split())
+    text = PLUGIN.sub(_named, text)
+    text = KEY.sub(r"\1:", text)
+    for unhelpful in (OTHERS, NO_YAML, BOUND):
+        text = unhelpful.sub("", text)
+    text = _one_line(text)
+    text = COMMAND.sub("", text)
     known = [*keys]
     for module, name in CLASS.findall(text):
         known += _names(module, name)
@@ -163,17 +169,21 @@ def _names(module: str, name: str) -> list[str]:
     try:
         values = vars(importlib.import_module(module))
     except ImportError:
-        folders = getattr(sys.modules.get(module.rpartition(".")[0]), "__path__", ())
+        package, _, _ = module.rpartition(".")
+        folders = getattr(sys.modules.get(package), "__path__", ())
         return [other.name for other in pkgutil.iter_modules(folders)]
     if name not in values:
         return [other for other, value in values.items() if inspect.isclass(value)]
     bases = getattr(values[name], "__mro__", ())
+    # A class without `__init__` has the signature of a base.
+    makers = [base for base in bases if "__init__" in vars(base)]
     parameters = []
-    for maker in [base for base in bases if "__init__" in vars(base)] or [values[name]]:
+    for maker in makers or [values[name]]:
         parameters += inspect.signature(maker).parameters
     return parameters
 
 
 def _one_line(text: str) -> str:
-    line = printable(" ".join(text.split()))
+    words = text.split()
+    line = printable(" ".join(words))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

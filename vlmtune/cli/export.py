@@ -30,6 +30,8 @@ from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
 
 PEFT = "peft"
+REPEATED = ("config", "versions", "commit", "date", "data", "seed", "seconds")
+"""Fields of a report's provenance that an export repeats."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -75,8 +77,8 @@ def run(options: argparse.Namespace) -> None:
         licence=options.licence,
         peft=options.format == PEFT,
     )
-    written = decimal(sum(file.stat().st_size for file in options.out.iterdir()))
-    print(f"{options.out}: {written}; load it with vlmtune.load({str(options.out)!r})")
+    size = sum(file.stat().st_size for file in options.out.iterdir())
+    print(f"{options.out}: {decimal(size)}; load it with vlmtune.load({str(options.out)!r})")
     if options.format == PEFT and model.adapter.init_args.get("learn_scale"):
         print("left out, as PEFT has no form for it: the trained scale of scores", file=sys.stderr)
     if options.push_to_hub is not None:
@@ -176,15 +178,18 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
     """The provenance and the scores of a report, if it measured these weights."""
     file = path / "report.json" if path.is_dir() else path
     report = RunReport.load(file)
-    provenance, adapter = report.provenance, model.adapter.spec()["class_path"]
+    provenance = report.provenance
+    adapter = model.adapter.spec()["class_path"]
     described = provenance.model.get("adapter", {}).get("class_path")
-    if provenance.fingerprint != model.backbone.fingerprint or described != adapter:
+    other_backbone = provenance.fingerprint != model.backbone.fingerprint
+    if other_backbone or described != adapter:
         raise UserError(
             f"expected the report of this checkpoint's {adapter}, got one of {described} on "
             f"backbone {provenance.fingerprint[:12]}: pass the report of the same run"
         )
-    trained, measured = model.provenance.get("config"), provenance.config.get("steps")
-    steps = trained.get("steps") if isinstance(trained, Mapping) else None
+    measured = provenance.config.get("steps")
+    config = model.provenance.get("config")
+    steps = config.get("steps") if isinstance(config, Mapping) else None
     # A run reports its last step, and its best checkpoint may be of another.
     if steps is not None and steps != measured:
         print(
@@ -192,9 +197,10 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
             file=sys.stderr,
         )
         return {}
-    keys = ("config", "versions", "commit", "date", "data", "seed", "seconds")
     origin = asdict(provenance)
-    return {**{key: origin[key] for key in keys}, "results": report.results}
+    facts = {key: origin[key] for key in REPEATED}
+    facts["results"] = report.results
+    return facts
 
 
 def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteResult]:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pytorch_lightning as pl
 import yaml
-from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import ArgsType, LightningArgumentParser, LightningCLI
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -24,6 +23,7 @@ from typing_extensions import override
 
 from vlmtune.cli.contamination import unchecked
 from vlmtune.cli.explain import configuration_error, explain, is_expected, warning_line
+from vlmtune.cli.fit_checkpoints import checkpoint_lines, last_checkpoint
 from vlmtune.cli.fit_checks import check_numbers, check_optimizer, check_shards, names_module
 from vlmtune.cli.fit_failures import lightning_runs
 from vlmtune.cli.nulls import with_nulls
@@ -141,11 +141,15 @@ class Announcement(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.is_global_zero:
             return
-        model = cast(AdaptationModule, pl_module)
-        parameters = list(ModuleList([model.backbone, model.adapter]).parameters())
-        trained = sum(p.numel() for p in parameters if p.requires_grad)
-        whole = sum(p.numel() for p in parameters)
         self._started = True
+        model = cast(AdaptationModule, pl_module)
+        trained = 0
+        whole = 0
+        # As one module: a parameter that backbone and adapter have in common counts once.
+        for parameter in ModuleList([model.backbone, model.adapter]).parameters():
+            whole += parameter.numel()
+            if parameter.requires_grad:
+                trained += parameter.numel()
         name = f"{type(model.adapter).__name__} on {type(model.backbone).__name__}"
         if model.backbone.random_weights:
             name += " (random weights)"
@@ -266,16 +270,19 @@ class VlmtuneCLI(LightningCLI):
         """Seeds model and data as everything else, and refuses what makes no optimizer."""
         config = self.config[self.command]
         config.trainer.default_root_dir = trial_folder(config.trainer.default_root_dir)
-        for section in (config.model, config.data):
-            # A model by class path has its arguments one level deeper.
-            values = section.get("init_args", section)
-            if values.get("seed") is None and not isinstance(config.seed_everything, bool):
+        # A model by class path has its arguments one level deeper.
+        model = config.model.get("init_args", config.model)
+        data = config.data.get("init_args", config.data)
+        has_seed = not isinstance(config.seed_everything, bool)  # False: none, True: a random one
+        for values in (model, data):
+            if has_seed and values.get("seed") is None:
                 values["seed"] = config.seed_everything
-        check_optimizer(config.model.get("init_args", config.model).get("optimizer"))
+        check_optimizer(model.get("optimizer"))
         if not self.nameless:
             return
         for callback in config.trainer.callbacks or []:
-            if str(getattr(callback, "class_path", "")).endswith(".BenchmarkCallback"):
+            class_path = str(getattr(callback, "class_path", ""))
+            if class_path.endswith(".BenchmarkCallback"):
                 callback.init_args.name = None  # the class of the adapter names the run
 
     def instantiate_classes(self) -> None:
@@ -292,14 +299,16 @@ class VlmtuneCLI(LightningCLI):
         """Makes the trainer."""
         # Before Lightning, which appends its bar to this very list.
         config = self.config_init[self.command]
-        given = [type(one) for one in config.trainer.callbacks or []]
+        given = list(map(type, config.trainer.callbacks or []))
         if config.trainer.logger is None:
             kwargs["logger"] = default_logger(self.command, config)
         trainer = super().instantiate_trainer(**kwargs)
         # Lightning's bar counts epochs.
-        bar, callbacks = trainer.progress_bar_callback, cast(Any, trainer).callbacks
+        bar = trainer.progress_bar_callback
+        callbacks = cast(Any, trainer).callbacks  # an attribute that Lightning sets later
         if bar is not None and type(bar) not in given:
-            callbacks[callbacks.index(bar)] = RunProgress()
+            position = callbacks.index(bar)
+            callbacks[position] = RunProgress()
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = AtomicCheckpoints()
         return trainer
@@ -314,40 +323,8 @@ class VlmtuneCLI(LightningCLI):
                 show([callback.run_report(self.trainer, self.model)], title)
         for line in checkpoint_lines(self.trainer):
             print(line)
-        last = _last_checkpoint(self.trainer)
+        last = last_checkpoint(self.trainer)
         if last is not None and wandb_loggers(self.trainer):
             from vlmtune.cli.wandb_export import log_export  # W&B is an extra
 
             log_export(self.trainer, last)
-
-
-def _last_checkpoint(trainer: pl.Trainer) -> Path | None:
-    """The checkpoint of the last step, if one was saved."""
-    for callback in trainer.checkpoint_callbacks:
-        path = Path(getattr(callback, "last_model_path", ""))
-        if path.is_file() and check_checkpoint(path)["global_step"] == trainer.global_step:
-            return path
-    return None
-
-
-def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
-    """Says which checkpoint has the last weights, which the best, and what to type next."""
-    paths: dict[str, int] = {}  # and the step of each
-    monitored = {}
-    for callback in trainer.checkpoint_callbacks:
-        if not isinstance(callback, ModelCheckpoint):
-            continue
-        for path in (callback.last_model_path, callback.best_model_path):
-            if path and Path(path).is_file():
-                paths[path] = check_checkpoint(path)["global_step"]
-        if callback.monitor and callback.best_model_path in paths:
-            monitored[callback.best_model_path] = (callback.monitor, callback.best_model_score)
-    if not paths:
-        return []
-    last = [path for path, step in paths.items() if step == trainer.global_step]
-    shown = [*last, *monitored, *paths][0]
-    lines = [f"checkpoint: {shown} (weights of step {paths[shown]})"]
-    for path, (monitor, score) in monitored.items():
-        if paths[path] != trainer.global_step:
-            lines.append(f"best by {monitor}: {path} (weights of step {paths[path]}, {score:.4g})")
-    return [*lines, f"next: vlmtune export {shown} --out FOLDER"]

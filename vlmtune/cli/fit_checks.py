@@ -59,8 +59,10 @@ def check_shards(command: str, data: Any) -> None:
     """Raises `UserError` if a folder of the parsed `data` on this machine has no shards."""
     # Only `fit` reads the training sets.
     train = data.train if command == "fit" else []
-    for one in (*train, *(data.val or ())):
-        path = getattr(getattr(one, "init_args", None), "path", None)
+    val = data.val or ()
+    for shards in (*train, *val):
+        arguments = getattr(shards, "init_args", None)
+        path = getattr(arguments, "path", None)
         if not isinstance(path, str) or is_remote(path) or names_tars(path):
             continue
         folder = Path(path).expanduser()
@@ -89,17 +91,25 @@ def names_module(arguments: Sequence[str]) -> bool:
     words: list[str] = []
     for word in arguments:
         words += word.split("=", 1)
-    configs = [path for word, path in pairwise(words) if word in ("--config", "-c")]
-    paths = [config for config in configs if not config.startswith("{")]
+    paths = []
+    for word, value in pairwise(words):
+        is_text = value.startswith("{")  # a config that stands in the command line
+        if word in ("--config", "-c") and not is_text:
+            paths.append(value)
     for path in paths:
         check_yaml(path)
-    return bool({"--model", "--model.class_path"} & {*words}) or any(map(_has_class, paths))
+    in_words = "--model" in words or "--model.class_path" in words
+    return in_words or any(map(_has_class, paths))
 
 
 def _has_class(path: str) -> bool:
     """Whether the `model` of a config is a class; a config that cannot be read fails later."""
     try:
-        model = (yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}).get("model")
+        text = Path(path).read_text(encoding="utf-8")
+        content = yaml.safe_load(text) or {}
+        model = content.get("model")
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         return False
-    return isinstance(model, str) or (isinstance(model, dict) and "class_path" in model)
+    if isinstance(model, dict):
+        return "class_path" in model
+    return isinstance(model, str)

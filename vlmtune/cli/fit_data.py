@@ -23,7 +23,8 @@ from vlmtune.storage.files import reading
 from vlmtune.storage.folder import digest
 from vlmtune.storage.remote.address import is_remote
 
-DATA, OPTION = "--data", "--table."
+DATA = "--data"
+OPTION = "--table."
 CACHE = ".cache/vlmtune/tables"
 HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+?))?/?")
 
@@ -68,8 +69,12 @@ def with_shards(words: Sequence[str]) -> list[str]:
 
 
 def _is_data(value: str) -> bool:
-    table = value.lower().endswith(tuple(f".{suffix}" for suffix in TABLES if suffix != "json"))
-    return table or names_tars(value) or is_remote(value) or Path(value).expanduser().is_dir()
+    """Whether a `--data` names data; a file that ends in .json is a config."""
+    _, dot, suffix = value.lower().rpartition(".")
+    is_table = dot and suffix in TABLES and suffix != "json"
+    if is_table or names_tars(value) or is_remote(value):
+        return True
+    return Path(value).expanduser().is_dir()
 
 
 def _shards(value: str, options: Sequence[str]) -> str:
@@ -113,20 +118,22 @@ def _hub_tables(value: str) -> Path | None:
 def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     """The folder of the shards of a table, built unless it was before."""
     words = ["build", "table", str(path), "--out", CACHE, *options]
-    parsed, parsed.overrides = command_parser().parse_known_args(words)
+    parsed, overrides = command_parser().parse_known_args(words)
+    parsed.overrides = overrides
     builder = builder_of(parsed)
     # Names are relative: the same ones in two folders are two tables.
-    folders = [os.path.abspath(folder) for folder in (path, builder.table.folder)]
+    folders = [os.path.abspath(path), os.path.abspath(builder.table.folder)]
     key = digest({**builder.identity(), "folders": folders})
     stem = re.sub(r"[^\w.\-]", "_", Path(name).stem)
-    parsed.out = Path.home() / CACHE / f"{stem}-{key[:16]}"
-    known = (parsed.out / MANIFEST).is_file()
+    out = Path.home() / CACHE / f"{stem}-{key[:16]}"
+    parsed.out = out
+    known = (out / MANIFEST).is_file()
     if not known:
         build(builder, parsed)
-    groups = f"{read_manifest(parsed.out).records:,} groups of {name}"
-    line = f"built {groups} into {parsed.out}; delete it to build anew"
+    groups = f"{read_manifest(out).records:,} groups of {name}"
+    line = f"built {groups} into {out}; delete it to build anew"
     if known:
-        line = f"{groups} were built before, in {parsed.out}"
+        line = f"{groups} were built before, in {out}"
     if getattr(rank_zero_only, "rank", 0) == 0:
         print(line, file=sys.stderr)
-    return parsed.out
+    return out

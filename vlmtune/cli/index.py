@@ -16,7 +16,8 @@ from vlmtune.search.build import build_index
 def run(options: argparse.Namespace) -> None:
     """Indexes `options.images` into `options.out` and prints what it contains now."""
     source = (options.model, options.pretrained, options.architecture)
-    built = build_index(options.images, model_of(options), options.out, *source)
+    model = model_of(options)
+    built = build_index(options.images, model, options.out, *source)
     screen = console()
     for path, reason in built.unread:
         screen.print(f"not indexed: {_plain(path)}: {_plain(reason)}", soft_wrap=True)
@@ -28,4 +29,5 @@ def run(options: argparse.Namespace) -> None:
 
 def _plain(text: object) -> str:
     """Text without markup, and with names that are not UTF-8 made printable."""
-    return escape(str(text).encode(errors="backslashreplace").decode())
+    letters = str(text).encode(errors="backslashreplace")
+    return escape(letters.decode())

@@ -36,11 +36,11 @@ def main(argv: list[str] | None = None) -> int:
         2
     """
     given = sys.argv[1:] if argv is None else argv
-    arguments = list(given)
-    debug = "--debug" in arguments
+    debug = "--debug" in given
+    arguments = [argument for argument in given if argument != "--debug"]
     try:
         with plain_log():
-            return run_command([argument for argument in arguments if argument != "--debug"])
+            return run_command(arguments)
     except KeyboardInterrupt:
         print("vlmtune: interrupted", file=sys.stderr)
         return 130
@@ -138,9 +138,11 @@ class _Screen(logging.StreamHandler[Any]):
 @contextlib.contextmanager
 def plain_log() -> Iterator[None]:
     """Shows the log and warnings as plain lines on stderr while a command runs."""
-    log, handler = logging.getLogger("vlmtune"), _Screen()
+    log = logging.getLogger("vlmtune")
+    level = log.level
+    form = warnings.formatwarning
+    handler = _Screen()
     handler.setFormatter(_Plain("%(message)s"))
-    level, form = log.level, warnings.formatwarning
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     warnings.formatwarning = warning_line

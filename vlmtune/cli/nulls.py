@@ -22,20 +22,23 @@ def with_nulls(words: Sequence[str], root: str) -> list[str]:
         ['--model={"backbone": {"init_args": {"pretrained": null}}}', '--model.seed', '1']
     """
     options = list(_options(words, root))
-    nulls = {option.path[:-1] for option in options if _holds_null(option.content)}
-    mappings = {parent for parent in nulls if parent and parent[-1] != "init_args"}
-    siblings: dict[tuple[str, ...], dict[str, Any]] = {}  # the contents of each mapping
+    mappings: dict[tuple[str, ...], dict[str, Any]] = {}  # the mappings in which a null stands
     for option in options:
-        parent = option.path[:-1]
-        if parent in mappings:
-            siblings.setdefault(parent, {})[option.path[-1]] = option.content
+        parent = option.parent
+        if _holds_null(option.content) and parent and parent[-1] != "init_args":
+            mappings[parent] = {}
+    for option in options:
+        if option.parent in mappings:
+            name = option.path[-1]
+            mappings[option.parent][name] = option.content
     out: list[str] = []
+    written: set[tuple[str, ...]] = set()
     for option in options:
-        parent = option.path[:-1]
-        if parent in mappings:
-            # The first of the siblings stands for all of them.
-            if parent in siblings:
-                out.append(_object(root, parent, siblings.pop(parent)))
+        if option.parent in written:
+            continue  # the first of the siblings stands for all of them
+        if option.parent in mappings:
+            written.add(option.parent)
+            out.append(_object(root, option.parent, mappings[option.parent]))
         elif option.path and _holds_null(option.content):
             out.append(_object(root, option.path, option.content))
         else:
@@ -50,6 +53,11 @@ class _Option(NamedTuple):
     path: tuple[str, ...] = ()
     content: Any = ""
 
+    @property
+    def parent(self) -> tuple[str, ...]:
+        """The path of the mapping that the option belongs to."""
+        return self.path[:-1]
+
 
 def _options(words: Sequence[str], root: str) -> Iterator[_Option]:
     waiting = list(words)
@@ -63,9 +71,9 @@ def _options(words: Sequence[str], root: str) -> Iterator[_Option]:
         if not equals:
             value = waiting.pop(0)
             given.append(value)
-        path = tuple(key.removeprefix(f"--{root}.").split("."))
+        parts = key.removeprefix(f"--{root}.").split(".")
         content = read_value(value) if value else value
-        yield _Option(given, path, content)
+        yield _Option(given, tuple(parts), content)
 
 
 def _object(root: str, path: Sequence[str], content: Any) -> str:

@@ -28,6 +28,7 @@ KINDS = {
     "objectives": "objectives",
     "benchmarks": "benchmarks",
 }
+ADAPTERS = ("--model", "--model.adapter", "--model.init_args.adapter")
 LISTS = ("objectives", "benchmarks")
 SHARDS = ("data.train", "data.val")
 POSITION = re.compile(r"\[(\d+)\](?=\.|$)")  # callbacks[0] is callbacks.0
@@ -44,7 +45,9 @@ def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
         >>> words, items
         (['--data.batch_size=4'], [('trainer.callbacks.0.name', 'mine')])
     """
-    words, items, waiting = [], [], list(arguments)
+    words = []
+    items = []
+    waiting = list(arguments)
     while waiting:
         word = waiting.pop(0)
         key, equals, value = word.removeprefix("--").partition("=")
@@ -75,9 +78,14 @@ def loses_name(arguments: Sequence[str]) -> bool:
         >>> loses_name(["--model.adapter=lora", "--trainer.callbacks.BenchmarkCallback.name=mine"])
         False
     """
-    keys = {word.partition("=")[0] for word in arguments if word.startswith("--")}
-    named = any(key.startswith("--trainer.callbacks") and key.endswith("name") for key in keys)
-    return not named and bool(keys & {"--model", "--model.adapter", "--model.init_args.adapter"})
+    replaces_adapter = False
+    for word in arguments:
+        key, _, _ = word.partition("=")
+        if key.startswith("--trainer.callbacks") and key.endswith("name"):
+            return False  # the arguments name the run themselves
+        if key in ADAPTERS:
+            replaces_adapter = True
+    return replaces_adapter
 
 
 def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str]:
@@ -93,41 +101,56 @@ def changed_lists(config: dict[str, Any], items: Sequence[Override]) -> list[str
     """
     lists: dict[str, Any] = {}
     for key, value in items:
-        parts: list[str] = key.split(".")
+        *parents, last = key.split(".")
         node: Any = config
-        for i, name in enumerate(parts):
-            here, last = ".".join(parts[:i]), i == len(parts) - 1
-            part: Any = name
-            node = _arguments(node, name)
-            if isinstance(node, list):
-                # A list inside a changed list is given with it.
-                if not any(here.startswith(f"{known}.") for known in lists):
-                    lists[here] = node
-                part = _position(node, name, here)
-            elif not isinstance(node, dict) or (part not in node and not last):
-                known = ", ".join(node) if isinstance(node, dict) else repr(node)
-                raise UserError(f"expected one of {known} in {here}, got {part!r}: change --{key}")
-            if last:
-                node[part] = value
-            else:
-                node = node[part]
+        parent = ""  # the key of `node`
+        for part in parents:
+            node = _arguments(node, part)
+            _note_list(lists, parent, node)
+            node = node[_step(node, part, parent, key, may_be_new=False)]
+            parent = f"{parent}.{part}".removeprefix(".")
+        node = _arguments(node, last)
+        _note_list(lists, parent, node)
+        node[_step(node, last, parent, key, may_be_new=True)] = value
     return [f"--{key}={json.dumps(value)}" for key, value in lists.items()]
+
+
+def _note_list(lists: dict[str, Any], key: str, node: Any) -> None:
+    """Adds a list to those that change, unless it lies inside another such list."""
+    inside = any(key.startswith(f"{known}.") for known in lists)
+    if isinstance(node, list) and not inside:
+        lists[key] = node
+
+
+def _step(node: Any, part: str, parent: str, key: str, may_be_new: bool) -> int | str:
+    """The index of a list, or the key of a dictionary, that a part of a dotted key names."""
+    if isinstance(node, list):
+        return _position(node, part, parent)
+    if isinstance(node, dict) and (may_be_new or part in node):
+        return part
+    known = ", ".join(node) if isinstance(node, dict) else repr(node)
+    raise UserError(f"expected one of {known} in {parent}, got {part!r}: change --{key}")
 
 
 def _is_item(key: str) -> bool:
     """Whether a key goes through an item of a list, by its position or its class."""
-    parts = key.split(".")[1:]
-    return any(part.isdigit() for part in parts) or any(part[:1].isupper() for part in parts[:-1])
+    _, *parts = key.split(".")
+    has_position = any(part.isdigit() for part in parts)
+    has_class = any(part[:1].isupper() for part in parts[:-1])
+    return has_position or has_class
 
 
 def _changes(key: str) -> bool:
-    # Backbones have an argument `model`, too.
-    return key in SHARDS or key == "model" or _last(key) in KINDS.keys() - {"model"}
+    if key in SHARDS or key == "model":
+        return True
+    last = _last(key)
+    return last in KINDS and last != "model"  # backbones have an argument `model`, too
 
 
 def _last(key: str) -> str:
     """The last part of a key that is not a position; `objectives` for `objectives+`."""
-    return [part for part in key.split(".") if not part.isdigit()][-1].rstrip("+")
+    names = [part for part in key.split(".") if not part.isdigit()]
+    return names[-1].rstrip("+")
 
 
 def _expanded(key: str, text: str) -> str:
@@ -135,16 +158,20 @@ def _expanded(key: str, text: str) -> str:
     content = read_value(text)
     if not _changes(key):
         return text
-    if isinstance(content, str):
-        item = _item(key, content)
-        if key in SHARDS or key.endswith(LISTS):
-            file = Path(content)
-            if not (file.is_file() and isinstance(read_yaml(file), list)):
-                return json.dumps([item])
-        return item if isinstance(item, str) else json.dumps(item)
     if isinstance(content, list):
-        return json.dumps([_item(key, item) for item in content])
-    return text
+        items = [_item(key, item) for item in content]
+        return json.dumps(items)
+    if not isinstance(content, str):
+        return text
+    item = _item(key, content)
+    takes_list = key in SHARDS or key.endswith(LISTS)
+    if takes_list and not _is_list_file(Path(content)):
+        return json.dumps([item])
+    return item if isinstance(item, str) else json.dumps(item)
+
+
+def _is_list_file(path: Path) -> bool:
+    return path.is_file() and isinstance(read_yaml(path), list)
 
 
 def _item(key: str, item: Any) -> Any:
@@ -153,9 +180,12 @@ def _item(key: str, item: Any) -> Any:
         return item
     if key in SHARDS:
         return item if item.endswith((".yaml", ".yml")) else {"path": item}
-    if _last(key) == "backbone" and _is_model(item):
+    last = _last(key)
+    if last == "backbone" and _is_model(item):
         return backbone_spec(item)
-    return find(KINDS[_last(key)], item) if STEM.fullmatch(item) else item
+    if STEM.fullmatch(item):
+        return find(KINDS[last], item)
+    return item
 
 
 def _is_model(name: str) -> bool:
@@ -168,7 +198,8 @@ def _is_model(name: str) -> bool:
 
 def _arguments(node: Any, part: str) -> Any:
     """The arguments of a plug-in, unless `part` is a key of the plug-in itself."""
-    if isinstance(node, dict) and "class_path" in node and part not in ("class_path", "init_args"):
+    is_plugin = isinstance(node, dict) and "class_path" in node
+    if is_plugin and part not in ("class_path", "init_args"):
         return node.setdefault("init_args", {})
     return node
 
@@ -177,23 +208,24 @@ def _position(items: Sequence[Any], part: str, key: str) -> int:
     """Position of the item that `part` names."""
     if part.isdigit() and int(part) < len(items):
         return int(part)
-    fitting, listed = [], []
+    fitting = []
+    listed = []
     for i, item in enumerate(items):
         names = _names(item)
         listed.append(f"{i} ({', '.join(names) or '?'})")
         if part in names:
             fitting.append(i)
-    if len(fitting) != 1:
-        got = f"{part!r}, which is {len(fitting)} of them" if fitting else repr(part)
-        known = ", ".join(listed) or "none"
-        raise UserError(f"expected an item of {key}, {known}, got {got}: name one of these")
-    return fitting[0]
+    if len(fitting) == 1:
+        return fitting[0]
+    got = f"{part!r}, which is {len(fitting)} of them" if fitting else repr(part)
+    known = ", ".join(listed) or "none"
+    raise UserError(f"expected an item of {key}, {known}, got {got}: name one of these")
 
 
 def _names(item: Any) -> list[str]:
     """The class and the `name` of an item."""
     if not isinstance(item, dict):
         return []
+    _, _, class_name = item.get("class_path", "").rpartition(".")
     name = item.get("init_args", item).get("name")
-    path = item.get("class_path", "").rpartition(".")[2]
-    return [text for text in (path, name) if text]
+    return list(filter(None, (class_name, name)))

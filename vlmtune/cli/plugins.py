@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jsonargparse import ArgumentParser
 
@@ -69,7 +69,7 @@ def _argument_error(error: argparse.ArgumentError) -> UserError:
 
 def arguments_of(base: type[Configured], source: str) -> str:
     """Describes the arguments of a plug-in; `source` is the path of a YAML, or a class path."""
-    path = read_yaml(Path(source)).get("class_path") if Path(source).is_file() else source
+    path = class_path_of(source)
     parser = _parser(base)
     printed = io.StringIO()
     try:
@@ -79,10 +79,17 @@ def arguments_of(base: type[Configured], source: str) -> str:
         raise _argument_error(error) from error
     _, _, text = printed.getvalue().split("\n\n", 2)  # usage, "Help for"
     # Without the prefix, the help of an option moves to the left: spaces take its place.
-    aligned = rf"\1--\2\3{' ' * len(f'{NAME}.')}\4"
+    prefix = f"{NAME}."
+    aligned = rf"\1--\2\3{' ' * len(prefix)}\4"
     lines = [ALIGNED.sub(aligned, line) for line in text.splitlines()]
-    text = "\n".join(lines).replace(f"--{NAME}.", "--")
+    text = "\n".join(lines).replace(f"--{prefix}", "--")
     return OPTION.sub(lambda option: option[0].replace("_", "-"), text)
+
+
+def class_path_of(source: str) -> Any:
+    """The class path in the YAML of a plug-in, or `source` if it is not a file."""
+    file = Path(source)
+    return read_yaml(file).get("class_path") if file.is_file() else source
 
 
 def find(kind: str, name: str) -> str:
@@ -90,17 +97,19 @@ def find(kind: str, name: str) -> str:
     shipped = find_path(name) if name.startswith("configs/") else None
     if shipped is not None:
         return str(shipped)
-    if Path(name).is_file() or is_dataset(Path(name)):
-        if Path(name).is_file() and name.endswith((".yaml", ".yml", ".json")):
+    path = Path(name)
+    if path.is_file() or is_dataset(path):
+        if path.is_file() and name.endswith((".yaml", ".yml", ".json")):
             check_yaml(name)
         return name
     if kind == "benchmarks" and name.lower().endswith(SUFFIXES):
         raise UserError(f"expected the table {name!r}, there is no such file: correct the path")
     folder = Path("configs/plugins", kind)
-    if path := find_path(folder / f"{name}.yaml"):
-        return str(path)
-    if "." in name and not name.endswith((".yaml", ".yml")) and "/" not in name:
-        return name
+    if yaml_of_stem := find_path(folder / f"{name}.yaml"):
+        return str(yaml_of_stem)
+    is_file_name = "/" in name or name.endswith((".yaml", ".yml"))
+    if "." in name and not is_file_name:
+        return name  # a class path
     known = stems(kind)
     near = difflib.get_close_matches(name, known, 1)
     advice = f"did you mean {near[0]!r}? Others" if near else "name one of these"
@@ -117,7 +126,8 @@ def make_list(base: type[T], kind: str, names: Sequence[str]) -> list[T]:
     plugins = []
     for name in names:
         for stem in _served(kind, name):
-            plugins += [make(base, source) for source in _sources(find(kind, stem))]
+            for source in _sources(find(kind, stem)):
+                plugins.append(make(base, source))
     return plugins
 
 
@@ -134,17 +144,17 @@ def _served(kind: str, name: str) -> tuple[str, ...]:
 
 
 def _sources(source: str) -> list[str]:
-    if source.lower().endswith(SUFFIXES) or is_dataset(Path(source)):  # a table of the user's
-        return [json.dumps(table_benchmark(Path(source)))]
-    content = read_yaml(Path(source)) if Path(source).is_file() else None
+    path = Path(source)
+    if source.lower().endswith(SUFFIXES) or is_dataset(path):  # a table of the user's
+        benchmark = table_benchmark(path)
+        return [json.dumps(benchmark)]
+    content = read_yaml(path) if path.is_file() else None
     if not isinstance(content, list):
         return [source]
     sources = []
     for item in content:
-        if isinstance(item, str):
-            sources.append(str(Path(source).parent / item))
-        else:
-            sources.append(json.dumps(item))
+        text = str(path.parent / item) if isinstance(item, str) else json.dumps(item)
+        sources.append(text)
     return sources
 
 

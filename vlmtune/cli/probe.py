@@ -34,6 +34,8 @@ from vlmtune.storage.folder import digest
 TASKS = {"fine": fine, "categories": categories}
 SETTINGS = ("images", "transformations", "widths", "steps", "runs", "limit", "side", "seed")
 """Options that a report repeats."""
+LOWEST = {"side": 8, "limit": 2, "widths": 0}
+"""The lowest value of options."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -60,31 +62,39 @@ def run(options: argparse.Namespace) -> None:
     classes = len(label_names(images))
 
     # A model is measured and written before the next, so that a stop loses one of them.
-    reports, probed, page = [], [], options.out
-    for one in embeddings:
-        began = time.monotonic()
-        embedded = embed_tasks(one.embedder, images, runnable, store, options.side, options.seed)
+    reports = []
+    probed = []
+    page = options.out
+    several = len(embeddings) > 1
+    for embedding in embeddings:
+        start = time.monotonic()
+        features = embed_tasks(
+            embedding.embedder, images, runnable, store, options.side, options.seed
+        )
         measured = []
         for task in runnable:
             for spec in probe_specs(options.widths, classes > 0):
-                features = embedded[task.name]
-                measured.append(measure(task, spec, features, classes, training, device))
-        settings = {name: getattr(options, name) for name in SETTINGS}
-        settings |= {"layer": one.embedder.layer, "seconds": time.monotonic() - began}
-        how = {"probe": settings}
-        origin = provenance_of(one.embedder.model, one.given, options.pretrained, how)
-        folder = options.out / one.folder if len(embeddings) > 1 else options.out
-        reports.append(_report(one, origin, measured, tasks, images))
-        probed.append(Probed(one.name, measured, one.before))
+                of_task = features[task.name]
+                measured.append(measure(task, spec, of_task, classes, training, device))
+        seconds = time.monotonic() - start
+        origin = _origin(embedding, options, seconds)
+        report = _report(embedding, origin, measured, tasks, images)
+        one_probed = Probed(embedding.name, measured, embedding.before)
+        folder = options.out / embedding.folder if several else options.out
         with all_or_none():
-            page = _write(folder, reports[-1:], probed[-1:], tasks, images)
-            write_text(folder / "probe.json", json.dumps(to_json(measured), indent=1) + "\n")
+            page = _write(folder, [report], [one_probed], tasks, images)
+            numbers = json.dumps(to_json(measured), indent=1)
+            write_text(folder / "probe.json", f"{numbers}\n")
             for task in tasks:
-                if (main := main_probe(measured, task.name)) is not None:
-                    write_confusion(folder / f"confusion_{task.name}.png", main, one.name)
-            reports[-1].save(folder / "report.json")
+                main = main_probe(measured, task.name)
+                if main is not None:
+                    picture = folder / f"confusion_{task.name}.png"
+                    write_confusion(picture, main, embedding.name)
+            report.save(folder / "report.json")
+        reports.append(report)
+        probed.append(one_probed)
     # Several models are compared on a page of all of them, beside the page of each.
-    if len(embeddings) > 1:
+    if several:
         page = _write(options.out, reports, probed, tasks, images)
     show(reports)
     print(f"tables: {options.out / 'tables.md'}")
@@ -92,19 +102,21 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.pictures is None and (options.model is None or options.out is None):
+    lacks_model = options.model is None or options.out is None
+    if lacks_model and options.pictures is None:
         raise UserError(
             "expected --model and --out, or only --pictures, got neither: add them (see `vlmtune "
             "probe --help`)"
         )
     if options.model is not None and len(options.model) > 1:
         for name in ("pretrained", "architecture", "name"):
-            if getattr(options, name) is not None:
+            given = getattr(options, name)
+            if given is not None:
                 raise UserError(
                     f"expected no --{name} with {len(options.model)} models, got "
-                    f"{getattr(options, name)!r}: name models by YAMLs"
+                    f"{given!r}: name models by YAMLs"
                 )
-    for name, lowest in (("side", 8), ("limit", 2), ("widths", 0)):
+    for name, lowest in LOWEST.items():
         given = getattr(options, name)
         values = given if isinstance(given, list) else [given]
         for value in values:
@@ -114,22 +126,32 @@ def _check(options: argparse.Namespace) -> None:
                 )
 
 
+def _origin(embedding: Embedding, options: argparse.Namespace, seconds: float) -> Provenance:
+    settings = {name: getattr(options, name) for name in SETTINGS}
+    settings["layer"] = embedding.embedder.layer
+    settings["seconds"] = seconds
+    model = embedding.embedder.model
+    return provenance_of(model, embedding.given, options.pretrained, {"probe": settings})
+
+
 def _report(
-    one: Embedding,
+    embedding: Embedding,
     origin: Provenance,
     measured: Sequence[Measured],
     tasks: Sequence[Task],
     images: Sequence[LabelledImage],
 ) -> RunReport:
     settings = origin.config["probe"]
-    facts = [str(settings["side"]), str(settings["seed"]), *sorted(x.digest for x in images)]
+    # Probes of the same images compare only if they transform them alike: side and seed count.
+    facts = [str(settings["side"]), str(settings["seed"])]
+    facts += sorted(image.digest for image in images)
     results = to_results(measured, digest(facts))
     reasons = []
     for task in tasks:
         if task.not_run:
             names = ", ".join(transformation.name for transformation in task.not_run)
             reasons.append((f"probe_{task.name}/{names}", "no weights (--styles)"))
-    return RunReport(one.name, origin, tuple(results), not_run=tuple(reasons))
+    return RunReport(embedding.name, origin, tuple(results), not_run=tuple(reasons))
 
 
 def _write(
@@ -140,6 +162,7 @@ def _write(
     images: Sequence[LabelledImage],
 ) -> Path:
     train = sum(image.split == "train" for image in images)
+    test = len(images) - train
     with all_or_none():
-        write_text(out / "tables.md", to_tables(probed, train, len(images) - train, tasks))
+        write_text(out / "tables.md", to_tables(probed, train, test, tasks))
         return write_report(out, reports)

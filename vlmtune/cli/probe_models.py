@@ -43,7 +43,8 @@ def embeddings_of(options: argparse.Namespace) -> list[Embedding]:
                 embedder = LayerEmbedder(model, layer, options.text)
                 original = before and _named(before, layer)
                 embeddings.append(Embedding(_named(name, layer), given, embedder, original))
-    folder, count = Counter(x.folder for x in embeddings).most_common(1)[0]
+    folders = Counter(embedding.folder for embedding in embeddings)
+    folder, count = folders.most_common(1)[0]
     if count > 1:
         raise UserError(
             f"expected models of different names, got {folder} {count} times: rename a folder"
@@ -55,10 +56,13 @@ def _models(given: str, options: argparse.Namespace) -> Iterator[tuple[str, Mode
     """The model, after its frozen original if `--frozen` asks for it."""
     model = model_of(options, model=given, texts=False)
     name = options.name or default_name(model, given)
-    if not options.frozen or (not model.trained_parameters and len(options.model) > 1):
+    is_frozen = not model.trained_parameters
+    # Beside trained models, a frozen model may be its own original.
+    beside_others = is_frozen and len(options.model) > 1
+    if not options.frozen or beside_others:
         yield name, model, ""
         return
-    if not model.trained_parameters:
+    if is_frozen:
         raise UserError(
             f"expected a trained model with --frozen, got {given}, which is frozen: leave it out"
         )

@@ -24,14 +24,21 @@ def provenance_of(
     for key in ("config", "versions", "commit", "date"):
         if key in trained:
             training[key] = trained[key]
-    adapter, digest = "zero-shot", ""
+    adapter = "zero-shot"
+    digest = ""
     if not model.untrained:
-        adapter, digest = type(model.adapter).__name__, model.digest()
+        adapter = type(model.adapter).__name__
+        digest = model.digest()
     # Nothing checked these values when the checkpoint was read: they may be of any type.
-    data, seed, seconds = trained.get("data"), trained.get("seed"), trained.get("seconds")
-    data = data if isinstance(data, str) else ""
-    seed = seed if isinstance(seed, int) else None
-    seconds = float(seconds) if isinstance(seconds, int | float) else 0.0
+    data = trained.get("data")
+    if not isinstance(data, str):
+        data = ""
+    seed = trained.get("seed")
+    if not isinstance(seed, int):
+        seed = None
+    seconds = trained.get("seconds")
+    if not isinstance(seconds, int | float):
+        seconds = 0.0
     return Provenance(
         backbone=model.backbone.title,
         adapter=adapter,
@@ -52,5 +59,5 @@ def provenance_of(
         date=now(),
         seed=seed,
         trainable_parameters=model.trained_parameters,
-        seconds=seconds,
+        seconds=float(seconds),
     )

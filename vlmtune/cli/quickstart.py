@@ -31,8 +31,14 @@ RUN_SIZES = {"max_steps": 2, "every_n_train_steps": 2, "batch_size": 8}
 SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> other values
     "tiny": {
         "world": {
-            **{"train": 24, "val": 4, "test": 30, "multi": 4, "ar4t_train": 8, "ar4t_test": 4},
-            **{"benchmarks": 2, "spar_repeats": 1},
+            "train": 24,
+            "val": 4,
+            "test": 30,
+            "multi": 4,
+            "ar4t_train": 8,
+            "ar4t_test": 4,
+            "benchmarks": 2,
+            "spar_repeats": 1,
         },
         "mm_adapter": RUN_SIZES,
         "grounded_words": RUN_SIZES,
@@ -109,8 +115,8 @@ def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
         process.terminate()
         process.join()
     if process.exitcode:
-        reason = log.read_text(encoding="utf-8").strip().rpartition("\n")[2]
-        raise UserError(f"expected the second process to finish, got {reason!r}: see {log}")
+        _, _, last_line = log.read_text(encoding="utf-8").strip().rpartition("\n")
+        raise UserError(f"expected the second process to finish, got {last_line!r}: see {log}")
 
 
 def _logged(lane: Sequence[Step], start: float, log: Path) -> None:
@@ -129,12 +135,15 @@ def _logged(lane: Sequence[Step], start: float, log: Path) -> None:
 
 def cores() -> int:
     """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # on Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def announce(text: str, start: float) -> None:
     """Prints a line with the seconds since the start."""
-    print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
+    seconds = time.monotonic() - start
+    print(f"[{seconds:4.0f} s] {text}", flush=True)
 
 
 def write_configs(out: Path, size: str) -> Path:
@@ -213,7 +222,10 @@ def _fit(config: Path, folder: Path, seed: int) -> list[Any]:
 def _changed(value: Any, replaced: Mapping[str, str], sizes: Mapping[str, int]) -> Any:
     """A config with other folders in its strings and other numbers for the keys in `sizes`."""
     if isinstance(value, dict):
-        return {k: sizes.get(k, _changed(v, replaced, sizes)) for k, v in value.items()}
+        changed = {}
+        for key, inner in value.items():
+            changed[key] = sizes[key] if key in sizes else _changed(inner, replaced, sizes)
+        return changed
     if isinstance(value, list):
         return [_changed(item, replaced, sizes) for item in value]
     if isinstance(value, str):

@@ -46,7 +46,8 @@ def run(options: argparse.Namespace) -> None:
             "expected the folder of one sweep with --metric or --export, got other runs: leave "
             "these options out"
         )
-    folders, files = [], []
+    folders = []
+    files = []
     for path in options.runs:
         if path.is_dir():
             folders.append(path)
@@ -58,14 +59,18 @@ def run(options: argparse.Namespace) -> None:
     groups = same_model(read)
 
     # An evaluation and a probe of one model become one run, with the items of both.
-    loaded, rows = [], []
+    loaded = []
+    rows = []
+    first_files = []
     for group in groups:
-        loaded.append(merged([read[i] for i in group]))
+        of_model = [read[i] for i in group]
         items: Items = {}
         for i in group:
             items |= read_rows[i]
+        loaded.append(merged(of_model))
         rows.append(items)
-    runs = _by_recipe(loaded, [files[group[0]] for group in groups])
+        first_files.append(files[group[0]])
+    runs = _by_recipe(loaded, first_files)
     shown = _items(runs, loaded, rows)
     runs += _text_only(runs, folders)
     with all_or_none():
@@ -84,13 +89,14 @@ def is_sweep(folder: Path) -> bool:
 
 def _inputs(files: Sequence[Path]) -> list[Path]:
     """The files of runs, and what is read beside them."""
-    reports = [file for file in files if not is_items_file(file)]
     inputs = list(files)
-    for report in reports:
-        items = items_beside(report)
+    for file in files:
+        if is_items_file(file):
+            continue
+        items = items_beside(file)
         if items is not None:
             inputs.append(items)
-        inputs += report.parent.glob(FILES)
+        inputs += file.parent.glob(FILES)
     return inputs
 
 
@@ -115,8 +121,11 @@ def _loaded(files: Sequence[Path]) -> tuple[list[RunReport], list[Items]]:
                 "runs; these numbers are not compared",
                 file=sys.stderr,
             )
-        loaded[file], rows[file] = run, items
-    return [loaded[file] for file in files], [rows[file] for file in files]
+        loaded[file] = run
+        rows[file] = items
+    runs_in_order = [loaded[file] for file in files]
+    rows_in_order = [rows[file] for file in files]
+    return runs_in_order, rows_in_order
 
 
 def _items(
@@ -125,9 +134,11 @@ def _items(
     """The items by the run's name here; of several seeds, the first's."""
     out = {}
     for run in runs:
-        results = seeds_of(run)[0].results
-        for one, items in zip(loaded, rows, strict=True):
-            if one.results is results and items:
+        first_seed = seeds_of(run)[0]
+        for other, items in zip(loaded, rows, strict=True):
+            # A renamed run is a copy; its results are the same object.
+            is_same = other.results is first_seed.results
+            if is_same and items:
                 out.setdefault(run.name, items)
     return out
 
@@ -141,25 +152,33 @@ def _by_recipe(runs: Sequence[RunReport], files: Sequence[Path]) -> list[RunRepo
     done: set[str] = set()
     for run, file in zip(runs, files, strict=True):
         same = named[run.name]
-        seeds = {one.provenance.seed for one in same if not one.text_only}
         if len(same) == 1:
             out.append(run)
-        elif len(seeds) == len(same) and None not in seeds:
-            if run.name not in done:
-                _warn_of_differences(same)
-                out.append(over_seeds(run.name, same))
-            done.add(run.name)
-        else:
+        elif not _is_recipe(same):
             out.append(replace(run, name=_folder(file)))
+        elif run.name not in done:
+            done.add(run.name)
+            _warn_of_differences(same)
+            out.append(over_seeds(run.name, same))
     return out
+
+
+def _is_recipe(runs: Sequence[RunReport]) -> bool:
+    """Whether the runs are trainings that have different seeds."""
+    seeds = {run.provenance.seed for run in runs if not run.text_only}
+    return len(seeds) == len(runs) and None not in seeds
 
 
 def _warn_of_differences(runs: Sequence[RunReport]) -> None:
     """Says what differs between the configs of a recipe besides seeds and folders."""
-    here, *others = (run.provenance.config.get("fit", {}) for run in runs)
+    first, *others = [run.provenance.config.get("fit", {}) for run in runs]
     for other in others:
-        lines = differences(here, other, "fit", "another seed") if here and other else []
-        changed = [line for line in lines if not SEEDS.search(line.partition(" ")[0])]
+        lines = differences(first, other, "fit", "another seed") if first and other else []
+        changed = []
+        for line in lines:
+            key, _, _ = line.partition(" ")
+            if not SEEDS.search(key):
+                changed.append(line)
         if changed:
             print(
                 f"vlmtune: warning: the runs called {runs[0].name!r} differ in more than seeds: "

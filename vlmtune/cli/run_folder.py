@@ -166,7 +166,7 @@ def set_aside(folder: Path) -> None:
     kept.mkdir()
     for name in left:
         (folder / name).rename(kept / name)
-    log.warning(
-        "%s had another run, which is in %s now; --ckpt_path and its checkpoint would resume it",
-        *(folder, kept),
+    message = (
+        "%s had another run, which is in %s now; --ckpt_path and its checkpoint would resume it"
     )
+    log.warning(message, folder, kept)

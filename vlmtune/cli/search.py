@@ -27,8 +27,8 @@ def run(options: argparse.Namespace) -> None:
     if bool(options.queries) == options.page:
         raise UserError("expected captions, or --page without any: give one of them")
     model = None if options.model is None else model_of(options)
-    device, batch_size = device_of_this_machine(options.device), options.batch_size
-    index = Index.open(options.index, model, device, options.packages, batch_size)
+    device = device_of_this_machine(options.device)
+    index = Index.open(options.index, model, device, options.packages, options.batch_size)
     if options.page:
         with PageServer(index, options.port, options.top, options.recall) as server:
             print(f"{server.address} (Ctrl-C ends it)", flush=True)
@@ -45,6 +45,5 @@ def run(options: argparse.Namespace) -> None:
             shown = path.relative_to(here) if path.is_relative_to(here) else path
             table.add_row(escape(str(shown)), f"{score:.4f}")
         console().print(table)
-    console().print(
-        f"of {len(index)} images; higher is better; scores are not probabilities", markup=False
-    )
+    note = f"of {len(index)} images; higher is better; scores are not probabilities"
+    console().print(note, markup=False)

@@ -12,6 +12,8 @@ from vlmtune.storage.files import check_outputs
 def run(options: argparse.Namespace) -> None:
     """Shuffles the captions of `options.annotations` in four ways and writes `options.out`."""
     check_outputs([options.out], [options.annotations])
-    count = sum(len(captions) for _, captions in read_captions(options.annotations))
+    count = 0
+    for _, captions in read_captions(options.annotations):
+        count += len(captions)
     write_shuffles(options.annotations, options.out, options.spacy, options.seed)
     print(f"{options.out}: four shuffles of {count} captions, seed {options.seed}")

@@ -59,11 +59,18 @@ def sturdy(stream: Any, kind: type[Stream] = Output) -> Any:
         return open(os.devnull, "w", encoding="utf-8")
     if not isinstance(stream, io.TextIOWrapper):
         return stream
-    encoding, buffered = stream.encoding, stream.line_buffering
-    form = {"encoding": encoding, "errors": "backslashreplace", "line_buffering": buffered}
-    return kind(stream.detach(), **form)
+    # Read before `detach`, which leaves a stream without an encoding.
+    encoding = stream.encoding
+    line_buffering = stream.line_buffering
+    return kind(
+        stream.detach(),
+        encoding=encoding,
+        errors="backslashreplace",
+        line_buffering=line_buffering,
+    )
 
 
 def sturdy_streams() -> None:
     """Replaces the standard output and the error stream of this process."""
-    sys.stdout, sys.stderr = sturdy(sys.stdout), sturdy(sys.stderr, Stream)
+    sys.stdout = sturdy(sys.stdout)
+    sys.stderr = sturdy(sys.stderr, Stream)

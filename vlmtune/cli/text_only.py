@@ -29,13 +29,15 @@ def captions(source: Path | str) -> Iterator[str]:
     Blank lines and damaged records are left out.
     """
     if isinstance(source, str) or source.is_dir():
-        for _, group, _ in read_headers([ShardSet(str(source))]):
+        shards = ShardSet(str(source))
+        for _, group, _ in read_headers([shards]):
             true = group.truth.any(dim=0)  # of some image of the group
             yield from itertools.compress(group.texts, true.tolist())
         return
     expected = "a text file with a caption a line or a folder of shards"
     with reading(source, expected), regular(source).open(encoding="utf-8") as file:
-        yield from filter(None, map(str.strip, file))
+        lines = map(str.strip, file)
+        yield from filter(None, lines)
 
 
 def text_only_runs(
@@ -75,15 +77,17 @@ def text_only_runs(
 
 def save_text_only(folder: Path, runs: Sequence[RunReport]) -> None:
     """Writes the runs next to their report, then removes others of an earlier evaluation."""
-    files = []
-    for run in runs:
-        name = run.name.partition("(")[2].rstrip(")").replace(" ", "-")
-        files.append(folder / FILES.replace("*", name))
+    written = set()
     with all_or_none():
-        for run, file in zip(runs, files, strict=True):
+        for run in runs:
+            _, _, kind = run.name.partition("(")  # "text-only (n-gram)"
+            stem = kind.rstrip(")").replace(" ", "-")
+            file = folder / FILES.replace("*", stem)
             run.save(file)
-    for earlier in {*folder.glob(FILES)} - {*files}:
-        earlier.unlink()
+            written.add(file)
+    for file in folder.glob(FILES):
+        if file not in written:
+            file.unlink()
 
 
 def _run(

@@ -29,8 +29,10 @@ def log_export(trainer: pl.Trainer, checkpoint: Path) -> None:
     mean equal training data.
     """
     # The training has used these packages, so its checkpoint may.
-    modules = adaptation(trainer.lightning_module).modules()
-    packages = {type(module).__module__.partition(".")[0] for module in modules}
+    packages = set()
+    for module in adaptation(trainer.lightning_module).modules():
+        package, _, _ = type(module).__module__.partition(".")
+        packages.add(package)
     data = {}
     for shards in trainer.datamodule.sets["train"]:  # type: ignore[attr-defined]
         data[str(shards.path)] = shards.digest()

@@ -75,11 +75,13 @@ def check_yaml(path: str | Path) -> None:
 def _values(node: yaml.Node, known: dict[int, float]) -> float:
     """How many values a node holds, with those that its aliases repeat; infinity for a circle."""
     if id(node) not in known:
+        # A node that is met again before its count is known holds itself.
         known[id(node)] = math.inf
         parts: list[yaml.Node] = []
         if isinstance(node, yaml.SequenceNode):
             parts = node.value
         elif isinstance(node, yaml.MappingNode):
             parts = list(chain.from_iterable(node.value))  # keys and values
-        known[id(node)] = 1.0 + sum(_values(part, known) for part in parts)
+        inner = sum(_values(part, known) for part in parts)
+        known[id(node)] = 1.0 + inner
     return known[id(node)]

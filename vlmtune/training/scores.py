@@ -61,9 +61,9 @@ class TrainingScores:
             original = copy.deepcopy(backbone).requires_grad_(False)
         adapter.attach(backbone)
         # An adapter may train weights of the backbone, directly or by way of its features.
-        reads_frozen = adapter.image_input.frozen and adapter.text_input.frozen
+        inputs_frozen = adapter.image_input.frozen and adapter.text_input.frozen
         trains_backbone = any(parameter.requires_grad for parameter in backbone.parameters())
-        if reads_frozen and not trains_backbone:
+        if inputs_frozen and not trains_backbone:
             original = None
         self.original = original
         self.inputs = BatchFeatures(backbone, adapter.image_input, adapter.text_input)

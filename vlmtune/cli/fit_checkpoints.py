@@ -1,0 +1,45 @@
+"""What `vlmtune fit` says of its checkpoints at the end of a run.
+
+In: a trainer whose run has ended. Out: a path, and lines to print. Never: a change of a file.
+"""
+
+from pathlib import Path
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from vlmtune.model import check_checkpoint
+
+
+def last_checkpoint(trainer: pl.Trainer) -> Path | None:
+    """The checkpoint of the last step, if one was saved."""
+    for callback in trainer.checkpoint_callbacks:
+        path = Path(getattr(callback, "last_model_path", ""))
+        if path.is_file() and check_checkpoint(path)["global_step"] == trainer.global_step:
+            return path
+    return None
+
+
+def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
+    """Says which checkpoint has the last weights, which the best, and what to type next."""
+    paths: dict[str, int] = {}  # and the step of each
+    monitored = {}
+    for callback in trainer.checkpoint_callbacks:
+        if not isinstance(callback, ModelCheckpoint):
+            continue
+        for path in (callback.last_model_path, callback.best_model_path):
+            if path and Path(path).is_file():
+                paths[path] = check_checkpoint(path)["global_step"]
+        if callback.monitor and callback.best_model_path in paths:
+            monitored[callback.best_model_path] = (callback.monitor, callback.best_model_score)
+    if not paths:
+        return []
+    last = [path for path, step in paths.items() if step == trainer.global_step]
+    # The last weights come first, then the best ones, then any others.
+    shown = [*last, *monitored, *paths][0]
+    lines = [f"checkpoint: {shown} (weights of step {paths[shown]})"]
+    for path, (monitor, score) in monitored.items():
+        step = paths[path]
+        if step != trainer.global_step:
+            lines.append(f"best by {monitor}: {path} (weights of step {step}, {score:.4g})")
+    return [*lines, f"next: vlmtune export {shown} --out FOLDER"]
