@@ -138,8 +138,8 @@ def _difference(backbone: OpenClip, twin: Any) -> float:
         caption = network.encode_text(ids.to(backbone.device), normalize=True)
         twin_image = twin.get_image_features(pixels).pooler_output
         twin_caption = twin.get_text_features(ids).pooler_output
-    differences = [
-        image.cpu() - normalize(twin_image, dim=-1),
-        caption.cpu() - normalize(twin_caption, dim=-1),
-    ]
-    return max(float(difference.abs().max()) for difference in differences)
+    image_difference = image.cpu() - normalize(twin_image, dim=-1)
+    caption_difference = caption.cpu() - normalize(twin_caption, dim=-1)
+    largest_of_image = float(image_difference.abs().max())
+    largest_of_caption = float(caption_difference.abs().max())
+    return max(largest_of_image, largest_of_caption)

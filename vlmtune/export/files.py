@@ -62,12 +62,15 @@ def save_export(
     check_finite(trained_state(backbone, adapter), "train or export again")
     recorded = dict(provenance)
     results: Sequence[Result] = recorded.pop("results", ())
-    file, tensors, peft_config = WEIGHTS, trained_state(backbone, adapter), None
     if peft:
         from vlmtune.export.to_peft import peft_files  # loads the backbones of transformers
 
         file = PEFT_WEIGHTS
         tensors, peft_config = peft_files(backbone, adapter)
+    else:
+        file = WEIGHTS
+        tensors = trained_state(backbone, adapter)
+        peft_config = None
     state = {}
     for name, value in tensors.items():
         # safetensors refuses tensors that share memory or have gaps in it.
@@ -92,9 +95,10 @@ def save_export(
         new.mkdir()
         save_file(state, new / file, metadata={"format": "pt"})
         config["weights_sha256"] = sha256(new / file)
+        # As JSON has it: paths become texts, tuples become lists.
         plain = json.loads(json.dumps(config, default=str))
-        text = json.dumps(peft_config or plain, indent=2, ensure_ascii=False) + "\n"
-        (new / CONFIG).write_text(text, encoding="utf-8")
+        text = json.dumps(peft_config or plain, indent=2, ensure_ascii=False)
+        (new / CONFIG).write_text(f"{text}\n", encoding="utf-8")
         # safetensors lets only the owner read its file.
         shutil.copymode(new / CONFIG, new / file)
         card = model_card(folder.name, plain, results, peft)
@@ -103,9 +107,12 @@ def save_export(
 
 def check_target(folder: Path, overwrite: bool) -> None:
     """Raises `UserError` if an export must not be written to `folder`."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    if is_empty or not folder.exists():
         return
-    if not (folder / CONFIG).is_file() or {p.name for p in folder.iterdir()} - set(FILES):
+    is_export = (folder / CONFIG).is_file()
+    # Whatever else lies in the folder would be lost with the export that is replaced.
+    if not is_export or {path.name for path in folder.iterdir()}.difference(FILES):
         raise UserError(
             f"expected a new folder or an export in {folder}, it holds something else: "
             "choose another folder"

@@ -39,9 +39,11 @@ def fold(backbone: Backbone, adapter: Adapter) -> str | None:
         offset = torch.zeros(len(weight)).to(weight)
         if layer.bias is not None:
             offset = layer.bias.detach().double()
+        identity = torch.eye(len(weight)).to(weight)
+        changes_nothing = weight.equal(identity) and not offset.any()
         target = _projection(backbone, modality)
         if target is None:
-            if offset.any() or not weight.equal(torch.eye(len(weight)).to(weight)):
+            if not changes_nothing:
                 return f"maps {modality}s behind a tower that ends without a projection"
         elif offset.any() and getattr(target, "bias", None) is None:
             return f"adds a bias to embeddings of {modality}s, for which the projection has no room"
@@ -59,13 +61,15 @@ def _products(
 ) -> list[tuple[Tensor, Tensor]]:
     """The parameters of a projection, each with its value after the map."""
     if isinstance(target, nn.Parameter):
-        return [(target, target.detach().double() @ weight.T)]
+        before = target.detach().double()
+        return [(target, before @ weight.T)]
     # torch keeps a linear layer as d x w, so the map comes from the left.
     before = target.weight.detach().double()
     products = [(target.weight, weight @ before)]
     if target.bias is not None:
         bias = target.bias.detach().double()
-        products.append((target.bias, weight @ bias + offset))
+        mapped_bias = weight @ bias + offset
+        products.append((target.bias, mapped_bias))
     return products
 
 

@@ -44,9 +44,11 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"expected a new folder, {folder} holds something: choose another")
-    backbone, adapter = model.backbone, model.adapter
+    backbone = model.backbone
+    adapter = model.adapter
     # The other forms are float32 throughout.
-    dtype = min((weight.dtype for weight in backbone.parameters()), key=lambda x: x.itemsize)
+    dtypes = [weight.dtype for weight in backbone.parameters()]
+    dtype = min(dtypes, key=lambda dtype: dtype.itemsize)
     if form is not None and dtype.itemsize < 4:
         raise UserError(f"expected float32 weights for {form}, got {dtype}: use --out")
     _add_low_rank_updates(backbone)
@@ -116,4 +118,6 @@ def _set_scale(backbone: Backbone, adapter: DualAdapter) -> str:
     if wanted["logit_bias"] == 0:
         changed.add("logit_bias")  # a model without one adds 0
     missing = [name for name in wanted if name not in changed]
-    return f"left out, as the model has none: {', '.join(missing)}" if missing else ""
+    if not missing:
+        return ""
+    return f"left out, as the model has none: {', '.join(missing)}"

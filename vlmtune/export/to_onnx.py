@@ -96,17 +96,19 @@ def save_onnx(folder: Path, model: Model) -> str:
     _save(ImageGraph(model), images, ("pixel_values",), "image_embeds", folder / IMAGE)
     given = ("input_ids", "attention_mask")
     _save(TextGraph(model, tower), texts, given, "text_embeds", folder / TEXT)
-    scale, bias = adapter.log_scale.detach().exp(), adapter.bias.detach()
-    values = {"scale": float(scale), "bias": float(bias)}
     # Embeddings alone do not give the scores of the trained model.
-    (folder / SCORES).write_text(json.dumps(values) + "\n", encoding="utf-8")
+    scale = float(adapter.log_scale.detach().exp())
+    bias = float(adapter.bias.detach())
+    text = json.dumps({"scale": scale, "bias": bias})
+    (folder / SCORES).write_text(f"{text}\n", encoding="utf-8")
     return _save_processing(folder, model, tower)
 
 
 def _examples(model: Model, tower: TextTower) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Inputs of both graphs for two rows: noise, and a caption of full length with a short one."""
     generator = torch.Generator().manual_seed(0)
-    image_shape = model.backbone.preprocess(Image.new("RGB", (64, 64))).shape
+    picture = Image.new("RGB", (64, 64))
+    image_shape = model.backbone.preprocess(picture).shape
     pixels = torch.randn(2, *image_shape, generator=generator)
     last_id = tower.embedding.num_embeddings - 1
     ids = torch.randint(1, last_id, (2, tower.positions), generator=generator)

@@ -50,20 +50,27 @@ def peft_files(backbone: Backbone, adapter: Adapter) -> tuple[dict[str, Tensor],
                 output = f"base_model.model.{path}.base_layer.out_proj"
                 state[f"{output}.lora_A.weight"] = torch.zeros_like(down)
                 state[f"{output}.lora_B.weight"] = up.new_zeros(down.shape[1], len(down))
-    config = {
+    # PEFT lists what differs from `r` and `lora_alpha`; the factor alpha / r is the same for all.
+    factor = adapter.alpha / adapter.rank
+    other_ranks = {}
+    other_alphas = {}
+    for path, rank in ranks.items():
+        if rank != adapter.rank:
+            other_ranks[path] = rank
+            other_alphas[path] = factor * rank
+    config: dict[str, Any] = {
         "peft_type": "LORA",
         "r": adapter.rank,
         "lora_alpha": adapter.alpha,
         "target_modules": list(ranks),
-        "rank_pattern": {path: rank for path, rank in ranks.items() if rank != adapter.rank},
+        "rank_pattern": other_ranks,
         "inference_mode": True,
+        "alpha_pattern": other_alphas,
     }
-    # The factor alpha / r is the same for all.
-    factor = adapter.alpha / adapter.rank
-    config["alpha_pattern"] = {p: factor * rank for p, rank in config["rank_pattern"].items()}
     if isinstance(backbone, HFBackbone):
         # AutoPeftModel makes the base model from these.
-        kind, source = type(network), backbone.init_args
+        kind = type(network)
+        source = backbone.init_args
         config["auto_mapping"] = {
             "base_model_class": kind.__name__,
             "parent_library": kind.__module__,
@@ -83,9 +90,12 @@ def _updates(module: nn.Module) -> list[LowRank]:
 
 def _packed(update: LowRank) -> tuple[Tensor, Tensor]:
     """A (k r x in) and B (out x k r) of an update with k pairs; B has a block for each of them."""
-    down, up = update.down.detach().cpu(), update.up.detach().cpu()
+    down = update.down.detach().cpu()
+    up = update.up.detach().cpu()
     count, rows, rank = up.shape
-    packed = up.new_zeros(update.parts * rows, count * rank)
+    # The block of pair i is in the rows of its part and in the columns of its rank.
+    blocks = up.new_zeros(update.parts, rows, count, rank)
     for i, part in enumerate(update.chosen):
-        packed[part * rows : (part + 1) * rows, i * rank : (i + 1) * rank] = up[i]
+        blocks[part, :, i] = up[i]
+    packed = blocks.view(update.parts * rows, count * rank)
     return down.flatten(0, 1), packed

@@ -34,6 +34,7 @@ class MemoryStore:
             rows = zip(ids, features.values, strict=True)
             self._rows.update(rows)
             return
+        # Without padding, each row takes the memory of its own tokens only.
         lengths = features.lengths.tolist()
         for name, tokens, length in zip(ids, features.values, lengths, strict=True):
             self._rows[name] = tokens[:length]

@@ -126,8 +126,9 @@ class PictureReader:
             for start in range(0, len(names), self.batch_size):
                 # The batch before is handed out while this one is read.
                 ready = waiting
-                batch = names[start : start + self.batch_size]
-                waiting = {name: pool.submit(load, name) for name in batch}
+                waiting = {}
+                for name in names[start : start + self.batch_size]:
+                    waiting[name] = pool.submit(load, name)
                 yield from _loaded(ready)
             yield from _loaded(waiting)
 

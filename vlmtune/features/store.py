@@ -56,6 +56,10 @@ class Facts(TypedDict):
     pieces: NotRequired[Count]
 
 
+_Piece = tuple[Tensor, Tensor | None]
+"""The values of a piece, and where the tokens of each row begin; None for pooled rows."""
+
+
 class FeatureStore:
     """An opened store: rows of features by id.
 
@@ -85,15 +89,13 @@ class FeatureStore:
             self._pieces = list(map(self._piece, suffixes(pieces)))
         except (KeyError, TypeError, RuntimeError) as error:
             raise DamagedError("meta.json contradicts itself") from error
-        counts = []
-        for values, offsets in self._pieces:
-            rows = len(values) if offsets is None else len(offsets) - 1
-            counts.append(rows)
+        counts = list(map(_row_count, self._pieces))
         if not sum(counts) == len(self.ids) == self.meta["rows"]:
             raise DamagedError("meta.json contradicts itself")
+        # Rows are numbered through all pieces: piece p begins at row `_starts[p]`.
         self._starts = torch.tensor([0, *counts]).cumsum(0)
 
-    def _piece(self, suffix: str) -> tuple[Tensor, Tensor | None]:
+    def _piece(self, suffix: str) -> _Piece:
         """The values of a piece, and where the tokens of each of its rows begin."""
         key = self.meta["key"]
         dtype = getattr(torch, key["dtype"])
@@ -105,10 +107,11 @@ class FeatureStore:
         return values, offsets
 
     def _mapped(self, name: str, dtype: torch.dtype) -> Tensor:
-        path = str(self.folder / name)
-        size = self.meta["files"][name]["bytes"]
+        path = self.folder / name
+        entry = self.meta["files"][name]
+        count = entry["bytes"] // dtype.itemsize
         # Not shared: a stray write into a batch could otherwise reach the file.
-        return torch.from_file(path, shared=False, size=size // dtype.itemsize, dtype=dtype)
+        return torch.from_file(str(path), shared=False, size=count, dtype=dtype)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -163,6 +166,13 @@ class FeatureStore:
         if bool(padding.any()):
             tokens.masked_fill_(padding[:, :, None], 0)
         return Tokens(tokens, mask)
+
+
+def _row_count(piece: _Piece) -> int:
+    values, offsets = piece
+    if offsets is None:
+        return len(values)
+    return len(offsets) - 1  # the last offset is the end of the last row
 
 
 def suffixes(pieces: int) -> list[str]:

@@ -77,17 +77,20 @@ def _from_array(array: np.ndarray) -> Image.Image:
         array = array[..., 0]
     low = high = 0.0
     if array.size:
-        low, high = float(array.min()), float(array.max())
+        low = float(array.min())
+        high = float(array.max())
     # Normalised values, as a model's preprocessing gives them, lie outside both ranges.
-    fractions = np.issubdtype(array.dtype, np.floating) and 0 <= low <= high <= 1
-    counts = np.issubdtype(array.dtype, np.integer) and 0 <= low <= high <= 255
-    shaped = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] == 3)
-    if not array.size or not shaped or not (fractions or counts):
+    are_fractions = np.issubdtype(array.dtype, np.floating) and 0 <= low <= high <= 1
+    are_bytes = np.issubdtype(array.dtype, np.integer) and 0 <= low <= high <= 255
+    is_grey = array.ndim == 2
+    is_rgb = array.ndim == 3 and array.shape[-1] == 3
+    has_shape = bool(array.size) and (is_grey or is_rgb)
+    if not has_shape or not (are_fractions or are_bytes):
         raise UserError(
             "expected an array (height, width, 3) or a tensor (3, height, width), of bytes from 0 "
             f"to 255 or fractions from 0 to 1, got {array.dtype} of shape {array.shape}, its range "
             f"{low:g} to {high:g}: undo the normalisation or change the order of its dimensions"
         )
-    if fractions:
+    if are_fractions:
         array = np.rint(array * 255)
     return Image.fromarray(array.astype(np.uint8))

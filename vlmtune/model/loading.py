@@ -98,8 +98,8 @@ def load_export(
     # Checkpoints keep the fingerprint beside the backbone, exports inside it.
     specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
     check_finite(state, f"{folder / WEIGHTS} is damaged; export again")
-    parts = _rebuild(specs, state, str(source), backbone)
-    return Model(*parts, provenance=config.get("provenance"))
+    backbone, adapter = _rebuild(specs, state, str(source), backbone)
+    return Model(backbone, adapter, provenance=config.get("provenance"))
 
 
 def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
@@ -110,8 +110,8 @@ def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
     checkpoint = check_checkpoint(path)
     specs = checkpoint["vlmtune"]
     check_packages(specs["backbone"], specs["adapter"], packages=packages, source=str(path))
-    parts = _rebuild(specs, checkpoint["state_dict"], str(path))
-    return Model(*parts, provenance=checkpoint.get("provenance"))
+    backbone, adapter = _rebuild(specs, checkpoint["state_dict"], str(path))
+    return Model(backbone, adapter, provenance=checkpoint.get("provenance"))
 
 
 def check_checkpoint(path: str | Path) -> dict[str, Any]:

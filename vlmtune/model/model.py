@@ -53,9 +53,11 @@ class Model:
     ) -> None:
         # A file may hold anything here.
         self.provenance = dict(provenance) if isinstance(provenance, Mapping) else {}
-        self.backbone, self.adapter = backbone.eval(), adapter.eval()
+        self.backbone = backbone.eval()
+        self.adapter = adapter.eval()
         self.batch_size = batch_size
-        self._scorer, self._cached = self.scorer(), 0
+        self._scorer = self.scorer()
+        self._cached = 0  # images and captions in it
 
     def __repr__(self) -> str:
         return (
@@ -104,12 +106,14 @@ class Model:
     def batched(self, batch_size: int) -> "Model":
         """Sets how many images, or captions, are encoded at a time; returns the model itself."""
         self.batch_size = batch_size
-        self._scorer, self._cached = self.scorer(), 0
+        self._scorer = self.scorer()
+        self._cached = 0
         return self
 
     def digest(self) -> str:
         """Returns the sha256 of the adapter's arguments and of all weights."""
-        return digest(self.adapter.spec(), nn.ModuleList([self.backbone, self.adapter]))
+        weights = nn.ModuleList([self.backbone, self.adapter])
+        return digest(self.adapter.spec(), weights)
 
     def original(self) -> "Model":
         """Returns the backbone as it was before training, zero-shot, on the same device.
@@ -122,7 +126,8 @@ class Model:
         backbone = instantiate(self.backbone.spec(), Backbone)
         adapter = Matching() if isinstance(self.embeds, Matching) else ZeroShot()
         adapter.attach(backbone)
-        return Model(backbone, adapter, batch_size=self.batch_size).to(self.device)
+        original = Model(backbone, adapter, batch_size=self.batch_size)
+        return original.to(self.device)
 
     def scorer(self, store: Path | None = None, batch_size: int | None = None) -> Scorer:
         """Returns a scorer with an empty cache; `store` is a folder that keeps encoded features."""
@@ -135,26 +140,32 @@ class Model:
 
     def score(self, images: Images, texts: Texts) -> Float[Tensor, "N M"]:
         """Scores N images against M captions; higher is a better fit."""
-        pictures, captions = as_images(images), _captions(texts)
-        return self._scorer_for(len(pictures) + len(captions))(pictures, captions)
+        pictures = as_images(images)
+        captions = _captions(texts)
+        score = self._scorer_for(len(pictures) + len(captions))
+        return score(pictures, captions)
 
     def rank(self, query: str, images: Images) -> list[tuple[int, float]]:
         """Returns `(position in images, score)` of every image, best first; ties keep order."""
+        scores = self.score(images, query)[:, 0]
+        ranked = list(enumerate(scores.tolist()))
         # Sorting is stable, so equal scores keep the order of the images.
-        scores = self.score(images, query)[:, 0].tolist()
-        return sorted(enumerate(scores), key=lambda item: -item[1])
+        ranked.sort(key=lambda item: -item[1])
+        return ranked
 
     def encode_image(self, images: Images) -> Float[Tensor, "n d"]:
         """Returns one normalised embedding per image; a joint adapter has none."""
         self._check_dual()
         pictures = as_images(images)
-        return normalize(self._scorer_for(len(pictures)).embed_images(pictures), dim=-1)
+        scorer = self._scorer_for(len(pictures))
+        return normalize(scorer.embed_images(pictures), dim=-1)
 
     def encode_text(self, texts: Texts) -> Float[Tensor, "n d"]:
         """Returns one normalised embedding per caption; a joint adapter has none."""
         self._check_dual()
         captions = _captions(texts)
-        return normalize(self._scorer_for(len(captions)).embed_texts(captions), dim=-1)
+        scorer = self._scorer_for(len(captions))
+        return normalize(scorer.embed_texts(captions), dim=-1)
 
     def similarity(
         self, first: Float[Tensor, "N d"], second: Float[Tensor, "M d"]
@@ -192,7 +203,8 @@ class Model:
     def _scorer_for(self, items: int) -> Scorer:
         # The scorer keeps what it encoded, so a new one frees the memory.
         if self._cached > CACHED:
-            self._scorer, self._cached = self.scorer(), 0
+            self._scorer = self.scorer()
+            self._cached = 0
         self._cached += items
         return self._scorer
 

@@ -225,15 +225,19 @@ def _tagged(name: str, pretrained: str | None) -> tuple[str, str | None]:
 
 def _hub(name: str, pretrained: str | None, revision: str | None) -> str | None:
     """What a repository of the hub holds; None for any other name."""
-    if Path(name).exists() or name.startswith(TIMM) or not is_hub_id(name, pretrained):
+    is_elsewhere = Path(name).exists() or name.startswith(TIMM)
+    if is_elsewhere or not is_hub_id(name, pretrained):
         return None
     return hub_kind(name, revision)
 
 
 def _is_export(name: str, hub: str | None) -> bool:
-    files = [Path(name) / file for file in (CONFIG, WEIGHTS)]
-    written = any(file.is_file() for file in files)
-    return hub == CONFIG or (written and not is_peft(files[0]))
+    if hub == CONFIG:
+        return True
+    config = Path(name) / CONFIG
+    weights = Path(name) / WEIGHTS
+    has_files = config.is_file() or weights.is_file()
+    return has_files and not is_peft(config)  # PEFT's folders have files of the same names
 
 
 def _is_checkpoint(name: str) -> bool:

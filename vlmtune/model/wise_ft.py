@@ -38,18 +38,22 @@ class WiseFT:
     """
 
     def __init__(self, backbone: Backbone, adapter: Adapter) -> None:
-        specs = backbone.spec(), adapter.spec()
-        first = _initial_state(*specs, seed=0)
-        second = _initial_state(*specs, seed=1)
+        first = _initial_state(backbone.spec(), adapter.spec(), seed=0)
+        second = _initial_state(backbone.spec(), adapter.spec(), seed=1)
         # What two seeds agree on is not random, so it has a unique initial value.
-        self.initial = {name: value for name, value in first.items() if value.equal(second[name])}
-        if len(self.initial) < len(first) and not adapter.identity_at_init:
+        self.initial = {}
+        for name, value in first.items():
+            if value.equal(second[name]):
+                self.initial[name] = value
+        starts_random = len(self.initial) < len(first)
+        if starts_random and not adapter.identity_at_init:
             raise UserError(
                 "expected an adapter that starts as the zero-shot model, to interpolate its "
                 f"weights, got {type(adapter).__name__}, which starts at random: leave alpha out, "
                 "or average its scores with the zero-shot model's"
             )
-        self.backbone, self.adapter = backbone, adapter
+        self.backbone = backbone
+        self.adapter = adapter
         self.trained = _copied(trained_state(backbone, adapter))
 
     def at(self, alpha: float) -> None:

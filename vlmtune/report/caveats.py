@@ -223,4 +223,7 @@ def _by_text(texts: dict[str, str]) -> list[str]:
         names.setdefault(text, []).append(name)
     if len(names) == 1:
         return list(names)
-    return [f"{text} ({', '.join(having)})" for text, having in names.items()]
+    lines = []
+    for text, having in names.items():
+        lines.append(f"{text} ({', '.join(having)})")
+    return lines

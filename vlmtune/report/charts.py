@@ -82,8 +82,9 @@ def chart(
         for i, cell in enumerate(row.cells):
             if cell is None:
                 lanes.append(None)  # its place stays empty, so that colours keep their order
-            else:
-                lanes.append(_lane(cell, axis, names[i], colours[i], i in row.text_only))
+                continue
+            text_only = i in row.text_only
+            lanes.append(_lane(cell, axis, names[i], colours[i], text_only))
         level = row.first.chance
         at = None if level is None else axis.position(level)
         # The first line of a group has its heading.

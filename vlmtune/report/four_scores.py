@@ -25,10 +25,14 @@ def matrix(scores: Sequence[float]) -> list[list[dict[str, Any]]]:
     rivals = min(scores[0], scores[3])
     cells = []
     for i, value in enumerate(scores):
-        true = i in (0, 3)
-        shade = round(100 * (value - low) / spread)
-        wrong = not true and value >= rivals
-        cells.append({"text": f"{value:.3g}", "shade": shade, "true": true, "wrong": wrong})
+        true = i in (0, 3)  # the diagonal
+        cell = {
+            "text": f"{value:.3g}",
+            "shade": round(100 * (value - low) / spread),
+            "true": true,
+            "wrong": not true and value >= rivals,
+        }
+        cells.append(cell)
     return [cells[:2], cells[2:]]
 
 

@@ -42,12 +42,14 @@ def heat(
     values = np.asarray(weights, dtype=np.float32)
     full = (largest or values.max()) or 1.0  # 1 where no patch has a weight
     fractions = (values / full).clip(0, 1)
-    amount = _spread(np.sqrt(fractions), picture.size, box)
+    # The square root shows small weights too, which would else look like none.
+    heat_of_patches = np.sqrt(fractions)
+    amount = _spread(heat_of_patches, picture.size, box)
     amount = amount[:, :, None]  # height x width x 1, beside three channels
     colour = np.asarray(picture.convert("RGB"), dtype=np.float32)
-    grey = np.asarray(picture.convert("L"), dtype=np.float32)[:, :, None]
+    grey = np.asarray(picture.convert("L"), dtype=np.float32)
     # From dark grey where nothing is read to warm colour where most is.
-    dark = DARK * grey
+    dark = DARK * grey[:, :, None]
     warm = (1 - TINT) * colour + TINT * np.array(WARM)
     mixed = (1 - amount) * dark + amount * warm
     pixels = np.round(mixed).clip(0, 255)

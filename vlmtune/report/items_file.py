@@ -149,8 +149,12 @@ def part_names(items: Items, benchmark: str) -> list[str]:
 
 def items_beside(report: Path) -> Path | None:
     """The newest file of items beside a report.json, or None."""
-    named = [report.with_name(f"{STEM}{suffix}") for suffix in _FORMATS]
-    files = [file for file in named if file.is_file()]
+    files = []
+    for suffix in _FORMATS:
+        file = report.with_name(f"{STEM}{suffix}")
+        if file.is_file():
+            files.append(file)
+    # An evaluation may have been repeated with another format of items.
     return max(files, key=lambda file: file.stat().st_mtime, default=None)
 
 
@@ -248,7 +252,8 @@ def _write_csv(path: Path, rows: Iterable[Cells]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
         for row in rows:
-            writer.writerow([_csv_cell(row[name]) for name in COLUMNS])
+            cells = [_csv_cell(row[name]) for name in COLUMNS]
+            writer.writerow(cells)
 
 
 def _csv_cell(cell: Any) -> Any:

@@ -61,9 +61,11 @@ def metric_table(results: Sequence[Result]) -> list[list[Cell]]:
     out: list[list[Cell]] = []
     for result in results:
         for name, metric in result.metrics.items():
-            facts = [column.value(metric) for column in table.COLUMNS]
-            numbers = [metric.value, metric.low, metric.high, *facts]
-            out.append([result.benchmark, name, *numbers, metric.unit, result.convention])
+            row: list[Cell] = [result.benchmark, name]
+            row += [metric.value, metric.low, metric.high]
+            row += [column.value(metric) for column in table.COLUMNS]
+            row += [metric.unit, result.convention]
+            out.append(row)
     return out
 
 

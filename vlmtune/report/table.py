@@ -157,6 +157,7 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
             questions.setdefault(result.benchmark, (result.kind, result.asks))
             lines = cells.setdefault(result.definition, {})
             for name, metric in result.metrics.items():
+                # Numbers over other items do not compare, so they get another row.
                 line = (name, metric.n)
                 row = lines.setdefault(line, [None] * len(runs))
                 row[position] = metric
@@ -167,16 +168,25 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
     groups.sort(key=lambda group: ORDER.index(group[0]))
 
     def position_of_question(definition: Definition) -> int:
-        benchmark = definition[0]
+        benchmark, _, _ = definition
         return groups.index(questions[benchmark])
 
     text_only = frozenset(i for i, run in enumerate(runs) if run.text_only)
     out = []
     for definition in sorted(cells, key=position_of_question):
-        for line, row in cells[definition].items():
-            name, _ = line
-            is_primary = (definition, line) in primary
-            out.append(Row(*definition, name, is_primary, tuple(row), text_only))
+        benchmark, version, convention = definition
+        for line, of_runs in cells[definition].items():
+            metric, _ = line
+            row = Row(
+                benchmark=benchmark,
+                version=version,
+                convention=convention,
+                metric=metric,
+                primary=(definition, line) in primary,
+                cells=tuple(of_runs),
+                text_only=text_only,
+            )
+            out.append(row)
     return tuple(out)
 
 

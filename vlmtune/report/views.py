@@ -89,7 +89,7 @@ class Views:
                 self.citations[result.benchmark] = result.citation
                 self._first.setdefault(result.benchmark, result)
         self._gallery = Gallery(runs)
-        self._keys = 0
+        self._keys = 0  # of plots so far
 
     def section(self, section: Section) -> dict[str, Any]:
         """A benchmark under one convention: its table, its plots and its gallery."""
@@ -241,7 +241,9 @@ class Views:
         """What words read, of each run that shows it."""
         out = []
         for name, colour, result in zip(self.names, self.colours, results, strict=True):
-            views = [] if result is None else heat_views(result.readings)
+            if result is None:
+                continue
+            views = heat_views(result.readings)
             if views:
                 out.append({"name": name, "colour": colour, "readings": views})
         return out
@@ -250,7 +252,10 @@ class Views:
         """The mean scores of two images by two captions, of each run that has them."""
         out = []
         for name, colour, result in zip(self.names, self.colours, results, strict=True):
-            scores = () if result is None else result.series.get(MATRIX, ())
+            if result is None or MATRIX not in result.series:
+                continue
+            scores = result.series[MATRIX]
+            # The mean over seeds is empty where the seeds differ in length.
             if len(scores) == 4:
                 out.append({"name": name, "colour": colour, "rows": matrix(scores)})
         return out

@@ -79,7 +79,8 @@ def download_missing(benchmarks: Sequence[Benchmark]) -> None:
     A failure is one line of the log; reading the benchmark then fails as before.
     """
     for benchmark in benchmarks:
-        name = type(benchmark).__module__.rpartition(".")[2]
+        # A benchmark has the name of its module, which may not be the name of this instance.
+        _, _, name = type(benchmark).__module__.rpartition(".")
         try:
             benchmark.load()
             continue
@@ -102,7 +103,9 @@ class _Download:
         readers: Mapping[str, Benchmark],
         patience: Patience | None,
     ) -> None:
-        self.root, self.given, self.readers = root, given, readers
+        self.root = root
+        self.given = given
+        self.readers = readers
         self.ledger = Ledger(root)
         self.downloader = Downloader(self.ledger, patience)
         self.failures: list[str] = []
@@ -176,6 +179,7 @@ class _Download:
         name = archive_name(file)
         archive = self._file_by_hand(file)
         if archive is None:
+            # Beside the data, so that a killed run finds the whole archive again.
             archive = self.root / STATE / "archives" / name
             if not self.ledger.has(archive):
                 self._fetch(order, WantedFile(archive, file.urls, file.bytes, file.checksum))
@@ -190,7 +194,8 @@ class _Download:
             raise
         members = {}
         for path, size in written.items():
-            members[path.relative_to(self.root).as_posix()] = size
+            member = path.relative_to(self.root)
+            members[member.as_posix()] = size
         self.ledger.note_members(name, members)
         if is_ours:
             archive.unlink()
@@ -234,43 +239,53 @@ class _Download:
         key = conversion_files(order, conversion, self.ledger)
         if self.ledger.has_members(key):
             return
-        module, _, function = conversion.call.rpartition(".")
         log.info("%s: making %s", order.name, conversion.makes)
-        getattr(import_module(module), function)(self.root, **conversion.arguments)
+        module, _, name = conversion.call.rpartition(".")
+        convert = getattr(import_module(module), name)
+        convert(self.root, **conversion.arguments)
         output = self.root / conversion.makes
         files = [output]
         if output.is_dir():
             files = [path for path in output.rglob("*") if path.is_file()]
-        sizes = {path.relative_to(self.root).as_posix(): path.stat().st_size for path in files}
+        self._note_sizes(key, files)
+
+    def _note_sizes(self, key: str, files: Iterable[Path]) -> None:
+        """Notes files that are here now, as the members of an archive."""
+        sizes = {}
+        for path in files:
+            name = path.relative_to(self.root)
+            sizes[name.as_posix()] = path.stat().st_size
         self.ledger.note_members(key, sizes)
 
     # -- images --------------------------------------------------------------------------------
 
     def _bring_images(self, order: Order, images: SourceImages) -> None:
         reader = self.readers.get(images.of)
-        needed = needed_images(images, reader or default_reader(images.of), self.root)
+        benchmark = reader or default_reader(images.of)
+        needed = needed_images(images, benchmark, self.root)
         missing = [path for path in needed if not _has_content(path)]
         if self.given is not None:
             folders = (self.given, self.given / Path(images.folder).name)
             missing = [path for path in missing if not self._take_image(images, path, folders)]
         failed = self._fetch_images(order, images, missing)
         if failed:
-            lacking = len(needed) - sum(map(_has_content, needed))
+            present = sum(map(_has_content, needed))
+            lacking = len(needed) - present
             raise DownloadError(
                 f"{lacking} of {len(needed)} images of {images.of}, first {failed[0]}"
             )
         if reader is None:
-            sizes = {path.relative_to(self.root).as_posix(): path.stat().st_size for path in needed}
-            self.ledger.note_members(image_files(images), sizes)
+            self._note_sizes(image_files(images), needed)
 
     def _take_image(self, images: SourceImages, path: Path, folders: Sequence[Path]) -> bool:
         """Copies an image out of the folders of a person; False if it is not there."""
         name = path.relative_to(self.root / images.folder)
         for folder in folders:
-            if _has_content(folder / name):
-                _check_image(folder / name)
+            image = folder / name
+            if _has_content(image):
+                _check_image(image)
                 with write_atomically(path) as temporary:
-                    shutil.copyfile(folder / name, temporary)
+                    shutil.copyfile(image, temporary)
                 return True
         return False
 
@@ -281,10 +296,10 @@ class _Download:
         if not missing:
             return []
         folder = self.root / images.folder
-        wanted = [
-            WantedFile(path, images.addresses(path.relative_to(folder)), check=_check_image)
-            for path in missing
-        ]
+        wanted = []
+        for path in missing:
+            addresses = images.addresses(path.relative_to(folder))
+            wanted.append(WantedFile(path, addresses, check=_check_image))
         failed: list[str] = []
         hopeless = 0
         label = f"{order.name}: images of {images.of}"
@@ -298,6 +313,7 @@ class _Download:
                 if not isinstance(error, DownloadError):
                     raise error
                 failed.append(f"{file.path.name}: {error}")
+                # A server that refuses many images in a row will refuse the rest, too.
                 hopeless += 1
                 if hopeless == HOPELESS:
                     log.warning("%s: %d images in a row failed, the rest is left", label, hopeless)

@@ -56,7 +56,7 @@ class Ledger:
         for line in text.split("\n"):
             try:
                 arrival = Arrival(**json.loads(line))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError):  # a blank line, or a torn one
                 continue
             self._arrivals[arrival.path] = arrival
 
@@ -64,15 +64,21 @@ class Ledger:
         """Notes a whole file; returns what is noted."""
         with path.open("rb") as content:
             sha256 = hashlib.file_digest(content, "sha256").hexdigest()
-        name = path.relative_to(self.root).as_posix()
-        date = datetime.now(UTC).isoformat(timespec="seconds")
-        arrival = Arrival(name, address, path.stat().st_size, sha256, date)
+        now = datetime.now(UTC)
+        arrival = Arrival(
+            path=path.relative_to(self.root).as_posix(),
+            address=address,
+            bytes=path.stat().st_size,
+            sha256=sha256,
+            date=now.isoformat(timespec="seconds"),
+        )
+        line = json.dumps(asdict(arrival))
         with self._lock:
-            self._arrivals[name] = arrival
+            self._arrivals[arrival.path] = arrival
             self.file.parent.mkdir(parents=True, exist_ok=True)
             # The line break comes first: it closes the torn line of a killed run.
             with self.file.open("a", encoding="utf-8") as file:
-                file.write("\n" + json.dumps(asdict(arrival)))
+                file.write(f"\n{line}")
         return arrival
 
     def get(self, path: Path) -> Arrival | None:
@@ -82,18 +88,20 @@ class Ledger:
     def has(self, path: Path) -> bool:
         """Whether a file came and still has its size."""
         arrival = self.get(path)
-        return arrival is not None and path.is_file() and path.stat().st_size == arrival.bytes
+        return arrival is not None and _has_size(path, arrival.bytes)
 
     # -- archives ------------------------------------------------------------------------------
 
     def note_members(self, archive: str, members: dict[str, int]) -> None:
         """Notes the members of an unpacked archive: their paths below the root, and bytes."""
-        write_text(self._members_file(archive), json.dumps(members))
+        text = json.dumps(members)
+        write_text(self._members_file(archive), text)
 
     def members(self, archive: str) -> dict[str, int] | None:
         """The members of an archive that was unpacked whole; None if it was not."""
         try:
-            return json.loads(self._members_file(archive).read_text(encoding="utf-8"))
+            text = self._members_file(archive).read_text(encoding="utf-8")
+            return json.loads(text)
         except (OSError, ValueError):
             return None
 
@@ -102,11 +110,11 @@ class Ledger:
         members = self.members(archive)
         if not members:
             return False
-        for name, size in members.items():
-            path = self.root / name
-            if not path.is_file() or path.stat().st_size != size:
-                return False
-        return True
+        return all(_has_size(self.root / name, size) for name, size in members.items())
 
     def _members_file(self, archive: str) -> Path:
         return self.root / STATE / f"{archive}.members.json"
+
+
+def _has_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size

@@ -58,10 +58,13 @@ def group(source: DataSource) -> str:
 
 def _source_lines(order: Order, ledger: Ledger) -> Iterator[str]:
     source = order.source
-    here = _here(order, ledger) if source.files or source.access == "shipped" else ""
-    yield f"  {order.name}  [{here}]" if here else f"  {order.name}"
+    title = f"  {order.name}"
+    if source.files or source.access == "shipped":
+        title += f"  [{_here(order, ledger)}]"
+    yield title
     facts = [f"{source.title}: {source.holds}"]
-    if others := [name for name in source.names if name != order.name]:
+    others = [name for name in source.names if name != order.name]
+    if others:
         facts.append(f"read by {', '.join(others)}")
     if source.files or source.images:
         facts.append("; ".join(sizes(order)))
@@ -77,13 +80,18 @@ def _here(order: Order, ledger: Ledger) -> str:
     if order.source.access == "shipped":
         return "whole"
     here = state(order, ledger)
-    return f"{here}, but for the steps" if here == "whole" and has_steps(order) else here
+    if here == "whole" and has_steps(order):
+        return f"{here}, but for the steps"
+    return here
 
 
 def has_steps(order: Order) -> bool:
     """Whether a person has to do something that no later download can see."""
-    known = [url for file in order.files for url in file.urls if url.startswith(HAND)]
-    return order.source.access in ("form", "local") and not known
+    # A file that a person gets by hand is checked when it is there.
+    for file in order.files:
+        if any(url.startswith(HAND) for url in file.urls):
+            return False
+    return order.source.access in ("form", "local")
 
 
 def needs(order: Order) -> str:

@@ -34,7 +34,9 @@ class Order:
 
     def _wants(self, of: Iterable[str]) -> bool:
         needed_by = set(of)
-        return not self.readers or not needed_by or bool(self.readers & needed_by)
+        if not self.readers or not needed_by:
+            return True
+        return not self.readers.isdisjoint(needed_by)
 
     @property
     def files(self) -> list[SourceFile]:
@@ -78,13 +80,14 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
             readers.setdefault(source, set()).add(name)
     by_source: dict[str, Order] = {}
     for name, wanted in readers.items():
+        source = sources()[name]
+        # Who names the source itself wants all of its files, whatever else is named.
         chosen = frozenset() if name in complete else frozenset(wanted)
-        order = Order(name, sources()[name], chosen, whole)
         if whole:
-            archives = _archives(Order(name, order.source, chosen))
+            archives = _archives(Order(name, source, chosen))
             first = {archive: Order(archive, sources()[archive]) for archive in archives}
             by_source = first | by_source
-        by_source.setdefault(name, order)
+        by_source.setdefault(name, Order(name, source, chosen, whole))
     return list(by_source.values())
 
 
@@ -123,10 +126,12 @@ def needed_images(images: SourceImages, benchmark: Benchmark, root: Path) -> lis
     The files of the benchmark are read, the images need not be there.
     """
     folder = root / images.folder
+    listed = [image.path for image in benchmark.listed().images]
     paths = []
-    for path in dict.fromkeys(image.path for image in benchmark.listed().images):
+    for path in dict.fromkeys(listed):
         if not path.is_relative_to(folder):
             continue
+        # A file of a stranger must not name a path outside the folder.
         if ".." in path.relative_to(folder).parts:
             raise UserError(
                 f"expected images below {folder}, got {path} in the files of {benchmark.name}: "

@@ -24,7 +24,8 @@ Checksum = Annotated[
 
 def _below(path: str) -> str:
     parts = PurePosixPath(path).parts
-    if not parts or ".." in parts or "\\" in path or parts[0].startswith((".", "/")):
+    leaves_folder = ".." in parts or "\\" in path
+    if leaves_folder or not parts or parts[0].startswith((".", "/")):
         raise ValueError(f"{path!r}, which is not a path below the data folder")
     return path
 
@@ -116,8 +117,13 @@ class SourceImages(_Declared):
 
     def addresses(self, name: PurePath) -> tuple[str, ...]:
         """The addresses of an image by its path in the folder."""
-        whole, last = quote(name.as_posix()), quote(name.name)
-        return tuple(url.replace("{name}", whole).replace("{file}", last) for url in self.urls)
+        whole = quote(name.as_posix())
+        last = quote(name.name)
+        addresses = []
+        for form in self.urls:
+            address = form.replace("{name}", whole)
+            addresses.append(address.replace("{file}", last))
+        return tuple(addresses)
 
 
 class Conversion(_Declared):
@@ -220,7 +226,8 @@ def sources() -> dict[str, DataSource]:
     for root in (ROOT, Path()):
         folder = root / "configs/sources"
         for path in sorted(folder.rglob("*.yaml")):
-            by_name[path.relative_to(folder).with_suffix("").as_posix()] = read_source(path)
+            name = path.relative_to(folder).with_suffix("")
+            by_name[name.as_posix()] = read_source(path)
     return by_name
 
 
@@ -247,7 +254,8 @@ def _brings(file: SourceFile, path: PurePosixPath) -> bool:
     if not path.is_relative_to(file.path):
         return False
     # Leading folders that are left out may have any name.
-    member = "/".join(["*"] * file.strip + [str(path.relative_to(file.path))])
+    inner = str(path.relative_to(file.path))
+    member = "*/" * file.strip + inner
     return fnmatchcase(member, file.members)
 
 

@@ -130,7 +130,10 @@ class Downloader:
         if known is not None and known.sha256 != came.sha256:
             log.warning(
                 "%s changed at its source since %s (sha256 %s, now %s): numbers may differ",
-                *(wanted.path, known.date[:10], known.sha256[:12], came.sha256[:12]),
+                wanted.path,
+                known.date[:10],
+                known.sha256[:12],
+                came.sha256[:12],
             )
 
     def _try(self, request: ServerRequest, part: Path, size: int | None, advance: Advance) -> None:
@@ -267,7 +270,9 @@ def _resumable(part: Path, url: str) -> tuple[int, str]:
         validator = note["validator"] if note["url"] == url else ""
     except (OSError, ValueError, KeyError, TypeError):
         return 0, ""
-    return (size, validator) if validator else (0, "")
+    if not validator:  # the rest may be of another version of the file
+        return 0, ""
+    return size, validator
 
 
 def _note_of(part: Path) -> Path:

@@ -286,8 +286,9 @@ def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: 
     except ValidationError as error:
         first = error.errors()[0]
         # Pydantic lists the type that was tried too, as in "tuple[str, int]".
-        keys = "/".join(key for key in map(str, first["loc"]) if "[" not in key)
-        where = repr(keys)[1:-1][:60] or "the top"  # keys of a file may have line breaks
+        keys = [str(key) for key in first["loc"] if "[" not in str(key)]
+        escaped = repr("/".join(keys))  # keys of a file may have line breaks
+        where = escaped[1:-1][:60] or "the top"
         if first["type"] == "missing":
             got = "nothing"
         elif first["type"] == "value_error" and "ctx" in first:  # of a validator of ours

@@ -55,8 +55,9 @@ class FolderWriter:
     """Writes the files of a new folder and computes their checksums; `stack` closes the files."""
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
-        self.folder, self._stack = folder, stack
-        self._files: dict[str, tuple[BinaryIO, Any]] = {}
+        self.folder = folder
+        self._stack = stack
+        self._files: dict[str, tuple[BinaryIO, Any]] = {}  # open, each with its checksum so far
         self._linked: dict[str, dict[str, Any]] = {}
 
     def append(self, name: str, data: Any) -> None:
@@ -87,10 +88,15 @@ class FolderWriter:
                 "sha256": checksum.hexdigest(),
                 "mtime_ns": status.st_mtime_ns,
             }
-        libraries = {name: version(name) for name in ("vlmtune", "torch")}
-        meta = {"key": dict(key), **facts, "files": files, "written_with": libraries}
+        meta = {
+            "key": dict(key),
+            **facts,
+            "files": files,
+            "written_with": {"vlmtune": version("vlmtune"), "torch": version("torch")},
+        }
         meta["sha256"] = digest(meta)
-        (self.folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+        text = json.dumps(meta, indent=2)
+        (self.folder / META).write_text(f"{text}\n", encoding="utf-8")
 
 
 def open_or_build(
@@ -142,16 +148,18 @@ def read_meta(
     # Earlier versions wrote no sha256.
     if meta.pop("sha256", None) not in (None, digest(meta)):
         raise DamagedError(f"{META} was changed after it was written")
-    entries, written_key = meta["files"], meta["key"]
-    if key is not None and written_key != key:
+    if key is not None and meta["key"] != key:
         raise DamagedError("it belongs to another key")
+    entries = meta["files"]
     for name in files:
         if name not in entries:
             raise DamagedError(f"{META} does not list {name}")
     # A sha256 reads the whole file. In a large folder it is computed where a time has changed.
-    small = sum(entry["bytes"] for entry in entries.values()) <= ALWAYS_CHECKED
+    size = sum(entry["bytes"] for entry in entries.values())
+    is_small = size <= ALWAYS_CHECKED
     for name, entry in entries.items():
-        if reason := _damage(folder / name, entry, small):
+        reason = _damage(folder / name, entry, is_small)
+        if reason is not None:
             raise DamagedError(f"{name} {reason}")
     return meta
 
@@ -204,4 +212,5 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
 
 def digest(values: Any) -> str:
     """Returns the sha256 of JSON values, in hex."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

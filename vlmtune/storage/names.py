@@ -20,10 +20,12 @@ class Names:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        encoded = [_bytes(name) for name in names]
-        self._content = b"".join(encoded)
-        self._ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        encoded = list(map(_bytes, names))
+        lengths = map(len, encoded)
         digests = np.fromiter(map(_digest, encoded), np.uint64, len(encoded))
+        self._content = b"".join(encoded)
+        self._ends = np.cumsum([0, *lengths], dtype=np.int64)
+        # Sorted digests are found by bisection.
         self._order = np.argsort(digests, kind="stable")
         self._digests = digests[self._order]
 
@@ -50,7 +52,9 @@ class Names:
         return isinstance(name, str) and self.find(name) is not None
 
     def _bytes(self, i: int) -> bytes:
-        return self._content[self._ends[i] : self._ends[i + 1]]
+        start = self._ends[i]
+        end = self._ends[i + 1]
+        return self._content[start:end]
 
 
 def _bytes(name: str) -> bytes:
@@ -58,4 +62,5 @@ def _bytes(name: str) -> bytes:
 
 
 def _digest(encoded: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
+    digest = hashlib.blake2b(encoded, digest_size=8).digest()
+    return int.from_bytes(digest, "big")

@@ -37,17 +37,22 @@ def without_secrets(values: Any) -> Any:
     """
     if isinstance(values, Mapping):
         return {name: _recorded(str(name), value) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        kept = [without_secrets(value) for value in values]
-        return kept if isinstance(values, list) else tuple(kept)
-    return without_credentials(values) if isinstance(values, str) else values
+    if isinstance(values, list):
+        return list(map(without_secrets, values))
+    if isinstance(values, tuple):
+        return tuple(map(without_secrets, values))
+    if isinstance(values, str):
+        return without_credentials(values)
+    return values
 
 
 def _recorded(name: str, value: Any) -> Any:
-    numeric = value is None or isinstance(value, bool | int | float)
-    plugin = isinstance(value, Mapping) and "class_path" in value  # a name that a user chose
-    hidden = _is_credential(name) and not numeric and not plugin
-    return None if hidden else without_secrets(value)
+    is_number = value is None or isinstance(value, bool | int | float)
+    is_plugin = isinstance(value, Mapping) and "class_path" in value  # a name that a user chose
+    may_be_secret = not is_number and not is_plugin
+    if may_be_secret and _is_credential(name):
+        return None
+    return without_secrets(value)
 
 
 def _is_credential(name: str) -> bool:

@@ -90,12 +90,15 @@ class Address:
     @cached_property
     def _values(self) -> dict[str, str]:
         """The environment variables of the URL, by name."""
-        names = [first or second for first, second in _VARIABLE.findall(self.given)]
-        if missing := [name for name in names if name not in os.environ]:
-            raise UserError(
-                f"expected the environment variable {missing[0]} for {self}, got none: set it"
-            )
-        return {name: os.environ[name] for name in names}
+        values = {}
+        for plain, braced in _VARIABLE.findall(self.given):
+            name = plain or braced
+            if name not in os.environ:
+                raise UserError(
+                    f"expected the environment variable {name} for {self}, got none: set it"
+                )
+            values[name] = os.environ[name]
+        return values
 
     @property
     def url(self) -> str:
@@ -112,11 +115,12 @@ class Address:
         text = _URL.sub(lambda url: _public(url[0]), text)
         for name, value in self._values.items():
             forms = {value, quote(value), quote(value, safe=""), unquote(value)}
+            # The longest form first: a shorter one may be a part of it.
             for form in sorted(forms, key=len, reverse=True):
                 if len(form) >= _SHORT:
                     text = text.replace(form, f"${name}")
-        text = " ".join(text.split())
-        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        line = " ".join(text.split())
+        return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
 
 
 def join(folder: str, name: str) -> str:
@@ -129,7 +133,8 @@ def join(folder: str, name: str) -> str:
     if not is_remote(folder):
         return f"{folder.rstrip('/')}/{name}"
     parts = urlsplit(folder)
-    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}"))
+    path = f"{parts.path.rstrip('/')}/{quote(name)}"
+    return urlunsplit(parts._replace(path=path))
 
 
 def without_credentials(text: str) -> str:
@@ -161,14 +166,22 @@ def _has_secret(url: str) -> bool:
     _ = urlsplit(_VARIABLE.sub("0", url)).port
     parts = urlsplit(url)
     user, at, _ = parts.netloc.rpartition("@")
-    secret = user.rpartition(":")[2] if at else ""
+    password = user.rpartition(":")[2] if at else ""
     parameters = "".join(_PARAMETERS.findall(parts.path)).replace(";", "")
-    return any(_VARIABLE.sub("", part) for part in (secret, parts.query, parameters))
+    # The name of an environment variable is not a secret; any letter beside it may be.
+    parts_without_names = [
+        _VARIABLE.sub("", password),
+        _VARIABLE.sub("", parts.query),
+        _VARIABLE.sub("", parameters),
+    ]
+    return any(parts_without_names)
 
 
 def _public(url: str) -> str:
     """A URL without user, password, query string, fragment and parameters."""
     scheme, _, rest = url.partition("://")
     rest = re.split(r"[?#]", rest, maxsplit=1)[0]
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{_PARAMETERS.sub('', path)}".rstrip("/")
+    user_and_host, slash, path = rest.partition("/")
+    _, _, host = user_and_host.rpartition("@")
+    path = _PARAMETERS.sub("", path)
+    return f"{scheme}://{host}{slash}{path}".rstrip("/")

@@ -100,7 +100,8 @@ class FileCache:
     def _raise_failure(self, key: str, started: int) -> None:
         """Fails as the download that the caller waited for: else all that wait fail in turn."""
         with contextlib.suppress(FileNotFoundError, ValueError):
-            when, reason = self._failure(key).read_text(encoding="utf-8").split(" ", 1)
+            text = self._failure(key).read_text(encoding="utf-8")
+            when, reason = text.split(" ", 1)
             # A failure of the future was written before the clock was set back.
             if started <= int(when) <= time.time_ns():
                 raise DownloadError(reason)
@@ -222,7 +223,9 @@ class FileCache:
             log.warning(
                 "The cache %s takes %d bytes, more than its limit of %d, because they are all in "
                 "use. Raise cache_bytes, or lower num_workers.",
-                *(self.folder, taken, self.limit),
+                self.folder,
+                taken,
+                self.limit,
             )
 
     def _files(self) -> Iterator[_Stored]:

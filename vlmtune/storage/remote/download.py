@@ -74,8 +74,10 @@ class Patience:
 
     def pause(self, failed: int, least: float = 0.0) -> float:
         """Returns the seconds to wait after `failed` failed tries, of `least` ones at least."""
-        usual = min(self.longest, self.wait * 2 ** (failed - 1)) * _RANDOM.uniform(0.5, 1.5)
-        return max(usual, min(self.longest, least) * _RANDOM.uniform(1.0, 1.5))
+        doubled = min(self.longest, self.wait * 2 ** (failed - 1))
+        usual = doubled * _RANDOM.uniform(0.5, 1.5)
+        requested = min(self.longest, least) * _RANDOM.uniform(1.0, 1.5)
+        return max(usual, requested)
 
 
 def download(
@@ -227,8 +229,9 @@ def _options(scheme: str, timeout: float) -> dict[str, Any]:
     # By default aiohttp ends each download after five minutes and reads neither ~/.netrc nor the
     # settings of a proxy.
     limits = ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
-    given = conf.get(scheme, {}).get("client_kwargs", {})
-    return {"client_kwargs": {"trust_env": True, **given, "timeout": limits}}
+    user_settings = conf.get(scheme, {}).get("client_kwargs", {})
+    settings = {"trust_env": True, **user_settings, "timeout": limits}
+    return {"client_kwargs": settings}
 
 
 def _is_permanent(error: Exception) -> bool:

@@ -87,6 +87,7 @@ class RemoteFolder:
         """Returns a file of the folder; unless `checked`, its sha256 is only of its description."""
         if checked:
             return RemoteFile(self, name, size, sha256, sha256)
+        # The key of an unchecked file is not its sha256, so nobody takes it for a checked one.
         key = self._digest(f"{name} {size} {sha256}")
         return RemoteFile(self, name, size, key, None)
 
@@ -137,7 +138,8 @@ class RemoteFolder:
         try:
             return self.cache.open(file.key, file.size, fetch, wait, file.sha256)
         except DownloadError as error:
-            self._failed[file.key] = time.monotonic() + FORGIVEN, str(error)
+            forgiven_at = time.monotonic() + FORGIVEN
+            self._failed[file.key] = (forgiven_at, str(error))
             raise
 
 
@@ -177,7 +179,8 @@ class _Ahead:
     """Files that are opened before they are needed, by a thread that ends when it has them."""
 
     def __init__(self) -> None:
-        self.process, self._lock = os.getpid(), threading.Lock()
+        self.process = os.getpid()
+        self._lock = threading.Lock()  # for all of the following
         self._thread: threading.Thread | None = None
         self._next: list[RemoteFile] = []
         self._opened: dict[str, BinaryIO] = {}
@@ -188,8 +191,10 @@ class _Ahead:
     def expect(self, folder: RemoteFolder, files: Sequence["RemoteFile"]) -> None:
         with self._lock:
             wanted = {file.key for file in files}
-            for key in self._opened.keys() - wanted:
-                self._opened.pop(key).close()
+            unwanted = self._opened.keys() - wanted
+            for key in unwanted:
+                opened = self._opened.pop(key)
+                opened.close()
             self._next = [file for file in files if file.key not in self._opened]
             if self._next and self._thread is None:
                 self._thread = threading.Thread(target=self._run, args=[folder], daemon=True)
@@ -217,11 +222,13 @@ class _Ahead:
             with contextlib.suppress(DownloadError, UserError):
                 opened = folder._open(file, wait=False)
             with self._lock:
-                if opened is not None and file in self._next:
+                # Meanwhile another call of `expect` may have left the file out.
+                is_wanted = file in self._next
+                if opened is not None and is_wanted:
                     self._opened[file.key] = opened
                 elif opened is not None:
                     opened.close()
-                self._next = [one for one in self._next if one != file]
+                self._next = [other for other in self._next if other != file]
 
 
 def _check_json(file: Path) -> None:
