@@ -72,13 +72,16 @@ class PairedItems(Items):
 
     def members(self) -> dict[str, Int[Tensor, "k"]]:
         """The items of each group and tag, in order of appearance, groups first."""
-        rows_of: dict[str, set[int]] = {group: set() for group in self.groups if group}
-        for i, item in enumerate(self.listed):
-            # A group and a tag of one name are one.
-            for name in (item.group, *item.tags):
+        rows_of: dict[str, list[int]] = {}
+        for group in self.groups:
+            if group:
+                rows_of[group] = []
+        for row, item in enumerate(self.listed):
+            # A group and a tag of one name are one, and a tag may be given twice.
+            for name in dict.fromkeys((item.group, *item.tags)):
                 if name:
-                    rows_of.setdefault(name, set()).add(i)
-        return {name: torch.tensor(sorted(rows)) for name, rows in rows_of.items()}
+                    rows_of.setdefault(name, []).append(row)
+        return {name: torch.tensor(rows) for name, rows in rows_of.items()}
 
 
 class Paired(Benchmark[PairedItems]):
@@ -118,7 +121,8 @@ class Paired(Benchmark[PairedItems]):
     def arrange(self, items: Sequence[PairedItem]) -> PairedItems:
         images, image_numbers = numbered(chain.from_iterable(item.images for item in items))
         texts, text_numbers = numbered(chain.from_iterable(item.texts for item in items))
-        rows, columns = image_numbers.view(-1, 2), text_numbers.view(-1, 2)
+        rows = image_numbers.view(-1, 2)
+        columns = text_numbers.view(-1, 2)
         # Each image of an item with each of its captions.
         each_image = rows[:, :, None].expand(-1, 2, 2)
         each_text = columns[:, None, :].expand(-1, 2, 2)
@@ -143,7 +147,8 @@ class Paired(Benchmark[PairedItems]):
         items = self.items
         # Of each item the score of image i with caption j.
         values = scores.detach().cpu().double()[items.positions]
-        text, image = text_correct(values), image_correct(values)
+        text = text_correct(values)
+        image = image_correct(values)
         wins = (text, image, text & image)
         metrics = self._rates(wins, torch.arange(len(values)))
         metrics |= self.more_metrics(wins, items.groups, items.ways)
@@ -156,20 +161,6 @@ class Paired(Benchmark[PairedItems]):
             members = tuple(groups.members.tolist())
             if groups.weights is not None:
                 weights = tuple(groups.weights.tolist())
-        by_text, by_image = equivariance_deviations(values).T.tolist()
-        series = {
-            "equivariance_text": tuple(by_text),
-            "equivariance_image": tuple(by_image),
-            "mean_scores": tuple(values.mean(dim=0).flatten().tolist()),
-        }
-        # A gallery of captions, two an item: each with its own image and the other image.
-        matched = values.diagonal(dim1=1, dim2=2)
-        other = values.flip(1).diagonal(dim1=1, dim2=2)
-        examples = gallery(
-            (matched > other).flatten().tolist(),
-            lambda i: items.listed[i // 2].texts[i % 2],
-            lambda i: _example(items.listed[i // 2], values[i // 2], i % 2),
-        )
         return self.result(
             metrics,
             self.outcomes(wins),
@@ -177,9 +168,26 @@ class Paired(Benchmark[PairedItems]):
             caption_sets=tuple(items.caption_sets.tolist()),
             groups=members,
             group_weights=weights,
-            series=series,
-            examples=examples,
+            series=_series(values),
+            examples=self._examples(values),
         )
+
+    def _examples(self, values: Float[Tensor, "n 2 2"]) -> tuple[Example, ...]:
+        """A gallery of captions, two an item: each with its own image and the other image."""
+        listed = self.items.listed
+        matched = values.diagonal(dim1=1, dim2=2)
+        other = values.flip(1).diagonal(dim1=1, dim2=2)
+        prefers_its_image = (matched > other).flatten()
+
+        def caption(number: int) -> str:
+            item, side = divmod(number, 2)
+            return listed[item].texts[side]
+
+        def show(number: int) -> Example:
+            item, side = divmod(number, 2)
+            return _example(listed[item], values[item], side)
+
+        return gallery(prefers_its_image.tolist(), caption, show)
 
     def _rates(
         self, wins: Wins, rows: Int[Tensor, "k"], suffix: str = ""
@@ -190,6 +198,17 @@ class Paired(Benchmark[PairedItems]):
         for key, won, chance in zip(self.keys, wins, CHANCES, strict=True):
             rates[f"{key}{suffix}"] = cluster_robust_mean(won[rows].double(), ways, chance)
         return rates
+
+
+def _series(values: Float[Tensor, "n 2 2"]) -> dict[str, tuple[float, ...]]:
+    deviations = equivariance_deviations(values)
+    by_text, by_image = deviations.T.tolist()
+    mean_scores = values.mean(dim=0).flatten()
+    return {
+        "equivariance_text": tuple(by_text),
+        "equivariance_image": tuple(by_image),
+        "mean_scores": tuple(mean_scores.tolist()),
+    }
 
 
 def _example(item: PairedItem, scores: Float[Tensor, "2 2"], side: int) -> Example:

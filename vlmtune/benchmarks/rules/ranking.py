@@ -66,7 +66,8 @@ class Recalls:
 
     def chance(self, k: int) -> float:
         """The fraction of hits of random scores."""
-        return float(hit_chance(self.partners, self.candidates, k).mean())
+        chances = hit_chance(self.partners, self.candidates, k)
+        return float(chances.mean())
 
 
 class Ranking(Benchmark[RankingItems]):
@@ -113,11 +114,11 @@ class Ranking(Benchmark[RankingItems]):
         owners = torch.arange(len(items)).repeat_interleave(counts)
         # An image may have one caption twice, which does not make it the caption of two images.
         distinct = torch.stack([columns, owners], dim=1).unique(dim=0)
-        several = torch.bincount(distinct[:, 0], minlength=len(texts)) > 1
+        images_of_text = torch.bincount(distinct[:, 0], minlength=len(texts))
+        is_shared = images_of_text[columns] > 1
         comparisons = []
-        shared = several[columns].tolist()
-        for owner, text, is_shared in zip(owners.tolist(), captions, shared, strict=True):
-            false = (text,) if is_shared else ()  # a caption of two images is also a wrong one
+        for owner, text, shared in zip(owners.tolist(), captions, is_shared.tolist(), strict=True):
+            false = (text,) if shared else ()  # a caption of two images is also a wrong one
             comparisons.append(ComparedItem((items[owner].image,), (text,), false))
         return RankingItems(
             images=tuple(item.image for item in items),
@@ -137,55 +138,67 @@ class Ranking(Benchmark[RankingItems]):
         metrics: dict[str, MetricValue] = {}
         for key, side in sides.items():
             for k in CUTS:
-                metrics[f"{key}_recall@{k}"] = cluster_robust_mean(
-                    side.hits(k), side.clusters, side.chance(k)
-                )
+                metric = cluster_robust_mean(side.hits(k), side.clusters, side.chance(k))
+                metrics[f"{key}_recall@{k}"] = metric
         recalls = list(metrics.values())
         mean = sum(metric.value for metric in recalls) / len(recalls)
         chance = sum(metric.chance or 0.0 for metric in recalls) / len(recalls)
         metrics["mean_recall"] = MetricValue(mean, len(recalls), chance)
         for key, side in sides.items():
-            middle = side.ranks.double().quantile(0.5)
+            median = side.ranks.double().quantile(0.5)
             if not self.strict:  # as published scripts round it
-                middle = middle.floor()
+                median = median.floor()
             metrics[f"{key}_median_rank"] = MetricValue(
-                float(middle), len(side.ranks), higher_is_better=False, unit="rank"
+                float(median), len(side.ranks), higher_is_better=False, unit="rank"
             )
         if self.folds is not None:
             metrics |= self._in_folds(scores, self.folds)
         hits = sides[TO_IMAGE].hits(1)
-        return self.result(metrics, hits, items.owners, examples=self._examples(scores, hits))
+        examples = self._examples(scores, hits)
+        return self.result(metrics, hits, items.owners, examples=examples)
 
     def _ranked(self, scores: Float[Tensor, "N M"], first: int, last: int) -> dict[str, Recalls]:
         """Ranks both ways among the images from `first` up to `last` and their captions."""
-        items, strict = self.items, self.strict
+        items = self.items
         inside = (items.owners >= first) & (items.owners < last)
         # Images of the part are numbered from 0, as the rows of its scores are.
         owners = items.owners[inside] - first
         columns = items.columns[inside]
         # In the reference convention a repeated caption is a candidate of its own.
-        used = columns
+        candidates = columns
         positions = torch.arange(len(columns))
-        if strict:
-            used, positions = columns.unique(return_inverse=True)
-        rows = scores[first:last]
+        if self.strict:
+            candidates, positions = columns.unique(return_inverse=True)
+        values = scores[first:last]
         # A copy of a large matrix only where columns differ.
-        if not used.equal(torch.arange(rows.shape[1])):
-            rows = rows[:, used]
+        every_column = torch.arange(values.shape[1])
+        if not candidates.equal(every_column):
+            values = values[:, candidates]
         true = torch.stack([owners, positions], dim=1).unique(dim=0)
-        ties = "wrong" if strict else "first"
-        by_image, by_text = bank_ranks(rows, true, ties)
-        images = torch.bincount(true[:, 0])
-        texts = torch.bincount(true[:, 1])
+        ties = "wrong" if self.strict else "first"
+        image_ranks, text_ranks = bank_ranks(values, true, ties)
+        texts_of_image = torch.bincount(true[:, 0])
+        images_of_text = torch.bincount(true[:, 1])
+        # An image is a query once, a caption as often as it is written.
         return {
-            TO_TEXT: Recalls(by_image, images, len(used), torch.arange(len(images))),
-            TO_IMAGE: Recalls(by_text[positions], texts[positions], len(images), owners),
+            TO_TEXT: Recalls(
+                ranks=image_ranks,
+                partners=texts_of_image,
+                candidates=len(candidates),
+                clusters=torch.arange(len(texts_of_image)),
+            ),
+            TO_IMAGE: Recalls(
+                ranks=text_ranks[positions],
+                partners=images_of_text[positions],
+                candidates=len(texts_of_image),
+                clusters=owners,
+            ),
         }
 
     def _in_folds(self, scores: Float[Tensor, "N M"], folds: int) -> dict[str, MetricValue]:
         """The recalls again, as means over folds that are ranked by themselves."""
-        n = scores.shape[0]
-        bounds = [fold * n // folds for fold in range(folds + 1)]
+        count = scores.shape[0]
+        bounds = [fold * count // folds for fold in range(folds + 1)]
         parts = [self._ranked(scores, first, last) for first, last in pairwise(bounds)]
         metrics = {}
         for key in (TO_TEXT, TO_IMAGE):
@@ -206,24 +219,26 @@ class Ranking(Benchmark[RankingItems]):
     def queries(self, result: Result, scores: Float[Tensor, "N M"]) -> tuple[Query, ...]:
         """The captions in the order of the file, then the images, as the part "image_to_text"."""
         items = self.items
-        images = torch.arange(len(self.items.images))
+        images = torch.arange(len(items.images))
         sides = self._ranked(scores, 0, len(images))
         true = torch.zeros(items.shape, dtype=torch.bool)
         true[items.owners, items.columns] = True
         queries = []
-        for i, rank in enumerate(sides[TO_IMAGE].ranks.tolist()):
-            column = int(items.columns[i])
+        for number, rank in enumerate(sides[TO_IMAGE].ranks.tolist()):
+            column = int(items.columns[number])
             # In the reference convention a caption is true of its own image alone.
-            is_true = true[:, column] if self.strict else images == items.owners[i]
-            some = shown(scores[:, column], is_true)
-            images_shown = tuple(items.images[k] for k in some.positions)
-            caption = (items.texts[column],)
-            queries.append(Query("", result.outcomes[i], rank, images_shown, caption, some))
-        for i, rank in enumerate(sides[TO_TEXT].ranks.tolist()):
-            some = shown(scores[i], true[i])
-            captions = tuple(items.texts[k] for k in some.positions)
-            image = (items.images[i],)
-            queries.append(Query(TO_TEXT, float(rank == 1), rank, image, captions, some))
+            is_true = true[:, column] if self.strict else images == items.owners[number]
+            best = shown(scores[:, column], is_true)
+            shown_images = tuple(items.images[row] for row in best.positions)
+            caption = items.texts[column]
+            outcome = result.outcomes[number]
+            queries.append(Query("", outcome, rank, shown_images, (caption,), best))
+        for row, rank in enumerate(sides[TO_TEXT].ranks.tolist()):
+            best = shown(scores[row], true[row])
+            captions = tuple(items.texts[column] for column in best.positions)
+            image = items.images[row]
+            outcome = float(rank == 1)
+            queries.append(Query(TO_TEXT, outcome, rank, (image,), captions, best))
         return tuple(queries)
 
     def _examples(
@@ -231,16 +246,19 @@ class Ranking(Benchmark[RankingItems]):
     ) -> tuple[Example, ...]:
         """The first captions whose image is found and the first whose image is not, by image."""
         items = self.items
+        is_hit = hits == 1
+        images = torch.arange(len(items.images))
 
         def show(caption: int) -> Example:
-            column = int(items.columns[caption])
-            true = torch.zeros(len(items.images), dtype=torch.bool)
-            true[items.owners[items.columns == column]] = True
-            images = torch.arange(len(true))
-            values = scores[:, column]
-            return best_images(items, items.texts[column], images, values, true, hits[caption] == 1)
+            column = items.columns[caption]
+            # The same words may be the caption of several images.
+            owners = items.owners[items.columns == column]
+            true = torch.zeros(len(images), dtype=torch.bool)
+            true[owners] = True
+            query = items.texts[int(column)]
+            return best_images(items, query, images, scores[:, column], true, is_hit[caption])
 
-        return gallery((hits == 1).tolist(), lambda i: int(items.owners[i]), show)
+        return gallery(is_hit.tolist(), lambda caption: int(items.owners[caption]), show)
 
 
 def best_images(
