@@ -68,7 +68,10 @@ def _mode_credit(
     """The credit of each item for the answer that is true most often in its group."""
     credit = torch.zeros(len(items), dtype=torch.float64)
     for seen, unseen in halves:
-        counts = Counter((group[i], items[i].answers[0]) for i in seen)
+        counts: Counter[tuple[str, str]] = Counter()
+        for i in seen:
+            true_answer = items[i].answers[0]
+            counts[group[i], true_answer] += 1
         for i in unseen:
             times = [float(counts[group[i], answer]) for answer in items[i].answers]
             credit[i] = _credit(times)

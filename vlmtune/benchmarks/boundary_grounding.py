@@ -60,13 +60,16 @@ class CaptionedBoundary:
 def read_boundaries(path: Path) -> list[CaptionedBoundary]:
     """Reads all boundaries in the order of the file."""
     boundaries = []
-    for video, rows in read_json(path, LAYOUT, shape=dict[str, list[_Boundary]]).items():
+    videos = read_json(path, LAYOUT, shape=dict[str, list[_Boundary]])
+    for video, rows in videos.items():
         for row in rows:
             captions = []
             for status in (row["status_before"], row["status_after"]):
                 words = f"{row['subject']} {status}".split()
                 captions.append(" ".join(words))
-            boundaries.append(CaptionedBoundary(video, float(row["timestamp"]), *captions))
+            before, after = captions
+            time = float(row["timestamp"])
+            boundaries.append(CaptionedBoundary(video, time, before, after))
     return boundaries
 
 
@@ -106,7 +109,10 @@ def _frames(folder: Path) -> tuple[ImageRef, ...]:
             by_number[int(digits[0])] = path
     order = sorted(by_number)
     # A frame's number is its time, so a gap would shift all times after it.
-    has_gaps = bool(order) and order[-1] - order[0] != len(order) - 1
+    has_gaps = False
+    if order:
+        span = order[-1] - order[0] + 1
+        has_gaps = span != len(order)
     if len(order) != len(paths) or has_gaps:
         raise UserError(
             f"expected frames numbered without gaps in {folder}, got {len(paths)} that are not: "
@@ -199,9 +205,11 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         annotations = {}
         for i, (video, rows) in enumerate(rows_of.items()):
             for k in range(30 + 10 * i):
-                write_image(folder / "frames" / video / f"{k + 1:05d}.png", 6 * k, 90 * i, 0)
+                file = f"{k + 1:05d}.png"
+                write_image(folder / "frames" / video / file, 6 * k, 90 * i, 0)
             annotations[video] = [dict(zip(keys, row, strict=True)) for row in rows]
-        return cls(write_json(folder / "val.json", annotations), str(folder / "frames"))
+        path = write_json(folder / "val.json", annotations)
+        return cls(path, str(folder / "frames"))
 
     @override
     def read(self) -> list[BoundaryQuery]:
@@ -209,8 +217,8 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         # A model cannot tell apart boundaries of one video with the same captions.
         times: dict[tuple[str, str, str], list[float]] = {}
         for event in boundaries:
-            same = times.setdefault((event.video, event.before, event.after), [])
-            same.append(event.time)
+            captions_of_video = (event.video, event.before, event.after)
+            times.setdefault(captions_of_video, []).append(event.time)
         queries = []
         for event in boundaries:
             right = times[event.video, event.before, event.after]
@@ -244,11 +252,12 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         event_times = torch.tensor([event.time for event in boundaries], dtype=torch.float64)
         boundary_time = event_times[query]
         states = torch.stack([first_time <= boundary_time, second_time > boundary_time])
+        # A candidate lies halfway between its two frames.
+        middle_times = first_time + 0.5 / self.fps
         distances = []
-        for item, times in zip(items, first_time.split(sizes.tolist()), strict=True):
-            middle = times[:, None] + 0.5 / self.fps
+        for item, middle in zip(items, middle_times.split(sizes.tolist()), strict=True):
             right = torch.tensor(item.times, dtype=torch.float64)
-            distances.append((middle - right).abs().amin(dim=1))
+            distances.append((middle[:, None] - right).abs().amin(dim=1))
 
         compared = []
         for event, video in zip(boundaries, videos.tolist(), strict=True):

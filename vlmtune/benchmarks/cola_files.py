@@ -194,7 +194,9 @@ def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tenso
     loose = any(isinstance(label, str) for label in mentioned)
 
     def words(objects: Sequence[Any]) -> set[str]:
-        atoms = set(chain.from_iterable(map(_atoms, objects)))
+        atoms: set[str] = set()
+        for described in objects:
+            atoms.update(_atoms(described))
         return set(" ".join(atoms).split()) if loose else atoms
 
     queries = [words([label]) for label in labels]
@@ -207,8 +209,11 @@ def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tenso
 
 def _attributes(labels: Sequence[Any], annotations: Sequence[Any]) -> Int[Tensor, "C"]:
     """How many attributes each query states; of a string, the words before its known object."""
-    mentioned = chain(labels, *filter(None, annotations))
-    nouns = {_atoms(label)[-1] for label in mentioned if not isinstance(label, str)}
+    nouns = set()
+    for label in chain(labels, *filter(None, annotations)):
+        if not isinstance(label, str):
+            _, noun = label
+            nouns.add(noun)
     counts = []
     for label in labels:
         if isinstance(label, str):

@@ -222,11 +222,19 @@ class ColaSingle(Benchmark[QueryItems]):
             pool = items.queries.hard[:, column].nonzero()[:, 0]
             pool_scores = values[pool, column]
             true = items.queries.labels[pool, column]
-            ranks = true_ranks(pool_scores[None], true[None])
+            (rank,) = true_ranks(pool_scores[None], true[None]).tolist()
             best = shown(pool_scores, true, BEST)
-            images = tuple(items.images[row] for row in pool[list(best.positions)].tolist())
-            caption = items.texts[column]
-            rows.append(Query("", precision, int(ranks[0]), images, (caption,), best))
+            # Positions count within the hard set.
+            shown_images = [items.images[pool[position]] for position in best.positions]
+            query = Query(
+                part="",
+                outcome=precision,
+                rank=int(rank),
+                images=tuple(shown_images),
+                captions=(items.texts[column],),
+                shown=best,
+            )
+            rows.append(query)
         return tuple(rows)
 
     def _examples(self, values: Float[Tensor, "N C"]) -> tuple[Example, ...]:

@@ -229,9 +229,10 @@ class EqBen(Paired):
                         f"{entry.images[0]!r}: name the part of the file, as in "
                         "path: {eqbensd: FILE}"
                     )
-                first, second = entry.images
-                images = (self._image(first, part, refs), self._image(second, part, refs))
-                items.append(PairedItem(images, entry.texts, part))
+                first_name, second_name = entry.images
+                first = self._image(first_name, part, refs)
+                second = self._image(second_name, part, refs)
+                items.append(PairedItem((first, second), entry.texts, part))
         return items
 
     def _image(self, name: str, part: str, refs: dict[str, ImageRef]) -> ImageRef:

@@ -126,7 +126,9 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
     """Writes the csv of a fixture and its folder; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([columns, *rows])
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
     return str(path)
 
 

@@ -142,7 +142,8 @@ def embedded(
 ) -> Float[Tensor, "n d"]:
     """Embeddings in double precision; raises `UserError` unless all are there and finite."""
     width = width or rows.shape[1]
-    if rows.shape != (count, width) or not bool(torch.isfinite(rows).all()):
+    is_finite = bool(torch.isfinite(rows).all())
+    if rows.shape != (count, width) or not is_finite:
         raise UserError(
             f"expected {count} finite embeddings of width {width} for {name}, got others, of shape "
             f"{tuple(rows.shape)}: use an adapter that projects both into one space, a lower "

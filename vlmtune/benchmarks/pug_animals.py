@@ -58,11 +58,10 @@ class AnimalScene:
     def caption(self) -> str:
         """The paper's caption; a texture is named unless it is the animal's own."""
         world, size, texture, _ = self.values
-        textured = "" if texture == "Default" else f" textured with {spoken(texture)}"
-        return (
-            f"A photo of a {size} sized {spoken(self.animal)}{textured} "
-            f"on a {spoken(world)} background"
-        )
+        animal = spoken(self.animal)
+        if texture != "Default":
+            animal += f" textured with {spoken(texture)}"
+        return f"A photo of a {size} sized {animal} on a {spoken(world)} background"
 
 
 @dataclass(frozen=True)
@@ -227,8 +226,12 @@ class PugAnimals(Benchmark[AnimalItems]):
         rows: dict[int, AnimalScene] = {}
         for scenes_of_animal in items:
             rows |= scenes_of_animal
-        # In the order of the file; other views serve the camera's angle alone.
-        scenes = [rows[i] for i in sorted(rows) if turned or rows[i].frontal]
+        scenes = []
+        for number in sorted(rows):  # the order of the file
+            scene = rows[number]
+            # Views from the side serve the camera's angle alone.
+            if turned or scene.frontal:
+                scenes.append(scene)
         texts, captions = numbered(scene.caption for scene in scenes)
         _, animals = numbered(scene.animal for scene in scenes)
         samples = {}

@@ -163,7 +163,8 @@ def _scene(values: dict[str, str]) -> _Scene:
 
 def _alike(scene: _Scene, negative: _Scene) -> bool:
     """Whether the caption of the negative is true of the scene too."""
-    return negative.caption.lower() in (scene.caption.lower(), scene.alternative.lower())
+    captions = (scene.caption.lower(), scene.alternative.lower())
+    return negative.caption.lower() in captions
 
 
 def _words(caption: str) -> list[str]:

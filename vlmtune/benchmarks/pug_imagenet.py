@@ -154,9 +154,9 @@ class PugImageNet(Classification):
         """ImageNet's names, each with the class that its id stands for."""
         assert self.imagenet_names is not None
         assert self.mapping is not None
-        shape = Annotated[list[Text], Field(min_length=IDS, max_length=IDS)]
-        layout = f"a JSON list of {IDS} names in the order of the ids"
-        names = read_json(self.imagenet_names, layout, shape=shape)
+        names_shape = Annotated[list[Text], Field(min_length=IDS, max_length=IDS)]
+        names_layout = f"a JSON list of {IDS} names in the order of the ids"
+        names = read_json(self.imagenet_names, names_layout, shape=names_shape)
         layout = f"{{class: [id, ...]}} with the folders of {self.images}"
         ids = read_json(self.mapping, layout, shape=dict[str, list[OutputId]])
         if sorted(ids) != self._labels:

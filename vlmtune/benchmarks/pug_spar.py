@@ -178,8 +178,9 @@ def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) 
     it has no more images than in the published script.
     """
     definition = DEFINITIONS[name]
+    used = [row for row in rows if definition.has(row)]
     # Of single animals, those in the second position come first.
-    used = sorted(filter(definition.has, rows), key=lambda row: row.first != BLANK)
+    used.sort(key=lambda row: row.first != BLANK)
     if published and name == "scene":
         used = used[:SCENES]
     if not used:
@@ -195,10 +196,15 @@ def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) 
     def captions(negative: bool) -> tuple[str, ...]:
         return tuple(definition.caption(row, negative) + ending(row.world) for row in used)
 
-    endings = list(dict.fromkeys(ending(row.world) for row in rows))
-    candidates = dict.fromkeys(definition.candidates(used, endings))
-    negatives = captions(negative=True) if definition.hard else None
-    return SetUp(name, tuple(used), captions(negative=False), negatives, tuple(candidates))
+    endings = dict.fromkeys(ending(row.world) for row in rows)
+    candidates = dict.fromkeys(definition.candidates(used, list(endings)))
+    return SetUp(
+        name=name,
+        rows=tuple(used),
+        captions=captions(negative=False),
+        negatives=captions(negative=True) if definition.hard else None,
+        candidates=tuple(candidates),
+    )
 
 
 def read_setups(

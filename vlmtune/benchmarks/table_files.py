@@ -46,7 +46,8 @@ class TableOptions(VoteOptions):
     def measured_rows(self) -> list[TableRow]:
         """Returns the rows to measure, and prints which column was taken for what."""
         rows = self._of_splits()
-        return self.agreed(rows, ((row.votes, row.where) for row in rows))
+        votes = [(row.votes, row.where) for row in rows]
+        return self.agreed(rows, votes)
 
     def _of_splits(self) -> list[TableRow]:
         images = None if self.images is None else Path(self.images)
@@ -103,7 +104,8 @@ def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:
 
 def texts_of(row: TableRow, *, negatives: bool) -> tuple[str, ...]:
     """Returns the captions or hard negatives of a row, at least one."""
-    if texts := row.negatives if negatives else row.captions:
+    texts = row.negatives if negatives else row.captions
+    if texts:
         return texts
     kind = "hard-negative caption" if negatives else "caption"
     raise UserError(f"expected a {kind} in {row.where}, got none: complete or remove the row")

@@ -137,7 +137,10 @@ class Valse(MultipleChoice):
             path = Path(self.path, f"{piece}.json")
             rows = read_json(path, LAYOUT, fix, dict[str, _Row])
             # Rows with too few votes may lack the rest, so only valid rows are checked in full.
-            valid = {key: row for key, row in rows.items() if row["mturk"]["caption"] >= VOTES}
+            valid = {}
+            for key, row in rows.items():
+                if row["mturk"]["caption"] >= VOTES:
+                    valid[key] = row
             checked = check_shape(valid, dict[str, _ValidRow], path, LAYOUT, fix)
             for row in checked.values():
                 image = self._image(piece, row["image_file"])

@@ -54,6 +54,7 @@ def item_rows(
     """
     items = benchmark.items
     name = benchmark.name
+    # A benchmark may score parts of its images in turn: the last scores are not of all items.
     if scores is not None and tuple(scores.shape) != items.shape:
         scores = None
     if scores is not None:
@@ -64,18 +65,27 @@ def item_rows(
     if len(listed) != len(result.outcomes):
         bare_rows = []
         for number, outcome in enumerate(result.outcomes):
-            bare_rows.append(ItemRow(f"{name}/{number}", name, outcome))
+            row_id = f"{name}/{number}"
+            bare_rows.append(ItemRow(row_id, name, outcome))
         return tuple(bare_rows)
     score = _lookup(benchmark, scores)
     rows = []
-    for number, (item, outcome) in enumerate(zip(listed, result.outcomes, strict=True)):
-        texts = (*item.true, *item.false)
-        truth = _truth(len(item.images), len(item.true), len(texts))
-        numbers = []
+    for item, outcome in zip(listed, result.outcomes, strict=True):
+        captions = (*item.true, *item.false)
+        scores_of_images = []
         for image in item.images:
-            numbers.append(tuple(score(image, text) for text in texts))
-        row_id = f"{name}/{number}"
-        rows.append(ItemRow(row_id, name, outcome, item.images, texts, truth, tuple(numbers)))
+            scores_of_image = tuple(score(image, caption) for caption in captions)
+            scores_of_images.append(scores_of_image)
+        row = ItemRow(
+            id=f"{name}/{len(rows)}",
+            benchmark=name,
+            outcome=outcome,
+            images=item.images,
+            captions=captions,
+            true=_truth(len(item.images), len(item.true), len(captions)),
+            scores=tuple(scores_of_images),
+        )
+        rows.append(row)
     return tuple(rows)
 
 
@@ -115,6 +125,7 @@ def _lookup(
         positions[row, column] = position
 
     def score(image: ImageRef, text: str) -> float | None:
+        # An item may compare only some of its images with its captions.
         position = positions.get((rows[image], columns[text]))
         return None if position is None else float(values[position])
 
@@ -128,21 +139,17 @@ def _query_rows(name: str, queries: Sequence[Query]) -> tuple[ItemRow, ...]:
     for query in queries:
         part = f"{name}/{query.part}".rstrip("/")
         width = len(query.captions)
-        row_id = f"{part}/{counts[part]}"
-        truth = _in_rows(query.shown.true, width)
-        numbers = _in_rows(query.shown.scores, width)
-        rows.append(
-            ItemRow(
-                row_id,
-                part,
-                query.outcome,
-                query.images,
-                query.captions,
-                truth,
-                numbers,
-                query.rank,
-            )
+        row = ItemRow(
+            id=f"{part}/{counts[part]}",
+            benchmark=part,
+            outcome=query.outcome,
+            images=query.images,
+            captions=query.captions,
+            true=_in_rows(query.shown.true, width),
+            scores=_in_rows(query.shown.scores, width),
+            rank=query.rank,
         )
+        rows.append(row)
         counts[part] += 1
     return tuple(rows)
 

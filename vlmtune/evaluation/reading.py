@@ -77,11 +77,13 @@ def read_words(
 
     # A beginning ends with the special tokens of the model, which belong to no word.
     lead, trail = backbone.text_special
-    ends = [lead, *(text_features.lengths - trail).tolist()]
-    read, parts = [], []
+    word_ends = text_features.lengths - trail
+    ends = [lead, *word_ends.tolist()]
+    kept_words, parts = [], []
     for word, (start, end) in zip(words, pairwise(ends), strict=True):
+        # A word beyond the longest caption of the model adds no token.
         if end > start:
-            read.append(word)
+            kept_words.append(word)
             parts.append(weights[start:end].mean(dim=0))
     maps = torch.stack(parts).float().cpu()
     rows = math.isqrt(maps.shape[1])
@@ -90,8 +92,9 @@ def read_words(
             f"expected the patches of a square image, got {maps.shape[1]} of "
             f"{type(backbone).__name__}: use a backbone with square images"
         )
+    maps = maps.unflatten(1, (rows, -1))
     box = seen_box(backbone.preprocess, picture.size)
-    return Reading(tuple(read), maps.unflatten(1, (rows, -1)), box)
+    return Reading(tuple(kept_words), maps, box)
 
 
 def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple[WordMaps, ...]:
@@ -121,12 +124,20 @@ def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple
 
 
 def _word_maps(reading: Reading, image: ImageRef, caption: str, correct: bool) -> WordMaps:
-    words, maps, box = reading
     texts = []
-    for weights in maps:
-        percent = [f"{100 * weight:.2f}" for weight in weights.flatten().tolist()]
-        texts.append(" ".join(percent))
-    return WordMaps(caption, image, words, tuple(texts), maps.shape[2], box, correct)
+    for weights in reading.maps:
+        # Two digits suffice for a picture, and keep the report small.
+        percents = [f"{100 * weight:.2f}" for weight in weights.flatten().tolist()]
+        texts.append(" ".join(percents))
+    return WordMaps(
+        caption=caption,
+        image=image,
+        words=reading.words,
+        maps=tuple(texts),
+        columns=reading.maps.shape[2],
+        box=reading.box,
+        correct=correct,
+    )
 
 
 def seen_box(

@@ -72,6 +72,7 @@ class Scorer:
         if dtype not in get_args(StoreDType):
             raise UserError(f"expected dtype {get_args(StoreDType)}, got {dtype!r}: choose one")
         self.backbone = backbone
+        # A training method may wrap the adapter that scores.
         self.adapter = adapter.scoring
         self.batch_size = batch_size
         self._group = ProcessGroup()
@@ -103,8 +104,10 @@ class Scorer:
         with evaluation_mode(self.backbone, self.adapter):
             request = make_request(as_pictures(images), texts, pairs, self._digests)
             if request.images and request.texts:
-                score = self._dual if _is_dual(self.adapter) else self._joint
-                return request.restore(score(request))
+                compute = self._dual if _is_dual(self.adapter) else self._joint
+                scores = compute(request)
+                return request.restore(scores)
+        # Without a pair there is nothing to encode.
         shape = (len(images), len(texts)) if pairs is None else (0,)
         return torch.zeros(shape)
 
@@ -148,8 +151,9 @@ class Scorer:
 
     def _prepare(self, images: Sequence[Picture], texts: Sequence[str]) -> None:
         """Stores and embeds what the calls of a session may need."""
-        by_digest = dict(zip(self._digests(images), images, strict=True))
-        by_digest.pop("", None)
+        digests = self._digests(images)
+        by_digest = dict(zip(digests, images, strict=True))
+        by_digest.pop("", None)  # of images that cannot be read
         items: Items = {"image": by_digest, "text": _by_name(texts)}
 
         def fill() -> None:  # the first rank builds a store, the others wait and open it
@@ -167,6 +171,7 @@ class Scorer:
         parts = self._group.run(lambda: self._pictures.digests(local))
         names = list(chain.from_iterable(parts))
         if self._group.size > 1:
+            # The next call asks for the same files again, perhaps on another rank.
             self._pictures.remember(images, names)
         return names
 
@@ -214,6 +219,7 @@ class Scorer:
         for modality, named in items.items():
             known = embeddings[modality]
             missing[modality] = {name: named[name] for name in named if name not in known}
+        # All ranks have the same embeddings, so all return here or none does.
         if not any(missing.values()):
             return embeddings
 
@@ -263,6 +269,7 @@ class Scorer:
 
     def _rows(self, embeddings: MemoryStore, ids: Iterable[str]) -> Float[Tensor, "n d"]:
         names = list(ids)
+        # `MemoryStore.features` takes one id at least.
         if not names:
             return torch.zeros(0, self.backbone.embed_dim)
         return cast(Pooled, embeddings.features(names)).values
@@ -291,24 +298,26 @@ class Scorer:
             shape = (0, len(request.texts)) if request.pairs is None else (0,)
             return torch.zeros(shape)
         names = list(request.images)
-        needed_texts = [request.texts[column] for column in request.columns(rows).tolist()]
-        image = self._open("image", request.images, names[rows.start : rows.stop])
-        text = self._open("text", _by_name(request.texts), needed_texts)
+        # This rank opens features of what its pairs name, and of nothing else.
+        all_texts = [request.texts[column] for column in request.columns(rows).tolist()]
+        image_rows = self._open("image", request.images, names[rows.start : rows.stop])
+        text_rows = self._open("text", _by_name(request.texts), all_texts)
         parts = []
         with progress("scoring", request.count(rows)) as advance:
             for top in range(rows.start, rows.stop, self.batch_size):
                 bottom = min(top + self.batch_size, rows.stop)
                 tile = request.tile(range(top, bottom))
+                tile_names = names[top:bottom]
+                tile_texts = [request.texts[column] for column in tile.columns.tolist()]
                 values = torch.zeros(tile.mask.shape)
-                for left in range(0, len(tile.columns), self.batch_size):
+                for left in range(0, len(tile_texts), self.batch_size):
                     block = slice(left, left + self.batch_size)
                     mask = tile.mask[:, block]
                     # Images without a pair among these texts are not scored with them.
                     used = mask.any(dim=1).nonzero()[:, 0]
-                    block_names = [names[top + row] for row in used.tolist()]
-                    block_texts = [request.texts[column] for column in tile.columns[block].tolist()]
-                    images = self._get(image, block_names)
-                    texts = self._get(text, block_texts)
+                    used_names = [tile_names[row] for row in used.tolist()]
+                    images = self._get(image_rows, used_names)
+                    texts = self._get(text_rows, tile_texts[block])
                     values[used, block] = self._score_block(images, texts, mask[used])
                     advance(int(mask.sum()))
                 parts.append(tile.select(values))

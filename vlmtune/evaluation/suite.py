@@ -115,6 +115,7 @@ def run_suite(
     for images, texts in contents.values():
         all_images |= dict.fromkeys(images)
         all_texts |= dict.fromkeys(texts)
+    # A function of images and texts has no session.
     encoding_scorer = scorer if isinstance(scorer, Scorer) and contents else None
     session: AbstractContextManager[None] = nullcontext()
     if encoding_scorer is not None:
@@ -237,7 +238,9 @@ def _measured(
 ) -> Result:
     """Runs a benchmark and checks that its numbers are finite."""
     recorder: Recorder | None = None
+    # Scores of a classifier's classes are not scores of captions, so no row has them.
     if items is not None and not isinstance(scorer, ClassScorer):
+        # A benchmark looks for the methods of an `Embedder`: only a recorder of one has them.
         recorder = EmbeddingRecorder(scorer) if isinstance(scorer, Embedder) else Recorder(scorer)
     with work_of(benchmark.name):
         result = benchmark.run(recorder or scorer)

@@ -30,8 +30,10 @@ class _TextScorer(ABC):
         """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`."""
         scores = self._text_scores(images, texts)
         if pairs is None:
+            # A copy: the rows of an expanded tensor share their memory.
             return scores.expand(len(images), -1).clone()
-        return scores[pairs[:, 1]]
+        columns = pairs[:, 1]
+        return scores[columns]
 
     @abstractmethod
     def _text_scores(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "M"]:

@@ -228,13 +228,17 @@ class Classification(Benchmark[ClassItems]):
                 examples += self._examples(ranked, rows)
         else:
             examples += self._examples(ranked, every_item)
-        series = {}
-        if self.class_series:
-            sizes = torch.bincount(items.labels)
-            hits_by_class = torch.bincount(items.labels, weights=hits)
-            accuracies = hits_by_class / sizes
-            series["class_accuracy"] = tuple(accuracies.tolist())
+        series = self._series(hits)
         return self.result(metrics, hits, items.clusters, series=series, examples=tuple(examples))
+
+    def _series(self, hits: Float[Tensor, "n"]) -> dict[str, tuple[float, ...]]:
+        if not self.class_series:
+            return {}
+        labels = self.items.labels
+        sizes = torch.bincount(labels)
+        hit_counts = torch.bincount(labels, weights=hits)
+        accuracies = hit_counts / sizes
+        return {"class_accuracy": tuple(accuracies.tolist())}
 
     def _rate(
         self, ranked: Ranks, k: int, rows: Int[Tensor, "k"], clusters: Int[Tensor, "k"]

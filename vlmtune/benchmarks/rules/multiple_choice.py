@@ -214,8 +214,9 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             lambda row: self._example(values[row], row, right[row] is True),
             apart=True,
         )
-        # A mean over items has no groups.
-        groups = () if self.primary == self.keys[0] else tuple(macro.tolist())
+        groups: tuple[int, ...] = ()
+        if self.primary != self.keys[0]:
+            groups = tuple(macro.tolist())
         return self.result(metrics, credit, items.clusters, groups=groups, examples=examples)
 
     def _accuracies(

@@ -116,10 +116,13 @@ class Ranking(Benchmark[RankingItems]):
         distinct = torch.stack([columns, owners], dim=1).unique(dim=0)
         images_of_text = torch.bincount(distinct[:, 0], minlength=len(texts))
         is_shared = images_of_text[columns] > 1
+        shared = is_shared.tolist()
         comparisons = []
-        for owner, text, shared in zip(owners.tolist(), captions, is_shared.tolist(), strict=True):
-            false = (text,) if shared else ()  # a caption of two images is also a wrong one
-            comparisons.append(ComparedItem((items[owner].image,), (text,), false))
+        for number, (owner, text) in enumerate(zip(owners.tolist(), captions, strict=True)):
+            image = items[owner].image
+            # A caption of two images is also a wrong one.
+            false = (text,) if shared[number] else ()
+            comparisons.append(ComparedItem((image,), (text,), false))
         return RankingItems(
             images=tuple(item.image for item in items),
             texts=texts,
@@ -174,7 +177,8 @@ class Ranking(Benchmark[RankingItems]):
         every_column = torch.arange(values.shape[1])
         if not candidates.equal(every_column):
             values = values[:, candidates]
-        true = torch.stack([owners, positions], dim=1).unique(dim=0)
+        pairs = torch.stack([owners, positions], dim=1)
+        true = pairs.unique(dim=0)  # an image may have one caption twice
         ties = "wrong" if self.strict else "first"
         image_ranks, text_ranks = bank_ranks(values, true, ties)
         texts_of_image = torch.bincount(true[:, 0])
@@ -219,27 +223,58 @@ class Ranking(Benchmark[RankingItems]):
     def queries(self, result: Result, scores: Float[Tensor, "N M"]) -> tuple[Query, ...]:
         """The captions in the order of the file, then the images, as the part "image_to_text"."""
         items = self.items
-        images = torch.arange(len(items.images))
-        sides = self._ranked(scores, 0, len(images))
+        sides = self._ranked(scores, 0, len(items.images))
         true = torch.zeros(items.shape, dtype=torch.bool)
         true[items.owners, items.columns] = True
+        captions = self._caption_queries(result, scores, true, sides[TO_IMAGE])
+        images = self._image_queries(scores, true, sides[TO_TEXT])
+        return (*captions, *images)
+
+    def _caption_queries(
+        self,
+        result: Result,
+        scores: Float[Tensor, "N M"],
+        true: Bool[Tensor, "N M"],
+        side: Recalls,
+    ) -> list[Query]:
+        items = self.items
+        image_numbers = torch.arange(len(items.images))
         queries = []
-        for number, rank in enumerate(sides[TO_IMAGE].ranks.tolist()):
+        for number, rank in enumerate(side.ranks.tolist()):
             column = int(items.columns[number])
-            # In the reference convention a caption is true of its own image alone.
-            is_true = true[:, column] if self.strict else images == items.owners[number]
+            is_true = true[:, column]
+            if not self.strict:
+                # In the reference convention a caption is true of its own image alone.
+                is_true = image_numbers == items.owners[number]
             best = shown(scores[:, column], is_true)
-            shown_images = tuple(items.images[row] for row in best.positions)
-            caption = items.texts[column]
-            outcome = result.outcomes[number]
-            queries.append(Query("", outcome, rank, shown_images, (caption,), best))
-        for row, rank in enumerate(sides[TO_TEXT].ranks.tolist()):
+            query = Query(
+                part="",
+                outcome=result.outcomes[number],
+                rank=rank,
+                images=tuple(items.images[row] for row in best.positions),
+                captions=(items.texts[column],),
+                shown=best,
+            )
+            queries.append(query)
+        return queries
+
+    def _image_queries(
+        self, scores: Float[Tensor, "N M"], true: Bool[Tensor, "N M"], side: Recalls
+    ) -> list[Query]:
+        items = self.items
+        queries = []
+        for row, rank in enumerate(side.ranks.tolist()):
             best = shown(scores[row], true[row])
-            captions = tuple(items.texts[column] for column in best.positions)
-            image = items.images[row]
-            outcome = float(rank == 1)
-            queries.append(Query(TO_TEXT, outcome, rank, (image,), captions, best))
-        return tuple(queries)
+            query = Query(
+                part=TO_TEXT,
+                outcome=float(rank == 1),
+                rank=rank,
+                images=(items.images[row],),
+                captions=tuple(items.texts[column] for column in best.positions),
+                shown=best,
+            )
+            queries.append(query)
+        return queries
 
     def _examples(
         self, scores: Float[Tensor, "N M"], hits: Float[Tensor, "C"]
