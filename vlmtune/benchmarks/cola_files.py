@@ -76,10 +76,11 @@ class Queries:
     def of(self, rows: Sequence[int]) -> "Queries":
         """Returns the queries with only these images."""
         kept = list(rows)
+        images = [self.images[row] for row in kept]
         every = None if self.every is None else self.every[kept]
         return replace(
             self,
-            images=tuple(self.images[row] for row in kept),
+            images=tuple(images),
             labels=self.labels[kept],
             hard=self.hard[kept],
             every=every,

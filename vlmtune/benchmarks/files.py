@@ -64,7 +64,8 @@ def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
         text = regular(path).read_text(encoding="utf-8")
         if str(path).endswith(".jsonl"):
             # Not splitlines: it would also split at characters that JSON allows within a line.
-            content = [json.loads(line) for line in text.split("\n") if line.strip()]
+            lines = [line for line in text.split("\n") if line.strip()]
+            content = [json.loads(line) for line in lines]
         else:
             content = json.loads(text)
         named = content if isinstance(content, dict) else dict(enumerate(content))

@@ -238,10 +238,13 @@ class PugAnimals(Benchmark[AnimalItems]):
         for factor in FACTORS:
             if factor in self.factors:
                 samples[factor] = group_samples(factor, scenes, captions, self.path)
+        images = [ImageRef(Path(self.images, scene.file)) for scene in scenes]
+        # Each image with its caption: all pairs are true.
+        pairs = torch.stack([torch.arange(len(scenes)), captions], dim=1)
         return AnimalItems(
-            images=tuple(ImageRef(Path(self.images, scene.file)) for scene in scenes),
+            images=tuple(images),
             texts=texts,
-            pairs=torch.stack([torch.arange(len(scenes)), captions], dim=1),
+            pairs=pairs,
             clusters=animals,
             compared=(),
             samples=samples,

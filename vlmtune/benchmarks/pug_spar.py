@@ -139,8 +139,10 @@ class Definition:
         sides = range(len(self.sides) or 1)
         captions = []
         for name in names:
-            if name != BLANK or not self.sides:
-                captions.append(tuple(self._single(name, side) for side in sides))
+            if name == BLANK and self.sides:
+                continue
+            captions_of_animal = [self._single(name, side) for side in sides]
+            captions.append(tuple(captions_of_animal))
         return captions
 
 
@@ -198,11 +200,12 @@ def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) 
 
     endings = dict.fromkeys(ending(row.world) for row in rows)
     candidates = dict.fromkeys(definition.candidates(used, list(endings)))
+    negatives = captions(negative=True) if definition.hard else None
     return SetUp(
         name=name,
         rows=tuple(used),
         captions=captions(negative=False),
-        negatives=captions(negative=True) if definition.hard else None,
+        negatives=negatives,
         candidates=tuple(candidates),
     )
 
@@ -229,7 +232,11 @@ def read_setups(
         )
         if world in (None, row.world):
             rows.append(row)
-    return [make(name, rows, background, published) for name in DEFINITIONS if name in setups]
+    in_order = []
+    for name in DEFINITIONS:
+        if name in setups:
+            in_order.append(make(name, rows, background, published))
+    return in_order
 
 
 class PugSpar(MultipleChoice):

@@ -154,7 +154,8 @@ class Valse(MultipleChoice):
             folders = folders.get(piece, piece)
         if isinstance(folders, str):
             folders = [folders]
-        return ImageRef(first_file([Path(folder, file) for folder in folders]))
+        paths = [Path(folder, file) for folder in folders]
+        return ImageRef(first_file(paths))
 
     @override
     def counted(self, values: Float[Tensor, "n 2"]) -> Bool[Tensor, "n"]:

@@ -99,11 +99,13 @@ def _truth(images: int, true: int, texts: int) -> tuple[tuple[bool, ...], ...]:
         (((True, False, False), (False, True, False)), ((True, True, False),))
     """
     if not images == true > 1:
-        row = tuple(k < true for k in range(texts))
+        row = (*[True] * true, *[False] * (texts - true))
         return (row,) * images
     rows = []
     for image in range(images):
-        rows.append(tuple(k == image for k in range(texts)))
+        row = [False] * texts
+        row[image] = True
+        rows.append(tuple(row))
     return tuple(rows)
 
 

@@ -108,14 +108,16 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         pairs, positions = distinct_pairs(rows[:, None].expand_as(columns), columns)
         is_unused = torch.arange(width) >= sizes[:, None]
         positions[is_unused] = -1
+        comparisons = [item.comparison for item in items]
+        true_counts = [item.true for item in checked]
         arrays = ChoiceItems(
             images=images,
             texts=tuple(texts),
             pairs=pairs,
             clusters=files,
-            compared=tuple(item.comparison for item in items),
+            compared=tuple(comparisons),
             positions=positions,
-            true_counts=torch.tensor([item.true for item in checked]),
+            true_counts=torch.tensor(true_counts),
             groups=groups,
             members=members,
             identical=identical,
@@ -246,18 +248,23 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         # The items of each group, side by side.
         group_sizes = items.group_sizes()
         by_group = torch.argsort(items.members, stable=True)
-        parts = by_group.split(list(group_sizes.values()))
+        group_parts = by_group.split(list(group_sizes.values()))
         rows_of = {}
-        for group, rows in zip(items.groups, parts, strict=True):
+        for group, rows in zip(items.groups, group_parts, strict=True):
             rows_of[group] = rows[counted[rows]]
         listed = self.reference_groups(group_sizes)
         # A group may have the name of a union; the group's own number stays then.
         named = {**self.unions(items.groups), **_each(items.groups)}
         for name, groups in named.items():
-            rows = [rows_of[group] for group in groups if group in rows_of and group in listed]
-            if sum(map(len, rows)):
-                for metric, value in of(torch.cat(rows)).items():
-                    metrics[f"{metric}/{name}"] = value
+            parts = []
+            for group in groups:
+                if group in listed and group in rows_of:
+                    parts.append(rows_of[group])
+            # A group whose items do not count has no accuracy.
+            if sum(map(len, parts)) == 0:
+                continue
+            for metric, value in of(torch.cat(parts)).items():
+                metrics[f"{metric}/{name}"] = value
         return metrics
 
     def _ranks(self, chosen: Float[Tensor, "n m"], ties: Ties) -> dict[str, MetricValue]:

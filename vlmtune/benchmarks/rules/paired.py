@@ -6,7 +6,6 @@ Never: files.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import ClassVar
 
 import torch
@@ -119,8 +118,13 @@ class Paired(Benchmark[PairedItems]):
 
     @override
     def arrange(self, items: Sequence[PairedItem]) -> PairedItems:
-        images, image_numbers = numbered(chain.from_iterable(item.images for item in items))
-        texts, text_numbers = numbered(chain.from_iterable(item.texts for item in items))
+        all_images: list[ImageRef] = []
+        all_texts: list[str] = []
+        for item in items:
+            all_images += item.images
+            all_texts += item.texts
+        images, image_numbers = numbered(all_images)
+        texts, text_numbers = numbered(all_texts)
         rows = image_numbers.view(-1, 2)
         columns = text_numbers.view(-1, 2)
         # Each image of an item with each of its captions.
@@ -131,12 +135,13 @@ class Paired(Benchmark[PairedItems]):
         _, files = numbered(image.path for image in images)
         # In either order: which caption comes first says nothing.
         _, caption_sets = numbered(frozenset(item.texts) for item in items)
+        comparisons = [ComparedItem(item.images, item.texts) for item in items]
         return PairedItems(
             images=images,
             texts=texts,
             pairs=pairs,
             clusters=connected_components(files[rows]),
-            compared=tuple(ComparedItem(item.images, item.texts) for item in items),
+            compared=tuple(comparisons),
             positions=positions,
             caption_sets=caption_sets,
             listed=tuple(items),
@@ -215,11 +220,11 @@ def _example(item: PairedItem, scores: Float[Tensor, "2 2"], side: int) -> Examp
     """One caption of an item with both images, the preferred one first."""
     correct = bool(scores[side, side] > scores[1 - side, side])
     first = side if correct else 1 - side
-    order = (first, 1 - first)
+    second = 1 - first
     return Example(
         query=item.texts[side],
-        images=tuple(item.images[i] for i in order),
-        scores=tuple(float(scores[i, side]) for i in order),
-        true=tuple(i == side for i in order),
+        images=(item.images[first], item.images[second]),
+        scores=(float(scores[first, side]), float(scores[second, side])),
+        true=(first == side, second == side),
         correct=correct,
     )

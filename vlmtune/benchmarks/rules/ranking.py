@@ -5,7 +5,7 @@ In: `CaptionedImage`s from a reader. Out: recalls and median ranks both ways. Ne
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Annotated, ClassVar
 
 import torch
@@ -102,7 +102,9 @@ class Ranking(Benchmark[RankingItems]):
 
     @override
     def arrange(self, items: Sequence[CaptionedImage]) -> RankingItems:
-        captions = list(chain.from_iterable(item.captions for item in items))
+        captions: list[str] = []
+        for item in items:
+            captions += item.captions
         texts, columns = numbered(captions)
         least = 2 * (self.folds or 1)
         if len(items) < least or len(texts) < 2:
@@ -123,8 +125,9 @@ class Ranking(Benchmark[RankingItems]):
             # A caption of two images is also a wrong one.
             false = (text,) if shared[number] else ()
             comparisons.append(ComparedItem((image,), (text,), false))
+        images = [item.image for item in items]
         return RankingItems(
-            images=tuple(item.image for item in items),
+            images=tuple(images),
             texts=texts,
             pairs=None,
             clusters=owners,
@@ -247,11 +250,12 @@ class Ranking(Benchmark[RankingItems]):
                 # In the reference convention a caption is true of its own image alone.
                 is_true = image_numbers == items.owners[number]
             best = shown(scores[:, column], is_true)
+            images = [items.images[row] for row in best.positions]
             query = Query(
                 part="",
                 outcome=result.outcomes[number],
                 rank=rank,
-                images=tuple(items.images[row] for row in best.positions),
+                images=tuple(images),
                 captions=(items.texts[column],),
                 shown=best,
             )
@@ -265,12 +269,13 @@ class Ranking(Benchmark[RankingItems]):
         queries = []
         for row, rank in enumerate(side.ranks.tolist()):
             best = shown(scores[row], true[row])
+            captions = [items.texts[column] for column in best.positions]
             query = Query(
                 part=TO_TEXT,
                 outcome=float(rank == 1),
                 rank=rank,
                 images=(items.images[row],),
-                captions=tuple(items.texts[column] for column in best.positions),
+                captions=tuple(captions),
                 shown=best,
             )
             queries.append(query)
@@ -306,9 +311,10 @@ def best_images(
 ) -> Example:
     """Shows the best of some images for a query, the true ones marked."""
     best = scores.argsort(descending=True, stable=True)[:BEST]
+    shown_images = [items.images[number] for number in images[best].tolist()]
     return Example(
         query=query,
-        images=tuple(items.images[i] for i in images[best].tolist()),
+        images=tuple(shown_images),
         scores=tuple(scores[best].tolist()),
         true=tuple(true[best].tolist()),
         correct=bool(correct),
