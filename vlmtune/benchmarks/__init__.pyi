@@ -21,9 +21,9 @@ from .pug_imagenet import PugImageNet as PugImageNet
 from .pug_spar import PugSpar as PugSpar
 from .pug_spar_retrieval import PugSparRetrieval as PugSparRetrieval
 from .retrieval import Retrieval as Retrieval
+from .rules.choice_items import ChoiceItem as ChoiceItem
+from .rules.class_items import ClassItem as ClassItem
 from .rules.classification import Classification as Classification
-from .rules.classification import ClassItem as ClassItem
-from .rules.multiple_choice import ChoiceItem as ChoiceItem
 from .rules.multiple_choice import MultipleChoice as MultipleChoice
 from .rules.paired import Paired as Paired
 from .rules.paired import PairedItem as PairedItem

@@ -81,10 +81,14 @@ class Aro(MultipleChoice):
         rows = []
         for i, (image, box, true, relation) in enumerate(rows_of):
             write_image(folder / "images" / image, 70 * i, 140, 30)
-            first, second = true.split()[1], true.split()[-1]
-            false = f"the {second} is {relation} the {first}"
-            texts = {"true_caption": true, "false_caption": false, "relation_name": relation}
-            rows.append({"image_path": image, **dict(zip(BOX, box, strict=True)), **texts})
+            _, first, *_, second = true.split()
+            row = {
+                "image_path": image,
+                "true_caption": true,
+                "false_caption": f"the {second} is {relation} the {first}",
+                "relation_name": relation,
+            }
+            rows.append(row | dict(zip(BOX, box, strict=True)))
         path = write_json(folder / "visual_genome_relation.json", rows)
         return cls(path, str(folder / "images"))
 
@@ -93,8 +97,11 @@ class Aro(MultipleChoice):
         items = []
         layout = f"{', '.join(BOX)} and a {self.task} of each item"
         for row in self.rows(self.path, *TEXTS):
+            box = None
             with reading(self.path, layout, get_file(self.source)):
-                box = pixel_box(*(row[key] for key in BOX)) if self.crop else None
+                if self.crop:
+                    sides = [row[key] for key in BOX]
+                    box = pixel_box(*sides)
                 group = self._group(row)
             image = ImageRef(Path(self.images, row["image_path"]), box)
             texts = (row["true_caption"], row["false_caption"])

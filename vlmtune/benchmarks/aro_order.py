@@ -59,23 +59,28 @@ class AroOrder(MultipleChoice):
             "val2014/0.jpg": ["A man is riding a brown horse.", "A dog, on the beach, runs fast."],
             "val2014/1.jpg": ["Two cats don't sleep under the wooden table."],
         }
-        for i, file in enumerate(captions_of):
+        rows = []
+        for i, (file, captions) in enumerate(captions_of.items()):
             write_image(folder / file, 200 * i, 90, 20)
-        path, shuffles = folder / "coco_karpathy_test.json", folder / "shuffles.json"
-        rows = [{"image": file, "caption": captions} for file, captions in captions_of.items()]
+            rows.append({"image": file, "caption": captions})
+        path = folder / "coco_karpathy_test.json"
+        shuffles = folder / "shuffles.json"
         write_json(path, rows)
         write_shuffles(path, shuffles)
         return cls(str(path), str(folder), str(shuffles))
 
     @override
     def read(self) -> list[ChoiceItem]:
-        rows = read_captions(self.path, self.source)
-        cases = [(image, caption) for image, captions in rows for caption in captions]
+        cases = []
+        for image, captions in read_captions(self.path, self.source):
+            cases += [(image, caption) for caption in captions]
         shuffles = read_shuffles(self.shuffles, self.path, len(cases))
         items = []
         for (image, caption), shuffled in zip(cases, shuffles, strict=True):
             if self.strict:
+                # Shuffles are joined words, so the true caption is, too.
                 caption = " ".join(words(caption))
-            candidates = tuple(normalised(text) for text in (caption, *shuffled))
-            items.append(ChoiceItem(ImageRef(Path(self.images, image)), candidates))
+            candidates = [normalised(text) for text in (caption, *shuffled)]
+            ref = ImageRef(Path(self.images, image))
+            items.append(ChoiceItem(ref, tuple(candidates)))
         return items

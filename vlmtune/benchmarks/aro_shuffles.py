@@ -58,7 +58,8 @@ def normalised(caption: str) -> str:
         >>> normalised('A man, riding a "HORSE"; on the beach - (sunny).  ')
         'a man, riding a horse on the beach - sunny'
     """
-    return " ".join(REMOVED.sub(" ", caption.lower()).split()[:LONGEST])
+    kept = REMOVED.sub(" ", caption.lower())
+    return " ".join(kept.split()[:LONGEST])
 
 
 def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str]:
@@ -84,15 +85,24 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
             f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: return one a word"
         )
     rng = random.Random(f"{seed}\n{caption}")
-    nouns = [i for i, tag in enumerate(tags) if tag in NOUNS]
-    adjectives = [i for i, tag in enumerate(tags) if tag == "ADJ"]
-    others = [i for i, tag in enumerate(tags) if tag not in (*NOUNS, "ADJ")]
-    trigrams = [split[i : i + 3] for i in range(0, len(split), 3)]
-    first = _shuffled(_shuffled(split, nouns, rng), adjectives, rng)
+    nouns, adjectives, others = [], [], []
+    for position, tag in enumerate(tags):
+        if tag in NOUNS:
+            nouns.append(position)
+        elif tag == "ADJ":
+            adjectives.append(position)
+        else:
+            others.append(position)
+    trigrams = [split[start : start + 3] for start in range(0, len(split), 3)]
+
+    # The order in which these draw from `rng` defines the file: each is a list, drawn at once.
+    first = _shuffled(split, nouns, rng)
+    first = _shuffled(first, adjectives, rng)
     second = _shuffled(split, others, rng)
-    # A list, so that it is drawn before the last shuffle: the order of draws defines the file.
-    third = [word for trigram in trigrams for word in rng.sample(trigram, len(trigram))]
-    fourth = chain.from_iterable(rng.sample(trigrams, len(trigrams)))
+    third = []
+    for trigram in trigrams:
+        third += rng.sample(trigram, len(trigram))
+    fourth = list(chain.from_iterable(rng.sample(trigrams, len(trigrams))))
     return " ".join(first), " ".join(second), " ".join(third), " ".join(fourth)
 
 
@@ -103,11 +113,14 @@ def write_shuffles(
 
     A tagger's name is one of spaCy's models; None is the tagger of vlmtune.
     """
-    if not isinstance(tagger, Tagger):
-        tagger = LexiconTagger() if tagger is None else SpacyTagger(tagger)
+    if tagger is None:
+        tagger = LexiconTagger()
+    elif isinstance(tagger, str):
+        tagger = SpacyTagger(tagger)
     shuffles = []
     for _, captions in read_captions(annotations):
-        shuffles += [list(perturb(caption, tagger, seed)) for caption in captions]
+        for caption in captions:
+            shuffles.append(list(perturb(caption, tagger, seed)))
     content = {
         "version": VERSION,
         "annotations": _digest(annotations.read_bytes()),
@@ -124,9 +137,10 @@ def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list
     layout = "shuffles as `vlmtune shuffles` writes them"
     content: Shuffles = read_json(path, layout, "write them again", Shuffles)
     shuffles = content["shuffles"]
-    of_captions = content["annotations"] == _digest(Path(annotations).read_bytes())
-    whole = len(shuffles) == count and content["sha256"] == _digest(_bytes(shuffles))
-    if not (of_captions and whole):
+    captions_digest = _digest(Path(annotations).read_bytes())
+    of_captions = content["annotations"] == captions_digest
+    is_whole = len(shuffles) == count and content["sha256"] == _digest(_bytes(shuffles))
+    if not of_captions or not is_whole:
         came = "a damaged file" if of_captions else "the shuffles of other captions"
         raise UserError(
             f"expected four shuffles for each of the {count} captions of {annotations} in {path}, "
@@ -137,14 +151,15 @@ def read_shuffles(path: str | Path, annotations: str | Path, count: int) -> list
 
 def read_captions(path: str | Path, source: str = "its authors") -> list[tuple[str, list[str]]]:
     """Reads images with their captions; `source` says where to get the file."""
-    rows = read_json(
-        path, LAYOUT, get_file(source), Annotated[list[Captioned], Field(min_length=1)]
-    )
+    shape = Annotated[list[Captioned], Field(min_length=1)]
+    rows = read_json(path, LAYOUT, get_file(source), shape)
     return [(row["image"], row["caption"]) for row in rows]
 
 
 def _bytes(shuffles: Sequence[Any]) -> bytes:
-    return json.dumps(shuffles, ensure_ascii=False, separators=(",", ":")).encode()
+    # The digest is of these bytes, so the separators are part of the file's layout.
+    text = json.dumps(shuffles, ensure_ascii=False, separators=(",", ":"))
+    return text.encode()
 
 
 def _digest(content: bytes) -> str:

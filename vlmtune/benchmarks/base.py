@@ -166,7 +166,8 @@ class Benchmark(Configured, ABC, Generic[I]):
     @property
     def about(self) -> str:
         """What it measures, in one line: the first of its file."""
-        return (sys.modules[type(self).__module__].__doc__ or "").partition("\n")[0]
+        module = sys.modules[type(self).__module__]
+        return (module.__doc__ or "").partition("\n")[0]
 
     @property
     def needs(self) -> Literal["scores", "embeddings"]:
@@ -195,7 +196,8 @@ class Benchmark(Configured, ABC, Generic[I]):
     def run(self, score: PairScorer | MatrixFunction) -> Result:
         """Scores everything once and evaluates the scores."""
         items = self.items
-        scores = pair_scorer(score)(items.images, items.texts, items.pairs).detach().cpu()
+        scorer = pair_scorer(score)
+        scores = scorer(items.images, items.texts, items.pairs).detach().cpu()
         check_scores(scores, items.shape, self.name)
         return self.evaluate(scores)
 
@@ -244,11 +246,13 @@ def gallery(
         if not apart:
             keys = set()
         of_kind: list[Example] = []
-        for i, won in enumerate(right):
-            if won is not correct or key(i) in keys or len(of_kind) == shown:
+        for position, won in enumerate(right):
+            if len(of_kind) == shown:
+                break
+            if won is not correct or key(position) in keys:
                 continue
-            keys.add(key(i))
-            of_kind.append(example(i))
+            keys.add(key(position))
+            of_kind.append(example(position))
         examples += of_kind
     return tuple(examples)
 
@@ -259,7 +263,8 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
     Files are looked up and not opened, which would take minutes. Encoding reports damaged ones.
     """
     paths = dict.fromkeys(image.path for image in images)
-    missing, empty = [], []  # an interrupted download leaves empty files
+    missing = []
+    empty = []  # an interrupted download leaves empty files
     for path in paths:
         size = _size(path)
         if size is None:
@@ -267,9 +272,10 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
         elif size == 0:
             empty.append(path)
     faults = []
-    for fault, wrong in (("missing", missing), ("empty files", empty)):
-        if wrong:
-            faults.append(f"{len(wrong)} are {fault}, first {str(wrong[0])!r}")
+    if missing:
+        faults.append(f"{len(missing)} are missing, first {str(missing[0])!r}")
+    if empty:
+        faults.append(f"{len(empty)} are empty files, first {str(empty[0])!r}")
     if faults:
         raise UserError(
             f"expected {len(paths)} images for {benchmark.name}, {' and '.join(faults)}: "
@@ -286,7 +292,9 @@ def _check_option(name: str, value: Any, hint: Any) -> None:
     try:
         TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        message = error.errors()[0]["msg"].replace("Input", "it").replace("String", "it")
+        message = error.errors()[0]["msg"]
+        # pydantic begins with "Input should be" or "String should".
+        message = message.replace("Input", "it").replace("String", "it")
         raise UserError(f"expected a valid {name}, got {value!r}: {message}") from None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem
@@ -16,6 +16,9 @@ from vlmtune.language.ngram import NGram
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
 from vlmtune.metrics.multiple_choice import choice_credit
 from vlmtune.results.metric_value import MetricValue
+
+Halves = tuple[tuple[list[int], list[int]], ...]
+"""Items that a baseline counts, and the items that it is measured on."""
 
 
 @dataclass(frozen=True)
@@ -47,21 +50,43 @@ def accuracies_without_images(
     is_odd = clusters % 2 == 1
     if not is_odd.any():
         return {}
-    names = [*(f"{kind}_mode_accuracy" for kind in groups), "n_gram_accuracy"]
-    credits = {name: torch.zeros(len(items), dtype=torch.float64) for name in names}
-    for half in (is_odd, ~is_odd):
-        seen: list[int] = half.nonzero()[:, 0].tolist()
-        unseen: list[int] = (~half).nonzero()[:, 0].tolist()
-        for kind, group in groups.items():
-            counts = Counter((group[i], items[i].answers[0]) for i in seen)
-            for i in unseen:
-                times = [float(counts[group[i], answer]) for answer in items[i].answers]
-                credits[f"{kind}_mode_accuracy"][i] = _credit(times)
+    odd: list[int] = is_odd.nonzero()[:, 0].tolist()
+    even: list[int] = (~is_odd).nonzero()[:, 0].tolist()
+    halves = ((odd, even), (even, odd))
+    metrics = {}
+    for kind, group in groups.items():
+        credit = _mode_credit(items, group, halves)
+        metrics[f"{kind}_mode_accuracy"] = cluster_robust_mean(credit, clusters, chance)
+    credit = _n_gram_credit(items, halves)
+    metrics["n_gram_accuracy"] = cluster_robust_mean(credit, clusters, chance)
+    return metrics
+
+
+def _mode_credit(
+    items: Sequence[AnsweredItem], group: Sequence[str], halves: Halves
+) -> Float[Tensor, "n"]:
+    """The credit of each item for the answer that is true most often in its group."""
+    credit = torch.zeros(len(items), dtype=torch.float64)
+    for seen, unseen in halves:
+        counts: Counter[tuple[str, str]] = Counter()
+        for i in seen:
+            true_answer = items[i].answers[0]
+            counts[group[i], true_answer] += 1
+        for i in unseen:
+            times = [float(counts[group[i], answer]) for answer in items[i].answers]
+            credit[i] = _credit(times)
+    return credit
+
+
+def _n_gram_credit(items: Sequence[AnsweredItem], halves: Halves) -> Float[Tensor, "n"]:
+    """The credit of each item for its likeliest candidate."""
+    credit = torch.zeros(len(items), dtype=torch.float64)
+    for seen, unseen in halves:
         model = NGram().fit(items[i].candidates[0] for i in seen)
         for i in unseen:
             likelihoods = [model.log_probability(text) for text in items[i].candidates]
-            credits["n_gram_accuracy"][i] = _credit(likelihoods)
-    return {name: cluster_robust_mean(credit, clusters, chance) for name, credit in credits.items()}
+            credit[i] = _credit(likelihoods)
+    return credit
 
 
 def _credit(scores: Sequence[float]) -> float:

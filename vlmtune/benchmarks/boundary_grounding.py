@@ -60,13 +60,16 @@ class CaptionedBoundary:
 def read_boundaries(path: Path) -> list[CaptionedBoundary]:
     """Reads all boundaries in the order of the file."""
     boundaries = []
-    for video, rows in read_json(path, LAYOUT, shape=dict[str, list[_Boundary]]).items():
+    videos = read_json(path, LAYOUT, shape=dict[str, list[_Boundary]])
+    for video, rows in videos.items():
         for row in rows:
             captions = []
             for status in (row["status_before"], row["status_after"]):
                 words = f"{row['subject']} {status}".split()
                 captions.append(" ".join(words))
-            boundaries.append(CaptionedBoundary(video, float(row["timestamp"]), *captions))
+            before, after = captions
+            time = float(row["timestamp"])
+            boundaries.append(CaptionedBoundary(video, time, before, after))
     return boundaries
 
 
@@ -106,7 +109,10 @@ def _frames(folder: Path) -> tuple[ImageRef, ...]:
             by_number[int(digits[0])] = path
     order = sorted(by_number)
     # A frame's number is its time, so a gap would shift all times after it.
-    has_gaps = bool(order) and order[-1] - order[0] != len(order) - 1
+    has_gaps = False
+    if order:
+        span = order[-1] - order[0] + 1
+        has_gaps = span != len(order)
     if len(order) != len(paths) or has_gaps:
         raise UserError(
             f"expected frames numbered without gaps in {folder}, got {len(paths)} that are not: "
@@ -199,9 +205,11 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         annotations = {}
         for i, (video, rows) in enumerate(rows_of.items()):
             for k in range(30 + 10 * i):
-                write_image(folder / "frames" / video / f"{k + 1:05d}.png", 6 * k, 90 * i, 0)
+                file = f"{k + 1:05d}.png"
+                write_image(folder / "frames" / video / file, 6 * k, 90 * i, 0)
             annotations[video] = [dict(zip(keys, row, strict=True)) for row in rows]
-        return cls(write_json(folder / "val.json", annotations), str(folder / "frames"))
+        path = write_json(folder / "val.json", annotations)
+        return cls(path, str(folder / "frames"))
 
     @override
     def read(self) -> list[BoundaryQuery]:
@@ -209,8 +217,8 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         # A model cannot tell apart boundaries of one video with the same captions.
         times: dict[tuple[str, str, str], list[float]] = {}
         for event in boundaries:
-            same = times.setdefault((event.video, event.before, event.after), [])
-            same.append(event.time)
+            captions_of_video = (event.video, event.before, event.after)
+            times.setdefault(captions_of_video, []).append(event.time)
         queries = []
         for event in boundaries:
             right = times[event.video, event.before, event.after]
@@ -234,17 +242,22 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         query = torch.arange(len(items)).repeat_interleave(sizes)
         frame = torch.cat([torch.arange(size) for size in sizes.tolist()])
         first = starts[videos][query] + frame
-        columns = text_numbers.view(-1, 2).T[:, query]
-        pairs, positions = distinct_pairs(torch.stack([first, first + 1]), columns)
+        both_frames = torch.stack([first, first + 1])
+        both_captions = text_numbers.view(-1, 2).T[:, query]
+        pairs, positions = distinct_pairs(both_frames, both_captions)
 
-        at = frame.double() / self.fps
-        times = torch.tensor([event.time for event in boundaries], dtype=torch.float64)[query]
-        states = torch.stack([at <= times, at + 1 / self.fps > times])
+        # T1 is true of a frame up to the boundary, T2 of a frame after it.
+        first_time = frame.double() / self.fps
+        second_time = first_time + 1 / self.fps
+        event_times = torch.tensor([event.time for event in boundaries], dtype=torch.float64)
+        boundary_time = event_times[query]
+        states = torch.stack([first_time <= boundary_time, second_time > boundary_time])
+        # A candidate lies halfway between its two frames.
+        middle_times = first_time + 0.5 / self.fps
         distances = []
-        for item, start in zip(items, at.split(sizes.tolist()), strict=True):
+        for item, middle in zip(items, middle_times.split(sizes.tolist()), strict=True):
             right = torch.tensor(item.times, dtype=torch.float64)
-            off = start[:, None] + 0.5 / self.fps - right
-            distances.append(off.abs().amin(dim=1))
+            distances.append((middle[:, None] - right).abs().amin(dim=1))
 
         compared = []
         for event, video in zip(boundaries, videos.tolist(), strict=True):
@@ -269,36 +282,43 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         items = self.items
         values = scores.detach().cpu().double()[items.positions]
         chosen = self._chosen(values.sum(dim=0))
-        n = len(items.queries)
-        sizes = torch.bincount(items.query, minlength=n)
-        right, metrics, chances = [], {}, []
+        query_count = len(items.queries)
+        sizes = torch.bincount(items.query, minlength=query_count)
+        right = []
+        chances = []
+        metrics = {}
         for threshold in THRESHOLDS:
             near = (items.distance < threshold - ROUNDING).double()
             hits = near[chosen]
             # Chance is the fraction of a query's candidates that are near enough.
-            by_query = torch.bincount(items.query, weights=near, minlength=n) / sizes
-            chance = float(by_query.mean())
+            near_counts = torch.bincount(items.query, weights=near, minlength=query_count)
+            chance = float((near_counts / sizes).mean())
             metric = cluster_robust_mean(hits, items.clusters, chance)
             metrics[f"accuracy@{threshold:g}"] = metric
             right.append(hits)
             chances.append(chance)
         outcomes = torch.stack(right).mean(dim=0)
-        mean = cluster_robust_mean(outcomes, items.clusters, sum(chances) / len(chances))
+        mean_chance = sum(chances) / len(chances)
+        mean = cluster_robust_mean(outcomes, items.clusters, mean_chance)
+        seconds_off = items.distance[chosen].tolist()
         return self.result(
             {self.primary: mean, **metrics},
             outcomes,
             items.clusters,
             examples=self._examples(values, chosen, outcomes),
-            series={"seconds_off": tuple(items.distance[chosen].tolist())},
+            series={"seconds_off": tuple(seconds_off)},
         )
 
     def _chosen(self, values: Float[Tensor, "K"]) -> Int[Tensor, "n"]:
         """The candidate that each query predicts."""
         items = self.items
-        tied = values == items.by_query(values, "amax")[items.query]
+        best_of_query = items.by_query(values, "amax")
+        tied = values == best_of_query[items.query]
         if self.strict:
-            far = torch.where(tied, items.distance, -torch.inf)
-            tied = tied & (items.distance == items.by_query(far, "amax")[items.query])
+            # Of tied candidates only the farthest from the truth remain.
+            distances = torch.where(tied, items.distance, -torch.inf)
+            farthest_of_query = items.by_query(distances, "amax")
+            tied &= items.distance == farthest_of_query[items.query]
         # Of the candidates that are left the first, which has the smallest number.
         candidates = torch.where(tied, torch.arange(len(values)), len(values))
         return items.by_query(candidates, "amin")
@@ -309,23 +329,25 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         """The first predictions within all thresholds and the first within none, by video."""
         items = self.items
 
-        def show(i: int) -> Example:
-            correct = bool(outcomes[i] == 1)
+        def show(number: int) -> Example:
+            correct = bool(outcomes[number] == 1)
             # A wrong prediction is shown beside the candidate nearest to the truth.
-            rows = (items.query == i).nonzero().flatten()
+            rows = (items.query == number).nonzero().flatten()
             nearest = int(rows[items.distance[rows].argmin()])
-            candidates = [int(chosen[i])]
+            candidates = [int(chosen[number])]
             if not correct:
                 candidates.append(nearest)
             images, scores, true = [], [], []
-            for k in candidates:
-                first = int(items.first[k])
+            for candidate in candidates:
+                first = int(items.first[candidate])
                 images += items.images[first : first + 2]
-                scores += values[:, k].tolist()
-                true += [correct or k == nearest] * 2
-            boundary = items.queries[i]
+                scores += values[:, candidate].tolist()
+                true += [correct or candidate == nearest] * 2
+            boundary = items.queries[number]
             query = f"{boundary.before} → {boundary.after}"
             return Example(query, tuple(images), tuple(scores), tuple(true), correct)
 
-        right = [{0.0: False, 1.0: True}.get(outcome) for outcome in outcomes.tolist()]
-        return gallery(right, lambda i: int(items.clusters[i]), show)
+        # Within some thresholds alone a prediction is neither right nor wrong.
+        verdicts = {0.0: False, 1.0: True}
+        right = [verdicts.get(outcome) for outcome in outcomes.tolist()]
+        return gallery(right, lambda number: int(items.clusters[number]), show)

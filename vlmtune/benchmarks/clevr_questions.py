@@ -105,9 +105,15 @@ class ClevrQuestions(MultipleChoice):
         for i, (question, answer, function) in enumerate(rows):
             file = f"CLEVR_val_{i % 2:06d}.png"
             write_image(folder / file, 90 * i, 20, 200)
-            row = {"image_filename": file, "question": question, "answer": answer}
-            questions.append(row | {"program": [{"function": "scene"}, {"function": function}]})
-        path = write_json(folder / "CLEVR_val_questions.json", {"info": {}, "questions": questions})
+            row = {
+                "image_filename": file,
+                "question": question,
+                "answer": answer,
+                "program": [{"function": "scene"}, {"function": function}],
+            }
+            questions.append(row)
+        content = {"info": {}, "questions": questions}
+        path = write_json(folder / "CLEVR_val_questions.json", content)
         return cls(path, str(folder))
 
     @override
@@ -127,9 +133,11 @@ class ClevrQuestions(MultipleChoice):
 
     def _item(self, row: _Row, kind: str) -> AnsweredItem:
         true = row["answer"]
-        answers = (true, *(answer for answer in ANSWERS[kind] if answer != true))
+        false = [answer for answer in ANSWERS[kind] if answer != true]
+        answers = (true, *false)
         # A question may hold braces, so the prompt is not formatted as a whole.
-        before, _, after = self.prompt.replace("{question}", row["question"]).partition("{answer}")
+        prompt = self.prompt.replace("{question}", row["question"])
+        before, _, after = prompt.partition("{answer}")
         candidates = tuple(f"{before}{answer}{after}" for answer in answers)
         image = ImageRef(Path(self.images, row["image_filename"]))
         return AnsweredItem(image, candidates, kind, answers=answers)
@@ -137,9 +145,11 @@ class ClevrQuestions(MultipleChoice):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         result = super().evaluate(scores)
-        kept: Any = self.items.kept
+        items = self.items
+        kept: Any = items.kept
         types = {"type": [item.group for item in kept]}
         # Types differ in how many answers they have.
-        chance = float(self.items.chance().mean())
-        result.metrics.update(accuracies_without_images(kept, types, self.items.clusters, chance))
+        chance = float(items.chance().mean())
+        baselines = accuracies_without_images(kept, types, items.clusters, chance)
+        result.metrics.update(baselines)
         return result

@@ -99,14 +99,22 @@ class ClevrStatements(MultipleChoice):
             ("there is no ball", "there is a ball", "no", "yes", "exist", 3),
         ]
         keys = ("statement", "false_statement", "answer", "false_answer", "type", "size")
-        same = {"structure": "zero_hop", "topology": "chain", "relation": "none"}
         questions = []
         for i, row in enumerate(rows):
             file = f"val_{i % 2}.png"
             write_image(folder / file, 90 * i, 20, 200)
-            question = {**dict(zip(keys, row, strict=True)), "family": f"zero_hop-{row[4]}"}
-            questions.append({"image_filename": file, "effective_size": 2, **question, **same})
-        path = write_json(folder / "questions_val.json", {"info": {}, "questions": questions})
+            question: dict[str, Any] = dict(zip(keys, row, strict=True))
+            question |= {
+                "image_filename": file,
+                "effective_size": 2,
+                "family": f"zero_hop-{question['type']}",
+                "structure": "zero_hop",
+                "topology": "chain",
+                "relation": "none",
+            }
+            questions.append(question)
+        content = {"info": {}, "questions": questions}
+        path = write_json(folder / "questions_val.json", content)
         return cls(path, str(folder))
 
     @override
@@ -114,10 +122,14 @@ class ClevrStatements(MultipleChoice):
         content: _File = read_json(self.path, LAYOUT, get_file(self.source), _File)
         items = []
         for row in content["questions"]:
-            image = ImageRef(Path(self.images, row["image_filename"]))
-            texts = (row["statement"], row["false_statement"])
-            answers = (row["answer"], row["false_answer"])
-            items.append(Statement(image, texts, row["family"], 1, answers, _properties(row)))
+            item = Statement(
+                image=ImageRef(Path(self.images, row["image_filename"])),
+                candidates=(row["statement"], row["false_statement"]),
+                group=row["family"],
+                answers=(row["answer"], row["false_answer"]),
+                properties=_properties(row),
+            )
+            items.append(item)
         return items
 
     @override
@@ -130,9 +142,7 @@ class ClevrStatements(MultipleChoice):
         for number, item in enumerate(kept):
             for stated in item.properties:
                 rows[stated].append(number)
-        # In the order of `PROPERTIES`; shorter values first, so that size 9 comes before size 10.
-        order = [(PROPERTIES.index(name), len(value), value, name) for name, value in rows]
-        for _, _, value, name in sorted(order):
+        for name, value in sorted(rows, key=_order):
             chosen = torch.tensor(rows[name, value])
             metric = cluster_robust_mean(outcomes[chosen], clusters[chosen], 1 / 2)
             result.metrics[f"accuracy/{name}={value}"] = metric
@@ -140,12 +150,23 @@ class ClevrStatements(MultipleChoice):
             "type": [dict(item.properties)["type"] for item in kept],
             "family": [item.group for item in kept],
         }
-        result.metrics.update(accuracies_without_images(kept, groups, clusters, 1 / 2))
+        baselines = accuracies_without_images(kept, groups, clusters, 1 / 2)
+        result.metrics.update(baselines)
         return result
 
 
+def _order(stated: tuple[str, str]) -> tuple[int, int, str]:
+    """In the order of `PROPERTIES`; shorter values first, so that size 9 comes before size 10."""
+    name, value = stated
+    return PROPERTIES.index(name), len(value), value
+
+
 def _properties(row: _Row) -> tuple[tuple[str, str], ...]:
-    properties = [(name, str(row[name])) for name in PROPERTIES if name in row]
+    properties = []
+    for name in PROPERTIES:
+        if name in row:
+            properties.append((name, str(row[name])))
+    # Halves of the image do not answer the question: its structure is reported apart, too.
     if row.get("absolute") == "no":
         properties.append(("relative", row["structure"]))
     return tuple(properties)

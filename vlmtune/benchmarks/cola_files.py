@@ -15,7 +15,7 @@ is a file there, which distinguishes files of one name in two folders.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -75,31 +75,28 @@ class Queries:
 
     def of(self, rows: Sequence[int]) -> "Queries":
         """Returns the queries with only these images."""
-        every = None if self.every is None else self.every[list(rows)]
+        kept = list(rows)
+        images = [self.images[row] for row in kept]
+        every = None if self.every is None else self.every[kept]
         return replace(
             self,
-            images=tuple(self.images[i] for i in rows),
-            labels=self.labels[list(rows)],
-            hard=self.hard[list(rows)],
+            images=tuple(images),
+            labels=self.labels[kept],
+            hard=self.hard[kept],
             every=every,
         )
 
 
 def read_queries(path: Path, folder: Path) -> Queries:
     """Reads a benchmark file; `folder` has the images, whose existence is checked later."""
-    raw = read_json(path, LAYOUT)
-    # The released script reads `[labels, data]`.
-    if isinstance(raw, list) and len(raw) == 2:
-        raw = {"labels": raw[0], "data": raw[1]}
-    if isinstance(raw, dict) and isinstance(raw.get("data"), list):
-        for row in raw["data"]:
-            if isinstance(row, list) and len(row) == 3:
-                row.insert(1, None)  # PACO's rows have no annotation
-    raw = check_shape(raw, Content, path, LAYOUT)
+    raw = check_shape(_unified(read_json(path, LAYOUT)), Content, path, LAYOUT)
     labels = raw["labels"]
     names, annotations, flags, hard = zip(*raw["data"], strict=True)
-    texts = tuple(" ".join(filter(None, _atoms(label))) for label in labels)
-    images = tuple(ImageRef(_locate(folder, name)) for name in names)
+    texts = []
+    for label in labels:
+        stated = [atom for atom in _atoms(label) if atom]
+        texts.append(" ".join(stated))
+    images = [ImageRef(_locate(folder, name)) for name in names]
     counts = {len(row) for row in chain(flags, hard)}
     is_repeated = len({*texts, *images}) < len(texts) + len(images)
     if is_repeated or counts != {len(texts)}:
@@ -109,13 +106,25 @@ def read_queries(path: Path, folder: Path) -> Queries:
         raise file_error(path, LAYOUT, came)
     every = None if None in annotations else _every_word(labels, annotations)
     return Queries(
-        images=images,
-        texts=texts,
+        images=tuple(images),
+        texts=tuple(texts),
         labels=torch.tensor(flags, dtype=torch.bool),
         hard=torch.tensor(hard, dtype=torch.bool),
         every=every,
         attributes=_attributes(labels, annotations),
     )
+
+
+def _unified(raw: Any) -> Any:
+    """The content of a file in the documented layout, whichever release wrote it."""
+    # The released script reads `[labels, data]`.
+    if isinstance(raw, list) and len(raw) == 2:
+        raw = {"labels": raw[0], "data": raw[1]}
+    if isinstance(raw, dict) and isinstance(raw.get("data"), list):
+        for row in raw["data"]:
+            if isinstance(row, list) and len(row) == 3:
+                row.insert(1, None)  # PACO's rows have no annotation
+    return raw
 
 
 def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "C"]]:
@@ -138,7 +147,10 @@ def spelled(texts: Sequence[str]) -> tuple[str, ...]:
         >>> spelled(["light_blue car_(automobile)", "other(color) cup", "other(material) cup"])
         ('light blue car', 'other(color) cup', 'other(material) cup')
     """
-    shortened = [_plain(re.sub(r"\([^()]*\)", " ", text)) for text in texts]
+    shortened = []
+    for text in texts:
+        without_qualifiers = re.sub(r"\([^()]*\)", " ", text)
+        shortened.append(_plain(without_qualifiers))
     times = Counter(shortened)
     queries = []
     for text, short in zip(texts, shortened, strict=True):
@@ -159,7 +171,11 @@ def _locate(folder: Path, image: str) -> Path:
     # The longest end first: files of one name lie in two folders of CLEVR.
     for start in range(len(parts) - 1):
         end = parts[start:]
-        if ".." not in end and (path := folder.joinpath(*end)).is_file():
+        # A path of a file must not lead out of the folder.
+        if ".." in end:
+            continue
+        path = folder.joinpath(*end)
+        if path.is_file():
             return path
     return folder / (parts[-1] if parts else image)
 
@@ -179,7 +195,9 @@ def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tenso
     loose = any(isinstance(label, str) for label in mentioned)
 
     def words(objects: Sequence[Any]) -> set[str]:
-        atoms = set(chain.from_iterable(map(_atoms, objects)))
+        atoms: set[str] = set()
+        for described in objects:
+            atoms.update(_atoms(described))
         return set(" ".join(atoms).split()) if loose else atoms
 
     queries = [words([label]) for label in labels]
@@ -192,15 +210,25 @@ def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tenso
 
 def _attributes(labels: Sequence[Any], annotations: Sequence[Any]) -> Int[Tensor, "C"]:
     """How many attributes each query states; of a string, the words before its known object."""
-    mentioned = chain(labels, *filter(None, annotations))
-    nouns = {_atoms(label)[-1] for label in mentioned if not isinstance(label, str)}
+    nouns = set()
+    for label in chain(labels, *filter(None, annotations)):
+        if not isinstance(label, str):
+            _, noun = label
+            nouns.add(noun)
     counts = []
     for label in labels:
-        if not isinstance(label, str):
-            counts.append(sum(map(bool, label[0])))
-            continue
-        words = label.split()
-        # The longest object first: "dining table" before "table".
-        starts = (i for i in range(len(words)) if " ".join(words[i:]) in nouns)
-        counts.append(next(starts, -1))
+        if isinstance(label, str):
+            counts.append(_noun_start(label.split(), nouns))
+        else:
+            stated = [attribute for attribute in label[0] if attribute]
+            counts.append(len(stated))
     return torch.tensor(counts)
+
+
+def _noun_start(words: Sequence[str], nouns: Collection[str]) -> int:
+    """Where the object of a query begins among its words; -1 if it ends in no known object."""
+    # The longest object first: "dining table" before "table".
+    for start in range(len(words)):
+        if " ".join(words[start:]) in nouns:
+            return start
+    return -1

@@ -66,13 +66,14 @@ class ColaMulti(VoteOptions, Paired):
     def read(self) -> list[PairedItem]:
         rows: list[Row] = read_json(self.path, LAYOUT, get_file(self.source), list[Row])
         votes = []
-        for i, row in enumerate(rows):
+        for position, row in enumerate(rows):
             cell = row[4] if len(row) == 5 else None
-            votes.append((cell, f"row {i} of {self.path}"))
+            votes.append((cell, f"row {position} of {self.path}"))
         items = []
         for first, caption, second, other, *_ in self.agreed(rows, votes):
             images = (self._image(first), self._image(second))
-            items.append(PairedItem(images, (caption, other), self._group(caption)))
+            group = self._group(caption)
+            items.append(PairedItem(images, (caption, other), group))
         return items
 
     def _image(self, address: str) -> ImageRef:

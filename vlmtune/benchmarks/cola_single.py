@@ -8,7 +8,6 @@ is described in `vlmtune.benchmarks.cola_files`. Source: Ray et al. 2023, sectio
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -105,6 +104,7 @@ class ColaSingle(Benchmark[QueryItems]):
     @classmethod
     def fixture(cls, folder: Path) -> "ColaSingle":
         labels = [[["red"], "cube"], [["blue"], "cube"], [["red"], "cone"]]
+        # The queries that are true of each image, and its objects.
         scenes = [
             ([0], ["red cube", "blue cone"]),
             ([1, 2], ["blue cube", "red cone"]),
@@ -115,16 +115,24 @@ class ColaSingle(Benchmark[QueryItems]):
         ]
         data = []
         for i, (true, objects) in enumerate(scenes):
-            write_image(folder / f"{i}.png", 40 * i, 0, 255 - 40 * i)
-            split = [text.split() for text in objects]
-            annotation = [[[attribute], noun] for attribute, noun in split]
-            words = set(chain.from_iterable(split))
-            flags = [int(c in true) for c in range(3)]
-            hard = [int(not words.isdisjoint({*attributes, noun})) for attributes, noun in labels]
-            data.append([f"{i}.png", annotation, flags, hard])
+            file = f"{i}.png"
+            write_image(folder / file, 40 * i, 0, 255 - 40 * i)
+            annotation = []
+            present = set()
+            for described in objects:
+                attribute, noun = described.split()
+                annotation.append([[attribute], noun])
+                present |= {attribute, noun}
+            flags = [int(query in true) for query in range(len(labels))]
+            hard = []
+            for attributes, noun in labels:
+                has_a_word = not present.isdisjoint({*attributes, noun})
+                hard.append(int(has_a_word))
+            data.append([file, annotation, flags, hard])
         path = write_json(folder / "cola_single.json", {"labels": labels, "data": data})
         subsets = {"seen": ["red cube", "red cone"], "unseen": ["blue cube"]}
-        return cls(path, str(folder), seen=write_json(folder / "seen.json", subsets))
+        seen = write_json(folder / "seen.json", subsets)
+        return cls(path, str(folder), seen=seen)
 
     @override
     def read(self) -> list[QueryImage]:
@@ -142,8 +150,10 @@ class ColaSingle(Benchmark[QueryItems]):
                 f"expected queries with a true image in their hard set in {self.path}, got none "
                 f"among {len(items)} images: raise `limit`, or download the file again"
             )
-        seen = {} if self.seen is None else read_subsets(Path(self.seen), queries.texts)
-        subsets = {f"_{part}": members for part, members in seen.items()}
+        subsets = {}
+        if self.seen is not None:
+            for part, members in read_subsets(Path(self.seen), queries.texts).items():
+                subsets[f"_{part}"] = members
         stated = queries.attributes[queries.attributes >= 0]
         for number in stated.unique().tolist():
             subsets[f"/attributes={number}"] = queries.attributes == number
@@ -169,8 +179,9 @@ class ColaSingle(Benchmark[QueryItems]):
             if (members & precision.counted).any():
                 metrics[f"map{part}"] = _mean(precision, members)
         if self.standard:
-            every = torch.ones_like(queries.hard)
-            metrics["standard_map"] = _mean(class_average_precision(values, queries.labels, every))
+            every_image = torch.ones_like(queries.hard)
+            standard = class_average_precision(values, queries.labels, every_image)
+            metrics["standard_map"] = _mean(standard)
         if queries.every is not None:
             metrics |= _query_all(values, queries.labels, queries.every)
         metrics["f1"] = _f1(values, queries)
@@ -190,7 +201,8 @@ class ColaSingle(Benchmark[QueryItems]):
         return values
 
     def _precision(self, values: Float[Tensor, "N C"]) -> ClassPrecision:
-        queries, treatment = self.items.queries, "strict" if self.strict else "reference"
+        queries = self.items.queries
+        treatment = "strict" if self.strict else "reference"
         return class_average_precision(values, queries.labels, queries.hard, treatment)
 
     @override
@@ -204,50 +216,66 @@ class ColaSingle(Benchmark[QueryItems]):
         items = self.items
         values = self._in_columns(scores)
         # Outcomes are those of the classes that count, in their order.
-        counted = self._precision(values).counted.nonzero()[:, 0].tolist()
+        counted = self._precision(values).counted.nonzero()[:, 0]
         rows = []
-        for c, precision in zip(counted, result.outcomes, strict=True):
-            pool = items.queries.hard[:, c].nonzero()[:, 0]
-            pool_scores = values[pool, c]
-            true = items.queries.labels[pool, c]
-            rank = int(true_ranks(pool_scores[None], true[None])[0])
-            some = shown(pool_scores, true, BEST)
-            images = tuple(items.images[pool[k]] for k in some.positions)
-            rows.append(Query("", precision, rank, images, (items.texts[c],), some))
+        for column, precision in zip(counted.tolist(), result.outcomes, strict=True):
+            pool = items.queries.hard[:, column].nonzero()[:, 0]
+            pool_scores = values[pool, column]
+            true = items.queries.labels[pool, column]
+            (rank,) = true_ranks(pool_scores[None], true[None]).tolist()
+            best = shown(pool_scores, true, BEST)
+            # Positions count within the hard set.
+            shown_images = [items.images[pool[position]] for position in best.positions]
+            query = Query(
+                part="",
+                outcome=precision,
+                rank=int(rank),
+                images=tuple(shown_images),
+                captions=(items.texts[column],),
+                shown=best,
+            )
+            rows.append(query)
         return tuple(rows)
 
     def _examples(self, values: Float[Tensor, "N C"]) -> tuple[Example, ...]:
         """The first queries whose best image is true, and the first whose best image is not."""
         items = self.items
-        labels, hard = items.queries.labels, items.queries.hard
+        labels = items.queries.labels
+        hard = items.queries.hard
         right: list[bool | None] = [None] * len(items.texts)
-        for c in _answerable(items.queries):
-            pool = hard[:, c]
-            pool_scores = values[pool, c]
+        for column in _answerable(items.queries):
+            pool = hard[:, column]
+            pool_scores = values[pool, column]
             # A true image that a false one ties with is not retrieved.
-            best = pool_scores == pool_scores.max()
-            right[c] = bool(labels[pool, c][best].all())
+            is_best = pool_scores == pool_scores.max()
+            true = labels[pool, column]
+            right[column] = bool(true[is_best].all())
 
-        def show(c: int) -> Example:
-            pool = hard[:, c].nonzero()[:, 0]
-            query, is_right = items.texts[c], right[c] is True
-            return best_images(items, query, pool, values[pool, c], labels[pool, c], is_right)
+        def show(column: int) -> Example:
+            pool = hard[:, column].nonzero()[:, 0]
+            pool_scores = values[pool, column]
+            true = labels[pool, column]
+            is_right = right[column] is True
+            return best_images(items, items.texts[column], pool, pool_scores, true, is_right)
 
-        return gallery(right, lambda c: c, show)
+        return gallery(right, lambda column: column, show)
 
 
 def _mean(precision: ClassPrecision, members: Bool[Tensor, "C"] | None = None) -> MetricValue:
-    counted = precision.counted if members is None else precision.counted & members
-    return bootstrap_mean(precision.values[counted], float(precision.chance[counted].mean()))
+    counted = precision.counted
+    if members is not None:
+        counted = counted & members
+    chance = precision.chance[counted].mean()
+    return bootstrap_mean(precision.values[counted], float(chance))
 
 
 def _left_out(precision: ClassPrecision) -> dict[str, MetricValue]:
-    counts = {
-        "classes_without_positives": precision.no_positives,
-        "classes_with_empty_hard_set": precision.empty_pool,
-        "classes_without_positives_in_hard_set": precision.none_in_pool,
+    total = len(precision.values)
+    return {
+        "classes_without_positives": count(precision.no_positives, total),
+        "classes_with_empty_hard_set": count(precision.empty_pool, total),
+        "classes_without_positives_in_hard_set": count(precision.none_in_pool, total),
     }
-    return {name: count(value, len(precision.values)) for name, value in counts.items()}
 
 
 def _query_all(
@@ -256,17 +284,24 @@ def _query_all(
     """Average precision and mean ranks among the images that have all words of the query."""
     pool = every | labels
     precision = class_average_precision(values, labels, pool)
-    rows = []  # mean rank of true images, of distractors, and what random scores give both
-    for c in range(labels.shape[1]):
-        ranked = pool[:, c]
-        positives = labels[ranked, c]
-        # Without a distractor there is no rank to compare with.
-        if positives.any() and not positives.all():
-            true, distractor = mean_ranks(values[ranked, c], positives)
-            rows.append((true, distractor, (len(positives) + 1) / 2))
     metrics = {"query_all_map": _mean(precision)}
-    if rows:
-        true, distractor, expected = torch.tensor(rows, dtype=torch.float64).unbind(1)
+    ranks_of_true = []
+    ranks_of_distractors = []
+    expected_ranks = []  # what random scores give both
+    for column in range(labels.shape[1]):
+        ranked = pool[:, column]
+        positives = labels[ranked, column]
+        # Without a distractor there is no rank to compare with.
+        if not positives.any() or positives.all():
+            continue
+        true, distractor = mean_ranks(values[ranked, column], positives)
+        ranks_of_true.append(true)
+        ranks_of_distractors.append(distractor)
+        expected_ranks.append((len(positives) + 1) / 2)
+    if ranks_of_true:
+        true = torch.tensor(ranks_of_true, dtype=torch.float64)
+        distractor = torch.tensor(ranks_of_distractors, dtype=torch.float64)
+        expected = torch.tensor(expected_ranks, dtype=torch.float64)
         chance = float(expected.mean())
         metrics["mean_rank_true"] = bootstrap_mean(
             true, chance, higher_is_better=False, unit="rank"
@@ -282,10 +317,12 @@ def _answerable(queries: Queries) -> list[int]:
 
 
 def _f1(values: Float[Tensor, "N C"], queries: Queries) -> MetricValue:
-    scores, chance = [], []
-    for c in _answerable(queries):
-        pool = queries.hard[:, c]
-        positives = queries.labels[pool, c]
-        scores.append(f1_at_positives(values[pool, c], positives))
-        chance.append(float(positives.double().mean()))
-    return bootstrap_mean(torch.tensor(scores, dtype=torch.float64), sum(chance) / len(chance))
+    scores = []
+    chances = []
+    for column in _answerable(queries):
+        pool = queries.hard[:, column]
+        positives = queries.labels[pool, column]
+        scores.append(f1_at_positives(values[pool, column], positives))
+        chances.append(float(positives.double().mean()))
+    mean_chance = sum(chances) / len(chances)
+    return bootstrap_mean(torch.tensor(scores, dtype=torch.float64), mean_chance)

@@ -53,5 +53,6 @@ class ColorSwap(Paired):
         for row in self.rows(self.path, *KEYS):
             first = ImageRef(Path(self.images, row["image_1"]))
             second = ImageRef(Path(self.images, row["image_2"]))
-            items.append(PairedItem((first, second), (row["caption_1"], row["caption_2"])))
+            texts = (row["caption_1"], row["caption_2"])
+            items.append(PairedItem((first, second), texts))
         return items

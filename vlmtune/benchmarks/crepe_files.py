@@ -20,16 +20,17 @@ def read_regions(path: Path, images: str, negatives: str, *columns: str) -> list
     """Reads the rows of a csv, each with its crop and the captions in the column `negatives`."""
     paths: dict[int, Path] = {}
     regions = []
-    for i, row in enumerate(read_csv(path, (*COLUMNS, negatives, *columns), SOURCE)):
-        layout = f"numbers and a list of captions in row {i}"
+    rows = read_csv(path, (*COLUMNS, negatives, *columns), SOURCE)
+    for position, row in enumerate(rows):
+        layout = f"numbers and a list of captions in row {position}"
         with reading(path, layout, get_file(SOURCE)):
             number = int(row["image_id"])
             box = pixel_box(row["x"], row["y"], row["width"], row["height"])
             texts = read_texts(row[negatives])
         if number not in paths:
             # Many rows share an image, and looking for a file takes time.
-            known = [Path(images, folder, f"{number}.jpg") for folder in IMAGE_FOLDERS]
-            paths[number] = first_file(known)
+            candidates = [Path(images, folder, f"{number}.jpg") for folder in IMAGE_FOLDERS]
+            paths[number] = first_file(candidates)
         regions.append((row, ImageRef(paths[number], box), texts))
     return regions
 
@@ -42,7 +43,10 @@ def read_texts(value: str) -> tuple[str, ...]:
         (('b', 'a'), ('a', 'b'))
     """
     texts = ast.literal_eval(value.strip())
-    if not isinstance(texts, list | set) or not all(isinstance(text, str) for text in texts):
+    is_collection = isinstance(texts, list | set)
+    if not is_collection or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"{value[:40]!r} instead of a list of captions")
     # The order of a set differs from run to run.
-    return tuple(sorted(texts)) if isinstance(texts, set) else tuple(texts)
+    if isinstance(texts, set):
+        texts = sorted(texts)
+    return tuple(texts)

@@ -79,10 +79,12 @@ class CrepeProductivity(MultipleChoice):
         for number, name in ((1, "VG_100K"), (2, "VG_100K_2")):
             write_image(folder / name / f"{number}.jpg", 100 * number, 50, 90)
         header = ["image_id", "caption", "n", "hard_negs", "x", "y", "width", "height"]
-        for kind, n, number, caption, negatives in rows:
-            path = folder / kind / f"prod_vg_hard_negs_{kind}_complexity_{n}.csv"
-            write_csv(path, header, [[number, caption, n, repr(negatives), 1.0, 0.0, 6.0, 5.0]])
-            write_csv(path.with_name(path.name.replace(f"_{n}.", f"_{9 - n}.")), header, [])
+        for kind, atoms, number, caption, negatives in rows:
+            stem = f"prod_vg_hard_negs_{kind}_complexity"
+            cells = [number, caption, atoms, repr(negatives), 1.0, 0.0, 6.0, 5.0]
+            write_csv(folder / kind / f"{stem}_{atoms}.csv", header, [cells])
+            # The other one of the two complexities has no rows.
+            write_csv(folder / kind / f"{stem}_{9 - atoms}.csv", header, [])
         return cls(str(folder), str(folder), complexities=[4, 5])
 
     @override
@@ -108,14 +110,17 @@ class CrepeProductivity(MultipleChoice):
         if self.seed is None:
             return negatives[:count]
         # Seeded by the caption, so that an item's negative does not depend on other items.
-        return random.Random(f"{self.seed}/{caption}").sample(list(negatives), count)
+        rng = random.Random(f"{self.seed}/{caption}")
+        return rng.sample(list(negatives), count)
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         for kind in self.types:
+            stem = f"prod_vg_hard_negs_{kind}"
             if self.complexities is None:
-                yield kind, Path(self.path, f"prod_vg_hard_negs_{kind}_all.csv")
-            for n in self.complexities or ():
-                yield kind, Path(self.path, kind, f"prod_vg_hard_negs_{kind}_complexity_{n}.csv")
+                yield kind, Path(self.path, f"{stem}_all.csv")
+                continue
+            for atoms in self.complexities:
+                yield kind, Path(self.path, kind, f"{stem}_complexity_{atoms}.csv")
 
     @override
     def unions(self, groups: Sequence[str]) -> Mapping[str, Collection[str]]:

@@ -87,7 +87,7 @@ def read_entries(path: Path) -> list[EqBenEntry]:
     """Reads a released file of any layout, in its order or in that of `sample_cnt`."""
     content = read_json(path, LAYOUT)
     first = content[0] if isinstance(content, list) and content else None
-    if not (isinstance(first, dict) and {"image", "caption"} <= first.keys()):
+    if not isinstance(first, dict) or not {"image", "caption"} <= first.keys():
         with reading(path, LAYOUT):
             return [_entry(record, where) for record, where in _records(content, "top")]
     if "private_info" not in first:
@@ -127,10 +127,14 @@ def _with_info(scores: list[Any], path: Path) -> list[dict[str, Any]]:
     """Adds `private_info` to shuffled scores, from the two files beside them."""
     fix = f"put {INFO} and {ORDER} of the same release beside the scores"
     infos = read_json(path.with_name(INFO), "EqBen's list of private_info", fix, list[_Info])
+    order_path = path.with_name(ORDER)
     layout = f"the order of {len(scores)} scores"
-    order = read_json(path.with_name(ORDER), layout, fix, list[StrictInt])
-    with reading(path.with_name(ORDER), layout, fix):
-        return [{**score, "private_info": infos[i]} for score, i in zip(scores, order, strict=True)]
+    order = read_json(order_path, layout, fix, list[StrictInt])
+    complete = []
+    with reading(order_path, layout, fix):
+        for score, position in zip(scores, order, strict=True):
+            complete.append({**score, "private_info": infos[position]})
+    return complete
 
 
 def _from_scores(records: list[Any]) -> list[EqBenEntry]:
@@ -138,21 +142,30 @@ def _from_scores(records: list[Any]) -> list[EqBenEntry]:
     items: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
     for record in records:
         info = record["private_info"]
-        key = str(info.get("dataset")), info["sample_cnt"]
-        content = record.get("image"), record.get("caption")
+        key = (str(info.get("dataset")), info["sample_cnt"])
+        content = (record.get("image"), record.get("caption"))
         items.setdefault(key, {})[info["name"]] = content
     entries = []
+    blank = (None, None)
     # `sample_cnt` counts over all parts, so that it orders the items.
     for part, number in sorted(items, key=lambda key: key[1]):
         scores = items[part, number]
-        image0, caption0 = scores.get("c0i0", (None, None))
-        image1, caption1 = scores.get("c1i1", (None, None))
+        image0, caption0 = scores.get("c0i0", blank)
+        image1, caption1 = scores.get("c1i1", blank)
         # The two other scores show the same images and captions, crossed.
-        crossed = (image1, caption0), (image0, caption1)
+        is_crossed = scores.get("c0i1") == (image1, caption0) and scores.get("c1i0") == (
+            image0,
+            caption1,
+        )
         where = f"sample {number} of {part}"
-        if (scores.get("c0i1"), scores.get("c1i0")) != crossed:
+        if not is_crossed:
             raise ValueError(f"other than four scores of two images and two captions at {where}")
-        record = {"image0": image0, "image1": image1, "caption0": caption0, "caption1": caption1}
+        record = {
+            "image0": image0,
+            "image1": image1,
+            "caption0": caption0,
+            "caption1": caption1,
+        }
         entries.append(_entry(record, where))
     return entries
 
@@ -190,13 +203,15 @@ class EqBen(Paired):
             kind = "npy" if part == "eqbenyoucook2" else "png"
             row = {"caption0": f"first {i}", "caption1": f"second {i}"}
             for side in (0, 1):
-                name, colour = f"{part}/{side}.{kind}", (30 * PARTS.index(part), 255 * side, 9)
+                name = f"{part}/{side}.{kind}"
+                colour = (30 * PARTS.index(part), 255 * side, 9)
                 row[f"image{side}"] = name
                 if kind == "png":
                     write_image(folder / name, *colour)
                 else:
+                    frame = np.full((8, 8, 3), colour, dtype=np.uint8)
                     (folder / name).parent.mkdir(exist_ok=True)
-                    np.save(folder / name, np.full((8, 8, 3), colour, dtype=np.uint8))
+                    np.save(folder / name, frame)
             rows.append(row)
         return cls(write_json(folder / "eqben.json", rows), str(folder))
 
@@ -214,9 +229,10 @@ class EqBen(Paired):
                         f"{entry.images[0]!r}: name the part of the file, as in "
                         "path: {eqbensd: FILE}"
                     )
-                first, second = entry.images
-                images = (self._image(first, part, refs), self._image(second, part, refs))
-                items.append(PairedItem(images, entry.texts, part))
+                first_name, second_name = entry.images
+                first = self._image(first_name, part, refs)
+                second = self._image(second_name, part, refs)
+                items.append(PairedItem((first, second), entry.texts, part))
         return items
 
     def _image(self, name: str, part: str, refs: dict[str, ImageRef]) -> ImageRef:
@@ -240,10 +256,13 @@ class EqBen(Paired):
         credit = self.outcomes(wins)
         metrics = {"average": macro_mean(credit, parts, clusters, chance, weights)}
         is_kubric = torch.tensor([group.startswith(KUBRIC) for group in groups])
-        inside = torch.where(is_kubric, parts, -1)
-        if is_kubric.any():
-            for key, won, by_chance in zip(self.keys, wins, CHANCES, strict=True):
-                metrics[f"{key}/{KUBRIC}"] = macro_mean(won.double(), inside, clusters, by_chance)
+        if not is_kubric.any():
+            return metrics
+        # -1 leaves the items of other parts out of the mean.
+        kubric_parts = torch.where(is_kubric, parts, -1)
+        for key, won, by_chance in zip(self.keys, wins, CHANCES, strict=True):
+            mean = macro_mean(won.double(), kubric_parts, clusters, by_chance)
+            metrics[f"{key}/{KUBRIC}"] = mean
         return metrics
 
     @override

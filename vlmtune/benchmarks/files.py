@@ -64,14 +64,15 @@ def read_rows(path: str | Path, keys: Sequence[str], source: str) -> list[Row]:
         text = regular(path).read_text(encoding="utf-8")
         if str(path).endswith(".jsonl"):
             # Not splitlines: it would also split at characters that JSON allows within a line.
-            content = [json.loads(line) for line in text.split("\n") if line.strip()]
+            lines = [line for line in text.split("\n") if line.strip()]
+            content = [json.loads(line) for line in lines]
         else:
             content = json.loads(text)
         named = content if isinstance(content, dict) else dict(enumerate(content))
         for position, row in named.items():
-            lacking = [key for key in keys if not is_text(row.get(key))]
-            if lacking:
-                raise ValueError(f"row {position!r} without {lacking[0]}")
+            for key in keys:
+                if not is_text(row.get(key)):
+                    raise ValueError(f"row {position!r} without {key}")
         # A subset without items would otherwise be left out without a word.
         if not named:
             raise ValueError("no row")
@@ -87,14 +88,14 @@ def read_csv(path: str | Path, columns: Sequence[str], source: str) -> list[dict
     ):
         reader = csv.DictReader(file, strict=True)
         rows = list(reader)
-        lacking = set(columns).difference(reader.fieldnames or ())
-        faults = [f"no {name}" for name in columns if name in lacking]
-        # A row with fewer values than columns has None in the others.
-        faults += [
-            f"row {i} with fewer values" for i, row in enumerate(rows) if None in row.values()
-        ]
-        if faults:
-            raise ValueError(faults[0])
+        present = reader.fieldnames or ()
+        for name in columns:
+            if name not in present:
+                raise ValueError(f"no {name}")
+        for position, row in enumerate(rows):
+            # A row with fewer values than columns has None in the others.
+            if None in row.values():
+                raise ValueError(f"row {position} with fewer values")
     return rows
 
 
@@ -105,8 +106,10 @@ def is_text(value: Any) -> TypeGuard[str]:
 
 def check_chosen(argument: str, values: Sequence[object], known: Sequence[object]) -> None:
     """Raises `UserError` unless one or more of the known values are given, each once."""
-    are_distinct = len(set(values)) == len(values)
-    if not values or not are_distinct or not set(values) <= set(known):
+    chosen = set(values)
+    is_repeated = len(chosen) < len(values)
+    is_unknown = not chosen <= set(known)
+    if not values or is_repeated or is_unknown:
         raise UserError(
             f"expected {argument} of {', '.join(map(str, known))}, each once, got {list(values)}: "
             "name some of them"
@@ -124,7 +127,9 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]])
     """Writes the csv of a fixture and its folder; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([columns, *rows])
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
     return str(path)
 
 
@@ -140,9 +145,11 @@ def class_folders(folder: str | Path, source: str) -> dict[str, list[Path]]:
     layout = "at least two folders of images, one for each class,"
     with reading(folder, layout, f"{obtain('them', source)}, or check `images`"):
         for path in sorted(Path(folder).iterdir()):
-            if path.is_dir() and not path.name.startswith("."):
-                files = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
-                images[path.name] = sorted(files)
+            # Tools leave hidden folders, which are not classes.
+            if path.name.startswith(".") or not path.is_dir():
+                continue
+            files = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES]
+            images[path.name] = sorted(files)
         empty = [name for name, files in images.items() if not files]
         if empty or len(images) < 2:
             raise ValueError(f"{len(images)} folders, {len(empty)} without images {empty[:1]}")
@@ -166,8 +173,10 @@ def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
         >>> pixel_box(0.4, 0, 1.2, 1)
         (0, 0, 2, 1)
     """
-    left, top = float(x), float(y)
-    right, bottom = left + float(width), top + float(height)
+    left = float(x)
+    top = float(y)
+    right = left + float(width)
+    bottom = top + float(height)
     # Neither infinity nor NaN can be rounded.
     wide = round(right) - round(left)
     high = round(bottom) - round(top)

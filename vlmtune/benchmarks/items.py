@@ -35,14 +35,18 @@ class ComparedItem:
         false = frozenset(self.false)
         if len(self.images) == len(self.true):
             # Two pairs of image and caption are the same item in either order.
-            return frozenset(zip(self.images, self.true, strict=True)), false
+            pairs = zip(self.images, self.true, strict=True)
+            return frozenset(pairs), false
         return (self.images, self.true), false
 
     @property
     def repeated(self) -> tuple[str, ...]:
         """The true captions that occur twice in the item."""
-        distinct = dict.fromkeys(self.true)
-        return tuple(x for x in distinct if x in self.false or self.true.count(x) > 1)
+        repeated = []
+        for caption in dict.fromkeys(self.true):
+            if caption in self.false or self.true.count(caption) > 1:
+                repeated.append(caption)
+        return tuple(repeated)
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,8 @@ def numbered(values: Iterable[T]) -> tuple[tuple[T, ...], Int[Tensor, "n"]]:
     """
     listed = list(values)
     numbers = number(listed)
-    return tuple(numbers), torch.tensor([numbers[value] for value in listed], dtype=torch.int64)
+    number_of_each = [numbers[value] for value in listed]
+    return tuple(numbers), torch.tensor(number_of_each, dtype=torch.int64)
 
 
 def distinct_pairs(
@@ -120,8 +125,11 @@ def distinct_pairs(
     """
     width = int(columns.max()) + 1 if columns.numel() else 1
     # One number per pair: far faster than comparing rows of two.
-    numbers, positions = (rows * width + columns).unique(return_inverse=True)
-    return torch.stack([numbers // width, numbers % width], dim=1), positions
+    pair_numbers = rows * width + columns
+    distinct, positions = pair_numbers.unique(return_inverse=True)
+    distinct_rows = distinct // width
+    distinct_columns = distinct % width
+    return torch.stack([distinct_rows, distinct_columns], dim=1), positions
 
 
 def as_stored(item: Any) -> Any:
@@ -136,9 +144,12 @@ def as_stored(item: Any) -> Any:
         return replace(item, upright=False)
     if isinstance(item, tuple):
         parts = [as_stored(part) for part in item]
+        # A named tuple takes its fields one by one, a plain tuple takes a list.
         return type(item)(*parts) if hasattr(item, "_fields") else tuple(parts)
     if is_dataclass(item) and not isinstance(item, type):
-        changed = {field.name: as_stored(getattr(item, field.name)) for field in fields(item)}
+        changed = {}
+        for field in fields(item):
+            changed[field.name] = as_stored(getattr(item, field.name))
         return replace(item, **changed)
     return item
 
@@ -155,15 +166,16 @@ def sample(groups: Sequence[str], limit: int | None, seed: int | None) -> list[i
     if limit is None:
         return list(range(len(groups)))
     members: dict[str, list[int]] = {}
-    for i, group in enumerate(groups):
-        members.setdefault(group, []).append(i)
+    for position, group in enumerate(groups):
+        members.setdefault(group, []).append(position)
     sampled: list[int] = []
-    for rows in members.values():
-        order = range(len(rows))
+    for positions in members.values():
+        order: Sequence[int] = range(len(positions))
         if seed is not None:
+            # Each group starts from the seed, so that its sample does not depend on other groups.
             generator = torch.Generator().manual_seed(seed)
-            order = torch.randperm(len(rows), generator=generator).tolist()
-        sampled += [rows[i] for i in order[:limit]]
+            order = torch.randperm(len(positions), generator=generator).tolist()
+        sampled += [positions[i] for i in order[:limit]]
     return sorted(sampled)
 
 
@@ -181,21 +193,23 @@ def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:
         item 1 3 (Occurrence(items=(0, 2), images=('a/cat.png',), texts=('a cat',)),)
         caption 1 3 (Occurrence(items=(1,), images=('a/cat.png',), texts=('a cat',)),)
     """
-    alike: dict[Hashable, list[int]] = {}
-    captions, images = [], []
-    for i, item in enumerate(items):
-        alike.setdefault(item.key, []).append(i)
+    positions_of: dict[Hashable, list[int]] = {}
+    captions = []
+    images = []
+    for position, item in enumerate(items):
+        positions_of.setdefault(item.key, []).append(position)
         if item.repeated:
-            captions.append(_occurrence(item, [i], item.repeated))
+            captions.append(_occurrence(item, [position], item.repeated))
         if len(set(item.images)) < len(item.images):
-            images.append(_occurrence(item, [i], item.true))
+            images.append(_occurrence(item, [position], item.true))
     same = []
-    for positions in alike.values():
+    for positions in positions_of.values():
         if len(positions) > 1:
             item = items[positions[0]]
             same.append(_occurrence(item, positions[:LISTED], item.true))
+    repeated_items = len(items) - len(positions_of)
     repeats = (
-        Repeat("item", len(items) - len(alike), len(items), tuple(same[:LISTED])),
+        Repeat("item", repeated_items, len(items), tuple(same[:LISTED])),
         Repeat("caption", len(captions), len(items), tuple(captions[:LISTED])),
         Repeat("image", len(images), len(items), tuple(images[:LISTED])),
     )
@@ -203,7 +217,8 @@ def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:
 
 
 def _occurrence(item: ComparedItem, positions: Sequence[int], texts: tuple[str, ...]) -> Occurrence:
-    names = dict.fromkeys(map(_name, item.images))
+    # An image that occurs twice in an item is named once.
+    names = dict.fromkeys(_name(image) for image in item.images)
     return Occurrence(tuple(positions), tuple(names), texts)
 
 

@@ -76,9 +76,10 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
 
     def matrix(images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "N M"]:
         scores = torch.as_tensor(function(images, texts)).detach().cpu().double()
-        if scores.shape != (len(images), len(texts)):
+        shape = (len(images), len(texts))
+        if scores.shape != shape:
             raise UserError(
-                f"expected scores of shape {(len(images), len(texts))} from a function of images "
+                f"expected scores of shape {shape} from a function of images "
                 f"and texts, got {tuple(scores.shape)}: return a row for each image, with a column "
                 "for each text"
             )
@@ -89,15 +90,16 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
             return matrix(images, texts)
         scores = torch.zeros(len(pairs), dtype=torch.float64)
         rows, columns = pairs.unbind(dim=1)
-        for part in rows.unique().split(IMAGES):
-            chosen = torch.isin(rows, part).nonzero()[:, 0]
-            paired = columns[chosen].unique()
-            some_images = [images[int(i)] for i in part]
-            some_texts = [texts[int(j)] for j in paired]
+        for some_rows in rows.unique().split(IMAGES):
+            chosen = torch.isin(rows, some_rows).nonzero()[:, 0]
+            some_columns = columns[chosen].unique()
+            some_images = [images[int(row)] for row in some_rows]
+            some_texts = [texts[int(column)] for column in some_columns]
+            part = matrix(some_images, some_texts)
             # The matrix has the images and the texts in ascending order of their numbers.
-            i = torch.searchsorted(part, rows[chosen])
-            j = torch.searchsorted(paired, columns[chosen])
-            scores[chosen] = matrix(some_images, some_texts)[i, j]
+            row_positions = torch.searchsorted(some_rows, rows[chosen])
+            column_positions = torch.searchsorted(some_columns, columns[chosen])
+            scores[chosen] = part[row_positions, column_positions]
         return scores
 
     return score
@@ -129,8 +131,10 @@ def embed(
             "has that option)"
         )
     images = embedded(score.embed_images(items.images), len(items.images), name)
-    texts = score.embed_texts(items.texts)
-    return images, embedded(texts, len(items.texts), name, images.shape[1])
+    # Both have one width, as their embeddings are compared.
+    width = images.shape[1]
+    texts = embedded(score.embed_texts(items.texts), len(items.texts), name, width)
+    return images, texts
 
 
 def embedded(
@@ -138,7 +142,8 @@ def embedded(
 ) -> Float[Tensor, "n d"]:
     """Embeddings in double precision; raises `UserError` unless all are there and finite."""
     width = width or rows.shape[1]
-    if rows.shape != (count, width) or not bool(torch.isfinite(rows).all()):
+    is_finite = bool(torch.isfinite(rows).all())
+    if rows.shape != (count, width) or not is_finite:
         raise UserError(
             f"expected {count} finite embeddings of width {width} for {name}, got others, of shape "
             f"{tuple(rows.shape)}: use an adapter that projects both into one space, a lower "

@@ -58,11 +58,10 @@ class AnimalScene:
     def caption(self) -> str:
         """The paper's caption; a texture is named unless it is the animal's own."""
         world, size, texture, _ = self.values
-        textured = "" if texture == "Default" else f" textured with {spoken(texture)}"
-        return (
-            f"A photo of a {size} sized {spoken(self.animal)}{textured} "
-            f"on a {spoken(world)} background"
-        )
+        animal = spoken(self.animal)
+        if texture != "Default":
+            animal += f" textured with {spoken(texture)}"
+        return f"A photo of a {size} sized {animal} on a {spoken(world)} background"
 
 
 @dataclass(frozen=True)
@@ -78,11 +77,16 @@ class Samples:
 
 def read_scene(path: str, values: Mapping[str, str]) -> AnimalScene:
     """Turns a row of the csv at `path` into a scene."""
-    file, world, animal, scale, yaw, texture = (values[name] for name in COLUMNS)
     layout = f"a character_scale of {list(SIZES)} and a camera_yaw in each row"
     with reading(path, layout, "pass PUG: Animals' csv"):
-        size, angle = SIZES[float(scale)], f"{float(yaw):g}"
-    return AnimalScene(f"{animal}/{file}", animal, (world, size, texture, angle))
+        size = SIZES[float(values["character_scale"])]
+        angle = f"{float(values['camera_yaw']):g}"
+    animal = values["character_name"]
+    return AnimalScene(
+        file=f"{animal}/{values['filename']}",
+        animal=animal,
+        values=(values["world_name"], size, values["character_texture"], angle),
+    )
 
 
 def group_samples(
@@ -106,19 +110,21 @@ def group_samples(
                 f"{scene.caption!r} twice: download it again"
             )
     # A sample lacks a value where the file lacks its image.
-    complete = {others: group for others, group in groups.items() if len(group) == len(values)}
-    if len(values) < 2 or len(complete) < 2:
+    rows = []
+    animals = []
+    for (animal, *_), group in groups.items():
+        if len(group) == len(values):
+            rows.append([group[value] for value in values])
+            animals.append(animal)
+    if len(values) < 2 or len(rows) < 2:
         raise UserError(
             f"expected two samples with at least two values of {factor} in {path}, got "
-            f"{len(complete)} with {len(values)}: pass the whole csv, or leave the factor out"
+            f"{len(rows)} with {len(values)}: pass the whole csv, or leave the factor out"
         )
-    rows = []
-    for group in complete.values():
-        rows.append([group[value] for value in values])
     images = torch.tensor(rows)
     texts = captions[images] if described else None
-    _, clusters = numbered(animal for animal, *_ in complete)
-    return Samples(images, texts, clusters, len(groups) - len(complete))
+    _, clusters = numbered(animals)
+    return Samples(images, texts, clusters, left_out=len(groups) - len(rows))
 
 
 @dataclass(frozen=True)
@@ -183,29 +189,34 @@ class PugAnimals(Benchmark[AnimalItems]):
     @property
     @override
     def primary(self) -> str:
-        return f"image/{next(factor for factor in FACTORS if factor in self.factors)}"
+        first = next(factor for factor in FACTORS if factor in self.factors)
+        return f"image/{first}"
 
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "PugAnimals":
-        worlds, animals = ("Egypt", "VillageSquare", "Opera"), ("Cat", "GiantTortoise")
-        sizes, angles, textures = (0.7, 1.3), (0, 45), ("Default", "Sky")
+        worlds = ("Egypt", "VillageSquare", "Opera")
+        animals = ("Cat", "GiantTortoise")
+        sizes = (0.7, 1.3)
+        angles = (0, 45)
+        textures = ("Default", "Sky")
         rows = []
-        for i, values in enumerate(itertools.product(worlds, animals, sizes, angles, textures)):
+        scenes = itertools.product(worlds, animals, sizes, angles, textures)
+        for i, (world, animal, *others) in enumerate(scenes):
             file = f"{i}.png"
-            animal = str(values[1])
-            rows.append((file, *values))
-            write_image(folder / animal / file, 5 * i, 250 - 5 * i, i)
+            rows.append((file, world, animal, *others))
+            write_image(folder / str(animal) / file, 5 * i, 250 - 5 * i, i)
         return cls(write_csv(folder / "labels_pug_animal.csv", COLUMNS, rows), str(folder))
 
     @override
     def read(self) -> list[dict[int, AnimalScene]]:
         """Reads the scenes of each animal, by row of the csv."""
         animals: dict[str, dict[int, AnimalScene]] = {}
-        for i, row in enumerate(read_csv(self.path, COLUMNS, self.source)):
+        for number, row in enumerate(read_csv(self.path, COLUMNS, self.source)):
             scene = read_scene(self.path, row)
-            animals.setdefault(scene.animal, {})[i] = scene
-        if unknown := set(self.without) - set(animals):
+            animals.setdefault(scene.animal, {})[number] = scene
+        unknown = set(self.without) - set(animals)
+        if unknown:
             raise UserError(f"expected animals of {self.path} in `without`, got {min(unknown)!r}")
         return [scenes for animal, scenes in animals.items() if animal not in self.without]
 
@@ -215,18 +226,25 @@ class PugAnimals(Benchmark[AnimalItems]):
         rows: dict[int, AnimalScene] = {}
         for scenes_of_animal in items:
             rows |= scenes_of_animal
-        # In the order of the file; other views serve the camera's angle alone.
-        scenes = [rows[i] for i in sorted(rows) if turned or rows[i].frontal]
+        scenes = []
+        for number in sorted(rows):  # the order of the file
+            scene = rows[number]
+            # Views from the side serve the camera's angle alone.
+            if turned or scene.frontal:
+                scenes.append(scene)
         texts, captions = numbered(scene.caption for scene in scenes)
         _, animals = numbered(scene.animal for scene in scenes)
         samples = {}
         for factor in FACTORS:
             if factor in self.factors:
                 samples[factor] = group_samples(factor, scenes, captions, self.path)
+        images = [ImageRef(Path(self.images, scene.file)) for scene in scenes]
+        # Each image with its caption: all pairs are true.
+        pairs = torch.stack([torch.arange(len(scenes)), captions], dim=1)
         return AnimalItems(
-            images=tuple(ImageRef(Path(self.images, scene.file)) for scene in scenes),
+            images=tuple(images),
             texts=texts,
-            pairs=torch.stack([torch.arange(len(scenes)), captions], dim=1),
+            pairs=pairs,
             clusters=animals,
             compared=(),
             samples=samples,
@@ -253,18 +271,21 @@ class PugAnimals(Benchmark[AnimalItems]):
         metrics: dict[str, MetricValue] = {}
         series: dict[str, tuple[float, ...]] = {}
         for factor, samples in self.items.samples.items():
-            for side, values in self._cosines(images, texts, samples, generator).items():
+            cosines = self._cosines(images, texts, samples, generator)
+            for side, values in cosines.items():
                 # Within a side the cosine of a sample is a mean over pairs with other samples.
                 degree = 1 if side == "across" else 2
-                metrics[f"{side}/{factor}"] = mean_cosine(values, samples.clusters, degree)
-                series[f"{side}/{factor}"] = tuple(values.tolist())
+                key = f"{side}/{factor}"
+                metrics[key] = mean_cosine(values, samples.clusters, degree)
+                series[key] = tuple(values.tolist())
             left_out = samples.left_out
             if left_out:
-                metrics[f"left_out/{factor}"] = count(left_out, left_out + len(samples.clusters))
+                total = left_out + len(samples.clusters)
+                metrics[f"left_out/{factor}"] = count(left_out, total)
         # The first factor gives the primary metric.
-        clusters = next(iter(self.items.samples.values())).clusters
+        first, *_ = self.items.samples.values()
         outcomes = torch.tensor(series[self.primary], dtype=torch.float64)
-        return self.result(metrics, outcomes, clusters, degree=2, series=series)
+        return self.result(metrics, outcomes, first.clusters, degree=2, series=series)
 
     def _cosines(
         self,
@@ -280,20 +301,22 @@ class PugAnimals(Benchmark[AnimalItems]):
                 return alignment(differences)
             return paired_alignment(differences, generator)
 
-        n, values = samples.images.shape
-        # Each change once: back from b' to b both differences turn around, and cosines stay.
-        changes = list(itertools.combinations(range(values), 2))
+        sample_count, value_count = samples.images.shape
         sides = ["image"]
         if samples.texts is not None:
             sides += ["text", "across"]
-        totals = {side: torch.zeros(n, dtype=torch.float64) for side in sides}
+        totals = {side: torch.zeros(sample_count, dtype=torch.float64) for side in sides}
+        # Each change once: back from b' to b both differences turn around, and cosines stay.
+        changes = list(itertools.combinations(range(value_count), 2))
         for b, other in changes:
-            before, after = samples.images[:, b], samples.images[:, other]
-            image = images[after] - images[before]
-            totals["image"] += aligned(image)
+            before = images[samples.images[:, b]]
+            after = images[samples.images[:, other]]
+            image_change = after - before
+            totals["image"] += aligned(image_change)
             if samples.texts is not None:
-                before, after = samples.texts[:, b], samples.texts[:, other]
-                text = texts[after] - texts[before]
-                totals["text"] += aligned(text)
-                totals["across"] += agreement(image, text)
+                before = texts[samples.texts[:, b]]
+                after = texts[samples.texts[:, other]]
+                text_change = after - before
+                totals["text"] += aligned(text_change)
+                totals["across"] += agreement(image_change, text_change)
         return {side: total / len(changes) for side, total in totals.items()}

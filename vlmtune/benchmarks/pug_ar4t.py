@@ -9,7 +9,6 @@ relation, or with the two attributes exchanged. Scenes of one object have none.
 Source: Bordes et al. 2023, PUG, section 3.4.1 and appendix B.5.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,7 +80,8 @@ class PugAR4T(Paired):
     def fixture(cls, folder: Path) -> "PugAR4T":
         left = "Banana to the left of chair in museum"
         right = left.replace("left", "right")
-        green, large = "Green mug and large vase at beach", "Large mug and green vase at beach"
+        green = "Green mug and large vase at beach"
+        large = "Large mug and green vase at beach"
         rows = [
             ("To the left of", left, "Chair to the right of banana in museum", "0.png", "1.png"),
             ("To the right of", right, "Chair to the left of banana in museum", "1.png", "0.png"),
@@ -89,10 +89,12 @@ class PugAR4T(Paired):
             ("On", large, "Green vase and large mug at beach", "3.png", "2.png"),
             ("Inside", "Pizza inside temple", "", "4.png", ""),
         ]
+        cells = []
         for i, row in enumerate(rows):
-            write_image(folder / "test" / row[3], 50 * i, 90, 200)
+            file = row[3]
+            write_image(folder / "test" / file, 50 * i, 90, 200)
+            cells.append([i, *row, f"test/{file}"])
         header = ["", "Relation", "caption", "alt_caption", "filename", *COLUMNS[3:]]
-        cells = [[i, *row, f"test/{row[3]}"] for i, row in enumerate(rows)]
         return cls(write_csv(folder / "PUG_ARmerged_test.csv", header, cells), str(folder))
 
     @override
@@ -113,7 +115,8 @@ class PugAR4T(Paired):
             negative = index.negative(scene)
             if negative is not None:
                 # Two scenes that name each other are one pair.
-                pairs.setdefault(frozenset((scene.file, negative.file)), (scene, negative))
+                files = frozenset((scene.file, negative.file))
+                pairs.setdefault(files, (scene, negative))
             elif scene.negative:
                 missing += 1
         listed = list(pairs.values())
@@ -124,16 +127,20 @@ class PugAR4T(Paired):
         }
         if self.strict:
             listed = apart
-        return [self._item(scene, negative) for scene, negative in listed], counts
+        items = [self._item(scene, negative) for scene, negative in listed]
+        return items, counts
 
     def _item(self, scene: _Scene, negative: _Scene) -> PairedItem:
         first = ImageRef(Path(self.images, scene.file))
         second = ImageRef(Path(self.images, negative.file))
-        images, captions = (first, second), (scene.caption, negative.caption)
         # Exchanged attributes leave the words of a caption the same.
         if _words(scene.caption) == _words(negative.caption):
-            return PairedItem(images, captions, "attributes", _kinds(scene, negative))
-        return PairedItem(images, captions, "relations", _relations(scene, negative))
+            group = "attributes"
+            tags = _kinds(scene, negative)
+        else:
+            group = "relations"
+            tags = _relations(scene, negative)
+        return PairedItem((first, second), (scene.caption, negative.caption), group, tags)
 
     @override
     def more_metrics(
@@ -143,16 +150,21 @@ class PugAR4T(Paired):
 
 
 def _scene(values: dict[str, str]) -> _Scene:
-    cells = [" ".join(values[name].split()) for name in COLUMNS]
-    # pandas may write an empty cell as "nan".
-    cells = [re.sub("(?i)^nan$", "", cell) for cell in cells]
+    cells = []
+    for name in COLUMNS:
+        cell = " ".join(values[name].split())
+        # pandas may write an empty cell as "nan".
+        if cell.lower() == "nan":
+            cell = ""
+        cells.append(cell)
     relation, caption, alternative, negative, file = cells
     return _Scene(file.lstrip("/"), relation, caption, alternative, negative)
 
 
 def _alike(scene: _Scene, negative: _Scene) -> bool:
     """Whether the caption of the negative is true of the scene too."""
-    return negative.caption.lower() in (scene.caption.lower(), scene.alternative.lower())
+    captions = (scene.caption.lower(), scene.alternative.lower())
+    return negative.caption.lower() in captions
 
 
 def _words(caption: str) -> list[str]:
@@ -165,8 +177,12 @@ def _relations(*scenes: _Scene) -> tuple[str, ...]:
 
 
 def _kinds(*scenes: _Scene) -> tuple[str, ...]:
-    kinds = dict.fromkeys(_KIND_OF.get(scene.caption.split()[0].lower()) for scene in scenes)
-    return tuple(filter(None, kinds))
+    kinds: dict[str, None] = {}
+    for scene in scenes:
+        first_word = scene.caption.split()[0].lower()
+        if first_word in _KIND_OF:
+            kinds[_KIND_OF[first_word]] = None
+    return tuple(kinds)
 
 
 class _Index:
@@ -185,9 +201,11 @@ class _Index:
         if not scene.negative:
             return None
         name = PurePosixPath(scene.negative).name
-        beside = str(PurePosixPath(scene.file).parent / name)
-        ways = [self.by_path.get(beside), self.by_path.get(scene.negative)]
-        if name != scene.negative:  # a path says more than a name
-            ways.reverse()
-        negative = ways[0] or ways[1] or self.by_name.get(name)
+        folder = PurePosixPath(scene.file).parent
+        beside = self.by_path.get(str(folder / name))
+        named = self.by_path.get(scene.negative)
+        # A path says more than a name.
+        has_path = name != scene.negative
+        negative = (named or beside) if has_path else (beside or named)
+        negative = negative or self.by_name.get(name)
         return None if negative is scene else negative

@@ -18,4 +18,5 @@ def spoken(name: str) -> str:
         >>> [spoken(name) for name in ("VillageSquare", "Jack_O_Lantern", "Chain-saw", "JellyFish")]
         ['village square', 'jack o lantern', 'chain-saw', 'jelly fish']
     """
-    return " ".join(_BORDER.sub(" ", name).replace("_", " ").split()).lower()
+    words = _BORDER.sub(" ", name).replace("_", " ").split()
+    return " ".join(words).lower()

@@ -101,32 +101,41 @@ class PugImageNet(Classification):
         items = []
         for factor, files_of in self._files.items():
             for label, files in files_of.items():
-                items += [ClassItem(ImageRef(path), label, factor, label) for path in files]
+                for path in files:
+                    items.append(ClassItem(ImageRef(path), label, factor, label))
         return items
 
     @cached_property
     def _files(self) -> dict[str, dict[str, list[Path]]]:
         """The images of each class for each factor."""
-        files = {}
+        files: dict[str, dict[str, list[Path]]] = {}
         for factor in FACTORS:
-            if factor in self.factors:
-                files[factor] = class_folders(Path(self.images, factor), self.source)
-                odd = sorted(files[factor].keys() ^ next(iter(files.values())).keys())
-                if odd:
-                    raise UserError(
-                        f"expected the same classes for each factor in {self.images}, got "
-                        f"{len(odd)} not in all, first {odd[0]!r}: unpack the archive again"
-                    )
+            if factor not in self.factors:
+                continue
+            files[factor] = class_folders(Path(self.images, factor), self.source)
+            expected, *_ = files.values()
+            odd = sorted(files[factor].keys() ^ expected.keys())
+            if odd:
+                raise UserError(
+                    f"expected the same classes for each factor in {self.images}, got "
+                    f"{len(odd)} not in all, first {odd[0]!r}: unpack the archive again"
+                )
         return files
 
     @property
     def _labels(self) -> list[str]:
-        return list(next(iter(self._files.values())))
+        # Every factor has the same classes.
+        files_of, *_ = self._files.values()
+        return list(files_of)
 
     @override
     def candidates(self, group: str) -> list[Candidate]:
         named = self._folder_names() if self.strict else self._imagenet_names()
-        return [Candidate((self.prompt.format(name),), label, name) for name, label in named]
+        candidates = []
+        for name, label in named:
+            prompt = self.prompt.format(name)
+            candidates.append(Candidate((prompt,), label, name))
+        return candidates
 
     @override
     def outputs(self, labels: Sequence[str]) -> Sequence[int]:
@@ -145,9 +154,9 @@ class PugImageNet(Classification):
         """ImageNet's names, each with the class that its id stands for."""
         assert self.imagenet_names is not None
         assert self.mapping is not None
-        shape = Annotated[list[Text], Field(min_length=IDS, max_length=IDS)]
-        layout = f"a JSON list of {IDS} names in the order of the ids"
-        names = read_json(self.imagenet_names, layout, shape=shape)
+        names_shape = Annotated[list[Text], Field(min_length=IDS, max_length=IDS)]
+        names_layout = f"a JSON list of {IDS} names in the order of the ids"
+        names = read_json(self.imagenet_names, names_layout, shape=names_shape)
         layout = f"{{class: [id, ...]}} with the folders of {self.images}"
         ids = read_json(self.mapping, layout, shape=dict[str, list[OutputId]])
         if sorted(ids) != self._labels:

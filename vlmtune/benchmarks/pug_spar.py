@@ -94,13 +94,17 @@ class Definition:
         if self.animals == 1:
             is_second = row.first == BLANK
             return self._single(row.animal, int(is_second != negative))
-        first, second = row.first, row.second
+        first = row.first
+        second = row.second
         if negative:
             first, second = second, first
         elif not self.hard:
             first, second = sorted((first, second))
         return self.template.format(
-            first=first, second=second, world=row.world, texture2=row.texture2
+            first=first,
+            second=second,
+            world=row.world,
+            texture2=row.texture2,
         )
 
     def _single(self, animal: str, side: int) -> str:
@@ -135,8 +139,10 @@ class Definition:
         sides = range(len(self.sides) or 1)
         captions = []
         for name in names:
-            if name != BLANK or not self.sides:
-                captions.append(tuple(self._single(name, side) for side in sides))
+            if name == BLANK and self.sides:
+                continue
+            captions_of_animal = [self._single(name, side) for side in sides]
+            captions.append(tuple(captions_of_animal))
         return captions
 
 
@@ -174,8 +180,9 @@ def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) 
     it has no more images than in the published script.
     """
     definition = DEFINITIONS[name]
+    used = [row for row in rows if definition.has(row)]
     # Of single animals, those in the second position come first.
-    used = sorted(filter(definition.has, rows), key=lambda row: row.first != BLANK)
+    used.sort(key=lambda row: row.first != BLANK)
     if published and name == "scene":
         used = used[:SCENES]
     if not used:
@@ -191,10 +198,16 @@ def make(name: str, rows: Sequence[SparRow], background: bool, published: bool) 
     def captions(negative: bool) -> tuple[str, ...]:
         return tuple(definition.caption(row, negative) + ending(row.world) for row in used)
 
-    endings = list(dict.fromkeys(ending(row.world) for row in rows))
-    candidates = dict.fromkeys(definition.candidates(used, endings))
+    endings = dict.fromkeys(ending(row.world) for row in rows)
+    candidates = dict.fromkeys(definition.candidates(used, list(endings)))
     negatives = captions(negative=True) if definition.hard else None
-    return SetUp(name, tuple(used), captions(negative=False), negatives, tuple(candidates))
+    return SetUp(
+        name=name,
+        rows=tuple(used),
+        captions=captions(negative=False),
+        negatives=negatives,
+        candidates=tuple(candidates),
+    )
 
 
 def read_setups(
@@ -207,11 +220,23 @@ def read_setups(
     """Reads `labels.csv` and makes set-ups of it, in the published order."""
     rows = []
     for values in read_csv(path, COLUMNS, SOURCE):
-        file, background_name, first, second, side, *textures = (values[name] for name in COLUMNS)
-        if world in (None, background_name):
-            row = SparRow(file, background_name, first, second, RENAMED.get(side, side), *textures)
+        side = values["character1_pos"]
+        row = SparRow(
+            file=values["filename"],
+            world=values["world_name"],
+            first=values["character_name"],
+            second=values["character2_name"],
+            side=RENAMED.get(side, side),
+            texture=values["character_texture"],
+            texture2=values["character2_texture"],
+        )
+        if world in (None, row.world):
             rows.append(row)
-    return [make(name, rows, background, published) for name in DEFINITIONS if name in setups]
+    in_order = []
+    for name in DEFINITIONS:
+        if name in setups:
+            in_order.append(make(name, rows, background, published))
+    return in_order
 
 
 class PugSpar(MultipleChoice):
@@ -268,9 +293,10 @@ class PugSpar(MultipleChoice):
         items = []
         for setup in read_setups(self.path, self.setups, self.world, self.background):
             assert setup.negatives is not None
-            for row, *texts in zip(setup.rows, setup.captions, setup.negatives, strict=True):
+            cases = zip(setup.rows, setup.captions, setup.negatives, strict=True)
+            for row, caption, negative in cases:
                 image = ImageRef(Path(self.images, row.file))
-                items.append(ChoiceItem(image, tuple(texts), setup.name))
+                items.append(ChoiceItem(image, (caption, negative), setup.name))
         return items
 
 
@@ -286,8 +312,10 @@ def write_grid(folder: Path) -> None:
     animals = (BLANK, "Goldfish", "GiantTortoise")
     worlds = ("Desert", "SaltFlats")
     rows = []
-    for look, first, second, world in itertools.product(looks, animals, animals, worlds):
-        i = len(rows)
-        rows.append([f"{i}.png", world, first, second, *look])
-        write_image(folder / f"{i}.png", 3 * i, 255 - 3 * i, i)
-    write_csv(folder / "labels.csv", [*COLUMNS[:5], "character2_pos", *COLUMNS[5:]], rows)
+    grid = itertools.product(looks, animals, animals, worlds)
+    for number, (look, first, second, world) in enumerate(grid):
+        file = f"{number}.png"
+        rows.append([file, world, first, second, *look])
+        write_image(folder / file, 3 * number, 255 - 3 * number, number)
+    header = [*COLUMNS[:5], "character2_pos", *COLUMNS[5:]]
+    write_csv(folder / "labels.csv", header, rows)

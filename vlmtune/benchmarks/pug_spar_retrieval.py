@@ -92,7 +92,13 @@ class PugSparRetrieval(Classification):
 
     @cached_property
     def _setups(self) -> dict[str, SetUp]:
-        setups = read_setups(self.path, self._names, self.world, self.background, not self.strict)
+        setups = read_setups(
+            self.path,
+            self._names,
+            self.world,
+            background=self.background,
+            published=not self.strict,
+        )
         return {setup.name: setup for setup in setups}
 
     @override

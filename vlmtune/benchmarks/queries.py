@@ -49,21 +49,24 @@ def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) ->
     chosen += _first(scores, true, TRUE)
     chosen += _first(scores, ~true, 1)
 
-    def order(i: int) -> tuple[float, bool, int]:
-        return -float(scores[i]), bool(true[i]), i
+    def order(position: int) -> tuple[float, bool, int]:
+        return -float(scores[position]), bool(true[position]), position
 
-    ordered = sorted(set(chosen), key=order)
-    return ShownCandidates(
-        tuple(ordered), tuple(true[ordered].tolist()), tuple(scores[ordered].tolist())
-    )
+    positions = sorted(set(chosen), key=order)
+    is_true = true[positions].tolist()
+    values = scores[positions].tolist()
+    return ShownCandidates(tuple(positions), tuple(is_true), tuple(values))
 
 
 def _first(scores: Float[Tensor, "n"], among: Bool[Tensor, "n"], most: int) -> list[int]:
     """Positions of the best scores among some candidates; of equal ones the first."""
     positions = among.nonzero()[:, 0]
     values = scores[positions]
-    if len(values) > most:  # much faster than a sort of all
-        enough = values >= values.topk(most).values[-1]
-        positions, values = positions[enough], values[enough]
+    if len(values) > most:
+        # Only candidates that reach the last of the best are sorted: much faster than all.
+        least = values.topk(most).values[-1]
+        is_enough = values >= least
+        positions = positions[is_enough]
+        values = values[is_enough]
     order = values.argsort(descending=True, stable=True)
     return positions[order[:most]].tolist()

@@ -66,7 +66,7 @@ class Retrieval(Ranking):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "Retrieval":
-        captions = (
+        captions_of = (
             ["a dog runs", "a dog on grass"],
             ["a cat sleeps", "a cat", "two cats", "cats on a bed", "a bed", "a bed with cats"],
             ["a dog runs", "a dog in snow", "a white dog"],
@@ -74,12 +74,15 @@ class Retrieval(Ranking):
             ["not in the test split"],
         )
         images = []
-        for i, raws in enumerate(captions):
+        for i, captions in enumerate(captions_of):
             file = f"COCO_val2014_{i:012d}.png"
             write_image(folder / "val2014" / file, 50 * i, 9, 200 - 40 * i)
-            split = "test" if i < 4 else "val"
-            sentences = [{"raw": raw} for raw in raws]
-            row = {"filepath": "val2014", "filename": file, "split": split, "sentences": sentences}
+            row = {
+                "filepath": "val2014",
+                "filename": file,
+                "split": "test" if i < 4 else "val",
+                "sentences": [{"raw": caption} for caption in captions],
+            }
             images.append(row)
         path = write_json(folder / "dataset_coco.json", {"images": images})
         return cls(path, str(folder), folds=2)
@@ -88,10 +91,10 @@ class Retrieval(Ranking):
     def read(self) -> list[CaptionedImage]:
         # Published scripts rank five captions an image; some have six or seven.
         used = None if self.strict else FIRST
-        rows = read_split(Path(self.path), self.split)
         items = []
-        for file, captions in rows:
-            items.append(CaptionedImage(ImageRef(Path(self.images, file)), captions[:used]))
+        for file, captions in read_split(Path(self.path), self.split):
+            image = ImageRef(Path(self.images, file))
+            items.append(CaptionedImage(image, captions[:used]))
         return items
 
 
@@ -99,7 +102,10 @@ def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
     """The images of a split in the order of the file: file name and captions, blanks collapsed."""
     listed = read_json(path, LAYOUT, shape=_File)["images"]
     # What another split holds is not looked at. An error names the position in the file.
-    rows = {i: row for i, row in enumerate(listed) if row.get("split") == split}
+    rows = {}
+    for position, row in enumerate(listed):
+        if row.get("split") == split:
+            rows[position] = row
     if not rows:
         known = sorted({str(row.get("split")) for row in listed})
         raise UserError(
@@ -110,7 +116,8 @@ def read_split(path: Path, split: str) -> list[tuple[str, tuple[str, ...]]]:
         file = row["filename"]
         if row.get("filepath"):
             file = f"{row['filepath']}/{file}"
-        images[file] = tuple(" ".join(sentence["raw"].split()) for sentence in row["sentences"])
+        captions = [" ".join(sentence["raw"].split()) for sentence in row["sentences"]]
+        images[file] = tuple(captions)
     if len(images) < len(rows):
         raise file_error(path, LAYOUT, "the same image twice")
     return list(images.items())

@@ -71,7 +71,8 @@ class SugarCrepe(MultipleChoice):
     def read(self) -> list[ChoiceItem]:
         items = []
         for subset in self.subsets:
-            for row in self.rows(Path(self.path, f"{subset}.json"), *KEYS):
+            path = Path(self.path, f"{subset}.json")
+            for row in self.rows(path, *KEYS):
                 image = ImageRef(Path(self.images, row["filename"]))
                 texts = (row["caption"], row["negative_caption"])
                 items.append(ChoiceItem(image, texts, subset))

@@ -60,7 +60,8 @@ class SugarCrepePP(MultipleChoice):
     def read(self) -> list[ChoiceItem]:
         items = []
         for subset in SUBSETS:
-            for row in self.rows(Path(self.path, f"{subset}.json"), *KEYS):
+            path = Path(self.path, f"{subset}.json")
+            for row in self.rows(path, *KEYS):
                 image = ImageRef(Path(self.images, row["filename"]))
                 texts = (row["caption"], row["caption2"], row["negative_caption"])
                 items.append(ChoiceItem(image, texts, subset, true=2))

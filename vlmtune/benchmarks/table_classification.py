@@ -48,7 +48,13 @@ class TableClassification(TableOptions, Classification):
         items = []
         for row in self._rows:
             caption = _caption(row)
-            items.append(ClassItem(image_ref(row.image, row), caption, row.group, caption))
+            item = ClassItem(
+                image=image_ref(row.image, row),
+                label=caption,
+                group=row.group,
+                cluster=caption,
+            )
+            items.append(item)
         return items
 
     @override

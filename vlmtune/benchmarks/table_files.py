@@ -46,7 +46,8 @@ class TableOptions(VoteOptions):
     def measured_rows(self) -> list[TableRow]:
         """Returns the rows to measure, and prints which column was taken for what."""
         rows = self._of_splits()
-        return self.agreed(rows, ((row.votes, row.where) for row in rows))
+        votes = [(row.votes, row.where) for row in rows]
+        return self.agreed(rows, votes)
 
     def _of_splits(self) -> list[TableRow]:
         images = None if self.images is None else Path(self.images)
@@ -103,7 +104,8 @@ def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:
 
 def texts_of(row: TableRow, *, negatives: bool) -> tuple[str, ...]:
     """Returns the captions or hard negatives of a row, at least one."""
-    if texts := row.negatives if negatives else row.captions:
+    texts = row.negatives if negatives else row.captions
+    if texts:
         return texts
     kind = "hard-negative caption" if negatives else "caption"
     raise UserError(f"expected a {kind} in {row.where}, got none: complete or remove the row")
@@ -112,21 +114,22 @@ def texts_of(row: TableRow, *, negatives: bool) -> tuple[str, ...]:
 def fixture_table(folder: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Writes a csv and a small image for each name in it; returns the path of the csv."""
     cells = dict.fromkeys(chain.from_iterable(rows))
-    images = [cell for cell in cells if cell.endswith(".png")]
-    for number, name in enumerate(images):
-        write_image(folder / name, 40 * number, 90, 255 - 40 * number)
+    names = [cell for cell in cells if cell.endswith(".png")]
+    for number, name in enumerate(names):
+        level = 40 * number
+        write_image(folder / name, level, 90, 255 - level)
     return write_csv(folder / "test.csv", columns, rows)
 
 
 def _held_out(rows: Sequence[TableRow], fraction: float) -> list[TableRow]:
     """The rows whose images a builder with the same `held_out` does not train on."""
     images = DistinctImages((HELD_OUT,), fraction)
-    digests = [tuple(_digests(row)) for row in rows]
-    for row, listed in zip(rows, digests, strict=True):
-        images.add(row, listed)
+    digested = [(row, tuple(_digests(row))) for row in rows]
+    # A row may join the images of other rows, so all rows are added before the first is asked for.
+    for row, digests in digested:
+        images.add(row, digests)
     images.finish()
-    pairs = zip(rows, digests, strict=True)
-    return [row for row, listed in pairs if images.writes(row, listed)]
+    return [row for row, digests in digested if images.writes(row, digests)]
 
 
 def _digests(row: TableRow) -> Iterator[bytes]:

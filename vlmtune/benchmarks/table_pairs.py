@@ -36,7 +36,9 @@ class TablePairs(TableOptions, Paired):
     def read(self) -> list[PairedItem]:
         items = []
         for row in self.measured_rows():
-            images = (image_ref(row.image, row), image_ref(row.negative_image, row))
-            texts = (texts_of(row, negatives=False)[0], texts_of(row, negatives=True)[0])
-            items.append(PairedItem(images, texts, row.group))
+            first = image_ref(row.image, row)
+            second = image_ref(row.negative_image, row)
+            caption = texts_of(row, negatives=False)[0]
+            negative = texts_of(row, negatives=True)[0]
+            items.append(PairedItem((first, second), (caption, negative), row.group))
         return items

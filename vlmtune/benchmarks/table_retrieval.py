@@ -41,6 +41,7 @@ class TableRetrieval(TableOptions, Ranking):
     def read(self) -> list[CaptionedImage]:
         captions: dict[ImageRef, dict[str, None]] = {}
         for row in self.measured_rows():
+            image = image_ref(row.image, row)
             texts = dict.fromkeys(texts_of(row, negatives=False))
-            captions.setdefault(image_ref(row.image, row), {}).update(texts)
+            captions.setdefault(image, {}).update(texts)
         return [CaptionedImage(image, tuple(texts)) for image, texts in captions.items()]

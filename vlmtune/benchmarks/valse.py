@@ -113,25 +113,36 @@ class Valse(MultipleChoice):
         for i, piece in enumerate(PIECES):
             file = f"v7w_{i // 2}.png"
             write_image(folder / "images" / file, 20 * i, 90, 0)
-            row = {"dataset": "visual7w", "original_split": "test", "image_file": file}
-            row |= {"linguistic_phenomena": piece, "classes": "a", "classes_foil": "no"}
-            row |= {"caption": f"a cat by {i} dogs", "foil": f"a cat by {i} hogs"}
-            rows = {
-                "test_0": row | {"mturk": {"caption": 3, "foil": 0, "other": 0}},
-                "test_1": row | {"foil": "a cat", "mturk": {"caption": 1, "foil": 2, "other": 0}},
+            row = {
+                "dataset": "visual7w",
+                "original_split": "test",
+                "image_file": file,
+                "linguistic_phenomena": piece,
+                "classes": "a",
+                "classes_foil": "no",
+                "caption": f"a cat by {i} dogs",
+                "foil": f"a cat by {i} hogs",
             }
+            valid = {"mturk": {"caption": 3, "foil": 0, "other": 0}}
+            invalid = {"foil": "a cat", "mturk": {"caption": 1, "foil": 2, "other": 0}}
+            rows = {"test_0": row | valid, "test_1": row | invalid}
             write_json(folder / "data" / f"{piece}.json", rows)
         return cls(str(folder / "data"), str(folder / "images"))
 
     @override
     def read(self) -> list[ChoiceItem]:
         items = []
+        fix = get_file(self.source)
         for piece in self.pieces:
             path = Path(self.path, f"{piece}.json")
-            fix = get_file(self.source)
             rows = read_json(path, LAYOUT, fix, dict[str, _Row])
-            valid = {key: row for key, row in rows.items() if row["mturk"]["caption"] >= VOTES}
-            for row in check_shape(valid, dict[str, _ValidRow], path, LAYOUT, fix).values():
+            # Rows with too few votes may lack the rest, so only valid rows are checked in full.
+            valid = {}
+            for key, row in rows.items():
+                if row["mturk"]["caption"] >= VOTES:
+                    valid[key] = row
+            checked = check_shape(valid, dict[str, _ValidRow], path, LAYOUT, fix)
+            for row in checked.values():
                 image = self._image(piece, row["image_file"])
                 items.append(ChoiceItem(image, (row["caption"], row["foil"]), piece))
         return items
@@ -143,7 +154,8 @@ class Valse(MultipleChoice):
             folders = folders.get(piece, piece)
         if isinstance(folders, str):
             folders = [folders]
-        return ImageRef(first_file([Path(folder, file) for folder in folders]))
+        paths = [Path(folder, file) for folder in folders]
+        return ImageRef(first_file(paths))
 
     @override
     def counted(self, values: Float[Tensor, "n 2"]) -> Bool[Tensor, "n"]:
@@ -162,6 +174,7 @@ class Valse(MultipleChoice):
         self, values: Float[Tensor, "n 2"], clusters: Int[Tensor, "n"]
     ) -> dict[str, MetricValue]:
         caption, foil = values.T
+        # Captions and foils of one image vary together.
         metrics = {"auroc": auroc(caption, foil, torch.cat([clusters, clusters]))}
         if self.threshold is None:
             return metrics
@@ -170,5 +183,7 @@ class Valse(MultipleChoice):
         p_c = cluster_robust_mean(right, clusters)
         p_f = cluster_robust_mean(detected, clusters)
         metrics["acc"] = cluster_robust_mean((right + detected) / 2, clusters, 1 / 2)
-        smaller = p_f if p_f.value < p_c.value else p_c
-        return metrics | {"p_c": p_c, "p_f": p_f, "min": smaller}
+        metrics["p_c"] = p_c
+        metrics["p_f"] = p_f
+        metrics["min"] = p_f if p_f.value < p_c.value else p_c
+        return metrics

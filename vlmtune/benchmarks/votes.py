@@ -47,8 +47,10 @@ class VoteOptions:
         rows = list(rows)
         if self.min_votes is None:
             return rows
-        counts = [agreeing(cell, where) for cell, where in votes]
-        kept = [row for row, n in zip(rows, counts, strict=True) if n >= self.min_votes]
+        kept = []
+        for row, (cell, where) in zip(rows, votes, strict=True):
+            if agreeing(cell, where) >= self.min_votes:
+                kept.append(row)
         self._left_out = count(len(rows) - len(kept), len(rows))
         return kept
 

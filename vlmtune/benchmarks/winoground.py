@@ -50,7 +50,8 @@ class Winoground(Paired):
             names = (f"ex_{i}_img_0", f"ex_{i}_img_1")
             for side, name in enumerate(names):
                 write_image(folder / "images" / f"{name}.png", 80 * i, 200 * side, 60)
-            lines.append(json.dumps(dict(zip(keys, (*names, *row), strict=True))))
+            item = dict(zip(keys, (*names, *row), strict=True))
+            lines.append(json.dumps(item))
         path = folder / "examples.jsonl"
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return cls(str(path), str(folder / "images"))
@@ -70,7 +71,8 @@ class Winoground(Paired):
 
 def _tags(row: Row) -> tuple[str, ...]:
     """The secondary tags and the number of main predicates of an item."""
-    tags, predicates = row.get("secondary_tag"), row.get("num_main_preds")
+    tags = row.get("secondary_tag")
+    predicates = row.get("num_main_preds")
     names = []
     if is_text(tags):  # copies of the data may lack it
         names = [tag.strip() for tag in tags.split(",")]
@@ -78,4 +80,4 @@ def _tags(row: Row) -> tuple[str, ...]:
         names.append("1 main predicate")
     elif predicates:
         names.append(f"{predicates} main predicates")
-    return tuple(filter(None, names))
+    return tuple(name for name in names if name)

@@ -96,7 +96,8 @@ class ZeroShotClassification(Classification):
     def read(self) -> list[ClassItem]:
         items = []
         for label, paths in self._paths.items():
-            items += [ClassItem(ImageRef(path), label, label, path) for path in paths]
+            for path in paths:
+                items.append(ClassItem(ImageRef(path), label, label, path))
         return items
 
     @cached_property
@@ -159,12 +160,14 @@ class ZeroShotClassification(Classification):
     def run(self, score: PairScorer | MatrixFunction | ImageClassifier) -> Result:
         if self.ensemble == "scores" or isinstance(score, ImageClassifier):
             return super().run(score)
-        items, prompts = self.items, self.items.banks[0].prompts
+        items = self.items
+        prompts = items.banks[0].prompts
         images, texts = embed(score, items, self.name)
+        images = normalize(images, dim=1)
+        texts = normalize(texts, dim=1)
         # CLIP's classifier: the mean direction of a class's prompts.
-        unit = normalize(texts, dim=1)
-        sums = torch.zeros(len(prompts), unit.shape[1], dtype=unit.dtype)
+        sums = torch.zeros(len(prompts), texts.shape[1], dtype=texts.dtype)
         for columns in prompts.unbind(dim=1):
-            sums += unit[columns]
+            sums += texts[columns]
         classes = normalize(sums, dim=1)
-        return self.ranked(normalize(images, dim=1) @ classes.T)
+        return self.ranked(images @ classes.T)

@@ -41,17 +41,18 @@ def augmented(
     """
     changed = []
     for group in groups:
-        images = [
-            _changed(image, augmentation, f"{seed}/{epoch}/{name}")
-            for name, image in zip(group.image_ids, group.images or (), strict=True)
-        ]
+        images = []
+        for name, image in zip(group.image_ids, group.images or (), strict=True):
+            images.append(_changed(image, augmentation, f"{seed}/{epoch}/{name}"))
         changed.append(replace(group, images=tuple(images)))
     return changed
 
 
 def _changed(image: Any, augmentation: nn.Module, key: str) -> Any:
+    digest = hashlib.sha256(key.encode()).digest()
+    image_seed = int.from_bytes(digest[:8], "big")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big"))
+        torch.manual_seed(image_seed)
         changed = augmentation(image)
     if not isinstance(changed, Image.Image):
         raise UserError(

@@ -24,13 +24,15 @@ def by_image(samples: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for sample in samples:
         record = sample["json"]
         for image, row in zip(record["images"], record["truth"], strict=True):
-            texts: dict[bool, list[str]] = {True: [], False: []}
+            captions = []
+            hard_negatives = []
             for text, true in zip(record["texts"], row, strict=True):
-                texts[bool(true)].append(text["text"])
+                listed = captions if true else hard_negatives
+                listed.append(text["text"])
             yield {
                 "__key__": sample["__key__"],
                 "id": image["id"],
                 "image": sample[image["file"]],
-                "captions": texts[True],
-                "hard_negatives": texts[False],
+                "captions": captions,
+                "hard_negatives": hard_negatives,
             }

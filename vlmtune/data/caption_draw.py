@@ -38,6 +38,7 @@ def draw_captions(groups: Sequence[Group], count: int, seed: int, epoch: int) ->
 
 
 def _sampled(group: Group, count: int, rng: random.Random) -> Group:
+    # A hard negative is false of every image, and stays.
     hard = ~group.truth.any(dim=0)
     kept = set(hard.nonzero().flatten().tolist())
     for row in group.truth:
@@ -49,8 +50,8 @@ def _sampled(group: Group, count: int, rng: random.Random) -> Group:
         same_group = same_group[:, columns]
     return replace(
         group,
-        text_ids=tuple(group.text_ids[j] for j in columns),
-        texts=tuple(group.texts[j] for j in columns),
+        text_ids=tuple(group.text_ids[column] for column in columns),
+        texts=tuple(group.texts[column] for column in columns),
         truth=group.truth[:, columns],
         same_group=same_group,
     )

@@ -42,7 +42,8 @@ class CaptionNegatives(Configured):
             raise UserError(
                 f"expected a count of negatives of at least 1, got {count}: pass 1 or more"
             )
-        self.rewriter, self.count = rewriter, count
+        self.rewriter = rewriter
+        self.count = count
 
     def prepare(self, captions: Callable[[], Iterable[str]]) -> None:
         """Learns words if the rewriter needs any, and only then calls `captions`."""
@@ -62,11 +63,16 @@ class CaptionNegatives(Configured):
         ids: dict[str, str] = {}
         for text_id, text in texts.items():
             ids.setdefault(canonical(text), text_id)
-        return [self._added(group, texts, ids, f"{seed}/{epoch}/{group.key}") for group in groups]
+        changed = []
+        for group in groups:
+            key = f"{seed}/{epoch}/{group.key}"
+            changed.append(self._added(group, texts, ids, key))
+        return changed
 
     def _added(self, group: Group, texts: dict[str, str], ids: dict[str, str], key: str) -> Group:
         false_texts, originals = self._rewritten(group, texts, ids, key)
-        truth, same_group = group.truth, group.same_group
+        truth = group.truth
+        same_group = group.same_group
         if same_group is None:
             same_group = torch.ones_like(truth)
 
@@ -78,7 +84,8 @@ class CaptionNegatives(Configured):
         # A rewritten caption of another image may be, by its words, true of this image.
         true_ids = []
         for names, row in zip(group.true_ids, truth.tolist(), strict=True):
-            true_ids.append(names.union(itertools.compress(group.texts, row)))
+            true_texts = itertools.compress(group.texts, row)
+            true_ids.append(names.union(true_texts))
         return replace(
             group,
             text_ids=(*group.text_ids, *false_texts),
@@ -96,14 +103,16 @@ class CaptionNegatives(Configured):
         true: set[str] = set().union(*group.true_ids)
         avoid = [*group.texts, *true]
         avoid += [texts[name] for name in true if name in texts]
+        is_true = group.truth.any(dim=0).tolist()
         rewritten: dict[str, str] = {}
         originals: dict[str, int] = {}
-        for j, caption in enumerate(group.texts):
-            if not group.truth[:, j].any():
+        for column, caption in enumerate(group.texts):
+            if not is_true[column]:
                 continue
-            for text in self.rewriter.negatives(caption, avoid, self.count, f"{key}/{j}"):
+            false_texts = self.rewriter.negatives(caption, avoid, self.count, f"{key}/{column}")
+            for text in false_texts:
                 avoid.append(text)
                 text_id = ids.get(canonical(text), text)
                 rewritten[text_id] = texts.get(text_id, text)
-                originals[text_id] = j
+                originals[text_id] = column
         return rewritten, list(originals.values())

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from vlmtune.data.images import content_digest, open_image
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, read_headers
-from vlmtune.data.tar_records import Damage, Shard
+from vlmtune.data.tar_records import Damage, RawRecord, Shard
 from vlmtune.errors import UserError
 from vlmtune.storage.progress import progress
 
@@ -56,13 +56,19 @@ def catalogue(sets: Sequence[ShardSet]) -> Catalogue:
     """Lists the images and captions of shard sets; damaged records are left out."""
     images: dict[str, ImageLocation] = {}
     texts: set[str] = set()
-    with progress("reading records", sum(sum(s.counts) for s in sets)) as advance:
+    total = sum(data.manifest.records for data in sets)
+    with progress("reading records", total) as advance:
         for raw, group, files in read_headers(sets):
             texts.update(group.texts)
             for image, file in zip(group.image_ids, files, strict=True):
-                images.setdefault(image, ImageLocation(raw.shard, *raw.spans[file]))
+                images.setdefault(image, _location(raw, file))
             advance(1)
     return Catalogue(images, sorted(texts))
+
+
+def _location(raw: RawRecord, file: str) -> ImageLocation:
+    offset, size = raw.spans[file]
+    return ImageLocation(raw.shard, offset, size)
 
 
 def image_digests(images: Mapping[str, ImageLocation]) -> dict[str, str]:
@@ -81,9 +87,11 @@ def _decoded(
     decoded: list[tuple[str, Tensor | None, str]] = []
     for image, location in rows:
         try:
-            decoded.append((image, preprocess(open_image(location.read())), ""))
+            picture = open_image(location.read())
+            decoded.append((image, preprocess(picture), ""))
         except (OSError, RecordError) as error:
-            decoded.append((image, None, str(Damage(location.shard, image, str(error)))))
+            damage = Damage(location.shard, image, str(error))
+            decoded.append((image, None, str(damage)))
     return decoded
 
 
@@ -100,24 +108,31 @@ def decoded_images(
     Damaged images are left out, each with a warning. It fails when they are more than the fraction
     `max_damaged` of `total` images (rounded up; by default `total` is the number of `images`).
     """
-    rows, collate = list(images.items()), partial(_decoded, preprocess)
-    loader = DataLoader(rows, batch_size, num_workers=num_workers, collate_fn=collate)  # type: ignore[arg-type]
-    damaged: list[str] = []
     total = len(images) if total is None else total
+    limit = math.ceil(max_damaged * total)
+    loader = DataLoader(
+        list(images.items()),  # type: ignore[arg-type]
+        batch_size,
+        num_workers=num_workers,
+        collate_fn=partial(_decoded, preprocess),
+    )
+    damaged: list[str] = []
     for batch in loader:
-        good = {image: pixels for image, pixels, _ in batch if pixels is not None}
-        lines = [line for _, pixels, line in batch if pixels is None]
-        for line in lines:
+        good = {}
+        for image, pixels, line in batch:
+            if pixels is not None:
+                good[image] = pixels
+                continue
             # The stream only says that such an image has no features.
             log.warning("left out a damaged image: %s", line)
-        damaged += lines
-        if len(damaged) > math.ceil(max_damaged * total):
+            damaged.append(line)
+        if len(damaged) > limit:
             raise UserError(
                 f"expected at most {max_damaged:.1%} damaged of {total} images, got "
                 f"{len(damaged)} ({damaged[0]}): build the shards again or raise max_damaged"
             )
         if good:
-            yield tuple(good), torch.stack([*good.values()])
+            yield tuple(good), torch.stack(list(good.values()))
 
 
 @dataclass(frozen=True)
@@ -140,10 +155,11 @@ def corpus(sets: Sequence[ShardSet]) -> Corpus:
     for raw, group, files in read_headers(sets):
         texts.update(zip(group.text_ids, group.texts, strict=True))
         truth = group.truth.tolist()
-        for i, image in enumerate(group.image_ids):
-            images.setdefault(image, ImageLocation(raw.shard, *raw.spans[files[i]]))
-            here = itertools.compress(group.text_ids, truth[i])
-            true.setdefault(image, set()).update(group.true_ids[i], here)
+        for row, image in enumerate(group.image_ids):
+            images.setdefault(image, _location(raw, files[row]))
+            true_here = itertools.compress(group.text_ids, truth[row])
+            true_of_image = true.setdefault(image, set())
+            true_of_image.update(group.true_ids[row], true_here)
     # A record may name captions of its image that only other records have.
     captions = {}
     for image, ids in true.items():
@@ -163,5 +179,6 @@ def decode_image(location: ImageLocation) -> Image.Image:
 
 def corpus_digest(sets: Sequence[ShardSet]) -> str:
     """Hex digest of the records of shard sets, in any order of the sets."""
-    sums = "\n".join(sorted({data.digest() for data in sets}))
-    return hashlib.sha256(sums.encode()).hexdigest()
+    digests = {data.digest() for data in sets}
+    text = "\n".join(sorted(digests))
+    return hashlib.sha256(text.encode()).hexdigest()

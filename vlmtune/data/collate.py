@@ -33,7 +33,7 @@ def collate(
         [[1, 1], [0, 1]]
     """
     texts = _texts(groups)
-    column = {text_id: m for m, text_id in enumerate(texts)}
+    column = {text_id: number for number, text_id in enumerate(texts)}
     image_ids: list[str] = []
     true_ids: list[frozenset[str]] = []
     exhaustive: list[bool] = []
@@ -47,17 +47,18 @@ def collate(
     # One (N, M) matrix each; an image's row gathers what any group knows of it.
     flags = torch.zeros(4, len(image_ids), len(texts), dtype=torch.bool)
     truth, same_group, known, mined = flags.unbind()
-    n = 0  # row of the image
+    row = 0  # of the image
     for group in groups:
-        columns = [column[text_id] for text_id in group.text_ids]
-        hard = _columns(group.mined_negatives or (), column)
+        group_columns = [column[text_id] for text_id in group.text_ids]
+        mined_columns = _columns(group.mined_negatives or (), column)
         for i, true in enumerate(group.true_ids):
-            truth[n, _columns(true, column)] = True
-            same_group[n, columns] = True if group.same_group is None else group.same_group[i]
+            truth[row, _columns(true, column)] = True
+            in_group = True if group.same_group is None else group.same_group[i]
+            same_group[row, group_columns] = in_group
             # In a corpus that is not exhaustive only a group knows what is false of its images.
-            known[n] = same_group[n] | group.exhaustive
-            mined[n, hard] = True
-            n += 1
+            known[row] = same_group[row] | group.exhaustive
+            mined[row, mined_columns] = True
+            row += 1
 
     # Without mined groups there is no matrix of mined negatives, not one of zeros.
     mined_negatives = None

@@ -73,9 +73,14 @@ class ShardDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.sets = {"train": list(train), "val": list(val or [])}
-        self.batch_size, self.num_workers, self.seed = batch_size, num_workers, seed or 0
-        self.epoch_groups, self.shuffle_buffer = epoch_groups, shuffle_buffer
-        self.max_damaged, self.negatives, self.mined = max_damaged, negatives, mined
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.seed = seed or 0
+        self.epoch_groups = epoch_groups
+        self.shuffle_buffer = shuffle_buffer
+        self.max_damaged = max_damaged
+        self.negatives = negatives
+        self.mined = mined
         self.changes = GroupChanges(mined, hard_negatives, captions, negatives, augmentation)
         self._decodes = True
         self._stored: Container[str] | None = None
@@ -95,21 +100,24 @@ class ShardDataModule(LightningDataModule):
                 "expected no data.augmentation, as the features of these images are stored: leave "
                 "it or model.store out, or choose an adapter that trains the image tower"
             )
-        self._decodes, self._stored = False, stored
+        self._decodes = False
+        self._stored = stored
 
     @override
     def setup(self, stage: str) -> None:
         # Reading the manifests reports a missing set before the first step.
         if stage == "fit":
             check_sets(self.sets["train"], "train")
-            self._training, self._fit_loader = TrainingPosition(), None
+            self._training = TrainingPosition()
+            self._fit_loader = None
         if self.sets["val"]:
             check_sets(self.sets["val"], "val")
 
     @override
     def teardown(self, stage: str) -> None:
         # The next module may have no store.
-        self._decodes, self._stored = True, None
+        self._decodes = True
+        self._stored = None
 
     @override
     def train_dataloader(self) -> EpochLoader:
@@ -128,7 +136,8 @@ class ShardDataModule(LightningDataModule):
         # Without sets Lightning still calls the callbacks that evaluate benchmarks.
         if not self.sets["val"]:
             return NoBatches()
-        return self._loader(self._stream("val", train=False), lambda: (0, 0))
+        stream = self._stream("val", train=False)
+        return self._loader(stream, lambda: (0, 0))
 
     @override
     def test_dataloader(self) -> NoBatches:
@@ -154,9 +163,11 @@ class ShardDataModule(LightningDataModule):
         ranks or groups in a batch.
         """
         state = checkpoint.get(type(self).__qualname__)
-        if state is not None and self.trainer is not None and self.trainer.state.fn == "fit":
-            loader = self._loader(self._training_stream(), self._position, preprocessed=False)
-            align(state, checkpoint["loops"]["fit_loop"], self.trainer, loader)
+        if state is None or self.trainer is None or self.trainer.state.fn != "fit":
+            return
+        loops = checkpoint["loops"]["fit_loop"]
+        loader = self._loader(self._training_stream(), self._position, preprocessed=False)
+        align(state, loops, self.trainer, loader)
 
     def digest(self, split: Literal["train", "val"] = "train") -> str:
         """Returns a hex digest of the records of a split."""
@@ -172,8 +183,14 @@ class ShardDataModule(LightningDataModule):
         """
         known = self._catalogue.images
         images = known if ids is None else {image: known[image] for image in ids}
-        workers, damaged = self.num_workers, self.max_damaged
-        return decoded_images(images, preprocess, 64, workers, damaged, len(known))
+        return decoded_images(
+            images,
+            preprocess,
+            batch_size=64,
+            num_workers=self.num_workers,
+            max_damaged=self.max_damaged,
+            total=len(known),
+        )
 
     def image_ids(self) -> Collection[str]:
         """Returns the ids of all images of both splits."""
@@ -189,7 +206,8 @@ class ShardDataModule(LightningDataModule):
 
     @cached_property
     def _catalogue(self) -> Catalogue:
-        return catalogue(check_sets(self.sets["train"] + self.sets["val"], "train and val"))
+        sets = check_sets(self.sets["train"] + self.sets["val"], "train and val")
+        return catalogue(sets)
 
     def _training_stream(self) -> GroupStream:
         return self._stream(

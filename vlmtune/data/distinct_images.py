@@ -39,16 +39,18 @@ class DistinctImages:
     """
 
     def __init__(self, splits: Collection[str] | None, held_out: float) -> None:
-        self.splits, self.held_out = splits, held_out
+        self.splits = splits
+        self.held_out = held_out
         self.images: dict[bytes, DistinctImage] = {}
         self._parents: dict[bytes, bytes] = {}  # of the images that share rows
         self._rows: dict[str, tuple[bytes, str]] = {}  # image and row of each id
 
     def add(self, row: TableRow, digests: Sequence[bytes]) -> None:
         """Adds a row, with the sha256 of its image and of its hard-negative image if it has one."""
+        first = digests[0]
         if row.id:
-            first, where = self._rows.setdefault(row.id, (digests[0], row.where))
-            if first != digests[0]:
+            known, where = self._rows.setdefault(row.id, (first, row.where))
+            if known != first:
                 raise UserError(
                     f"expected one image for the id {row.id!r}, got two, in {where} and "
                     f"{row.where}: make the ids unique, or set `columns.id` to null"
@@ -57,34 +59,39 @@ class DistinctImages:
         texts = (row.captions, row.negatives)
         names = (row.id or row.name, row.negative_name)
         for digest, true, name in zip(digests, texts, names, strict=False):
-            image = self.images.setdefault(digest, DistinctImage(f"{name} {digest.hex()[:12]}"))
+            new = DistinctImage(f"{name} {digest.hex()[:12]}")
+            image = self.images.setdefault(digest, new)
             image.true |= dict.fromkeys(true)
             image.splits.add(row.split)
-        image = self.images[digests[0]]
         if len(digests) == 1 and self._named(row):
+            image = self.images[first]
             image.captions |= dict.fromkeys(row.captions)
             image.negatives |= dict.fromkeys(row.negatives)
         # Images of one row belong to one split, and so do the images of rows that share one.
         for digest in digests[1:]:
-            self._parents[self._root(digest)] = self._root(digests[0])
+            root = self._root(digest)
+            self._parents[root] = self._root(first)
 
     def finish(self) -> None:
         """Gives images that share rows one split; call it after the last row."""
         # The least digest names a set of images, as the order of the rows must not change a split.
-        shared: dict[bytes, set[str]] = {}
+        splits: dict[bytes, set[str]] = {}
         least: dict[bytes, bytes] = {}
         for digest, image in self.images.items():
             root = self._root(digest)
-            shared.setdefault(root, set()).update(image.splits)
+            splits.setdefault(root, set()).update(image.splits)
             least[root] = min(least.get(root, digest), digest)
         for digest, image in self.images.items():
             root = self._root(digest)
-            image.splits = {self._owner(shared[root], least[root])}
+            owner = self._owner(splits[root], least[root])
+            image.splits = {owner}
 
     def writes(self, row: TableRow, digests: Sequence[bytes]) -> bool:
         """Tells whether a row is written: it and its images belong to the splits to write."""
-        split = self.images[digests[0]].splits
-        return self.splits is None or (self._named(row) and split <= set(self.splits))
+        if self.splits is None:
+            return True
+        image = self.images[digests[0]]
+        return self._named(row) and image.splits <= set(self.splits)
 
     def in_another_split(self, row: TableRow, digests: Sequence[bytes]) -> bool:
         """Tells whether a row names a split to write, but its images belong to another."""
@@ -100,10 +107,13 @@ class DistinctImages:
         return max(splits, key=lambda split: (_order(split), split))
 
     def _root(self, digest: bytes) -> bytes:
-        while (parent := self._parents.get(digest, digest)) != digest:
+        while True:
+            parent = self._parents.get(digest, digest)
+            if parent == digest:
+                return digest
+            # Each image on the way gets its grandparent, so that later ways are short.
             self._parents[digest] = self._parents.get(parent, parent)
             digest = parent
-        return digest
 
 
 def training_splits(known: Collection[str]) -> tuple[str, ...]:

@@ -49,22 +49,23 @@ def _reduced(group: Group, kept: HardNegatives, rng: random.Random) -> Group:
     rows = list(range(len(group.image_ids)))
     if kept != "images":
         rows = [rng.choice(rows)]
-    if kept == "captions":
-        columns = list(range(len(group.text_ids)))
-    else:
-        columns = group.truth[rows].any(dim=0).nonzero().flatten().tolist()
-    images, same_group = group.images, group.same_group
+    columns = list(range(len(group.text_ids)))
+    if kept != "captions":
+        is_true = group.truth[rows].any(dim=0)
+        columns = is_true.nonzero().flatten().tolist()
+    images = group.images
     if images is not None:
-        images = tuple(images[i] for i in rows)
+        images = tuple(images[row] for row in rows)
+    same_group = group.same_group
     if same_group is not None:
         same_group = same_group[rows][:, columns]
     return replace(
         group,
-        image_ids=tuple(group.image_ids[i] for i in rows),
-        text_ids=tuple(group.text_ids[j] for j in columns),
-        texts=tuple(group.texts[j] for j in columns),
+        image_ids=tuple(group.image_ids[row] for row in rows),
+        text_ids=tuple(group.text_ids[column] for column in columns),
+        texts=tuple(group.texts[column] for column in columns),
         truth=group.truth[rows][:, columns],
-        true_ids=tuple(group.true_ids[i] for i in rows),
+        true_ids=tuple(group.true_ids[row] for row in rows),
         images=images,
         same_group=same_group,
     )

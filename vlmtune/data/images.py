@@ -73,8 +73,10 @@ def open_image(
             reason = "it is not a file" if source.exists() else "it is missing"
             raise _RefusedError(reason)
         if isinstance(source, Path) and source.suffix == ".npy":
-            return _crop(_frame(source, max_pixels), box, max_pixels)
-        return _crop(_decode(source, max_pixels, smallest, plain), box, max_pixels)
+            image = _frame(source, max_pixels)
+        else:
+            image = _decode(source, max_pixels, smallest, plain)
+        return _crop(image, box, max_pixels)
     except _RefusedError as error:
         if isinstance(source, Path):
             raise ImageFileError(
@@ -184,7 +186,9 @@ def _frame(path: Path, max_pixels: int) -> Image.Image:
         )
     height, width, _ = array.shape
     _check_size((width, height), max_pixels, "pixels")
-    return Image.fromarray(np.ascontiguousarray(array[:, :, ::-1]))
+    # OpenCV stores blue first.
+    rgb = np.ascontiguousarray(array[:, :, ::-1])
+    return Image.fromarray(rgb)
 
 
 def _check_size(size: tuple[int, int], max_pixels: int, what: str) -> None:
@@ -198,9 +202,11 @@ def _crop(image: Image.Image, box: Box | None, max_pixels: int) -> Image.Image:
         return image
     x, y, width, height = box
     _check_size((width, height), max_pixels, "pixels in the box")
-    if x >= image.width or y >= image.height or x + width <= 0 or y + height <= 0:
+    right = x + width
+    bottom = y + height
+    if x >= image.width or y >= image.height or right <= 0 or bottom <= 0:
         raise _RefusedError(
             f"box {box} does not touch the {image.width} x {image.height} image",
             "change the box, or use convention: reference if the boxes are of stored pixels",
         )
-    return image.crop((x, y, x + width, y + height))
+    return image.crop((x, y, right, bottom))

@@ -75,17 +75,17 @@ class GroupChanges:
     ) -> tuple[list[Group], list[str]]:
         """Returns the changed groups, and a line for each damaged one."""
         damaged: list[str] = []
+        seed = stream.seed
         if self.mined is not None:
-            images = stream.images, stream.stored
-            groups, damaged = self.mined.extend(groups, stream.seed, epoch, *images)
-        shown = with_hard_negatives(groups, self.hard_negatives, stream.seed, epoch)
+            groups, damaged = self.mined.extend(groups, seed, epoch, stream.images, stream.stored)
+        shown = with_hard_negatives(groups, self.hard_negatives, seed, epoch)
         if self.captions is not None:
-            shown = draw_captions(shown, self.captions, stream.seed, epoch)
+            shown = draw_captions(shown, self.captions, seed, epoch)
         if self.negatives is not None:
             # Made from the captions that are shown, and of none that is true but not shown.
-            shown = self.negatives.added(shown, stream.seed, epoch, groups)
+            shown = self.negatives.added(shown, seed, epoch, groups)
         if self.augmentation is not None:
-            shown = augmented(shown, self.augmentation, stream.seed, epoch)
+            shown = augmented(shown, self.augmentation, seed, epoch)
         return shown, damaged
 
     def state(self) -> dict[str, Any]:
@@ -117,8 +117,12 @@ class EpochLoader:
         num_workers: int,
         changes: GroupChanges | None = None,
     ) -> None:
-        self.stream, self.preprocess, self.position = stream, preprocess, position
-        self.rank, self.world, self.num_workers = rank, world, num_workers
+        self.stream = stream
+        self.preprocess = preprocess
+        self.position = position
+        self.rank = rank
+        self.world = world
+        self.num_workers = num_workers
         self.changes = changes or GroupChanges()
         self.length = stream.length(rank, world)
         self.seconds_fetching = 0.0
@@ -128,8 +132,15 @@ class EpochLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         epoch, start = self.position()
-        where = (self.rank, self.world, epoch, start)
-        reader = _Reader(self.stream, self.preprocess, self.changes, *where)
+        reader = _Reader(
+            self.stream,
+            self.preprocess,
+            self.changes,
+            self.rank,
+            self.world,
+            epoch,
+            start,
+        )
         workers = DataLoader(
             reader,
             batch_size=None,
@@ -195,8 +206,9 @@ class _Reader(IterableDataset):
 
     def __iter__(self) -> Iterator[Batch | UserError]:
         info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info else (0, 1)
-        consumer = Consumer(self.rank, self.world, worker, workers)
+        consumer = Consumer(self.rank, self.world)
+        if info is not None:
+            consumer = Consumer(self.rank, self.world, info.id, info.num_workers)
         try:
             for groups, damaged in self.stream.batches(self.epoch, consumer, self.start):
                 shown, further = self.changes.apply(groups, self.stream, self.epoch)

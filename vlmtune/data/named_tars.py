@@ -68,17 +68,20 @@ def gathered(path: str, cache: str | None = None, commands: bool = False) -> Pat
     identity = "\n".join(map(_identity, urls))
     digest = hashlib.sha256(identity.encode()).hexdigest()
     folder = Path(cache or CACHE).expanduser() / "tars" / digest[:16]
-    wanted = dict(zip(_names(urls), urls, strict=True))
-    missing = [name for name in wanted if not (folder / name).exists()]
+    missing = {}
+    for name, url in zip(_names(urls), urls, strict=True):
+        file = folder / name
+        if not file.exists():
+            missing[file] = url
     if not missing:
         return folder
     with locked(folder), progress(f"tars of {_shown(path)}", len(missing)) as advance:
         folder.mkdir(exist_ok=True)
-        for name in missing:
-            if not (folder / name).exists():  # another process may have copied it meanwhile
-                _add(wanted[name], folder / name)
+        for file, url in missing.items():
+            if not file.exists():  # another process may have copied it meanwhile
+                _add(url, file)
             advance(1)
-    if not all((folder / name).is_symlink() for name in missing):
+    if not all(file.is_symlink() for file in missing):
         line = "copied %d tars of %s into %s; delete it to copy them anew"
         log.info(line, len(missing), _shown(path), folder)
     return folder
@@ -88,10 +91,11 @@ def _names(urls: Sequence[str]) -> list[str]:
     """The names of the tars in the folder, with a number where two have the same."""
     names = []
     for url in urls:
-        if url.startswith(COMMAND):
-            names.append("command.tar")
-        else:
-            names.append(unquote(urlsplit(url).path.rpartition("/")[2]))
+        name = "command.tar"
+        if not url.startswith(COMMAND):
+            last = urlsplit(url).path.rpartition("/")[2]
+            name = unquote(last)
+        names.append(name)
     count = Counter(names)
     for number, name in enumerate(names):
         if count[name] > 1:
@@ -103,7 +107,9 @@ def _identity(url: str) -> str:
     """What names a tar from every working directory; a command may read files of its own."""
     if url.startswith(COMMAND):
         return f"{url} in {Path.cwd()}"
-    return url if is_remote(url) else str(Path(url).expanduser().absolute())
+    if is_remote(url):
+        return url
+    return str(Path(url).expanduser().absolute())
 
 
 def _shown(url: str) -> str:
@@ -143,7 +149,9 @@ def _print_into(url: str, part: Path) -> None:
 def _download(url: str, part: Path) -> None:
     parts = urlsplit(url)
     parent, _, last = parts.path.rpartition("/")
-    address, name = Address(urlunsplit(parts._replace(path=parent))), unquote(last)
+    name = unquote(last)
+    folder_url = urlunsplit(parts._replace(path=parent))
+    address = Address(folder_url)
     patience = Patience()
     size = _size(address, name, patience.timeout)
     try:

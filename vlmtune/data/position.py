@@ -28,14 +28,17 @@ class TrainingPosition:
     def begin(self, trainer: Any, loader: EpochLoader) -> Position:
         """Returns epoch and position of the next batches, at the first batch of an epoch."""
         progress = trainer.fit_loop.epoch_loop.batch_progress
-        left = int(trainer.num_training_batches) - progress.current.completed
+        batches = int(trainer.num_training_batches)
+        left = batches - progress.current.completed
         if left <= 0:  # a resumed epoch that had ended: nothing is read
             return 0, loader.stream.positions
         # The first epoch of a process may be resumed; the next ones follow it.
         if self._resumed is not None:
-            resumed, self._resumed = self._resumed, None
-            self._epoch, self._start = int(resumed["epoch"]), int(resumed["samples"])
-            if _left(self._start, int(trainer.num_training_batches), loader) != left:
+            resumed = self._resumed
+            self._resumed = None
+            self._epoch = int(resumed["epoch"])
+            self._start = int(resumed["samples"])
+            if _left(self._start, batches, loader) != left:
                 raise UserError(
                     f"expected {left} batches to the end of the epoch, got a checkpoint at "
                     f"position {self._start}: call `align` of the datamodule in "
@@ -43,11 +46,11 @@ class TrainingPosition:
                 )
             if self._start:
                 loader.check_order(resumed["order"])
-        elif self._epoch < 0:
-            self._epoch, self._start = trainer.current_epoch, 0
         else:
-            self._epoch, self._start = self._epoch + 1, 0
-        self._before, self._left = progress.total.processed, left
+            self._epoch = trainer.current_epoch if self._epoch < 0 else self._epoch + 1
+            self._start = 0
+        self._before = progress.total.processed
+        self._left = left
         return self._epoch, self._start
 
     def state(self, trainer: Any, loader: EpochLoader) -> dict[str, Any]:
@@ -57,19 +60,29 @@ class TrainingPosition:
         """
         progress = trainer.fit_loop.epoch_loop.batch_progress
         ended = progress.current.processed >= trainer.num_training_batches
-        epoch, samples, pending = 0, 0, 0
+        epoch = 0
+        samples = 0
+        pending = 0
         if self._resumed is not None:
-            epoch, samples = self._resumed["epoch"], self._resumed["samples"]
+            epoch = self._resumed["epoch"]
+            samples = self._resumed["samples"]
         elif self._epoch >= 0:
-            # Batches since the last optimizer step are pending: their gradients are lost.
             done = progress.total.processed - self._before
             if done >= self._left:
-                epoch, samples = self._epoch + 1, 0
+                epoch = self._epoch + 1
             else:
-                pending = min(done, progress.current.processed % trainer.accumulate_grad_batches)
-                epoch, samples = self._epoch, self._start + (done - pending) * _step(loader)
-        order = loader.order()
-        return dict(epoch=epoch, samples=samples, pending=pending, ended=ended, order=order)
+                # Batches since the last optimizer step are pending: their gradients are lost.
+                since_step = progress.current.processed % trainer.accumulate_grad_batches
+                pending = min(done, since_step)
+                epoch = self._epoch
+                samples = self._start + (done - pending) * _step(loader)
+        return {
+            "epoch": epoch,
+            "samples": samples,
+            "pending": pending,
+            "ended": ended,
+            "order": loader.order(),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Takes the position of a checkpoint."""
@@ -82,16 +95,22 @@ def align(state: dict[str, Any], loops: dict[str, Any], trainer: Any, loader: Ep
     They differ if the number of ranks or the batch size does, or if the checkpoint was written
     between two optimizer steps.
     """
-    batches, limit = len(loader), trainer.limit_train_batches
-    if limit is not None:
-        batches = min(batches, limit) if isinstance(limit, int) else int(batches * limit)
+    batches = len(loader)
+    limit = trainer.limit_train_batches
+    # Lightning takes a whole number as batches, and a float as a fraction of them.
+    if isinstance(limit, int):
+        batches = min(batches, limit)
+    elif limit is not None:
+        batches = int(batches * limit)
     left = 0
     if not state["ended"]:
         left = _left(state["samples"], batches, loader)
         if left == 0:  # too few groups for a batch of this run
             state |= {"epoch": state["epoch"] + 1, "samples": 0}
     progress = loops["epoch_loop.batch_progress"]
-    pending, current, total = state["pending"], progress["current"], progress["total"]
+    current = progress["current"]
+    total = progress["total"]
+    pending = state["pending"]
     if pending and current["processed"] > current["completed"]:
         # Lightning adds the last step, which it had not counted when it saved.
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
@@ -109,6 +128,8 @@ def _step(loader: EpochLoader) -> int:
 
 def _left(samples: int, batches: int, loader: EpochLoader) -> int:
     """Batches from a position to the end of an epoch that has `batches` from its start."""
+    step = _step(loader)
+    # With all batches the positions of the epoch are the limit, which may end in a part of a batch.
     limited = batches < len(loader)
-    total = batches * _step(loader) if limited else loader.stream.positions
-    return max(0, (total - samples) // _step(loader))
+    total = batches * step if limited else loader.stream.positions
+    return max(0, (total - samples) // step)

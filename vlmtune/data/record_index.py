@@ -43,13 +43,16 @@ class RecordIndex:
     """The records by number, as one `TarIndex` of all shards and the shard of each record."""
 
     def __init__(self, shards: Sequence[Shard], shard_of: np.ndarray, index: TarIndex) -> None:
-        self._shards, self._shard_of, self._index = shards, shard_of, index
+        self._shards = shards
+        self._shard_of = shard_of
+        self._index = index
 
     def __len__(self) -> int:
         return len(self._shard_of)
 
     def __getitem__(self, number: int) -> RecordLocation:
-        raw = self._index.record(self._shards[self._shard_of[number]], number)
+        shard = self._shards[self._shard_of[number]]
+        raw = self._index.record(shard, number)
         assert isinstance(raw, RawRecord)  # no other is in it
         return RecordLocation(raw.shard, raw.key, raw.spans)
 
@@ -63,7 +66,8 @@ def record_index(
 
     def located() -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
         for number, (raw, group, _) in enumerate(read_headers(sets)):
-            shard_of.append(shards.setdefault(raw.shard, len(shards)))
+            shard_number = shards.setdefault(raw.shard, len(shards))
+            shard_of.append(shard_number)
             for image in group.image_ids:
                 note(number, image)
             yield raw.key, raw.spans

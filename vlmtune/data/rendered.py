@@ -48,8 +48,9 @@ class RenderedSet(ShardSet):
     @override
     def manifest(self) -> Manifest:
         spec = self.spec()
-        facts = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-        rendered = ShardInfo("rendered while training", self.records, self.records, 0, facts)
+        text = json.dumps(spec, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        rendered = ShardInfo("rendered while training", self.records, self.records, 0, digest)
         return Manifest(spec["class_path"], spec["init_args"], {}, (rendered,))
 
     @property

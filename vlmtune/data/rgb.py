@@ -32,8 +32,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and not image.has_transparency_data:
         return image
     if _is_wide(image):
-        wide = np.asarray(image).astype(np.float32)
-        return Image.fromarray(np.rint(wide / _WIDE).astype(np.uint8)).convert("RGB")
+        levels = np.asarray(image).astype(np.float32) / _WIDE
+        grey = np.rint(levels).astype(np.uint8)
+        return Image.fromarray(grey).convert("RGB")
     if image.mode in _RANGELESS:
         raise PixelError(f"pixels of mode {image.mode!r}, whose range is unknown")
     if image.has_transparency_data:

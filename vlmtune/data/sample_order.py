@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vlmtune.data.shard_passes import ShardPasses, generator, keep_fewer
 from vlmtune.errors import UserError
 
 # Each purpose has separate random numbers.
 _SETS, _SHARDS, _WINDOW = range(3)
 CHUNK = 1024  # positions computed at a time where the order is not shuffled
-PASSES = 8  # passes of a set whose order of shards is kept
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,10 @@ def train_ranges(
         [range(5, 7), range(9, 11), range(13, 15)]
     """
     size = batch_size * consumer.world
-    for number in range(consumer.worker, (total - start) // size, consumer.workers):
-        first = start + number * size + consumer.rank * batch_size
+    batches = (total - start) // size
+    offset = consumer.rank * batch_size
+    for number in range(consumer.worker, batches, consumer.workers):
+        first = start + number * size + offset
         yield range(first, first + batch_size)
 
 
@@ -91,9 +93,11 @@ def validation_batches(total: int, batch_size: int, world: int, rank: int) -> li
             f"expected at least {world} groups to evaluate on {world} ranks, got {total}: "
             "use fewer devices or more data"
         )
-    groups = _even(total, world)[rank]
-    count = min(groups, -(-_even(total, world)[0] // batch_size))
-    return _even(groups, count)
+    sizes = _even(total, world)
+    groups = sizes[rank]
+    # The first rank has the most groups; its number of batches, rounded up, is that of all.
+    most_batches = -(-sizes[0] // batch_size)
+    return _even(groups, min(groups, most_batches))
 
 
 def validation_ranges(total: int, batch_size: int, consumer: Consumer) -> Iterator[range]:
@@ -113,12 +117,8 @@ def validation_ranges(total: int, batch_size: int, consumer: Consumer) -> Iterat
 
 def _even(total: int, parts: int) -> list[int]:
     """Cuts `total` into `parts` that differ by one at most, larger ones first."""
-    return [total // parts + (part < total % parts) for part in range(parts)]
-
-
-def generator(*key: int) -> np.random.Generator:
-    """Returns a generator for a key, e.g. (seed, epoch, purpose, ...); each key has one."""
-    return np.random.default_rng(np.random.SeedSequence(key))
+    size, larger = divmod(total, parts)
+    return [size + (part < larger) for part in range(parts)]
 
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
@@ -128,11 +128,17 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
         >>> apportion(10, [1.0, 1.0, 2.0])
         [3, 2, 5]
     """
-    exact = [total * weight / sum(weights) for weight in weights]
+    whole = sum(weights)
+    exact = [total * weight / whole for weight in weights]
     parts = [int(value) for value in exact]
-    by_remainder = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], i))
-    for i in by_remainder[: total - sum(parts)]:
-        parts[i] += 1
+
+    def order(number: int) -> tuple[float, int]:
+        return parts[number] - exact[number], number
+
+    largest_remainders = sorted(range(len(parts)), key=order)
+    missing = total - sum(parts)
+    for number in largest_remainders[:missing]:
+        parts[number] += 1
     return parts
 
 
@@ -152,66 +158,24 @@ def interleave(
     """
     sets = np.zeros(stop - start, np.int64)
     numbers = np.zeros(stop - start, np.int64)
-    left, rest = np.arange(stop - start), sum(parts)
+    left = np.arange(stop - start)  # positions that the sets before leave
+    rest = sum(parts)
     for number, (part, phase) in enumerate(zip(parts, phases, strict=True)):
         if part == 0:
             continue
         # Whole numbers of any size for the first position, small ones for the distances from it.
         whole, remainder = divmod(start * part + phase, rest)
-        before = (remainder + np.arange(len(left) + 1) * part) // rest
+        distances = np.arange(len(left) + 1)
+        before = (remainder + distances * part) // rest
+        # The count grows at the positions of this set.
         mine = before[1:] > before[:-1]
-        sets[left[mine]] = number
-        numbers[left[mine]] = whole + before[:-1][mine]
-        left, start, rest = left[~mine], start - whole, rest - part
+        taken = left[mine]
+        sets[taken] = number
+        numbers[taken] = whole + before[:-1][mine]
+        left = left[~mine]
+        start -= whole
+        rest -= part
     return sets, numbers
-
-
-class ShardPasses:
-    """Passes over the shards of a set, one after the other; each reads every record once.
-
-    With a key, each pass shuffles the shards and starts at a random record (going round), so that
-    no record, even of a single shard, is left out at the end of every epoch.
-
-    Args:
-        counts: Records in each shard.
-        key: Seeds the passes; None for the order on disk.
-    """
-
-    def __init__(self, counts: Sequence[int], key: tuple[int, ...] | None) -> None:
-        self._counts, self._key = np.asarray(counts, np.int64), key
-        self._total = int(self._counts.sum())
-        self._known: dict[int, tuple[np.ndarray, np.ndarray, int]] = {}
-
-    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns shards and records of numbers, which count on from one pass to the next.
-
-        Example:
-            >>> shards, records = ShardPasses([3, 2], None).locate(np.array([2, 3, 5]))
-            >>> shards.tolist(), records.tolist()
-            ([0, 1, 0], [2, 0, 0])
-        """
-        shards, records = np.empty_like(numbers), np.empty_like(numbers)
-        passes = numbers // self._total
-        for number in np.unique(passes).tolist():
-            order, ends, rotation = self._pass(number)
-            mine = passes == number
-            at = (numbers[mine] + rotation) % self._total
-            index = np.searchsorted(ends, at, side="right")
-            shards[mine] = order[index]
-            records[mine] = at - (ends[index] - self._counts[order[index]])
-        return shards, records
-
-    def _pass(self, number: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """The order of the shards, where each ends in it, and the record to start at."""
-        if number not in self._known:
-            order, rotation = np.arange(len(self._counts)), 0
-            if self._key is not None:
-                rng = generator(*self._key, number)
-                order, rotation = rng.permutation(len(order)), int(rng.integers(self._total))
-            while len(self._known) >= PASSES:
-                self._known.pop(next(iter(self._known)))
-            self._known[number] = order, np.cumsum(self._counts[order]), rotation
-        return self._known[number]
 
 
 class EpochOrder:
@@ -236,7 +200,8 @@ class EpochOrder:
         window: int = 0,
     ) -> None:
         self.total = sum(parts)
-        self._parts, self._key = list(parts), key
+        self._parts = list(parts)
+        self._key = key
         self._shuffled = key is not None and window > 1
         self._window = window if self._shuffled else CHUNK
         self._passes: list[ShardPasses | None] = []
@@ -244,12 +209,15 @@ class EpochOrder:
             # A rendered set has no shards to pass over.
             passes = None
             if count is not None:
-                passes = ShardPasses(count, key and (*key, _SHARDS, number))
+                set_key = None if key is None else (*key, _SHARDS, number)
+                passes = ShardPasses(count, set_key)
             self._passes.append(passes)
         self._phases = [0] * len(parts)
         if key is not None:
-            rng, rests = generator(*key, _SETS), np.cumsum(self._parts[::-1])[::-1].tolist()
-            self._phases = [int(rng.integers(max(rest, 1))) for rest in rests]
+            rng = generator(*key, _SETS)
+            # A phase is below the number of positions that the sets before leave.
+            rests = np.cumsum(self._parts[::-1])[::-1]
+            self._phases = [int(rng.integers(max(rest, 1))) for rest in rests.tolist()]
         self._known: dict[int, np.ndarray] = {}
 
     def entries(self, positions: range) -> list[Entry]:
@@ -259,14 +227,15 @@ class EpochOrder:
             >>> [entry.record for entry in EpochOrder([[3]], [3], None).entries(range(1, 3))]
             [1, 2]
         """
-        rows: list[Entry] = []
+        entries: list[Entry] = []
         position = positions.start
         while position < positions.stop:
             number, offset = divmod(position, self._window)
             last = min(self._window, offset + positions.stop - position)
-            rows += [Entry(*row) for row in self._entries(number)[offset:last].tolist()]
+            rows = self._entries(number)[offset:last]
+            entries += [Entry(*row) for row in rows.tolist()]
             position = number * self._window + last
-        return rows
+        return entries
 
     def coming_shards(self, position: int) -> list[tuple[int, int]]:
         """Returns set and shard of all that stands from a position to the end of the next window.
@@ -281,15 +250,18 @@ class EpochOrder:
         rows = self._entries(number)[offset:]
         if (number + 1) * self._window < self.total:
             rows = np.concatenate([rows, self._entries(number + 1)])
-        width = int(rows[:, 1].max(initial=0)) + 1
-        numbers, first = np.unique(rows[:, 0] * width + rows[:, 1], return_index=True)
-        return [divmod(x, width) for x in numbers[np.argsort(first)].tolist()]
+        sets = rows[:, 0]
+        shards = rows[:, 1]
+        # One number for a set and a shard: numpy sorts numbers far faster than rows.
+        width = int(shards.max(initial=0)) + 1
+        distinct, first = np.unique(sets * width + shards, return_index=True)
+        in_order = distinct[np.argsort(first)]
+        return [divmod(number, width) for number in in_order.tolist()]
 
     def _entries(self, number: int) -> np.ndarray:
         """The entries of a window, (n, 3); a batch may need two of them."""
         if number not in self._known:
-            while len(self._known) >= 2:
-                self._known.pop(next(iter(self._known)))
+            keep_fewer(self._known, 2)
             self._known[number] = self._window_entries(number)
         return self._known[number]
 
@@ -297,20 +269,28 @@ class EpochOrder:
         first = number * self._window
         last = min(first + self._window, self.total)
         if self._key is None:
-            ends, at = np.cumsum(self._parts), np.arange(first, last)
-            sets = np.searchsorted(ends, at, side="right")
-            numbers = at - (ends - self._parts)[sets]
+            positions = np.arange(first, last)
+            ends = np.cumsum(self._parts)
+            sets = np.searchsorted(ends, positions, side="right")
+            starts = ends - self._parts
+            numbers = positions - starts[sets]
         else:
             sets, numbers = interleave(self._parts, first, last, self._phases)
             if self._shuffled:
-                shuffle = generator(*self._key, _WINDOW, number).permutation(last - first)
-                sets, numbers = sets[shuffle], numbers[shuffle]
+                rng = generator(*self._key, _WINDOW, number)
+                shuffle = rng.permutation(last - first)
+                sets = sets[shuffle]
+                numbers = numbers[shuffle]
         entries = np.zeros((last - first, 3), np.int64)
         entries[:, 0] = sets
         for number_of_set in np.unique(sets).tolist():
-            mine, passes = sets == number_of_set, self._passes[number_of_set]
+            mine = sets == number_of_set
+            passes = self._passes[number_of_set]
             if passes is None:
+                # Rendered groups come in the order in which they are rendered.
                 entries[mine, 2] = np.sort(numbers[mine])
-            else:
-                entries[mine, 1], entries[mine, 2] = passes.locate(numbers[mine])
+                continue
+            shards, records = passes.locate(numbers[mine])
+            entries[mine, 1] = shards
+            entries[mine, 2] = records
         return entries

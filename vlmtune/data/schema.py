@@ -134,11 +134,13 @@ def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:
     for image, true, extension in zip(group.image_ids, group.true_ids, extensions, strict=True):
         file = f"{len(images)}.{extension}"
         images.append({"id": image, "file": file, "true": sorted(true)})
-    described = zip(group.text_ids, group.texts, strict=True)
+    texts = []
+    for text_id, text in zip(group.text_ids, group.texts, strict=True):
+        texts.append({"id": text_id, "text": text})
     return {
         "version": VERSION,
         "images": images,
-        "texts": [{"id": text_id, "text": text} for text_id, text in described],
+        "texts": texts,
         "truth": group.truth.int().tolist(),
         "exhaustive": group.exhaustive,
     }
@@ -177,9 +179,11 @@ def decode(key: str, record: Any) -> tuple[Group, tuple[str, ...]]:
         reason = str(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
-            reason = f"{first['msg']} at {'/'.join(map(str, first['loc']))}"
+            location = "/".join(map(str, first["loc"]))
+            reason = f"{first['msg']} at {location}"
         raise RecordError(f"malformed record: {reason}") from error
-    images, texts = valid["images"], valid["texts"]
+    images = valid["images"]
+    texts = valid["texts"]
     group = Group(
         key=key,
         image_ids=tuple(image["id"] for image in images),
@@ -225,7 +229,9 @@ def _flaws(group: Group) -> Iterator[str]:
         if not text.strip():
             yield f"text {text_id!r} is blank"
     # A record states twice what is true in it: by ids, and by a matrix.
+    known = set(group.text_ids)
+    rows = group.truth.tolist()
     for i, true in enumerate(group.true_ids):
-        stated = set(itertools.compress(group.text_ids, group.truth[i].tolist()))
-        if stated != true & set(group.text_ids):
+        stated = set(itertools.compress(group.text_ids, rows[i]))
+        if stated != true & known:
             yield f"`true` of image {group.image_ids[i]!r} contradicts `truth`"

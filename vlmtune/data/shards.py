@@ -65,7 +65,9 @@ class ShardSet(Configured):
         # A URL is checked first: it may not come into a message before.
         remote = RemoteFolder(path, cache, cache_bytes) if is_remote(path) else None
         self.remote = None if names_tars(path) else remote
-        self.path, self.weight, self.cache = path, float(weight), cache
+        self.path = path
+        self.weight = float(weight)
+        self.cache = cache
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -127,8 +129,10 @@ def names_tars(path: str) -> bool:
         >>> names_tars("data-{0..9}.tar"), names_tars("https://host/a.tar?$KEY"), names_tars("data")
         (True, True, False)
     """
-    is_tar = path.partition("?")[0].endswith(".tar") and not os.path.isdir(path)
-    return is_tar or path.startswith("pipe:")
+    if path.startswith("pipe:"):
+        return True
+    without_query = path.partition("?")[0]
+    return without_query.endswith(".tar") and not os.path.isdir(path)
 
 
 def read_headers(sets: Sequence[ShardSet]) -> Iterator[tuple[RawRecord, Group, tuple[str, ...]]]:
@@ -138,15 +142,17 @@ def read_headers(sets: Sequence[ShardSet]) -> Iterator[tuple[RawRecord, Group, t
             files = data.files
             for number, info in enumerate(data.manifest.shards):
                 if data.remote is not None:
-                    tars.expect(files[number + 1 : number + 1 + AHEAD])
+                    following = files[number + 1 :]
+                    tars.expect(following[:AHEAD])
                 for record in range(info.records):
                     raw = tars.read(files[number], info, record, False, data.has_sha256)
-                    if isinstance(raw, RawRecord):
-                        try:
-                            group, images = decode_header(raw)
-                        except RecordError:
-                            continue
-                        yield raw, group, images
+                    if not isinstance(raw, RawRecord):
+                        continue
+                    try:
+                        group, images = decode_header(raw)
+                    except RecordError:
+                        continue
+                    yield raw, group, images
 
 
 def decode_group(raw: RawRecord, images: bool = True) -> Group:
@@ -154,4 +160,5 @@ def decode_group(raw: RawRecord, images: bool = True) -> Group:
     group, files = decode_header(raw)
     if not images:
         return group
-    return replace(group, images=tuple(open_image(raw.members[file]) for file in files))
+    pictures = [open_image(raw.members[file]) for file in files]
+    return replace(group, images=tuple(pictures))

@@ -85,26 +85,33 @@ class GroupStream:
 
         In training the first global batch starts at position `start`.
         """
-        sizes = self.positions, self.batch_size, consumer or Consumer()
+        consumer = consumer or Consumer()
         with OpenTars() as tars:
             if self.train:
+                whole = train_ranges(self.positions, self.batch_size, consumer)
                 # The limit of damage is that of a whole epoch, wherever reading starts.
-                log = _DamageLog(sum(map(len, train_ranges(*sizes))), self.max_damaged)
-                ranges = train_ranges(*sizes, start)
-                yield from _with_replacements(_Reader(self, epoch, tars), ranges, log)
+                log = _DamageLog(sum(map(len, whole)), self.max_damaged)
+                ranges = train_ranges(self.positions, self.batch_size, consumer, start)
+                reader = _Reader(self, epoch, tars)
+                yield from _with_replacements(reader, ranges, log)
             else:
-                every = list(validation_ranges(*sizes))
-                log = _DamageLog(sum(map(len, every)), self.max_damaged)
-                yield from _without_damage(_Reader(self, _EVALUATION, tars), every, log)
+                whole = list(validation_ranges(self.positions, self.batch_size, consumer))
+                log = _DamageLog(sum(map(len, whole)), self.max_damaged)
+                reader = _Reader(self, _EVALUATION, tars)
+                yield from _without_damage(reader, whole, log)
 
     def order(self, epoch: int) -> EpochOrder:
         """Returns what stands at each position of an epoch; evaluation has one order."""
-        counts, records, weights = [], [], []
+        counts = []
+        records = []
+        weights = []
         for data in self.sets:
-            count = None if isinstance(data, RenderedSet) else data.counts
-            counts.append(count)
-            records.append(data.manifest.records)
-            weights.append(data.weight * records[-1])
+            size = data.manifest.records
+            # A rendered set has no shards.
+            shard_counts = None if isinstance(data, RenderedSet) else data.counts
+            counts.append(shard_counts)
+            records.append(size)
+            weights.append(data.weight * size)
         if not self.train:
             return EpochOrder(counts, records, None)
         parts = apportion(self.positions, weights)
@@ -144,7 +151,9 @@ class _Reader:
     """Reads the groups at positions of one epoch."""
 
     def __init__(self, stream: GroupStream, epoch: int, tars: OpenTars) -> None:
-        self._stream, self._epoch, self._tars = stream, epoch, tars
+        self._stream = stream
+        self._epoch = epoch
+        self._tars = tars
         self._order = stream.order(epoch)
 
     def groups(self, positions: range, note: Callable[[str], None]) -> Iterator[Group | None]:
@@ -159,16 +168,21 @@ class _Reader:
             if entry.set not in rendered:
                 # A rendered set renders all its groups of a batch together.
                 records = [other.record for other in entries if other.set == entry.set]
-                rendered[entry.set] = iter(data.groups(self._epoch, records[0], len(records)))
+                groups = data.groups(self._epoch, records[0], len(records))
+                rendered[entry.set] = iter(groups)
             yield next(rendered[entry.set])
 
     def expect(self, position: int) -> None:
         """Has remote shards downloaded that come after a position, while others are read."""
         sets = self._stream.sets
-        if any(data.remote for data in sets):
-            coming = self._order.coming_shards(position)
-            files = [sets[number].file(shard) for number, shard in coming if sets[number].remote]
-            self._tars.expect(files)
+        if not any(data.remote for data in sets):
+            return
+        files = []
+        for number, shard in self._order.coming_shards(position):
+            data = sets[number]
+            if data.remote:
+                files.append(data.file(shard))
+        self._tars.expect(files)
 
     def good_before(self, position: int, log: "_DamageLog") -> Group:
         """Returns the nearest earlier good group, going round; an error if there is none."""
@@ -181,8 +195,10 @@ class _Reader:
         raise log.error(total)
 
     def _decoded(self, entry: Entry, note: Callable[[str], None]) -> Group | None:
-        stream, data = self._stream, self._stream.sets[entry.set]
-        shard, info = data.file(entry.shard), data.manifest.shards[entry.shard]
+        stream = self._stream
+        data = stream.sets[entry.set]
+        shard = data.file(entry.shard)
+        info = data.manifest.shards[entry.shard]
         raw = self._tars.read(shard, info, entry.record, stream.images, data.has_sha256)
         if isinstance(raw, Damage):
             note(str(raw))
@@ -194,7 +210,8 @@ class _Reader:
                     raise RecordError(f"image {image} has no stored features")
             return group
         except RecordError as error:
-            note(str(Damage(shard, raw.key, str(error))))
+            damage = Damage(shard, raw.key, str(error))
+            note(str(damage))
             return None
 
 
@@ -202,8 +219,10 @@ class _DamageLog:
     """Counts one consumer's damaged records in one epoch, and fails when there are too many."""
 
     def __init__(self, records: int, max_damaged: float) -> None:
-        self.records, self.limit = records, math.ceil(max_damaged * records)
-        self.count, self.reported = 0, 0
+        self.records = records
+        self.limit = math.ceil(max_damaged * records)
+        self.count = 0
+        self.reported = 0
         self.known: dict[str, None] = {}
 
     def note(self, line: str) -> None:

@@ -5,7 +5,6 @@ opened image.
 """
 
 import ast
-import difflib
 import json
 import os
 import re
@@ -15,33 +14,11 @@ from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from vlmtune.data.table_columns import GUESSES, LISTS, checked_columns, guessed_columns
 from vlmtune.data.tables import Cells, column_names, numbered_rows
 from vlmtune.errors import UserError
 
-# What a column holds -> names that are taken for it, most telling first. Captions and negatives may
-# have several columns: all of the first name that a table has, also in the plural and numbered.
-GUESSES: dict[str, tuple[str, ...]] = {
-    "image": (
-        *("image", "image_path", "filepath", "file_path", "path", "img_path", "img"),
-        *("image_file", "image_name", "file_name", "filename", "file"),
-    ),
-    "caption": ("caption", "text", "sentence", "raw", "description", "alt_text"),
-    "negative": (
-        *("hard_negative", "negative", "hard_negative_caption", "negative_caption"),
-        *("caption_neg", "neg_caption", "false_caption", "foil"),
-    ),
-    "negative_image": (
-        *("image_neg", "negative_image", "hard_negative_image", "neg_image", "image_negative"),
-        *("filename_neg", "negative_image_path"),
-    ),
-    "id": ("id", "image_id", "uid", "key"),
-    "split": ("split", "partition"),
-    "votes": ("votes",),
-    "group": (),
-}
 _LONGEST = 255  # bytes of a file's name
-_NONE = ("", "null", "None")  # a null of the command line arrives as a text
-_LISTS = ("caption", "negative")  # what may have several columns
 _URLS = ("url", "image_url", "img_url")
 _TEXT_KEYS = ("raw", "text", "caption", "sentence")  # of a caption that is an object
 _DOWNLOAD = "download the images first; shards that img2dataset writes are trained on as they are"
@@ -104,7 +81,9 @@ class Table:
     @property
     def folder(self) -> Path:
         """The folder that the names of images start from."""
-        return self.images or (self.path if self.path.is_dir() else self.path.parent)
+        if self.images is not None:
+            return self.images
+        return self.path if self.path.is_dir() else self.path.parent
 
     @cached_property
     def columns(self) -> dict[str, tuple[str, ...]]:
@@ -112,14 +91,14 @@ class Table:
         names = column_names(self.path)
         if not names:
             raise UserError(f"expected rows in {self.path}, got none: add some")
-        given = _checked(self.given or {}, names, self.path)
+        given = checked_columns(self.given or {}, names, self.path)
         # A group is read beside what its column is otherwise.
         used: set[str] = set()
         for role, listed in given.items():
             if role != "group":
                 used.update(listed)
         free = [name for name in names if name not in used]
-        columns = {role: _guess(role, free) for role in GUESSES} | given
+        columns = {role: guessed_columns(role, free) for role in GUESSES} | given
         for role in ("image", "caption"):
             if not columns[role]:
                 raise self._lacking(role, names)
@@ -127,10 +106,12 @@ class Table:
 
     def summary(self) -> str:
         """States which column was taken for what, and which were not used."""
-        taken, used = [], set()
+        taken = []
+        used = set()
         for role, columns in self.columns.items():
             if columns:
-                taken.append(f"{role} from {', '.join(map(repr, columns))}")
+                names = ", ".join(map(repr, columns))
+                taken.append(f"{role} from {names}")
                 used.update(columns)
         rest = [repr(name) for name in column_names(self.path) if name not in used]
         unused = f"; not used: {', '.join(rest)}" if rest else ""
@@ -144,34 +125,50 @@ class Table:
         """
         (column,) = self.columns["image"]
         for position, cells in numbered_rows(self.path):
-            where, wrong = f"{position} of {self.path}", cells
+            where = f"{position} of {self.path}"
             if isinstance(cells, dict):
-                image, wrong = self._image(cells.get(column), column, where), "no image"
+                image = self._image(cells.get(column), column, where)
                 if image is not None:
                     yield self._row(cells, image, where)
                     continue
+            # A row that cannot be read comes with the reason in the place of its cells.
+            wrong = "no image" if isinstance(cells, dict) else cells
             if unusable is None:
                 raise UserError(f"expected an image in {where}, got {wrong}: mend or remove it")
-            unusable(where, str(wrong))
+            unusable(where, wrong)
 
     def _row(self, cells: Cells, first: tuple[Path | bytes, str], where: str) -> TableRow:
-        second = None
+        image, name = first
+        negative_image: Path | bytes | None = None
+        negative_name = ""
         for column in self.columns["negative_image"]:
             second = self._image(cells.get(column), column, where)
-        ids = {role: self._name(cells, role, where) for role in ("id", "split", "group")}
+            if second is not None:
+                negative_image, negative_name = second
+        row_id = self._name(cells, "id", where)
+        split = self._name(cells, "split", where)
+        group = self._name(cells, "group", where)
         captions = self._columns_of_texts(cells, "caption", where)
         negatives = self._columns_of_texts(cells, "negative", where)
         for text, column in negatives.items():
             if text in captions:
                 raise UserError(
                     f"expected a false caption in {where}, column {column!r}, got {text!r}, which "
-                    f"is also a caption of its image {ids['id'] or first[1]!r}: remove one of them"
+                    f"is also a caption of its image {row_id or name!r}: remove one of them"
                 )
-        negative_image = second or (None, "")
-        texts = tuple(captions), tuple(negatives)
-        votes = self._cell(cells, "votes")
-        # Positions are in the order of the attributes: image, texts, hard-negative image.
-        return TableRow(*first, *texts, *negative_image, **ids, where=where, votes=votes)
+        return TableRow(
+            image=image,
+            name=name,
+            captions=tuple(captions),
+            negatives=tuple(negatives),
+            negative_image=negative_image,
+            negative_name=negative_name,
+            id=row_id,
+            split=split,
+            group=group,
+            where=where,
+            votes=self._cell(cells, "votes"),
+        )
 
     def _columns_of_texts(self, cells: Cells, role: str, where: str) -> dict[str, str]:
         """The column of each caption, or of each negative, in order."""
@@ -201,15 +198,18 @@ class Table:
             raise _cell_error(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):
             raise _cell_error(where, column, "an image file", cell, _DOWNLOAD)
-        cell = cell.strip()
+        return self._file(cell.strip(), column, where)
+
+    def _file(self, name: str, column: str, where: str) -> tuple[Path, str]:
         # Shards copy every file that a table names; a downloaded table must not name others.
-        folder, path = os.path.abspath(self.folder), self._path(cell)
+        folder = os.path.abspath(self.folder)
+        path = self._path(name)
         if path is None or os.path.commonpath((folder, path)) != folder:
             fix = "set `images` to the folder of images"
             if path is None:
-                fix += f", a copy of {PureWindowsPath(cell).parent} that keeps its name"
-            raise _cell_error(where, column, f"an image file inside {self.folder}", cell, fix)
-        return self.folder / os.path.relpath(path, folder), cell
+                fix += f", a copy of {PureWindowsPath(name).parent} that keeps its name"
+            raise _cell_error(where, column, f"an image file inside {self.folder}", name, fix)
+        return self.folder / os.path.relpath(path, folder), name
 
     def _path(self, name: str) -> str | None:
         """The absolute path of an image; None if it is of Windows and no part has our name."""
@@ -222,8 +222,12 @@ class Table:
         for number, part in enumerate(parts, start=1):
             if part.casefold() == folder.name.casefold():
                 copies.append(folder.joinpath(*parts[number:]))
+        if not copies:
+            return None
+        # Several parts may have our name: the first copy that exists is meant.
         existing = [copy for copy in copies if copy.is_file()]
-        return os.path.abspath((existing or copies)[0]) if copies else None
+        best = existing or copies
+        return os.path.abspath(best[0])
 
     def _name(self, cells: Cells, role: str, where: str) -> str:
         cell = self._cell(cells, role)
@@ -253,53 +257,18 @@ def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
         (('a dog',), ('a cat',))
     """
     by_role = []
-    for role in _LISTS:
+    for role in LISTS:
         texts: dict[str, None] = {}
-        for column in _guess(role, list(cells)):
+        for column in guessed_columns(role, list(cells)):
             texts |= dict.fromkeys(_texts(cells[column], column, "the record"))
         by_role.append(tuple(texts))
     return by_role[0], by_role[1]
 
 
-def _checked(
-    given: Mapping[str, str | Sequence[str] | None], names: Sequence[str], path: Path
-) -> dict[str, tuple[str, ...]]:
-    """The given columns, each of them in the table."""
-    checked = {}
-    for role, value in given.items():
-        if role not in GUESSES:
-            raise UserError(f"expected `columns` of {', '.join(GUESSES)}, got {role!r}: name one")
-        # A table may have a column called "None".
-        value = None if value in _NONE and value not in names else value
-        columns = (value,) if isinstance(value, str) else tuple(value or ())
-        unknown = [column for column in columns if column not in names]
-        if unknown:
-            close = difflib.get_close_matches(unknown[0], names, 1)
-            advice = f"did you mean {close[0]!r}?" if close else f"name one of {', '.join(names)}"
-            raise UserError(f"expected a column of {path} for {role}, got {unknown[0]!r}: {advice}")
-        if len(columns) > 1 and role not in _LISTS:
-            raise UserError(
-                f"expected one column for {role} of {path}, got {', '.join(columns)}: name one"
-            )
-        checked[role] = columns
-    return checked
-
-
-def _guess(role: str, names: Sequence[str]) -> tuple[str, ...]:
-    plain = {name: re.sub(r"[\s\-]+", "_", name.strip().lower()) for name in names}
-    for guess in GUESSES[role]:
-        # A table has an unnumbered column in preference to numbered ones.
-        forms = (f"{guess}s?", rf"{guess}s?_?\d+") if role in _LISTS else (guess,)
-        for form in forms:
-            matches = [name for name in names if re.fullmatch(form, plain[name])]
-            if matches:
-                return tuple(matches) if role in _LISTS else (matches[0],)
-    return ()
-
-
 def _texts(cell: Any, column: str, where: str) -> list[str]:
     """The captions of a cell: a text, a list of texts, or the text of such a list."""
-    if cell is None or (isinstance(cell, float) and cell != cell):
+    is_nan = isinstance(cell, float) and cell != cell
+    if cell is None or is_nan:
         return []
     if isinstance(cell, str) and cell.lstrip().startswith("["):
         cell = _list(cell)

@@ -123,12 +123,15 @@ def _rows(cells: Iterable[Any]) -> Iterator[NumberedRow]:
 def _object(row: Any) -> Cells | str:
     if isinstance(row, _Unreadable):
         return row.reason
-    return row if isinstance(row, dict) else f"{str(row)[:40]!r} instead of an object"
+    if isinstance(row, dict):
+        return row
+    return f"{str(row)[:40]!r} instead of an object"
 
 
 def _csv(path: Path) -> Iterator[NumberedRow]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = csv.reader(file, delimiter=_delimiter(file.readline(), path), strict=True)
+        delimiter = _delimiter(file.readline(), path)
+        rows = csv.reader(file, delimiter=delimiter, strict=True)
         file.seek(0)
         names = next(rows, [])
         if len(set(names)) < len(names):
@@ -136,7 +139,9 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
         end = rows.line_num
         try:
             for row in rows:
-                first, end = end + 1, rows.line_num  # a quoted cell may go over several lines
+                # A quoted cell may go over several lines.
+                first = end + 1
+                end = rows.line_num
                 if len(row) == len(names):
                     yield f"line {first}", dict(zip(names, row, strict=True))
                 elif row:
@@ -276,7 +281,8 @@ def _image_folder(path: Path) -> Iterator[Cells | _Unreadable]:
         row: Cells = {}
         if name.parts[0] in SPLIT_FOLDERS:
             row["split"] = name.parts[0]
-        text, sidecar = file.with_suffix(".txt"), file.with_suffix(".json")
+        text = file.with_suffix(".txt")
+        sidecar = file.with_suffix(".json")
         try:
             if text.is_file():
                 with reading(text, "captions"):

@@ -62,21 +62,27 @@ class TarIndex:
     def record(self, shard: Shard, number: int) -> RawRecord | Damage:
         """Returns a record, located but not read."""
         first, last = self.rows[number : number + 2].tolist()
-        strings = []
         # Each record before has one string more than members: its key.
-        for start, stop in pairwise(self.ends[first + number : last + number + 2].tolist()):
+        ends = self.ends[first + number : last + number + 2]
+        strings = []
+        for start, stop in pairwise(ends.tolist()):
             text = self.strings[start:stop].tobytes()
             strings.append(text.decode("utf-8", "surrogateescape"))
         key, *names = strings
-        spans = self.spans[first:last].tolist()
-        if spans and spans[0][0] < 0:
-            return Damage(shard, key, names[0])
-        return RawRecord(shard, key, {}, dict(zip(names, map(tuple, spans), strict=True)))
+        spans = {}
+        for name, (offset, size) in zip(names, self.spans[first:last].tolist(), strict=True):
+            if offset < 0:
+                return Damage(shard, key, name)
+            spans[name] = (offset, size)
+        return RawRecord(shard, key, {}, spans)
 
 
 def pack(records: Iterable[tuple[str, Mapping[str, tuple[int, int]]]]) -> TarIndex:
     """Packs the key of each record, and the offset and size of each of its members by name."""
-    rows, spans, ends, strings = array("q", [0]), array("q"), array("q", [0]), bytearray()
+    rows = array("q", [0])
+    spans = array("q")
+    ends = array("q", [0])
+    strings = bytearray()
     for key, members in records:
         for text in (key, *members):
             strings += text.encode("utf-8", "surrogateescape")
@@ -85,10 +91,10 @@ def pack(records: Iterable[tuple[str, Mapping[str, tuple[int, int]]]]) -> TarInd
             spans.extend(span)
         rows.append(len(spans) // 2)
     return TarIndex(
-        np.array(rows, "<i8"),
-        np.array(spans, "<i8").reshape(-1, 2),
-        np.array(ends, "<i8"),
-        np.frombuffer(bytes(strings), np.uint8),
+        rows=np.array(rows, "<i8"),
+        spans=np.array(spans, "<i8").reshape(-1, 2),
+        ends=np.array(ends, "<i8"),
+        strings=np.frombuffer(bytes(strings), np.uint8),
     )
 
 
@@ -133,7 +139,11 @@ def _stored(shard: Path, key: str, verify: bool) -> tuple[TarIndex, str] | None:
     """The first kept index of this very tar, with the tar's sha256."""
     for path in _candidates(shard):
         kept = _read(path, key)
-        if kept is not None and not (verify and kept[1] == ""):
+        if kept is None:
+            continue
+        # An index of a reader that did not verify has no sha256.
+        _, sha256 = kept
+        if sha256 or not verify:
             return kept
     return None
 
@@ -142,20 +152,25 @@ def _new(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex
     """A new index, kept if it can be, with the tar's sha256 if that is to be kept, too."""
     index = make_index(shard, info.records)
     path = _writable(_candidates(shard))
-    if path is None or (index.spans[:, 0] < 0).any():
+    has_damage = (index.spans[:, 0] < 0).any()
+    if path is None or has_damage:
         return index, ""
     sha256 = _sha256(shard) if verify else ""
+    arrays = {"key": np.array(key), "sha256": np.array(sha256), **vars(index)}
     # On a full disk each reader makes it again. numpy adds a suffix to a path, not to a file.
     with suppress(UserError), write_atomically(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, key=np.array(key), sha256=np.array(sha256), **vars(index))
+        np.savez(file, **arrays)
     return index, sha256
 
 
 def _candidates(shard: Path) -> tuple[Path, Path]:
     """Where the index of a tar may lie: beside it, or in the user's cache."""
     beside = shard.with_suffix(SUFFIX)
-    digest = hashlib.sha256(str(shard.parent.resolve()).encode()).hexdigest()[:16]
-    return beside, Path.home() / ".cache/vlmtune/offsets" / digest / beside.name
+    # The name of a shard recurs in other folders.
+    folder = str(shard.parent.resolve())
+    digest = hashlib.sha256(folder.encode()).hexdigest()[:16]
+    cached = Path.home() / ".cache/vlmtune/offsets" / digest / beside.name
+    return beside, cached
 
 
 def _writable(candidates: Sequence[Path]) -> Path | None:
@@ -219,8 +234,9 @@ class OpenTars:
             if shard not in coming:
                 self._close(shard)
         self._folders |= {shard.folder for shard in coming}
+        closed = [shard for shard in coming if shard not in self._open]
         for folder in self._folders:
-            missing = [x for x in coming if x.folder is folder and x not in self._open]
+            missing = [shard for shard in closed if shard.folder is folder]
             folder.expect(missing[:AHEAD])
 
     def read(
@@ -240,25 +256,29 @@ class OpenTars:
         except OSError as error:
             return Damage(shard, "-", f"the tar cannot be opened: {error.strerror}")
         record = index.record(shard, number)
-        return record if isinstance(record, Damage) else read_members(file, record, images)
+        if isinstance(record, Damage):
+            return record
+        return read_members(file, record, images)
 
     def _opened(self, shard: Shard, info: ShardInfo, verify: bool) -> tuple[int, TarIndex]:
         if shard not in self._open:
             # Each open tar takes a file descriptor and the memory of its index.
             while len(self._open) >= OPEN_TARS:
-                self._close(next(iter(self._open)))
+                least_recent = next(iter(self._open))
+                self._close(least_recent)
             if isinstance(shard, RemoteFile):
                 self._make_room(shard)
             with ExitStack() as stack:
-                file = stack.enter_context(shard.open("rb", buffering=0)).fileno()
+                file = stack.enter_context(shard.open("rb", buffering=0))
                 if isinstance(shard, Path):
                     index = open_index(shard, info, verify)
                 else:
                     index = open_index(shard.local, info)
-                self._open[shard] = stack.pop_all(), file, index
+                # Only once the index is there the file outlives this block.
+                self._open[shard] = (stack.pop_all(), file.fileno(), index)
         self._open.move_to_end(shard)
-        _, file, index = self._open[shard]
-        return file, index
+        _, descriptor, index = self._open[shard]
+        return descriptor, index
 
     def _make_room(self, shard: RemoteFile) -> None:
         """Closes other remote tars until the cache can take another one."""

@@ -43,7 +43,8 @@ def open_manifest(folder: Path) -> Manifest:
         return read_manifest(folder)
     # A data set that many users share is often read-only.
     if not os.access(folder, os.W_OK):
-        digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+        resolved = str(folder.resolve())
+        digest = hashlib.sha256(resolved.encode()).hexdigest()[:16]
         path = Path.home() / ".cache/vlmtune/webdataset" / f"{digest}.json"
     with locked(path):
         if not _is_complete(folder, path):
@@ -59,10 +60,11 @@ def _is_complete(folder: Path, path: Path) -> bool:
     if not path.is_file():
         return not tars
     manifest = parse_manifest(path, str(path))
-    # Tars are padded, so another one often has the same size.
     listed = [(shard.file, shard.bytes) for shard in manifest.shards]
     present = [(tar.name, tar.stat().st_size) for tar in tars]
-    return listed == present and manifest.arguments.get(CHANGED) == _changed(tars)
+    # Tars are padded, so another one often has the same size: its time differs.
+    same_times = manifest.arguments.get(CHANGED) == _changed(tars)
+    return listed == present and same_times
 
 
 def _changed(tars: list[Path]) -> dict[str, int]:
@@ -82,14 +84,17 @@ def _index(folder: Path) -> Manifest:
     texts = 0
     with progress(f"index of {folder}", len(tars)) as advance:
         for tar in tars:
-            state, records, images = hashlib.sha256(), 0, 0
+            state = hashlib.sha256()
+            records = 0
+            images = 0
             for raw in read_records(tar, 0, None, images=False):
                 records += 1
                 try:
-                    # The checksum is of texts and places: images are not read here.
                     if isinstance(raw, Damage):
                         raise RecordError(raw.reason)
-                    state.update(repr((raw.key, raw.spans, raw.members)).encode())
+                    # The checksum is of texts and places: images are not read here.
+                    facts = (raw.key, raw.spans, raw.members)
+                    state.update(repr(facts).encode())
                     group, files = decode_header(raw)
                     texts += int(group.truth.any(0).sum())
                     images += len(files)

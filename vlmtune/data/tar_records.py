@@ -79,15 +79,18 @@ def read_records(
 
 def locate_records(shard: Shard, first: int, last: int | None) -> Iterator[RawRecord | Damage]:
     """Yields records as `read_records` does, but reads none of their members."""
-    done, reason = first, "the tar ends early"
+    done = first
     rest = 0
+    reason = "the tar ends early"
     try:
         with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for record in islice(group_by_keys(_members(tar)), first, last):
+            records = group_by_keys(_members(tar))
+            for record in islice(records, first, last):
                 yield _located(shard, record)
                 done += 1
     except (OSError, tarfile.TarError, ValueError, OverflowError) as error:
-        reason, rest = f"the tar is unreadable from somewhere on: {error}", 1
+        reason = f"the tar is unreadable from somewhere on: {error}"
+        rest = 1
     if last is not None:
         rest = last - done
     for _ in range(rest):
@@ -98,13 +101,15 @@ def read_members(file: int, record: RawRecord, images: bool = True) -> RawRecord
     """Returns a located record with its members, or with its texts alone, from an open file."""
     members = {}
     for name, (offset, size) in record.spans.items():
-        if images or is_text(name):
-            try:
-                members[name] = os.pread(file, size, offset)
-            except OSError as error:
-                return Damage(record.shard, record.key, f"cannot be read ({error.strerror})")
-            if len(members[name]) < size:
-                return Damage(record.shard, record.key, "is cut off: the tar ends early")
+        if not images and not is_text(name):
+            continue
+        try:
+            content = os.pread(file, size, offset)
+        except OSError as error:
+            return Damage(record.shard, record.key, f"cannot be read ({error.strerror})")
+        if len(content) < size:
+            return Damage(record.shard, record.key, "is cut off: the tar ends early")
+        members[name] = content
     return replace(record, members=members)
 
 

@@ -56,17 +56,19 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     true, false = _captions(raw)
     if not true:
         raise RecordError("has no caption")
-    texts = (*true, *(text for text in false if text not in true))
+    hard = [text for text in false if text not in true]
+    texts = (*true, *hard)
+    is_true = [text in true for text in texts]
     where = json.dumps([raw.shard.name, raw.key, raw.spans[images[0]]])
-    name = hashlib.sha256(where.encode())
+    digest = hashlib.sha256(where.encode())
     for member in _texts(raw):
-        name.update(raw.members[member])
+        digest.update(raw.members[member])
     group = Group(
         key=re.sub(r"[^A-Za-z0-9_\-]", "_", raw.key),
-        image_ids=(f"{raw.key} {name.hexdigest()[:12]}",),
+        image_ids=(f"{raw.key} {digest.hexdigest()[:12]}",),
         text_ids=texts,
         texts=texts,
-        truth=torch.tensor([[text in true for text in texts]]),
+        truth=torch.tensor([is_true]),
         true_ids=(frozenset(true),),
     )
     check(group)
@@ -76,14 +78,17 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
 def _texts(raw: RawRecord) -> list[str]:
     """The names of the texts of a record, plain ones first."""
     plain = [name for name in TEXTS if name in raw.members]
-    return plain + sorted(name for name in raw.members if is_text(name) and name not in TEXTS)
+    named = [name for name in raw.members if is_text(name) and name not in TEXTS]
+    return plain + sorted(named)
 
 
 def _captions(raw: RawRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
     try:
         true, false = captions(_cells(raw))
-        lines = raw.members.get("txt", b"").decode("utf-8-sig").splitlines()
-        return true or captions({"caption": lines})[0], false
+        if not true:
+            lines = raw.members.get("txt", b"").decode("utf-8-sig").splitlines()
+            true, _ = captions({"caption": lines})
+        return true, false
     except (ValueError, RecursionError) as error:
         line = " ".join(str(error).split())
         raise RecordError(f"has a malformed text ({line})") from error

@@ -65,7 +65,9 @@ class ProcessGroup:
             >>> ProcessGroup().slice(5)
             slice(0, 5, None)
         """
-        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+        start = n * self.rank // self.size
+        stop = n * (self.rank + 1) // self.size
+        return slice(start, stop)
 
     def sum(self, value: Any) -> Any:
         """Adds a tensor over ranks; its gradient is the sum of the gradients of all ranks."""
@@ -81,14 +83,21 @@ class ProcessGroup:
         if self.size == 1:
             return value
         if isinstance(value, PooledTokens):
-            return PooledTokens(self.gather(value.pooled), self.gather(value.tokens))
+            pooled = self.gather(value.pooled)
+            tokens = self.gather(value.tokens)
+            return PooledTokens(pooled, tokens)
         if isinstance(value, Tokens):
-            value = value.padded(max(self._sizes(value.mask.shape[1], value.device)))
+            # Each rank pads to its longest caption. Rows of one tensor need one length.
+            lengths = self._sizes(value.mask.shape[1], value.device)
+            value = value.padded(max(lengths))
         if isinstance(value, Rows):
             return value.map(self.gather)
-        if value.dtype == torch.bool:  # not every backend can send these
-            return self.gather(value.to(torch.uint8)).to(torch.bool)
-        return _Gather.apply(value, self._sizes(len(value), value.device), self.rank)
+        if value.dtype == torch.bool:
+            # Not every backend of torch.distributed can send booleans.
+            numbers = self.gather(value.to(torch.uint8))
+            return numbers.to(torch.bool)
+        sizes = self._sizes(len(value), value.device)
+        return _Gather.apply(value, sizes, self.rank)
 
     def objects(self, value: Any) -> list[Any]:
         """Returns any picklable value of each rank, in rank order."""
@@ -113,24 +122,29 @@ class ProcessGroup:
         if self.size == 1:
             return [compute()]
         failure: Exception | None = None
+        outcome: tuple[Any, str | None]
         try:
-            result: Any = (compute(), None)
+            outcome = (compute(), None)
         except Exception as error:
-            result, failure = (None, " ".join(f"{type(error).__name__}: {error}".split())), error
-        results = self.objects(result)
+            failure = error
+            message = f"{type(error).__name__}: {error}"
+            outcome = (None, " ".join(message.split()))
+        # A rank that failed takes part in the exchange, too: the others would wait for it.
+        outcomes = self.objects(outcome)
         if failure is not None:
             raise failure
-        for rank, (_, reason) in enumerate(results):
+        for rank, (_, reason) in enumerate(outcomes):
             if reason is not None:
                 raise UserError(
                     f"expected a result of rank {rank}, got {reason}: read the message of that rank"
                 )
-        return [part for part, _ in results]
+        return [result for result, _ in outcomes]
 
     def _sizes(self, rows: int, device: torch.device) -> list[int]:
-        sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.size)]
-        dist.all_gather(sizes, torch.tensor([rows], device=device))
-        return torch.cat(sizes).tolist()
+        count = torch.tensor([rows], device=device)
+        counts = [torch.zeros_like(count) for _ in range(self.size)]
+        dist.all_gather(counts, count)
+        return torch.cat(counts).tolist()
 
 
 class _Sum(torch.autograd.Function):
@@ -152,16 +166,22 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, sizes: list[int], rank: int) -> Tensor:
-        ctx.start, ctx.stop = sum(sizes[:rank]), sum(sizes[: rank + 1])
+        ctx.start = sum(sizes[:rank])
+        ctx.stop = ctx.start + sizes[rank]
+        # all_gather takes one shape from all ranks, so every rank sends the largest number of rows.
         padded = value.new_zeros(max(sizes), *value.shape[1:])
         padded[: len(value)] = value
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded)
-        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+        unpadded = []
+        for part, size in zip(parts, sizes, strict=True):
+            unpadded.append(part[:size])
+        return torch.cat(unpadded)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return _all_reduce(gradients[0])[ctx.start : ctx.stop], None, None
+        total = _all_reduce(gradients[0])
+        return total[ctx.start : ctx.stop], None, None
 
 
 def _all_reduce(value: Tensor) -> Tensor:

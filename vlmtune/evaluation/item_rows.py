@@ -40,7 +40,8 @@ class EmbeddingRecorder(Recorder):
     def __init__(self, scorer: Any) -> None:
         super().__init__(scorer)
         self.embeds = getattr(scorer, "embeds", True)
-        self.embed_images, self.embed_texts = scorer.embed_images, scorer.embed_texts
+        self.embed_images = scorer.embed_images
+        self.embed_texts = scorer.embed_texts
 
 
 def item_rows(
@@ -51,31 +52,60 @@ def item_rows(
     A ranking has a row for each query (`Benchmark.queries`). A benchmark whose items have no short
     list of images and captions, such as a classification, has rows with outcomes alone.
     """
-    items, name = benchmark.items, benchmark.name
+    items = benchmark.items
+    name = benchmark.name
+    # A benchmark may score parts of its images in turn: the last scores are not of all items.
     if scores is not None and tuple(scores.shape) != items.shape:
         scores = None
-    if scores is not None and (queries := benchmark.queries(result, scores)):
-        return _query_rows(name, queries)
+    if scores is not None:
+        queries = benchmark.queries(result, scores)
+        if queries:
+            return _query_rows(name, queries)
     listed = items.evaluated
     if len(listed) != len(result.outcomes):
-        return tuple(ItemRow(f"{name}/{i}", name, x) for i, x in enumerate(result.outcomes))
+        bare_rows = []
+        for number, outcome in enumerate(result.outcomes):
+            row_id = f"{name}/{number}"
+            bare_rows.append(ItemRow(row_id, name, outcome))
+        return tuple(bare_rows)
     score = _lookup(benchmark, scores)
     rows = []
-    for i, (item, outcome) in enumerate(zip(listed, result.outcomes, strict=True)):
-        texts = (*item.true, *item.false)
-        # Of as many images as true texts, text k is true of image k alone; else of all images.
-        paired = len(item.images) == len(item.true) > 1
-        truth, numbers = [], []
-        for position, image in enumerate(item.images):
-            is_true = [k < len(item.true) for k in range(len(texts))]
-            if paired:
-                is_true = [k == position for k in range(len(texts))]
-            truth.append(tuple(is_true))
-            numbers.append(tuple(score(image, text) for text in texts))
-        row_id = f"{name}/{i}"
-        rows.append(
-            ItemRow(row_id, name, outcome, item.images, texts, tuple(truth), tuple(numbers))
+    for item, outcome in zip(listed, result.outcomes, strict=True):
+        captions = (*item.true, *item.false)
+        scores_of_images = []
+        for image in item.images:
+            scores_of_image = tuple(score(image, caption) for caption in captions)
+            scores_of_images.append(scores_of_image)
+        row = ItemRow(
+            id=f"{name}/{len(rows)}",
+            benchmark=name,
+            outcome=outcome,
+            images=item.images,
+            captions=captions,
+            true=_truth(len(item.images), len(item.true), len(captions)),
+            scores=tuple(scores_of_images),
         )
+        rows.append(row)
+    return tuple(rows)
+
+
+def _truth(images: int, true: int, texts: int) -> tuple[tuple[bool, ...], ...]:
+    """Which texts are true of each image of an item; its true texts come first.
+
+    Of as many images as true texts, text k is true of image k alone; else of all images.
+
+    Example:
+        >>> _truth(2, 2, 3), _truth(1, 2, 3)
+        (((True, False, False), (False, True, False)), ((True, True, False),))
+    """
+    if not images == true > 1:
+        row = (*[True] * true, *[False] * (texts - true))
+        return (row,) * images
+    rows = []
+    for image in range(images):
+        row = [False] * texts
+        row[image] = True
+        rows.append(tuple(row))
     return tuple(rows)
 
 
@@ -88,15 +118,18 @@ def _lookup(
     # Scores are by position, items by content: an image or a text may be in several items.
     values = scores.detach().cpu().to(torch.float64)
     items = benchmark.items
-    rows = {image: i for i, image in enumerate(items.images)}
-    columns = {text: j for j, text in enumerate(items.texts)}
+    rows = {image: row for row, image in enumerate(items.images)}
+    columns = {text: column for column, text in enumerate(items.texts)}
     if items.pairs is None:
         return lambda image, text: float(values[rows[image], columns[text]])
-    position = {(row, column): k for k, (row, column) in enumerate(items.pairs.tolist())}
+    positions = {}
+    for position, (row, column) in enumerate(items.pairs.tolist()):
+        positions[row, column] = position
 
     def score(image: ImageRef, text: str) -> float | None:
-        k = position.get((rows[image], columns[text]))
-        return None if k is None else float(values[k])
+        # An item may compare only some of its images with its captions.
+        position = positions.get((rows[image], columns[text]))
+        return None if position is None else float(values[position])
 
     return score
 
@@ -108,21 +141,23 @@ def _query_rows(name: str, queries: Sequence[Query]) -> tuple[ItemRow, ...]:
     for query in queries:
         part = f"{name}/{query.part}".rstrip("/")
         width = len(query.captions)
-        rows.append(
-            ItemRow(
-                f"{part}/{counts[part]}",
-                part,
-                query.outcome,
-                query.images,
-                query.captions,
-                _in_rows(query.shown.true, width),
-                _in_rows(query.shown.scores, width),
-                query.rank,
-            )
+        row = ItemRow(
+            id=f"{part}/{counts[part]}",
+            benchmark=part,
+            outcome=query.outcome,
+            images=query.images,
+            captions=query.captions,
+            true=_in_rows(query.shown.true, width),
+            scores=_in_rows(query.shown.scores, width),
+            rank=query.rank,
         )
+        rows.append(row)
         counts[part] += 1
     return tuple(rows)
 
 
 def _in_rows(values: Sequence[Any], width: int) -> tuple[tuple[Any, ...], ...]:
-    return tuple(tuple(values[i : i + width]) for i in range(0, len(values), width))
+    rows = []
+    for start in range(0, len(values), width):
+        rows.append(tuple(values[start : start + width]))
+    return tuple(rows)

@@ -64,20 +64,26 @@ def read_words(
         )
     picture = read_picture(*as_pictures([image]))
     words = caption.split()
-    # The caption up to each word: tokens that a word adds to the words before it are its own.
+    # The caption up to each word: the tokens that a word adds to the words before it belong to it.
     beginnings = list(accumulate(words, "{} {}".format)) or [caption]
     with evaluation_mode(backbone, adapter):
         pixels = backbone.preprocess(picture)[None].to(backbone.device)
-        pictures = adapter.prepare_image(backbone.encode_image(pixels, adapter.image_input))
-        texts = backbone.encode_text(beginnings, adapter.text_input)
-        whole = adapter.prepare_text(texts[-1:].trimmed())
-        weights = adapter.reading(pictures, whole)[0]
+        image_features = backbone.encode_image(pixels, adapter.image_input)
+        text_features = backbone.encode_text(beginnings, adapter.text_input)
+        prepared_image = adapter.prepare_image(image_features)
+        # The last beginning is the whole caption.
+        prepared_text = adapter.prepare_text(text_features[-1:].trimmed())
+        weights = adapter.reading(prepared_image, prepared_text)[0]
+
+    # A beginning ends with the special tokens of the model, which belong to no word.
     lead, trail = backbone.text_special
-    ends = [lead, *(texts.lengths - trail).tolist()]
-    read, parts = [], []
+    word_ends = text_features.lengths - trail
+    ends = [lead, *word_ends.tolist()]
+    kept_words, parts = [], []
     for word, (start, end) in zip(words, pairwise(ends), strict=True):
+        # A word beyond the longest caption of the model adds no token.
         if end > start:
-            read.append(word)
+            kept_words.append(word)
             parts.append(weights[start:end].mean(dim=0))
     maps = torch.stack(parts).float().cpu()
     rows = math.isqrt(maps.shape[1])
@@ -86,8 +92,9 @@ def read_words(
             f"expected the patches of a square image, got {maps.shape[1]} of "
             f"{type(backbone).__name__}: use a backbone with square images"
         )
+    maps = maps.unflatten(1, (rows, -1))
     box = seen_box(backbone.preprocess, picture.size)
-    return Reading(tuple(read), maps.unflatten(1, (rows, -1)), box)
+    return Reading(tuple(kept_words), maps, box)
 
 
 def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple[WordMaps, ...]:
@@ -96,17 +103,20 @@ def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple
     Nothing for an adapter that does not show it, or for items without a short list of captions. A
     pair that has no reading is left out. Every rank computes the same.
     """
-    adapter, items = scorer.adapter, benchmark.items.evaluated
+    adapter = scorer.adapter
+    items = benchmark.items.evaluated
     shows = isinstance(adapter, JointAdapter) and adapter.gives_reading
     if not shows or len(items) != len(result.outcomes):
         return ()
     maps = []
     for correct in (True, False):
         for item, outcome in zip(items, result.outcomes, strict=True):
-            image, caption = item.images[0], item.true[0]
+            image = item.images[0]
+            caption = item.true[0]
             if outcome != correct or len(caption.split()) > MOST_WORDS:
                 continue
-            with suppress(UserError):  # words of a caption's beginning alone may be refused
+            # An adapter may refuse the words of a caption's beginning alone.
+            with suppress(UserError):
                 reading = read_words(scorer.backbone, adapter, image, caption)
                 maps.append(_word_maps(reading, image, caption, correct))
             break
@@ -114,12 +124,20 @@ def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple
 
 
 def _word_maps(reading: Reading, image: ImageRef, caption: str, correct: bool) -> WordMaps:
-    words, maps, box = reading
     texts = []
-    for weights in maps:
-        percent = [f"{100 * weight:.2f}" for weight in weights.flatten().tolist()]
-        texts.append(" ".join(percent))
-    return WordMaps(caption, image, words, tuple(texts), maps.shape[2], box, correct)
+    for weights in reading.maps:
+        # Two digits suffice for a picture, and keep the report small.
+        percents = [f"{100 * weight:.2f}" for weight in weights.flatten().tolist()]
+        texts.append(" ".join(percents))
+    return WordMaps(
+        caption=caption,
+        image=image,
+        words=reading.words,
+        maps=tuple(texts),
+        columns=reading.maps.shape[2],
+        box=reading.box,
+        correct=correct,
+    )
 
 
 def seen_box(
@@ -146,22 +164,31 @@ def seen_box(
     width, height = size
     x, y = np.meshgrid(_centres(width), _centres(height))
     # With a little of the other direction, rounding to 8 bits averages out over rows and columns.
-    ramp = np.stack([0.9 * x + 0.1 * y, 0.1 * x + 0.9 * y, 0 * x], axis=2)
+    red = 0.9 * x + 0.1 * y
+    green = 0.1 * x + 0.9 * y
+    ramp = np.stack([red, green, np.zeros_like(x)], axis=2)
 
     def preprocessed(picture: NDArray[np.float64]) -> Tensor:
-        return preprocess(Image.fromarray(np.round(255 * picture).astype(np.uint8))).double()
+        levels = np.round(255 * picture).astype(np.uint8)
+        return preprocess(Image.fromarray(levels)).double()
 
     seen = preprocessed(ramp)
     # Black and white pictures tell the scale of each channel, in the middle, where no padding is.
-    rows, columns = _middle(seen.shape[1]), _middle(seen.shape[2])
-    black = preprocessed(0 * ramp)[:, rows, columns].mean(dim=(1, 2))
-    white = preprocessed(0 * ramp + 1)[:, rows, columns].mean(dim=(1, 2))
-    red, green, _ = (seen - black[:, None, None]) / (white - black)[:, None, None]
-    across = (0.9 * red - 0.1 * green) / 0.8
-    down = (0.9 * green - 0.1 * red) / 0.8
-    left, wide = _line(across[rows].mean(dim=0))
-    top, tall = _line(down[:, columns].mean(dim=1))
-    return left, top, wide, tall
+    rows = _middle(seen.shape[1])
+    columns = _middle(seen.shape[2])
+    black = _channel_means(preprocessed(np.zeros_like(ramp))[:, rows, columns])
+    white = _channel_means(preprocessed(np.ones_like(ramp))[:, rows, columns])
+    seen_red, seen_green, _ = (seen - black) / (white - black)
+    # The inverse of the mixture above: 0.9 * 0.9 - 0.1 * 0.1 is 0.8.
+    across = (0.9 * seen_red - 0.1 * seen_green) / 0.8
+    down = (0.9 * seen_green - 0.1 * seen_red) / 0.8
+    left, box_width = _line(across[rows].mean(dim=0))
+    top, box_height = _line(down[:, columns].mean(dim=1))
+    return left, top, box_width, box_height
+
+
+def _channel_means(pixels: Float[Tensor, "3 rows columns"]) -> Float[Tensor, "3 1 1"]:
+    return pixels.mean(dim=(1, 2), keepdim=True)
 
 
 def _centres(n: int) -> NDArray[np.float64]:
@@ -177,6 +204,9 @@ def _middle(n: int) -> slice:
 def _line(values: Float[Tensor, "n"]) -> tuple[float, float]:
     """Where a line through the middle half of the values starts, and how far it rises."""
     n = len(values)
-    part = slice(n // 4, max(n // 4 + 2, n - n // 4))
-    slope, start = np.polyfit(_centres(n)[part], values.numpy()[part], 1)
-    return float(start), float(slope)
+    # A line needs two values at least, where a quarter of n leaves fewer.
+    start = n // 4
+    stop = max(start + 2, n - start)
+    centres = _centres(n)[start:stop]
+    slope, intercept = np.polyfit(centres, values.numpy()[start:stop], 1)
+    return float(intercept), float(slope)

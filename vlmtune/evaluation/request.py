@@ -63,8 +63,11 @@ class Request:
     def rows(self, rank: int, ranks: int) -> range:
         """Returns the images of one rank: consecutive, with about as many pairs as other ranks."""
         starts = self._starts
-        even = starts[-1] * torch.arange(ranks + 1) / ranks
-        cuts = (starts[:, None] - even).abs().argmin(dim=0)
+        total = starts[-1]
+        even_cuts = total * torch.arange(ranks + 1) / ranks
+        # A cut lies between two images: the start of an image that is nearest to the even cut.
+        distances = (starts[:, None] - even_cuts).abs()
+        cuts = distances.argmin(dim=0)
         return range(int(cuts[rank]), int(cuts[rank + 1]))
 
     def count(self, rows: range) -> int:
@@ -76,17 +79,20 @@ class Request:
         """Returns the texts that the images in `rows` are paired with."""
         if self.pairs is None:
             return torch.arange(len(self.texts))
-        return self._pairs_of(self.pairs, rows)[:, 1].unique()
+        pairs = self._pairs_of(self.pairs, rows)
+        return pairs[:, 1].unique()
 
     def tile(self, rows: range) -> PairTile:
         """Returns the pairs of the images in `rows`."""
         if self.pairs is None:
             columns = torch.arange(len(self.texts))
-            return PairTile(columns, torch.ones(len(rows), len(columns), dtype=torch.bool), None)
+            every_pair = torch.ones(len(rows), len(columns), dtype=torch.bool)
+            return PairTile(columns, every_pair, None)
         images, texts = self._pairs_of(self.pairs, rows).unbind(dim=1)
         # A tile has a column for each text that some image of it is paired with, and no other.
-        columns, j = texts.unique(return_inverse=True)
-        positions = (images - rows.start, j)
+        columns, tile_columns = texts.unique(return_inverse=True)
+        tile_rows = images - rows.start
+        positions = (tile_rows, tile_columns)
         mask = torch.zeros(len(rows), len(columns), dtype=torch.bool)
         mask[positions] = True
         return PairTile(columns, mask, positions)
@@ -98,10 +104,10 @@ class Request:
     @functools.cached_property
     def _starts(self) -> Int[Tensor, "N1"]:
         """How many pairs precede those of each image, and their total."""
-        n = len(self.images)
+        image_count = len(self.images)
         if self.pairs is None:
-            return torch.arange(n + 1) * len(self.texts)
-        counts = self.pairs[:, 0].bincount(minlength=n)
+            return torch.arange(image_count + 1) * len(self.texts)
+        counts = self.pairs[:, 0].bincount(minlength=image_count)
         return torch.nn.functional.pad(counts.cumsum(0), (1, 0))
 
 
@@ -122,18 +128,26 @@ def make_request(
         return Request(by_digest, captions, None, (rows, columns))
     pairs = pairs.cpu()
     shape = torch.tensor([len(images), len(texts)])
-    if bool(((pairs < 0) | (pairs >= shape)).any()):
+    outside = (pairs < 0) | (pairs >= shape)
+    if bool(outside.any()):
         raise ValueError(f"expected pairs within {tuple(shape.tolist())}, got others")
+
     # First only what is in a pair, then each image and each text of these once.
-    used, i = pairs[:, 0].unique(return_inverse=True)
-    by_digest, rows = _distinct_images([images[k] for k in used.tolist()], digests)
-    used, j = pairs[:, 1].unique(return_inverse=True)
-    captions, columns = _distinct([str(texts[k]) for k in used.tolist()])
+    image_numbers, image_of_pair = pairs[:, 0].unique(return_inverse=True)
+    paired_images = [images[number] for number in image_numbers.tolist()]
+    by_digest, rows = _distinct_images(paired_images, digests)
+    text_numbers, text_of_pair = pairs[:, 1].unique(return_inverse=True)
+    paired_texts = [str(texts[number]) for number in text_numbers.tolist()]
+    captions, columns = _distinct(paired_texts)
+
     # One number a pair: far faster than comparing rows of two.
     width = max(1, len(captions))
-    numbers, order = (rows[i] * width + columns[j]).unique(return_inverse=True)
-    distinct = torch.stack([numbers // width, numbers % width], dim=1)
-    return Request(by_digest, captions, distinct, (order,))
+    pair_numbers = rows[image_of_pair] * width + columns[text_of_pair]
+    distinct_numbers, order = pair_numbers.unique(return_inverse=True)
+    distinct_rows = distinct_numbers // width
+    distinct_columns = distinct_numbers % width
+    distinct_pairs = torch.stack([distinct_rows, distinct_columns], dim=1)
+    return Request(by_digest, captions, distinct_pairs, (order,))
 
 
 def _distinct_images(
@@ -142,12 +156,15 @@ def _distinct_images(
     """Returns each image once by its digest, and the position of every image there."""
     ids = digests(images)
     _, order = _distinct(ids)
-    # A key keeps the place of its first image and gets the last one, of the same content.
-    return dict(zip(ids, images, strict=True)), order
+    # A repeated key keeps its position and gets the last image, which has the same content.
+    by_digest = dict(zip(ids, images, strict=True))
+    return by_digest, order
 
 
 def _distinct(ids: Sequence[str]) -> tuple[list[str], Int[Tensor, "n"]]:
     """Returns each id once, in order of first occurrence, and the position of every id there."""
     position: dict[str, int] = {}
-    order = [position.setdefault(name, len(position)) for name in ids]
+    order = []
+    for name in ids:
+        order.append(position.setdefault(name, len(position)))
     return list(position), torch.tensor(order, dtype=torch.int64)

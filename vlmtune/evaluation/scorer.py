@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vlmtune.adapters.base import Adapter, DualAdapter
@@ -71,14 +71,17 @@ class Scorer:
             raise UserError(f"expected a batch_size of at least 1, got {batch_size}")
         if dtype not in get_args(StoreDType):
             raise UserError(f"expected dtype {get_args(StoreDType)}, got {dtype!r}: choose one")
-        adapter = adapter.scoring
-        self.backbone, self.adapter, self.batch_size = backbone, adapter, batch_size
-        self._group, self._failures = ProcessGroup(), Failures()
+        self.backbone = backbone
+        # A training method may wrap the adapter that scores.
+        self.adapter = adapter.scoring
+        self.batch_size = batch_size
+        self._group = ProcessGroup()
+        self._failures = Failures()
         self._pictures = PictureReader(backbone.preprocess, batch_size, self._failures)
         self._source = FeatureSource(
             backbone,
-            adapter.image_input,
-            adapter.text_input,
+            self.adapter.image_input,
+            self.adapter.text_input,
             store,
             batch_size,
             dtype,
@@ -101,8 +104,10 @@ class Scorer:
         with evaluation_mode(self.backbone, self.adapter):
             request = make_request(as_pictures(images), texts, pairs, self._digests)
             if request.images and request.texts:
-                score = self._dual if _is_dual(self.adapter) else self._joint
-                return request.restore(score(request))
+                compute = self._dual if _is_dual(self.adapter) else self._joint
+                scores = compute(request)
+                return request.restore(scores)
+        # Without a pair there is nothing to encode.
         shape = (len(images), len(texts)) if pairs is None else (0,)
         return torch.zeros(shape)
 
@@ -146,8 +151,9 @@ class Scorer:
 
     def _prepare(self, images: Sequence[Picture], texts: Sequence[str]) -> None:
         """Stores and embeds what the calls of a session may need."""
-        by_digest = dict(zip(self._digests(images), images, strict=True))
-        by_digest.pop("", None)
+        digests = self._digests(images)
+        by_digest = dict(zip(digests, images, strict=True))
+        by_digest.pop("", None)  # of images that cannot be read
         items: Items = {"image": by_digest, "text": _by_name(texts)}
 
         def fill() -> None:  # the first rank builds a store, the others wait and open it
@@ -165,6 +171,7 @@ class Scorer:
         parts = self._group.run(lambda: self._pictures.digests(local))
         names = list(chain.from_iterable(parts))
         if self._group.size > 1:
+            # The next call asks for the same files again, perhaps on another rank.
             self._pictures.remember(images, names)
         return names
 
@@ -172,24 +179,37 @@ class Scorer:
 
     def _dual(self, request: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
         """Compares embeddings: row by row for chosen pairs, by matrix products for all."""
-        adapter, device = cast(DualAdapter, self.adapter), self.backbone.device
         embeddings = self._embed({"image": request.images, "text": _by_name(request.texts)})
+        device = self.backbone.device
         image = self._rows(embeddings["image"], request.images).to(device)
         text = self._rows(embeddings["text"], request.texts).to(device)
         if request.pairs is None:
-            scores = torch.empty(len(image), len(text))
-            # The whole matrix may not fit on the device.
-            step = max(1, NUMBERS // len(text))
-            for top in range(0, len(image), step):
-                rows = slice(top, top + step)
-                scores[rows] = adapter.compare(image[rows], text).cpu()
-            return scores
+            return self._compare_all(image, text)
+        return self._compare_pairs(image, text, request.pairs.to(device))
+
+    def _compare_all(
+        self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
+    ) -> Float[Tensor, "N M"]:
+        adapter = cast(DualAdapter, self.adapter)
+        scores = torch.empty(len(image), len(text))
+        # The whole matrix may not fit on the device.
+        step = max(1, NUMBERS // len(text))
+        for top in range(0, len(image), step):
+            rows = slice(top, top + step)
+            scores[rows] = adapter.compare(image[rows], text).cpu()
+        return scores
+
+    def _compare_pairs(
+        self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"], pairs: Int[Tensor, "P 2"]
+    ) -> Float[Tensor, "P"]:
+        adapter = cast(DualAdapter, self.adapter)
         parts = []
         # Embeddings laid out by pair: an image of many pairs is repeated.
         step = max(1, NUMBERS // image.shape[1])
-        for chunk in request.pairs.to(device).split(step):
+        for chunk in pairs.split(step):
             rows, columns = chunk.unbind(dim=1)
-            parts.append(adapter.compare_pairs(image[rows], text[columns]).float().cpu())
+            scores = adapter.compare_pairs(image[rows], text[columns])
+            parts.append(scores.float().cpu())
         return torch.cat(parts)
 
     def _embed(self, items: Items) -> dict[Modality, MemoryStore]:
@@ -199,6 +219,7 @@ class Scorer:
         for modality, named in items.items():
             known = embeddings[modality]
             missing[modality] = {name: named[name] for name in named if name not in known}
+        # All ranks have the same embeddings, so all return here or none does.
         if not any(missing.values()):
             return embeddings
 
@@ -209,8 +230,8 @@ class Scorer:
                     parts.append((modality, names, values))
             return parts
 
-        for part in self._group.run(embed):
-            for modality, names, values in part:
+        for parts_of_rank in self._group.run(embed):
+            for modality, names, values in parts_of_rank:
                 embeddings[modality].add(names, Pooled(values))
         return embeddings
 
@@ -218,20 +239,24 @@ class Scorer:
         self, modality: Modality, items: Mapping[str, Any]
     ) -> Iterator[tuple[Sequence[str], Float[Tensor, "n d"]]]:
         """Embeds this rank's part of `items`, chunk by chunk."""
-        adapter, source = cast(DualAdapter, self.adapter), self._source
+        adapter = cast(DualAdapter, self.adapter)
         embed = adapter.embed_image if modality == "image" else adapter.embed_text
         ids = list(items)[self._group.slice(len(items))]
         if not ids:
             return
-        if storable(source.specs[modality]):
+        if storable(self._source.specs[modality]):
             rows = self._open(modality, items, ids)
+            # An item that cannot be encoded has no row; within a session it is skipped.
             ids = [name for name in ids if name in rows]
             chunks = self._chunks(rows, ids)
-        else:  # only the embedding is needed again
-            chunks = source.encode(modality, ids, partial(self._pictures.batches, items))
+        else:
+            # Features that cannot be stored are not kept: only their embedding is needed again.
+            read = partial(self._pictures.batches, items)
+            chunks = self._source.encode(modality, ids, read)
         with progress(f"embedding {modality}s", len(ids)) as advance:
             for names, features in chunks:
-                yield names, embed(features).float().cpu()
+                embeddings = embed(features)
+                yield names, embeddings.float().cpu()
                 advance(len(names))
 
     def _chunks(
@@ -244,6 +269,7 @@ class Scorer:
 
     def _rows(self, embeddings: MemoryStore, ids: Iterable[str]) -> Float[Tensor, "n d"]:
         names = list(ids)
+        # `MemoryStore.features` takes one id at least.
         if not names:
             return torch.zeros(0, self.backbone.embed_dim)
         return cast(Pooled, embeddings.features(names)).values
@@ -261,7 +287,8 @@ class Scorer:
         """Scores the pairs; each rank takes the images that have its part of them."""
         rows = request.rows(self._group.rank, self._group.size)
         # A `torchmetrics` state would wait for ever for a rank that fails here; `run` tells it.
-        return torch.cat(self._group.run(lambda: self._score_rows(request, rows)))
+        parts = self._group.run(lambda: self._score_rows(request, rows))
+        return torch.cat(parts)
 
     def _score_rows(
         self, request: Request, rows: range
@@ -270,33 +297,39 @@ class Scorer:
         if not rows:
             shape = (0, len(request.texts)) if request.pairs is None else (0,)
             return torch.zeros(shape)
-        names, size = list(request.images), self.batch_size
-        texts = [request.texts[j] for j in request.columns(rows).tolist()]
-        image = self._open("image", request.images, names[rows.start : rows.stop])
-        text = self._open("text", _by_name(request.texts), texts)
+        names = list(request.images)
+        # This rank opens features of what its pairs name, and of nothing else.
+        all_texts = [request.texts[column] for column in request.columns(rows).tolist()]
+        image_rows = self._open("image", request.images, names[rows.start : rows.stop])
+        text_rows = self._open("text", _by_name(request.texts), all_texts)
         parts = []
         with progress("scoring", request.count(rows)) as advance:
-            for top in range(rows.start, rows.stop, size):
-                tile = request.tile(range(top, min(top + size, rows.stop)))
+            for top in range(rows.start, rows.stop, self.batch_size):
+                bottom = min(top + self.batch_size, rows.stop)
+                tile = request.tile(range(top, bottom))
+                tile_names = names[top:bottom]
+                tile_texts = [request.texts[column] for column in tile.columns.tolist()]
                 values = torch.zeros(tile.mask.shape)
-                for left in range(0, len(tile.columns), size):
-                    mask = tile.mask[:, left : left + size]
+                for left in range(0, len(tile_texts), self.batch_size):
+                    block = slice(left, left + self.batch_size)
+                    mask = tile.mask[:, block]
                     # Images without a pair among these texts are not scored with them.
                     used = mask.any(dim=1).nonzero()[:, 0]
-                    columns = tile.columns[left : left + size].tolist()
-                    some_names = [names[top + k] for k in used.tolist()]
-                    some_texts = [request.texts[j] for j in columns]
-                    scores = self.adapter(
-                        self._get(image, some_names),
-                        self._get(text, some_texts),
-                        mask[used].to(self.backbone.device),
-                    )
-                    # NaN marks a pair without a score: 0 would be a score.
-                    computed = scores.values.float().masked_fill(~scores.computed, torch.nan)
-                    values[used, left : left + size] = computed.cpu()
+                    used_names = [tile_names[row] for row in used.tolist()]
+                    images = self._get(image_rows, used_names)
+                    texts = self._get(text_rows, tile_texts[block])
+                    values[used, block] = self._score_block(images, texts, mask[used])
                     advance(int(mask.sum()))
                 parts.append(tile.select(values))
         return torch.cat(parts)
+
+    def _score_block(
+        self, images: Features, texts: Features, mask: Bool[Tensor, "r c"]
+    ) -> Float[Tensor, "r c"]:
+        scores = self.adapter(images, texts, mask.to(self.backbone.device))
+        values = scores.values.float()
+        # NaN marks a pair without a score: 0 would be a score.
+        return values.masked_fill(~scores.computed, torch.nan).cpu()
 
     # -- features -----------------------------------------------------------------------------
 
@@ -305,7 +338,8 @@ class Scorer:
     ) -> FeatureRows:
         """Opens features of this rank's `ids`; of all items if a store holds them for all ranks."""
         wanted = list(items) if self._source.uses_store(modality) else ids
-        return self._source.open(modality, wanted, partial(self._pictures.batches, items))
+        read = partial(self._pictures.batches, items)
+        return self._source.open(modality, wanted, read)
 
     def _get(self, rows: FeatureRows, ids: Sequence[str]) -> Features:
         return rows.features(ids).to(self.backbone.device)
@@ -323,8 +357,10 @@ def _is_dual(adapter: Adapter) -> bool:
     """Whether scores are comparisons of embeddings, not the result of a special `forward`."""
     if not isinstance(adapter, DualAdapter):
         return False
-    kind, base = type(adapter), DualAdapter
-    if kind.forward is not base.forward:
+    kind = type(adapter)
+    if kind.forward is not DualAdapter.forward:
         return False
     # A comparison of its own by matrix products needs one of pairs, too.
-    return kind.compare is base.compare or kind.compare_pairs is not base.compare_pairs
+    inherits_compare = kind.compare is DualAdapter.compare
+    has_compare_pairs = kind.compare_pairs is not DualAdapter.compare_pairs
+    return inherits_compare or has_compare_pairs

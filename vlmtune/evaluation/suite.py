@@ -6,6 +6,7 @@ Never: a stop of all because one benchmark fails.
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -28,7 +29,8 @@ from vlmtune.storage.progress import work_of
 from vlmtune.types import ImageRef
 
 T = TypeVar("T")
-Contents = dict[str, tuple[Sequence[ImageRef], Sequence[str]]]
+Content = tuple[Sequence[ImageRef], Sequence[str]]
+"""The images and the texts of a benchmark."""
 
 log = logging.getLogger("vlmtune")
 
@@ -61,7 +63,8 @@ class SuiteResult:
 def check_names(benchmarks: Sequence[Benchmark]) -> None:
     """Raises a `UserError` if there is no benchmark, or two have one name."""
     names = [benchmark.name for benchmark in benchmarks]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    counts = Counter(names)
+    twice = sorted(name for name, count in counts.items() if count > 1)
     if twice or not names:
         got = f"{twice[0]!r} twice" if twice else "none"
         raise UserError(
@@ -77,7 +80,7 @@ def load_all(
 
     A benchmark that one rank cannot load is run on no rank.
     """
-    not_run = _load(benchmarks, scorer)[1]
+    _, not_run = _load(benchmarks, scorer)
     if len(not_run) == len(benchmarks):
         raise _nothing(not_run)
     return not_run
@@ -112,57 +115,68 @@ def run_suite(
     for images, texts in contents.values():
         all_images |= dict.fromkeys(images)
         all_texts |= dict.fromkeys(texts)
+    # A function of images and texts has no session.
+    encoding_scorer = scorer if isinstance(scorer, Scorer) and contents else None
+    session: AbstractContextManager[None] = nullcontext()
+    if encoding_scorer is not None:
+        session = encoding_scorer.session(list(all_images), list(all_texts))
     done: dict[str, Result] = {}
     failed = dict(not_run)
-    keeps = scorer if isinstance(scorer, Scorer) and contents else None
-    session: AbstractContextManager[None] = nullcontext()
-    if keeps is not None:
-        session = keeps.session(list(all_images), list(all_texts))
     with session:
         for benchmark in benchmarks:
-            if benchmark.name in failed:
+            name = benchmark.name
+            if name in failed:
                 continue
             result, reason = _tried(benchmark, lambda one=benchmark: _measured(one, scorer, items))
             # A failure on one rank is a failure on all.
-            if reason := _first(ProcessGroup().objects(reason)):
-                failed[benchmark.name] = reason
+            reasons = ProcessGroup().objects(reason)
+            if reason := _first(reasons):
+                failed[name] = reason
             elif result is not None:
-                images, texts = contents[benchmark.name]
-                shown = () if keeps is None else readings(keeps, benchmark, result)
-                done[benchmark.name] = replace(
-                    result,
-                    metrics=result.metrics | _truncated(texts, keeps),
-                    kind=benchmark.kind,
-                    title=benchmark.title,
-                    asks=benchmark.asks,
-                    about=benchmark.about,
-                    items_digest=_digest(images, texts),
-                    repeats=benchmark.repeats(),
-                    readings=shown,
-                )
+                done[name] = _described(result, benchmark, contents[name], encoding_scorer)
     not_run = _in_order(benchmarks, failed)
     if at_least_one and not done:
         raise _nothing(not_run)
     return SuiteResult(tuple(done.values()), not_run)
 
 
+def _described(
+    result: Result, benchmark: Benchmark, content: Content, scorer: Scorer | None
+) -> Result:
+    """A result with what a report says of the benchmark and of its items."""
+    images, texts = content
+    shown = () if scorer is None else readings(scorer, benchmark, result)
+    return replace(
+        result,
+        metrics=result.metrics | _truncated(texts, scorer),
+        kind=benchmark.kind,
+        title=benchmark.title,
+        asks=benchmark.asks,
+        about=benchmark.about,
+        items_digest=_digest(images, texts),
+        repeats=benchmark.repeats(),
+        readings=shown,
+    )
+
+
 def _load(
     benchmarks: Sequence[Benchmark], scorer: PairScorer | None
-) -> tuple[Contents, tuple[NotRun, ...]]:
+) -> tuple[dict[str, Content], tuple[NotRun, ...]]:
     """Returns the images and texts of each benchmark that can be run, and why others cannot.
 
     It checks image files and texts too, for plug-ins that do not.
     """
     check_names(benchmarks)
-    contents: Contents = {}
+    contents: dict[str, Content] = {}
     failures: dict[str, str | None] = {}
     for benchmark in benchmarks:
 
-        def contained(one: Benchmark = benchmark) -> tuple[Sequence[ImageRef], Sequence[str]]:
+        def checked(one: Benchmark = benchmark) -> Content:
             _check_embeddings(one, scorer)
             _check_image_model(one, scorer)
             one.load()
-            images, texts = one.items.images, one.items.texts
+            images = one.items.images
+            texts = one.items.texts
             check_images(images, one)
             _check_texts(texts, one)
             if isinstance(scorer, Scorer):
@@ -170,21 +184,25 @@ def _load(
             return images, texts
 
         # Every rank tries every benchmark, so that all ranks exchange the same list.
-        content, failures[benchmark.name] = _tried(benchmark, contained)
+        content, failures[benchmark.name] = _tried(benchmark, checked)
         if content is not None:
             contents[benchmark.name] = content
     # A failure on one rank is a failure on all.
-    everywhere = ProcessGroup().objects(failures)
+    failures_by_rank = ProcessGroup().objects(failures)
     failed = {}
     for name in failures:
-        if reason := _first([failures_there[name] for failures_there in everywhere]):
+        reasons = [failures_of_rank[name] for failures_of_rank in failures_by_rank]
+        if reason := _first(reasons):
             failed[name] = reason
-    contents = {name: some for name, some in contents.items() if name not in failed}
+            contents.pop(name, None)
     return contents, _in_order(benchmarks, failed)
 
 
 def _check_texts(texts: Sequence[object], benchmark: Benchmark) -> None:
-    wrong = [text for text in texts if not isinstance(text, str) or not text.strip()]
+    wrong = []
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            wrong.append(text)
     if wrong:
         raise UserError(
             f"expected texts with words for {benchmark.name}, got {len(wrong)} without, first "
@@ -220,7 +238,9 @@ def _measured(
 ) -> Result:
     """Runs a benchmark and checks that its numbers are finite."""
     recorder: Recorder | None = None
+    # Scores of a classifier's classes are not scores of captions, so no row has them.
     if items is not None and not isinstance(scorer, ClassScorer):
+        # A benchmark looks for the methods of an `Embedder`: only a recorder of one has them.
         recorder = EmbeddingRecorder(scorer) if isinstance(scorer, Embedder) else Recorder(scorer)
     with work_of(benchmark.name):
         result = benchmark.run(recorder or scorer)
@@ -249,7 +269,9 @@ def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
     """Returns a digest of the items, whatever folder they are in."""
     digest = sha256()
     for image in images:
-        digest.update(repr((image.path.name, image.box)).encode())
+        # The name alone: a data set may lie in another folder on another machine.
+        facts = (image.path.name, image.box)
+        digest.update(repr(facts).encode())
     for text in texts:
         digest.update(repr(text).encode())
     return digest.hexdigest()[:16]
@@ -261,14 +283,18 @@ def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | N
     try:
         return do(), None
     except ImageFileError as error:
-        line = " ".join(str(error).split())
+        line = _one_line(str(error))
         return None, f"{line} ({name} needs it; for its files: {files_from(benchmark)})"
     except UserError as error:
-        return None, " ".join(str(error).split())
+        return None, _one_line(str(error))
     except Exception as error:  # a fault in one plug-in must not stop the rest
         log.exception("%s failed", name)
-        line = " ".join(f"{type(error).__name__}: {error}".split())
+        line = _one_line(f"{type(error).__name__}: {error}")
         return None, f"expected {name} to run, got {line}: mend what the traceback in the log shows"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _first(reasons: Sequence[str | None]) -> str | None:
@@ -276,12 +302,16 @@ def _first(reasons: Sequence[str | None]) -> str | None:
 
 
 def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[NotRun, ...]:
-    names = [benchmark.name for benchmark in benchmarks]
-    return tuple(NotRun(name, failed[name]) for name in names if name in failed)
+    not_run = []
+    for benchmark in benchmarks:
+        if benchmark.name in failed:
+            not_run.append(NotRun(benchmark.name, failed[benchmark.name]))
+    return tuple(not_run)
 
 
 def _nothing(not_run: Sequence[NotRun]) -> UserError:
-    reason, others = not_run[0].reason, len(not_run) - 1
+    reason = not_run[0].reason
+    others = len(not_run) - 1
     if others:
         reason += f" (and {others} other benchmarks failed)"
     return UserError(reason)

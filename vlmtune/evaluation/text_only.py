@@ -30,8 +30,10 @@ class _TextScorer(ABC):
         """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`."""
         scores = self._text_scores(images, texts)
         if pairs is None:
+            # A copy: the rows of an expanded tensor share their memory.
             return scores.expand(len(images), -1).clone()
-        return scores[pairs[:, 1]]
+        columns = pairs[:, 1]
+        return scores[columns]
 
     @abstractmethod
     def _text_scores(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "M"]:
@@ -57,7 +59,8 @@ class TextOnlyScore(_TextScorer):
     """
 
     def __init__(self, model: NGram, per_token: bool = True) -> None:
-        self.model, self.per_token = model, per_token
+        self.model = model
+        self.per_token = per_token
 
     @classmethod
     def fitted(cls, captions: Iterable[str]) -> "TextOnlyScore":
@@ -91,16 +94,21 @@ class ImageAveraged(_TextScorer):
     """
 
     def __init__(self, scorer: PairScorer, limit: int | None = 64, seed: int = 0) -> None:
-        self.scorer, self.limit, self.seed = scorer, limit, seed
+        self.scorer = scorer
+        self.limit = limit
+        self.seed = seed
 
     @override
     def _text_scores(self, images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "M"]:
-        return self.scorer(self._sample(images), texts).mean(dim=0)
+        scores = self.scorer(self._sample(images), texts)
+        return scores.mean(dim=0)
 
     def _sample(self, images: Sequence[ImageRef]) -> list[ImageRef]:
+        # An image of many pairs counts once in the mean.
         distinct = list(dict.fromkeys(images))
         if self.limit is None or len(distinct) <= self.limit:
             return distinct
         generator = torch.Generator().manual_seed(self.seed)
-        order = torch.randperm(len(distinct), generator=generator)[: self.limit]
-        return [distinct[i] for i in sorted(order.tolist())]
+        order = torch.randperm(len(distinct), generator=generator)
+        chosen = sorted(order[: self.limit].tolist())
+        return [distinct[position] for position in chosen]

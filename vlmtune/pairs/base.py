@@ -74,9 +74,11 @@ def sample_rows(
     noise = gumbel(logits.shape, generator).to(logits.device)
     keys = logits.detach().double() + noise
     keys = keys.masked_fill(~candidates, -torch.inf)
-    # The position of each candidate in its row; counts differ from row to row.
-    rank = keys.argsort(dim=1, descending=True).argsort(dim=1)
-    return candidates & (rank < counts[:, None])
+    # The argsort of an order is the rank of each entry. Rows take different counts, so no top-k.
+    order = keys.argsort(dim=1, descending=True)
+    rank = order.argsort(dim=1)
+    within_count = rank < counts[:, None]
+    return candidates & within_count
 
 
 def gumbel(shape: torch.Size, generator: Generator) -> Float[Tensor, "..."]:
@@ -99,7 +101,12 @@ def with_mirrored(
         false: The false pairs chosen.
         truth: Which text is true of which image.
     """
-    # Image a has a text that is false of image i.
-    partner = (false.float() @ truth.float().T) > 0
-    mirrored = (partner.float().T @ true.float()) > 0
-    return true | false | mirrored | (truth & false.any(dim=0))
+    # A product of 0 and 1 counts the texts that are false of image i and true of image a.
+    shared_texts = false.float() @ truth.float().T
+    partner = shared_texts > 0
+    # An image a gets the true texts that were chosen for its partners i.
+    partner_texts = partner.float().T @ true.float()
+    mirrored = partner_texts > 0
+    # An image also gets its text that was chosen as false of another image.
+    chosen_as_false = false.any(dim=0)
+    return true | false | mirrored | (truth & chosen_as_false)

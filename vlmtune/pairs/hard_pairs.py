@@ -35,7 +35,9 @@ class HardPairs(PairPolicy):
     def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         assert reference is not None
         truth = targets.truth
-        texts = sample_rows(reference, ~truth, truth.sum(dim=1), generator)
+        texts_per_image = truth.sum(dim=1)
+        texts = sample_rows(reference, ~truth, texts_per_image, generator)
         # Columns are sampled as rows are; a pair of both samples is scored once.
-        images = sample_rows(reference.T, ~truth.T, truth.sum(dim=0), generator)
+        images_per_text = truth.sum(dim=0)
+        images = sample_rows(reference.T, ~truth.T, images_per_text, generator)
         return truth | texts | images.T

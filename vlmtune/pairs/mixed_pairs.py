@@ -54,10 +54,11 @@ class MixedPairs(PairPolicy):
     def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         del reference
         truth = targets.truth
-        same_group = targets.same_group
+        hard = targets.same_group & ~truth
+        other = ~targets.same_group & ~truth
         true = _sample(truth, self.positives, generator)
-        false = _sample(same_group & ~truth, self.hard_negatives, generator)
-        false |= _sample(~same_group & ~truth, self.random_negatives, generator)
+        false = _sample(hard, self.hard_negatives, generator)
+        false |= _sample(other, self.random_negatives, generator)
         if self.mirrored:
             return with_mirrored(true, false, truth)
         return true | false

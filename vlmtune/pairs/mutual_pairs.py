@@ -43,21 +43,25 @@ class MutualPairs(NegativePairs):
     def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         truth = targets.truth
         zeros = torch.zeros(truth.shape, device=truth.device)
-        true = sample_rows(zeros, truth, truth.any(dim=1).long(), generator)
+        one_text = truth.any(dim=1).long()
+        true = sample_rows(zeros, truth, one_text, generator)
         # From here on matrices are square, over the images with a true text: b stands for its text.
         images, texts = true.nonzero(as_tuple=True)
 
         def square(matrix: Tensor) -> Tensor:
-            return matrix[images][:, texts].cpu()
+            rows = matrix[images]
+            return rows[:, texts].cpu()
 
         false = ~square(truth)
         allowed = false & false.T  # the diagonal is true
-        taken = torch.zeros_like(allowed)
         uniform = torch.zeros(allowed.shape, dtype=torch.float64)
         each = torch.ones(len(images), dtype=torch.long)
+
+        # Round 1: mined negatives. Round 2: hard pairs by the reference. Round 3: any pairs.
+        taken = torch.zeros_like(allowed)
         if self.mined and targets.mined_negatives is not None:
-            near = square(targets.mined_negatives)
-            near = allowed & (near | near.T)
+            mined = square(targets.mined_negatives)
+            near = allowed & (mined | mined.T)
             taken = _greedy_matching(uniform, near, self.mined * each, generator)
         logits = uniform
         if self.hard:
@@ -67,10 +71,12 @@ class MutualPairs(NegativePairs):
         taken |= _greedy_matching(logits, allowed & ~taken, self.hard * each, generator)
         rest = self.negatives - taken.sum(dim=1)
         taken |= _greedy_matching(uniform, allowed & ~taken, rest, generator)
+
+        # Back to the rows and columns of the batch.
         a, b = taken.to(truth.device).nonzero(as_tuple=True)
-        chosen = true.clone()
-        chosen[images[a], texts[b]] = True
-        return chosen
+        mask = true.clone()
+        mask[images[a], texts[b]] = True
+        return mask
 
 
 def _greedy_matching(
@@ -83,18 +89,21 @@ def _greedy_matching(
     rows, columns = allowed.triu(1).nonzero(as_tuple=True)
     noise = gumbel(torch.Size([len(rows)]), generator)
     # Largest noisy logit first: a sample without replacement, in proportion to the softmax.
-    order = (logits[rows, columns] + noise).argsort(descending=True)
-    left = wanted.tolist()
-    taken = torch.zeros_like(allowed)
-    open_rows = sum(count > 0 for count in left)
+    noisy = logits[rows, columns] + noise
+    order = noisy.argsort(descending=True)
     candidates = torch.stack([rows, columns], dim=1)[order]
+    left = wanted.tolist()
+    open_rows = sum(count > 0 for count in left)
+    taken = torch.zeros_like(allowed)
     for a, b in candidates.tolist():
         if left[a] <= 0 or left[b] <= 0:
             continue
-        taken[a, b] = taken[b, a] = True
+        taken[a, b] = True
+        taken[b, a] = True
         for row in (a, b):
             left[row] -= 1
             open_rows -= left[row] == 0
+        # A single open row has no partner, so the rest of the candidates cannot be taken.
         if open_rows < 2:
             break
     return taken

@@ -43,18 +43,21 @@ class RankingPairs(NegativePairs):
     def __call__(self, targets: Targets, generator: Generator, reference: Reference = None) -> Mask:
         truth = targets.truth
         uniform = torch.zeros(truth.shape, device=truth.device)
+        # 1 for an image with a true text, else 0: an image without one gets no negatives either.
         each = truth.any(dim=1).long()
         true = sample_rows(uniform, truth, each, generator)
         false = torch.zeros_like(truth)
         if self.mined and targets.mined_negatives is not None:
-            candidates = targets.mined_negatives & ~truth
-            false = sample_rows(uniform, candidates, self.mined * each, generator)
+            mined = targets.mined_negatives & ~truth
+            false = sample_rows(uniform, mined, self.mined * each, generator)
         if self.hard:
             assert reference is not None
-            false |= sample_rows(reference, ~truth & ~false, self.hard * each, generator)
+            unused = ~truth & ~false
+            false |= sample_rows(reference, unused, self.hard * each, generator)
         # What mined and hard texts leave is filled by any false text.
+        unused = ~truth & ~false
         rest = self.negatives * each - false.sum(dim=1)
-        false |= sample_rows(uniform, ~truth & ~false, rest, generator)
+        false |= sample_rows(uniform, unused, rest, generator)
         if self.mirrored:
             return with_mirrored(true, false, truth)
         return true | false

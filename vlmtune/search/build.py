@@ -134,44 +134,50 @@ class _Parts:
     """The parts of an index: those of its list, those that a killed run left, and new ones."""
 
     def __init__(self, folder: Path, listed: Listed) -> None:
-        self.folder, self.names = folder, list(listed["parts"])
+        self.folder = folder
+        self.names = list(listed["parts"])
         self.key = part_key(listed["model"]["identity"])
         self.ids = set[str]()
         for name in self.names:
             with undamaged(folder, name):
-                self.ids |= set(Part(folder / name, self.key).ids)
+                part = Part(folder / name, self.key)
+            self.ids.update(part.ids)
         # What a killed run left: whole parts are taken over, the rest is removed.
+        known = (*self.names, listed["shortlist"])
         for path in sorted(folder.glob("*")):
-            listed_here = path.name in (*self.names, listed["shortlist"])
-            if listed_here or not WRITTEN.fullmatch(path.name):
+            if path.name in known or not WRITTEN.fullmatch(path.name):
                 continue
             try:
-                ids = set(Part(path, self.key).ids)
+                part = Part(path, self.key)
             except DamagedError:  # half-written, of another model, or an unlisted shortlist
                 remove(path)
                 continue
             if not PART.fullmatch(path.name):  # whole, but killed before it got its name
                 path = path.rename(folder / self._next())
-            self.ids |= ids
+            self.ids.update(part.ids)
             self.names.append(path.name)
 
     def _next(self) -> str:
         """The name of the next part; those of all that are in the folder are lower."""
         # Folders that no list names count too, as a killed run may have left them.
-        names = {*self.names, *(path.name for path in self.folder.glob("part-*"))}
+        names = {path.name for path in self.folder.glob("part-*")}
+        names.update(self.names)
         numbers = [int(name.removeprefix("part-")) for name in names if PART.fullmatch(name)]
-        return f"part-{max(numbers, default=-1) + 1:05}"
+        highest = max(numbers, default=-1)
+        return f"part-{highest + 1:05}"
 
     def add(self, images: Mapping[str, Path], encoder: IndexEncoder, reader: PictureReader) -> None:
         """Encodes images by digest, part by part."""
         names = list(images)
         with progress("indexing images", len(names)) as advance:
             for start in range(0, len(names), PART_ROWS):
-                some = {name: images[name] for name in names[start : start + PART_ROWS]}
+                some_names = names[start : start + PART_ROWS]
+                some_images = {name: images[name] for name in some_names}
                 part = self._next()
-                chunks = _encoded(some, encoder, reader, advance)
-                if ids := write_part(self.folder / part, self.key, chunks):
-                    self.ids |= set(ids)
+                chunks = _encoded(some_images, encoder, reader, advance)
+                ids = write_part(self.folder / part, self.key, chunks)
+                if ids:
+                    self.ids.update(ids)
                     self.names.append(part)
 
 
@@ -184,19 +190,22 @@ def _encoded(
     """Encodes images batch by batch; those that cannot be read are left out."""
     pictures = {name: ImageRef(path) for name, path in images.items()}
     for names, pixels in reader.batches(pictures, list(pictures)):
-        yield Encoded(names, *encoder.encode_images(pixels))
+        vectors, prepared = encoder.encode_images(pixels)
+        yield Encoded(names, vectors, prepared)
         advance(len(names))
 
 
 def _shortlist(out: Path, listed: Listed, names: list[str], encoder: IndexEncoder) -> str | None:
     """The name of the shortlist of these parts; it is written unless it is the listed one."""
-    identity, name = listed["model"]["identity"], listed["shortlist"]
+    identity = listed["model"]["identity"]
+    name = listed["shortlist"]
     parts = [Part(out / part, part_key(identity)) for part in names]
     # Parts with vectors of their own need no shortlist.
     if encoder.joint is None or parts[0].vectors.shape[1]:
         return None
     # A shortlist of fewer parts is extended rather than computed again.
-    before, number = None, 0
+    before = None
+    number = 0
     if name is not None:
         number = int(name.removeprefix("recall-")) + 1
         with contextlib.suppress(DamagedError):
@@ -227,7 +236,13 @@ def _listed(out: Path, model: Source) -> Listed:
             f"expected an index or a new folder, {out} has other files, first {min(others)!r}: "
             "choose another folder"
         )
-    return {"version": VERSION, "model": model, "parts": [], "shortlist": None, "images": {}}
+    return {
+        "version": VERSION,
+        "model": model,
+        "parts": [],
+        "shortlist": None,
+        "images": {},
+    }
 
 
 def _absolute(name: str | Path) -> str:
@@ -239,16 +254,15 @@ def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
     """The files of `images`, absolute and each once, and those whose names are not text."""
     files: dict[Path, None] = {}
     for given in map(Path, images):
-        if given.is_dir():
-            for path in sorted(given.rglob("*")):
-                if path.suffix.lower() in SUFFIXES and path.is_file():
-                    files[Path(os.path.abspath(path))] = None
-        elif given.exists():
-            files[Path(os.path.abspath(given))] = None
-        else:
+        if not given.exists():
             raise UserError(
                 f"expected image files or folders, {given} is missing: name one that exists"
             )
+        listed = [given]
+        if given.is_dir():
+            listed = _image_files(given)
+        for path in listed:
+            files[Path(os.path.abspath(path))] = None
     reason = "expected a file name in UTF-8, got another: rename the file"
     named, unnamed = [], []
     for file in files:
@@ -257,6 +271,14 @@ def _files(images: Sequence[str | Path]) -> tuple[list[Path], list[Unread]]:
         else:
             unnamed.append(Unread(file, reason))
     return named, unnamed
+
+
+def _image_files(folder: Path) -> list[Path]:
+    files = []
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in SUFFIXES and path.is_file():
+            files.append(path)
+    return files
 
 
 def _is_text(name: str) -> bool:

@@ -36,7 +36,8 @@ class IndexEncoder:
     """
 
     def __init__(self, model: Model) -> None:
-        self.model, self.backbone = model, model.backbone
+        self.model = model
+        self.backbone = model.backbone
         adapter = model.adapter
         self.joint = adapter if isinstance(adapter, JointAdapter) else None
         self.dual = adapter if isinstance(adapter, DualAdapter) else self._zero_shot()
@@ -67,7 +68,8 @@ class IndexEncoder:
         """
         with self.evaluation():
             pixels = pixels.to(self.model.device)
-            vectors = prepared = None
+            prepared = None
+            vectors = None
             if self.joint is not None:
                 features = self.backbone.encode_image(pixels, self.joint.image_input)
                 prepared = self.joint.prepare_image(features)
@@ -85,8 +87,10 @@ class IndexEncoder:
 
     def evaluation(self) -> AbstractContextManager[None]:
         """The context for the methods below. A search enters it once, as entering takes time."""
-        modules = (self.backbone, self.dual, self.joint)
-        return evaluation_mode(*(module for module in modules if module is not None))
+        modules = [self.backbone, self.dual]
+        if self.joint is not None:
+            modules.append(self.joint)
+        return evaluation_mode(*modules)
 
     def encode_text(self, captions: Sequence[str]) -> tuple[Float[Tensor, "m d"], Rows]:
         """Returns vectors of captions, on the CPU, and the rows that `score` takes.
@@ -124,18 +128,23 @@ class IndexEncoder:
         if self.joint is None:
             assert isinstance(images, Pooled)
             assert isinstance(text, Pooled)
-            vectors = images.values.to(device), text.values.to(device)
-            return self.dual.compare(*vectors)[:, 0].float().cpu()
+            scores = self.dual.compare(images.values.to(device), text.values.to(device))
+            return scores[:, 0].float().cpu()
         pair_bytes = self.joint.pair_bytes(images, text, False)
-        size = self.joint.chunk_size(pair_bytes, min(self.joint.memory, CPU_CHUNK))
-        scores = []
+        memory = min(self.joint.memory, CPU_CHUNK)
+        size = self.joint.chunk_size(pair_bytes, memory)
+        parts = []
         for start in range(0, len(images), size):
             # (size, ...) images against the one caption.
-            chunk, texts = images[start : start + size].to(device), text
-            if not self.joint.broadcasts_text:  # it wants the caption once for each image
-                texts = text[torch.zeros(len(chunk), dtype=torch.int64, device=device)]
-            scores.append(self.joint.score_pairs(chunk, texts).float().cpu())
-        return torch.cat(scores)
+            chunk = images[start : start + size].to(device)
+            texts = text
+            if not self.joint.broadcasts_text:
+                # It wants the caption once for each image.
+                first_row = torch.zeros(len(chunk), dtype=torch.int64, device=device)
+                texts = text[first_row]
+            scores = self.joint.score_pairs(chunk, texts)
+            parts.append(scores.float().cpu())
+        return torch.cat(parts)
 
 
 def _normalised(vectors: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

@@ -56,7 +56,9 @@ class Index:
     """
 
     def __init__(self, folder: Path, paths: Sequence[Path], encoder: IndexEncoder) -> None:
-        self.folder, self.paths, self.model = folder, tuple(paths), encoder.model
+        self.folder = folder
+        self.paths = tuple(paths)
+        self.model = encoder.model
         self._encoder = encoder
         self._parts: list[Part] = []
         self._rows: list[tuple[int, int]] = []  # part, and row in it, of each file
@@ -120,8 +122,9 @@ class Index:
     def _read(cls, folder: Path, listed: Listed, encoder: IndexEncoder) -> "Index":
         """Opens the folders of a list."""
         identity = listed["model"]["identity"]
+        images = listed["images"]
         faiss = _faiss()
-        index = cls(folder, [Path(path) for path in listed["images"]], encoder)
+        index = cls(folder, [Path(path) for path in images], encoder)
         positions: dict[str, tuple[int, int]] = {}
         for number, name in enumerate(listed["parts"]):
             with undamaged(folder, name):
@@ -129,14 +132,14 @@ class Index:
             index._parts.append(part)
             for row, digest in enumerate(part.ids):
                 positions.setdefault(digest, (number, row))
-        images = listed["images"]
         missing = [path for path, digest in images.items() if digest not in positions]
         if missing or not images:
             got = f"no row for {missing[0]}" if missing else "no images"
             raise UserError(f"expected {EXPECTED} in {folder}, it has {got}: {AGAIN}")
         # Files of one content share a row.
         index._rows = [positions[digest] for digest in images.values()]
-        if (name := listed["shortlist"]) is not None:
+        name = listed["shortlist"]
+        if name is not None:
             with undamaged(folder, name):
                 key = shortlist_key(identity, listed["parts"])
                 index._shortlist = Shortlist(folder / name, key)
@@ -193,18 +196,26 @@ class Index:
             top: Files to return.
         """
         vectors = self._recalled()
-        if isinstance(image, int):
-            query = vectors[image : image + 1]
-        else:
-            pixels = self._encoder.backbone.preprocess(image)
-            query, prepared = self._encoder.encode_images(pixels[None])
-            if self._shortlist is not None and prepared is not None:
-                query = self._shortlist.project(self._encoder.recall_images(prepared))
+        query = vectors[[image]] if isinstance(image, int) else self._recall_vector(image)
         cosines = cosine_similarity(query, vectors)
         if isinstance(image, int):
+            # A file that is asked for comes last, and is left out below.
             cosines[image] = -torch.inf
-        order = cosines.argsort(descending=True, stable=True)[:top].tolist()
-        return [Hit(self.paths[i], float(cosines[i])) for i in order if i != image]
+        order = cosines.argsort(descending=True, stable=True)
+        hits = []
+        for file in order[:top].tolist():
+            if file != image:
+                hits.append(Hit(self.paths[file], float(cosines[file])))
+        return hits
+
+    def _recall_vector(self, image: Image.Image) -> Float[Tensor, "1 d"]:
+        """The vector that a picture is recalled by."""
+        pixels = self._encoder.backbone.preprocess(image)
+        vector, prepared = self._encoder.encode_images(pixels[None])
+        if self._shortlist is None or prepared is None:
+            return vector
+        recalled = self._encoder.recall_images(prepared)
+        return self._shortlist.project(recalled)
 
     def too_long(self, captions: Sequence[str]) -> list[str]:
         """Returns the captions that are longer than the model reads; it truncates them."""
@@ -256,7 +267,8 @@ class Index:
             positions_of.setdefault(part, []).append(position)
         chosen = [(self._parts[part], rows) for part, rows in rows_of.items()]
         positions = list(chain.from_iterable(positions_of.values()))
-        if positions == sorted(positions):  # files in the order of their parts, without a copy
+        # Files in the order of their parts need no copy.
+        if positions == sorted(positions):
             return chosen, None
         return chosen, torch.tensor(positions).argsort()
 

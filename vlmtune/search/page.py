@@ -73,18 +73,22 @@ class PageServer(ThreadingHTTPServer):
                 f"expected a free port for the page, got {port} ({error}): choose another with "
                 "--port"
             ) from error
-        self.hosts = f"{HOST}:{self.server_port}", f"localhost:{self.server_port}"
+        self.hosts = (f"{HOST}:{self.server_port}", f"localhost:{self.server_port}")
         self.address = f"http://{self.hosts[0]}"
-        self._index, self._top, self._recall = index, top, recall
+        self._index = index
+        self._top = top
+        self._recall = recall
         # A picture has a number for an address, so no path of a request ever reaches the disk.
-        self._numbers = {path: i for i, path in enumerate(index.paths)}
+        self._numbers = {path: number for number, path in enumerate(index.paths)}
         self._lock = threading.Lock()  # the model answers one query at a time
         self._clients = threading.BoundedSemaphore(MOST_CLIENTS)
         self._decoders = threading.BoundedSemaphore(MOST_DECODED)
         self.uploads = threading.BoundedSemaphore(MOST_DECODED)
         folder = Path(__file__).parent
         environment = Environment(
-            loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined
+            loader=FileSystemLoader(folder),
+            autoescape=True,
+            undefined=StrictUndefined,
         )
         self._template = environment.get_template("page.html")
         style = (folder.parent / "report/style.css").read_text(encoding="utf-8")
@@ -92,7 +96,8 @@ class PageServer(ThreadingHTTPServer):
 
     def page(self, query: str = "", like: str = "") -> str:
         """Returns the page with what fits a query, or what is like the image of a number."""
-        if (number := self._number(like)) is not None:
+        number = self._number(like)
+        if number is not None:
             path = self._index.paths[number]
             shown = {"source": f"/image/{number}", "name": path.name}
             return self._page(lambda: self._index.similar(number, self._top), like=shown)
@@ -108,8 +113,9 @@ class PageServer(ThreadingHTTPServer):
             except ValueError as error:  # bytes of something else
                 note = " ".join(str(error).split())
                 return self._page(list, note=f"{name}: {note}")
-        uri = "data:image/png;base64," + b64encode(_png(picture.copy(), PIXELS)).decode()
-        shown = {"source": uri, "name": name}
+        # `_png` shrinks the image that it gets.
+        encoded = b64encode(_png(picture.copy(), PIXELS)).decode()
+        shown = {"source": f"data:image/png;base64,{encoded}", "name": name}
         return self._page(lambda: self._index.similar(picture, self._top), like=shown)
 
     def _page(
@@ -127,8 +133,13 @@ class PageServer(ThreadingHTTPServer):
             note = str(error)
         shown = []
         for path, score in hits:
-            facts = {"path": str(path), "name": path.name, "score": score}
-            shown.append({**facts, "number": self._numbers[path]})
+            facts = {
+                "path": str(path),
+                "name": path.name,
+                "score": score,
+                "number": self._numbers[path],
+            }
+            shown.append(facts)
         title = f"Like {like['name']}" if like else query.strip()
         return self._template.render(
             style=self._style,
@@ -190,8 +201,11 @@ class _Handler(BaseHTTPRequestHandler):
         # Any other path is looked up among the images, and is nothing or one of them.
         address = urlsplit(self.path)
         if address.path == "/":
-            query = parse_qs(address.query)
-            self._show(server.page(query.get("q", [""])[0], query.get("like", [""])[0]))
+            fields = parse_qs(address.query)
+            # A field may be given several times: the first one counts.
+            query = fields.get("q", [""])[0]
+            like = fields.get("like", [""])[0]
+            self._show(server.page(query, like))
             return
         image = server.image(address.path)
         status = HTTPStatus.NOT_FOUND if image is None else HTTPStatus.OK
@@ -220,22 +234,28 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _page_like(self, server: PageServer, body: bytes) -> str | None:
         """The answer to the first file of a form; None without one."""
+        # The parser of e-mails reads forms of several parts, too.
         head = f"Content-Type: {self.headers.get('Content-Type', '')}\r\n\r\n"
-        for part in message_from_bytes(head.encode() + body).walk():
+        message = message_from_bytes(head.encode() + body)
+        for part in message.walk():
             content = part.get_payload(decode=True)
-            if part.get_filename() and isinstance(content, bytes):
-                return server.page_like(content, Path(str(part.get_filename())).name)
+            file = part.get_filename()
+            if file and isinstance(content, bytes):
+                # Some browsers send a path: only its last part is shown.
+                return server.page_like(content, Path(str(file)).name)
         return None
 
     def _is_local(self, server: PageServer) -> bool:
         """Whether a request is of the page itself; others are answered with a refusal."""
         origin = self.headers.get("Origin")
-        here = [f"http://{host}" for host in server.hosts]
+        page_origins = [f"http://{host}" for host in server.hosts]
         # Another site whose name leads to this address could read the images.
-        query = self.headers.get("Host") in server.hosts and (origin is None or origin in here)
-        if not query:
+        is_our_host = self.headers.get("Host") in server.hosts
+        is_our_origin = origin is None or origin in page_origins
+        is_local = is_our_host and is_our_origin
+        if not is_local:
             self._answer(HTTPStatus.FORBIDDEN, b"", "text/plain")
-        return query
+        return is_local
 
     def _show(self, page: str) -> None:
         self._answer(HTTPStatus.OK, page.encode(), "text/html; charset=utf-8")

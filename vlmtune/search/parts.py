@@ -88,12 +88,14 @@ def write_part(path: Path, key: Mapping[str, Any], chunks: Iterable[Encoded]) ->
                 writer.append("pooled.bin", as_bytes(pooled))
             if tokens is not None:
                 # Without padding: an image has as many rows as it has tokens.
-                numbers, scales = quantise(tokens.values[tokens.mask])
+                unpadded = tokens.values[tokens.mask]
+                numbers, scales = quantise(unpadded)
                 writer.append("tokens.bin", as_bytes(numbers))
                 writer.append("scales.bin", as_bytes(scales))
                 lengths.append(tokens.lengths)
         if facts["tokens"]:
-            writer.append("offsets.bin", as_bytes(torch.cat(lengths).cumsum(0)))
+            offsets = torch.cat(lengths).cumsum(0)
+            writer.append("offsets.bin", as_bytes(offsets))
         writer.append("ids.json", json.dumps(ids).encode())
         writer.finish(key, rows=len(ids), **facts)
     return ids
@@ -116,28 +118,31 @@ class Part:
         self.folder = Path(folder)
         self._meta = read_meta(self.folder, key, ("ids.json", "vectors.bin"), _Facts)
         self.ids = read_names(self.folder, "ids.json")
-        rows, width = self._meta["rows"], self._meta["width"]
-        pooled, tokens = self._meta["pooled"], self._meta["tokens"]
         kind = self._meta["kind"]
         self.kind = None if kind is None else KINDS[kind]
+        rows = self._meta["rows"]
         if len(self.ids) != rows or rows < 1:
             raise DamagedError("meta.json contradicts itself")
-        # A file of width 0 was never written.
-        self.vectors = torch.zeros(rows, 0)
+        self.vectors = self._rows("vectors.bin", self._meta["width"])
+        self.pooled = self._rows("pooled.bin", self._meta["pooled"])
+        width = self._meta["tokens"]
         if width:
-            self.vectors = self._mapped("vectors.bin", torch.float32, (rows, width))
-        self.pooled = torch.zeros(rows, 0)
-        if pooled:
-            self.pooled = self._mapped("pooled.bin", torch.float32, (rows, pooled))
-        if tokens:
             self._offsets = self._mapped("offsets.bin", torch.int64, (rows + 1,))
+            first = int(self._offsets[0])
             total = int(self._offsets[-1])
             lengths = self._offsets.diff()
-            if int(self._offsets[0]) or bool((lengths < 1).any()):
+            if first != 0 or bool((lengths < 1).any()):
                 raise DamagedError("offsets.bin contradicts itself")
-            self._tokens = self._mapped("tokens.bin", torch.int8, (total, tokens))
+            self._tokens = self._mapped("tokens.bin", torch.int8, (total, width))
             self._scales = self._mapped("scales.bin", torch.float32, (total,))
             self._equal = bool((lengths == total // rows).all())
+
+    def _rows(self, name: str, width: int) -> Float[Tensor, "n width"]:
+        """A row of numbers for each image."""
+        rows = len(self.ids)
+        if not width:  # such a file was never written
+            return torch.zeros(rows, 0)
+        return self._mapped(name, torch.float32, (rows, width))
 
     def _mapped(self, name: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         return mapped(self.folder, self._meta, name, dtype, shape)
@@ -149,18 +154,21 @@ class Part:
         chosen = torch.tensor(rows, dtype=torch.int64)
         # Both ways by index_select: [chosen] takes ten times as long.
         if self._equal:  # images have one number of tokens: whole images are copied at once
-            count = len(self._tokens) // len(self.ids)
-            numbers = self._tokens.unflatten(0, (-1, count)).index_select(0, chosen)
-            scales = self._scales.unflatten(0, (-1, count)).index_select(0, chosen)
-            return numbers.flatten(0, 1), scales.flatten(0, 1), torch.full_like(chosen, count)
+            length = len(self._tokens) // len(self.ids)
+            by_image = self._tokens.unflatten(0, (-1, length))
+            scales_by_image = self._scales.unflatten(0, (-1, length))
+            numbers = by_image.index_select(0, chosen).flatten(0, 1)
+            scales = scales_by_image.index_select(0, chosen).flatten(0, 1)
+            return numbers, scales, torch.full_like(chosen, length)
         starts = self._offsets[chosen]
         lengths = self._offsets[chosen + 1] - starts
-        ends = lengths.cumsum(0)
-        # From a token's place in the result to its place in the file.
-        shift = (starts - ends + lengths).repeat_interleave(lengths)
+        result_starts = lengths.cumsum(0) - lengths
+        # From a token's position in the result to its position in the file.
+        shift = (starts - result_starts).repeat_interleave(lengths)
         positions = torch.arange(len(shift)) + shift
         numbers = self._tokens.index_select(0, positions)
-        return numbers, self._scales.index_select(0, positions), lengths
+        scales = self._scales.index_select(0, positions)
+        return numbers, scales, lengths
 
 
 def mapped(
@@ -168,11 +176,13 @@ def mapped(
 ) -> Tensor:
     """Maps a file into memory that `meta.json` lists and whose shape it states."""
     count = torch.Size(shape).numel()
+    size = count * dtype.itemsize
     entry = meta["files"].get(name)
-    if entry is None or entry["bytes"] != count * dtype.itemsize or min(shape) < 1:
+    if entry is None or entry["bytes"] != size or min(shape) < 1:
         raise DamagedError(f"{name} has another size than meta.json says")
     # Not shared: a stray write could otherwise reach the file.
-    return torch.from_file(str(folder / name), shared=False, size=count, dtype=dtype).view(shape)
+    flat = torch.from_file(str(folder / name), shared=False, size=count, dtype=dtype)
+    return flat.view(shape)
 
 
 def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
@@ -185,13 +195,17 @@ def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
     pooled = torch.cat([part.pooled[rows] for part, rows in chosen])
     if kind is Pooled:
         return Pooled(pooled)
-    # (all tokens, width) int8, the scale of each token, and the number of tokens of each image.
-    stored = [part.tokens(rows) for part, rows in chosen]
+    numbers, scales, lengths = [], [], []
+    for part, rows in chosen:
+        part_numbers, part_scales, part_lengths = part.tokens(rows)
+        numbers.append(part_numbers)
+        scales.append(part_scales)
+        lengths.append(part_lengths)
     # Bytes are stacked, as they are a quarter of what they become.
-    numbers, scales, lengths = map(torch.cat, zip(*stored, strict=True))
-    values = restore(numbers, scales)
+    values = restore(torch.cat(numbers), torch.cat(scales))
+    token_counts = torch.cat(lengths)
     # Without padding the rows only get another shape; the padding of others is 0.
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    mask = torch.arange(int(token_counts.max())) < token_counts[:, None]
     if bool(mask.all()):
         values = values.unflatten(0, mask.shape)
     else:
@@ -204,8 +218,12 @@ def read_prepared(chosen: Sequence[tuple[Part, Sequence[int]]]) -> Rows:
 
 def _facts(first: Encoded) -> dict[str, Any]:
     """What `meta.json` says of the rows: their kind and widths."""
-    facts: dict[str, Any] = {"kind": None, "pooled": 0, "tokens": 0}
-    facts["width"] = first.vectors.shape[1]
+    facts: dict[str, Any] = {
+        "kind": None,
+        "width": first.vectors.shape[1],
+        "pooled": 0,
+        "tokens": 0,
+    }
     if first.prepared is not None:
         facts["kind"] = type(first.prepared).__name__
     pooled, tokens = _split(first.prepared)

@@ -26,8 +26,10 @@ def quantise(
     """
     values = values.float()
     scales = values.abs().amax(dim=1) / LEVELS
+    # A row of zeros is divided by 1.
     divisors = torch.where(scales > 0, scales, torch.ones_like(scales))
-    numbers = (values / divisors[:, None]).round().clamp(-LEVELS, LEVELS)
+    rounded = (values / divisors[:, None]).round()
+    numbers = rounded.clamp(-LEVELS, LEVELS)
     return numbers.to(torch.int8), scales
 
 

@@ -62,9 +62,11 @@ class Shortlist:
 
     def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
         meta = read_meta(folder, key, ("basis.bin", "vectors.bin"), _Facts)
-        rows, recalled, width = meta["rows"], meta["recalled"], meta["width"]
-        self.basis = mapped(folder, meta, "basis.bin", torch.float32, (recalled, width))
-        self.vectors = mapped(folder, meta, "vectors.bin", torch.float32, (rows, width))
+        width = meta["width"]
+        basis_shape = (meta["recalled"], width)
+        vectors_shape = (meta["rows"], width)
+        self.basis = mapped(folder, meta, "basis.bin", torch.float32, basis_shape)
+        self.vectors = mapped(folder, meta, "vectors.bin", torch.float32, vectors_shape)
         self.fitted = meta["fitted"]
 
     def project(self, recalled: Float[Tensor, "m D"]) -> Float[Tensor, "m d"]:
@@ -87,11 +89,16 @@ def write_shortlist(
     count = sum(len(part.ids) for part in parts)
     if before is None or before.fitted < SAMPLE or count >= 2 * before.fitted:
         # Every k-th image: the images of one folder look alike.
-        sample = range(0, count, -(-count // SAMPLE))
-        recalled = torch.cat([encoder.recall_images(x) for x in _prepared(parts, sample)])
-        basis, fitted, copied = principal_directions(recalled, WIDTH), count, 0
+        step = -(-count // SAMPLE)
+        sample = _prepared(parts, range(0, count, step))
+        recalled = torch.cat([encoder.recall_images(prepared) for prepared in sample])
+        basis = principal_directions(recalled, WIDTH)
+        fitted = count
+        copied = 0
     else:
-        basis, fitted, copied = before.basis, before.fitted, len(before.vectors)
+        basis = before.basis
+        fitted = before.fitted
+        copied = len(before.vectors)
     with write_atomically(path) as temporary, contextlib.ExitStack() as stack:
         temporary.mkdir()
         writer = FolderWriter(temporary, stack)
@@ -103,8 +110,13 @@ def write_shortlist(
                 vectors = encoder.recall_images(prepared) @ basis
                 writer.append("vectors.bin", as_bytes(vectors))
                 advance(len(vectors))
-        facts = {"rows": count, "recalled": len(basis), "width": basis.shape[1]}
-        writer.finish(key, **facts, fitted=fitted)
+        writer.finish(
+            key,
+            rows=count,
+            recalled=len(basis),
+            width=basis.shape[1],
+            fitted=fitted,
+        )
 
 
 def principal_directions(rows: Float[Tensor, "s D"], most: int) -> Float[Tensor, "D d"]:
@@ -119,11 +131,16 @@ def principal_directions(rows: Float[Tensor, "s D"], most: int) -> Float[Tensor,
                 [0.8000]])
     """
     rows = rows - rows.mean(dim=0)
-    values, vectors = torch.linalg.eigh((rows @ rows.T).double())
-    # `eigh` sorts upwards. Rounding alone gives the directions that are left out.
+    products = (rows @ rows.T).double()
+    values, vectors = torch.linalg.eigh(products)
+    # `eigh` sorts upwards.
     largest = values.flip(0)[:most]
-    count = max(1, int((largest > 1e-6 * largest[0]).sum()))
-    return normalize(rows.T @ vectors.flip(1)[:, :count].to(rows.dtype), dim=0)
+    # Rounding alone gives the directions that are left out.
+    is_above_0 = largest > 1e-6 * largest[0]
+    count = max(1, int(is_above_0.sum()))
+    best = vectors.flip(1)[:, :count].to(rows.dtype)
+    # If v is an eigenvector of X Xᵀ, then Xᵀ v is an eigenvector of XᵀX.
+    return normalize(rows.T @ best, dim=0)
 
 
 def _prepared(parts: Sequence[Part], rows: Sequence[int]) -> Iterator[Rows]:
@@ -134,5 +151,7 @@ def _prepared(parts: Sequence[Part], rows: Sequence[int]) -> Iterator[Rows]:
         # `rows` ascend, so those of a part are a slice.
         inside = rows[bisect_left(rows, start) : bisect_left(rows, end)]
         for first in range(0, len(inside), CHUNK):
-            yield read_prepared([(part, [row - start for row in inside[first : first + CHUNK]])])
+            chunk = inside[first : first + CHUNK]
+            rows_of_part = [row - start for row in chunk]
+            yield read_prepared([(part, rows_of_part)])
         start = end

@@ -5,9 +5,7 @@ groups, and top-k. Never: files.
 """
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -16,8 +14,15 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import SHOWN, Benchmark, gallery
-from vlmtune.benchmarks.items import Items, number, numbered
+from vlmtune.benchmarks.items import number, numbered
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
+from vlmtune.benchmarks.rules.class_items import (
+    Bank,
+    Candidate,
+    ClassItem,
+    ClassItems,
+    make_bank,
+)
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
@@ -45,81 +50,12 @@ class ImageClassifier(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ClassItem:
-    """One image of one class."""
-
-    image: ImageRef
-    label: str
-    group: str  # what accuracies are reported by, and what `limit` counts within
-    cluster: Hashable  # items of one cluster do not vary independently
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """What an image may be taken for."""
-
-    prompts: tuple[str, ...]  # its score is their mean score
-    label: str | None  # the class it stands for; None for one that is never right
-    name: str  # what the gallery calls it
-
-
-@dataclass(frozen=True)
-class Bank:
-    """Images with the same candidates."""
-
-    items: Int[Tensor, "n"]  # numbers of the n items
-    images: Int[Tensor, "n"]  # numbers of their images
-    texts: Int[Tensor, "m"]  # numbers of the distinct prompts
-    prompts: Int[Tensor, "C t"]  # positions in `texts` of the t prompts of each of C candidates
-    labels: Int[Tensor, "n"]  # number of the class of each item
-    classes: Int[Tensor, "C"]  # number of the class that each candidate stands for, -1 for none
-    names: tuple[str, ...]  # what each candidate is called
-
-    @property
-    def true(self) -> Int[Tensor, "T 2"]:
-        """The true pairs of an image and a prompt."""
-        is_true = self.labels[:, None] == self.classes
-        # An image is true of every prompt of its candidates.
-        rows, candidates = is_true.nonzero().unbind(dim=1)
-        prompts = self.texts[self.prompts[candidates]]
-        images = self.images[rows][:, None].expand_as(prompts)
-        return torch.stack([images, prompts], dim=-1).view(-1, 2)
-
-    def by_candidate(self, scores: Float[Tensor, "k m"]) -> Float[Tensor, "k C"]:
-        """The mean score of the prompts of each candidate."""
-        # One prompt each, in order: the usual case needs no copy of the scores.
-        if self.prompts.equal(torch.arange(len(self.texts))[:, None]):
-            return scores
-        total = torch.zeros(len(scores), len(self.prompts), dtype=torch.float64)
-        for columns in self.prompts.unbind(dim=1):
-            total += scores[:, columns]
-        return total / self.prompts.shape[1]
-
-
 class Ranks(NamedTuple):
     """The best true candidate of each of n items, and the best false one."""
 
     ranks: Int[Tensor, "n"]  # its rank among the false candidates, from 1
     best: Int[Tensor, "n 2"]  # positions of the best true and the best false candidate
     scores: Float[Tensor, "n 2"]
-
-
-@dataclass(frozen=True)
-class ClassItems(Items):
-    """The n items as arrays."""
-
-    banks: tuple[Bank, ...]  # the items by candidates
-    groups: tuple[str, ...]  # the distinct groups
-    members: Int[Tensor, "n"]  # number of the group of each item
-    labels: Int[Tensor, "n"]  # number of the class of each item, in alphabetical order
-    chance: Float[Tensor, "n"]  # what random scores reach for each item
-    candidates: Int[Tensor, "n"]  # number of candidates of each item
-
-    @property
-    @override
-    def true(self) -> Int[Tensor, "T 2"]:
-        return torch.cat([bank.true for bank in self.banks])
 
 
 class Classification(Benchmark[ClassItems]):
@@ -167,19 +103,23 @@ class Classification(Benchmark[ClassItems]):
         groups, members = numbered(item.group for item in items)
         _, clusters = numbered(item.cluster for item in items)
         # Sorted, because `series` has the classes in alphabetical order.
-        labels = number(sorted({item.label for item in items}))
+        names = sorted({item.label for item in items})
+        labels = number(names)
         label = torch.tensor([labels[item.label] for item in items])
+
         # The items of each bank: of one group, or all.
         rows_of = {"": torch.arange(len(items))}
         if self.bank_per_group:
-            rows_of = {group: (members == g).nonzero()[:, 0] for g, group in enumerate(groups)}
+            rows_of = {}
+            for group_number, group in enumerate(groups):
+                rows_of[group] = (members == group_number).nonzero()[:, 0]
         texts: dict[str, int] = {}
         banks = []
         chance = torch.zeros(len(items), dtype=torch.float64)
         candidate_counts = torch.zeros(len(items), dtype=torch.int64)
         for group, rows in rows_of.items():
             candidates = self.candidates(group)
-            bank = _bank(candidates, texts, labels, rows, image[rows], label[rows])
+            bank = make_bank(candidates, texts, labels, rows, image[rows], label[rows])
             banks.append(bank)
             # Several candidates may stand for one class, and some for none.
             known = bank.classes[bank.classes >= 0]
@@ -212,24 +152,29 @@ class Classification(Benchmark[ClassItems]):
             images = [items.images[i] for i in bank.images.tolist()]
             # The prompts of 1,000 classes times 50,000 images would not fit in memory at once.
             size = max(1, HELD // len(texts))
-            name = self.name
-            if self.bank_per_group:
-                group = int(items.members[bank.items[0]])
-                name = f"{items.groups[group]} of {self.name}"
             for start in range(0, len(images), size):
                 part = images[start : start + size]
                 scores = score(part, texts, None).detach().cpu()
-                check_scores(scores, (len(part), len(texts)), name)
-                ranks.append(self._ranks(bank.by_candidate(scores), bank, start))
+                check_scores(scores, (len(part), len(texts)), self._bank_name(bank))
+                values = bank.by_candidate(scores)
+                ranks.append(self._ranks(values, bank, start))
         return self._evaluate_ranks(ranks)
+
+    def _bank_name(self, bank: Bank) -> str:
+        """What an error calls a bank."""
+        if not self.bank_per_group:
+            return self.name
+        group = int(self.items.members[bank.items[0]])
+        return f"{self.items.groups[group]} of {self.name}"
 
     @override
     def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
         scores = scores.detach().cpu()
         ranks = []
         for bank in self.items.banks:
-            of_prompts = scores[bank.images][:, bank.texts]
-            ranks.append(self._ranks(bank.by_candidate(of_prompts), bank))
+            prompt_scores = scores[bank.images][:, bank.texts]
+            values = bank.by_candidate(prompt_scores)
+            ranks.append(self._ranks(values, bank))
         return self._evaluate_ranks(ranks)
 
     def _by_classifier(self, score: ImageClassifier) -> Result:
@@ -241,7 +186,8 @@ class Classification(Benchmark[ClassItems]):
 
     def ranked(self, values: Float[Tensor, "n C"]) -> Result:
         """Evaluates the scores of the candidates of the only bank."""
-        return self._evaluate_ranks([self._ranks(values, self.items.banks[0])])
+        ranks = self._ranks(values, self.items.banks[0])
+        return self._evaluate_ranks([ranks])
 
     def _ranks(self, values: Float[Tensor, "k C"], bank: Bank, start: int = 0) -> Ranks:
         """Ranks the candidates of the items from `start` on."""
@@ -257,35 +203,42 @@ class Classification(Benchmark[ClassItems]):
     def _evaluate_ranks(self, parts: Sequence[Ranks]) -> Result:
         items = self.items
         # Banks come one after the other; items keep the order of the file.
-        order = torch.cat([bank.items for bank in items.banks]).argsort()
+        bank_order = torch.cat([bank.items for bank in items.banks])
+        order = bank_order.argsort()
         joined = _joined(parts)
         ranked = Ranks(joined.ranks[order], joined.best[order], joined.scores[order])
         hits = (ranked.ranks == 1).double()
-        everything = torch.arange(len(hits))
+        every_item = torch.arange(len(hits))
         metrics: dict[str, MetricValue] = {}
         fewest = int(items.candidates.min())
         for key, k in self.keys.items():
             if k == 1 or k < fewest:
-                metrics[key] = self._rate(ranked, k, everything, items.clusters)
-        expected = macro_mean(items.chance, items.members, items.clusters).value
-        metrics["macro_accuracy"] = macro_mean(hits, items.members, items.clusters, expected)
+                metrics[key] = self._rate(ranked, k, every_item, items.clusters)
+        expected = macro_mean(items.chance, items.members, items.clusters)
+        macro = macro_mean(hits, items.members, items.clusters, expected.value)
+        metrics["macro_accuracy"] = macro
 
         examples: list[Example] = []
         if self.group_keys:
-            for g, name in enumerate(items.groups):
-                rows = (items.members == g).nonzero()[:, 0]
-                clusters = self.group_clusters(name, rows)
+            for group_number, group in enumerate(items.groups):
+                rows = (items.members == group_number).nonzero()[:, 0]
+                clusters = self.group_clusters(group, rows)
                 for key, k in self.group_keys.items():
-                    metrics[f"{key}/{name}"] = self._rate(ranked, k, rows, clusters)
+                    metrics[f"{key}/{group}"] = self._rate(ranked, k, rows, clusters)
                 examples += self._examples(ranked, rows)
         else:
-            examples += self._examples(ranked, everything)
-        series = {}
-        if self.class_series:
-            sizes = torch.bincount(items.labels)
-            by_class = torch.bincount(items.labels, weights=hits) / sizes
-            series["class_accuracy"] = tuple(by_class.tolist())
+            examples += self._examples(ranked, every_item)
+        series = self._series(hits)
         return self.result(metrics, hits, items.clusters, series=series, examples=tuple(examples))
+
+    def _series(self, hits: Float[Tensor, "n"]) -> dict[str, tuple[float, ...]]:
+        if not self.class_series:
+            return {}
+        labels = self.items.labels
+        sizes = torch.bincount(labels)
+        hit_counts = torch.bincount(labels, weights=hits)
+        accuracies = hit_counts / sizes
+        return {"class_accuracy": tuple(accuracies.tolist())}
 
     def _rate(
         self, ranked: Ranks, k: int, rows: Int[Tensor, "k"], clusters: Int[Tensor, "k"]
@@ -296,31 +249,42 @@ class Classification(Benchmark[ClassItems]):
         if k > 1:
             # Each class has one candidate where more than the first rank counts.
             sizes = self.items.candidates[rows].double()
+            # A number over a tensor is a product with its inverse, which rounds twice.
             chance = (torch.full_like(sizes, k) / sizes).clamp(max=1)
         # The mean of equal numbers may differ from them by rounding.
-        mean = chance[0] if bool((chance == chance[0]).all()) else chance.mean()
+        are_equal = bool((chance == chance[0]).all())
+        mean = chance[0] if are_equal else chance.mean()
         return cluster_robust_mean(hits, clusters, float(mean))
 
     def _examples(self, ranked: Ranks, rows: Int[Tensor, "k"]) -> tuple[Example, ...]:
         """The first right and wrong images: of each class, or of each image within a group."""
-        right = (ranked.ranks[rows] == 1).tolist()
+        is_right = ranked.ranks[rows] == 1
         alike = rows if self.group_keys else self.items.labels[rows]
-        keys, numbers = alike.tolist(), rows.tolist()
-        return gallery(
-            right, keys.__getitem__, lambda row: self._show(ranked, numbers[row]), self.shown
-        )
+        keys = alike.tolist()
+        numbers = rows.tolist()
+
+        def show(row: int) -> Example:
+            return self._show(ranked, numbers[row])
+
+        return gallery(is_right.tolist(), keys.__getitem__, show, self.shown)
 
     def _show(self, ranked: Ranks, i: int) -> Example:
         """Shows the image of item i with the candidate that won, and the best other one."""
         items = self.items
-        bank = items.banks[int(items.members[i])] if self.bank_per_group else items.banks[0]
+        bank = items.banks[0]
+        if self.bank_per_group:
+            bank = items.banks[int(items.members[i])]
         true, false = ranked.best[i].tolist()
         true_score, false_score = ranked.scores[i].tolist()
         correct = int(ranked.ranks[i]) == 1
         if correct:
-            winner, other, verdict, score = true, false, "not", true_score
+            winner, other = true, false
+            score = true_score
+            verdict = "not"
         else:
-            winner, other, verdict, score = false, true, "true", false_score
+            winner, other = false, true
+            score = false_score
+            verdict = "true"
         query = bank.names[winner]
         # ImageNet's names may lack the class, or name two candidates alike.
         has_candidate = bool((bank.classes == items.labels[i]).any())
@@ -331,43 +295,24 @@ class Classification(Benchmark[ClassItems]):
         return Example(query, (image,), (score,), (correct,), correct)
 
 
-def _bank(
-    candidates: Sequence[Candidate],
-    texts: dict[str, int],
-    labels: Mapping[str, int],
-    items: Int[Tensor, "n"],
-    images: Int[Tensor, "n"],
-    item_labels: Int[Tensor, "n"],
-) -> Bank:
-    """Makes a bank of n items; adds its prompts to the numbers of `texts`."""
-    prompts = [candidate.prompts for candidate in candidates]
-    columns = number(chain.from_iterable(prompts))
-    text_numbers = [texts.setdefault(text, len(texts)) for text in columns]
-    positions = [list(map(columns.__getitem__, group)) for group in prompts]
-    classes = [labels.get(candidate.label or "", -1) for candidate in candidates]
-    return Bank(
-        items,
-        images,
-        torch.tensor(text_numbers),
-        torch.tensor(positions),
-        item_labels,
-        torch.tensor(classes),
-        tuple(candidate.name for candidate in candidates),
-    )
-
-
 def _rank(values: Float[Tensor, "n C"], is_true: Bool[Tensor, "n C"], strict: bool) -> Ranks:
     """Ranks the best true candidate; of equal scores a false one comes first, or by position."""
     # -inf takes the other side out of the argmax.
-    best = torch.where(is_true, values, -torch.inf).argmax(dim=1)
-    rival = torch.where(is_true, -torch.inf, values).argmax(dim=1)
+    true_values = torch.where(is_true, values, -torch.inf)
+    false_values = torch.where(is_true, -torch.inf, values)
+    best = true_values.argmax(dim=1)
+    rival = false_values.argmax(dim=1)
     # A true candidate without a rival is its own.
     rival = torch.where(is_true.all(dim=1), best, rival)
     pair = torch.stack([best, rival], dim=1)
+    scores = values.gather(1, pair).double()
     ties = "wrong" if strict else "first"
     ranks = true_ranks(values, is_true, ties)
-    return Ranks(ranks, pair, values.gather(1, pair).double())
+    return Ranks(ranks, pair, scores)
 
 
 def _joined(parts: Sequence[Ranks]) -> Ranks:
-    return Ranks(*map(torch.cat, zip(*parts, strict=True)))
+    ranks = torch.cat([part.ranks for part in parts])
+    best = torch.cat([part.best for part in parts])
+    scores = torch.cat([part.scores for part in parts])
+    return Ranks(ranks, best, scores)

@@ -4,9 +4,8 @@ In: `ChoiceItem`s from a reader. Out: accuracy over items and over groups, and r
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
-from math import comb
 from typing import ClassVar
 
 import torch
@@ -16,8 +15,9 @@ from torch.nn.functional import normalize
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
-from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, number, numbered
+from vlmtune.benchmarks.items import distinct_pairs, number, numbered
 from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, embedded
+from vlmtune.benchmarks.rules.choice_items import ChoiceItem, ChoiceItems
 from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, cluster_robust_rank, macro_mean
 from vlmtune.metrics.multiple_choice import (
@@ -29,65 +29,6 @@ from vlmtune.metrics.multiple_choice import (
 )
 from vlmtune.results.metric_value import MetricValue, count
 from vlmtune.results.result import Example, Result
-from vlmtune.types import ImageRef
-
-
-@dataclass(frozen=True)
-class ChoiceItem:
-    """One item."""
-
-    image: ImageRef  # the image, whole or cropped
-    candidates: tuple[str, ...]  # at least two captions, the true ones first
-    group: str = ""  # relation, attribute pair or type; "" without groups
-    true: int = 1  # how many of the candidates are true
-
-    @property
-    def comparison(self) -> ComparedItem:
-        """What the item compares."""
-        return ComparedItem(
-            (self.image,), self.candidates[: self.true], self.candidates[self.true :]
-        )
-
-
-@dataclass(frozen=True)
-class ChoiceItems(Items):
-    """The n items as arrays, their candidates in up to m columns, the true ones first."""
-
-    # Positions of the candidates in `pairs`; -1 where an item has no further one
-    positions: Int[Tensor, "n m"]
-    true_counts: Int[Tensor, "n"]  # how many candidates are true
-    groups: tuple[str, ...]  # the distinct groups
-    members: Int[Tensor, "n"]  # number of the group of each item
-    identical: int  # how many items have a false candidate that repeats a true one
-    kept: tuple[ChoiceItem, ...]  # the items as the convention counts them
-
-    @property
-    @override
-    def true(self) -> Int[Tensor, "T"]:
-        column = torch.arange(self.positions.shape[1])
-        return self.positions[column < self.true_counts[:, None]]
-
-    @property
-    @override
-    def evaluated(self) -> tuple[ComparedItem, ...]:
-        return tuple(item.comparison for item in self.kept)
-
-    @property
-    def sizes(self) -> Int[Tensor, "n"]:
-        """Number of candidates of each item."""
-        return (self.positions >= 0).sum(dim=1)
-
-    def group_sizes(self) -> dict[str, int]:
-        """Number of items of each group."""
-        counts = torch.bincount(self.members, minlength=len(self.groups)).tolist()
-        return dict(zip(self.groups, counts, strict=True))
-
-    def chance(self) -> Float[Tensor, "n"]:
-        """The probability that random scores put all true candidates first."""
-        # Of all ways to choose as many candidates as are true, one is right.
-        shapes = zip(self.sizes.tolist(), self.true_counts.tolist(), strict=True)
-        ways = [comb(size, true) for size, true in shapes]
-        return 1 / torch.tensor(ways).double()
 
 
 class MultipleChoice(Benchmark[ChoiceItems]):
@@ -157,22 +98,26 @@ class MultipleChoice(Benchmark[ChoiceItems]):
 
         sizes = torch.tensor([len(listed) for listed in candidates])
         width = int(sizes.max())
-        columns = []
+        padded = []
         for listed in candidates:
-            row = [texts[text] for text in listed]
+            numbers = [texts[text] for text in listed]
             # Unused columns repeat the first candidate, so that they need no score.
-            columns.append(row + row[:1] * (width - len(row)))
-        code = torch.tensor(columns)
-        pairs, positions = distinct_pairs(rows[:, None].expand_as(code), code)
-        positions[torch.arange(width) >= sizes[:, None]] = -1
+            unused = width - len(numbers)
+            padded.append(numbers + numbers[:1] * unused)
+        columns = torch.tensor(padded)
+        pairs, positions = distinct_pairs(rows[:, None].expand_as(columns), columns)
+        is_unused = torch.arange(width) >= sizes[:, None]
+        positions[is_unused] = -1
+        comparisons = [item.comparison for item in items]
+        true_counts = [item.true for item in checked]
         arrays = ChoiceItems(
             images=images,
             texts=tuple(texts),
             pairs=pairs,
             clusters=files,
-            compared=tuple(item.comparison for item in items),
+            compared=tuple(comparisons),
             positions=positions,
-            true_counts=torch.tensor([item.true for item in checked]),
+            true_counts=torch.tensor(true_counts),
             groups=groups,
             members=members,
             identical=identical,
@@ -187,11 +132,14 @@ class MultipleChoice(Benchmark[ChoiceItems]):
 
     def _checked(self, items: Sequence[ChoiceItem]) -> tuple[list[ChoiceItem], int]:
         """The items as the convention counts them, and how many have an identical candidate."""
-        checked, identical = [], 0
+        checked = []
+        identical = 0
         for item in items:
-            true, false = item.candidates[: item.true], item.candidates[item.true :]
-            alone = not false and self.reference_alone and not self.strict
-            if not (false or alone) or not all(text.strip() for text in item.candidates):
+            true = item.candidates[: item.true]
+            false = item.candidates[item.true :]
+            counts_alone = not false and self.reference_alone and not self.strict
+            is_blank = not all(text.strip() for text in item.candidates)
+            if is_blank or not (false or counts_alone):
                 raise UserError(
                     f"expected a true caption and at least one other in {self.name}, none blank, "
                     f"got {str(item.candidates)[:60]} for {item.image.path.name}: "
@@ -203,7 +151,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
                 if self.strict:
                     false = tuple(text for text in false if text not in true)
                     item = replace(item, candidates=true + false)
-            if false or alone:
+            if false or counts_alone:
                 checked.append(item)
         return checked, identical
 
@@ -211,11 +159,13 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     def run(self, score: PairScorer | MatrixFunction) -> Result:
         result = super().run(score)
         several = (self.items.true_counts > 1).nonzero()[:, 0]
-        dual = getattr(score, "embeds", True)
-        if not len(several) or not dual or not isinstance(score, Embedder):
+        # A `Scorer` with a joint adapter has the methods of an `Embedder`, too, but no embeddings.
+        is_dual = getattr(score, "embeds", True)
+        if not len(several) or not is_dual or not isinstance(score, Embedder):
             return result
-        key, value = "text_to_text_accuracy", self._text_to_text(score, several)
-        return replace(result, metrics={**result.metrics, key: value})
+        accuracy = self._text_to_text(score, several)
+        metrics = {**result.metrics, "text_to_text_accuracy": accuracy}
+        return replace(result, metrics=metrics)
 
     def _text_to_text(self, score: Embedder, rows: Int[Tensor, "k"]) -> MetricValue:
         """How often the first two true captions are closer to each other than to a false one."""
@@ -230,6 +180,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         false = is_false & (positions >= 0)
         anchors = 1 if self.strict else 2
         wins = text_to_text_correct(texts, false, anchors)
+        # By chance the true pair wins as often as each of its rivals.
         rivals = anchors * false.sum(dim=1).double()
         chance = (1 / (1 + rivals)).mean()
         return cluster_robust_mean(wins.double(), items.clusters[rows], float(chance))
@@ -238,7 +189,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
         # A column without a candidate gets some score, then -inf.
-        values = scores.detach().cpu().double()[items.positions.clamp(min=0)]
+        positions = items.positions.clamp(min=0)
+        values = scores.detach().cpu().double()[positions]
         values[items.positions < 0] = -torch.inf
         chosen = _weakest_first(values, items.true_counts)
         ties = "wrong" if self.strict else self.reference_ties
@@ -255,15 +207,18 @@ class MultipleChoice(Benchmark[ChoiceItems]):
 
         # What does not count is neither right nor wrong in the gallery.
         right: list[bool | None] = (credit == 1).tolist()
-        for i in (alone | ~counted).nonzero()[:, 0].tolist():
-            right[i] = None
+        left_out = alone | ~counted
+        for row in left_out.nonzero()[:, 0].tolist():
+            right[row] = None
         examples = gallery(
             right,
-            lambda i: int(items.clusters[i]),
-            lambda i: self._example(values[i], i, right[i] is True),
+            lambda row: int(items.clusters[row]),
+            lambda row: self._example(values[row], row, right[row] is True),
             apart=True,
         )
-        groups = () if self.primary == self.keys[0] else tuple(macro.tolist())
+        groups: tuple[int, ...] = ()
+        if self.primary != self.keys[0]:
+            groups = tuple(macro.tolist())
         return self.result(metrics, credit, items.clusters, groups=groups, examples=examples)
 
     def _accuracies(
@@ -273,7 +228,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         macro: Int[Tensor, "n"],
         counted: Bool[Tensor, "n"],
     ) -> dict[str, MetricValue]:
-        items, (key, macro_key) = self.items, self.keys
+        items = self.items
+        key, macro_key = self.keys
         chance = items.chance()
         clusters = items.clusters
 
@@ -286,22 +242,29 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         if items.groups == ("",):
             return metrics
         if (macro >= 0).any():
-            expected = macro_mean(chance, macro, clusters).value
-            metrics[macro_key] = macro_mean(credit, macro, clusters, expected)
-        listed = self.reference_groups(items.group_sizes())
-        sizes = list(items.group_sizes().values())
+            expected = macro_mean(chance, macro, clusters)
+            metrics[macro_key] = macro_mean(credit, macro, clusters, expected.value)
+
         # The items of each group, side by side.
-        parts = torch.argsort(items.members, stable=True).split(sizes)
-        rows_of = {
-            group: rows[counted[rows]] for group, rows in zip(items.groups, parts, strict=True)
-        }
+        group_sizes = items.group_sizes()
+        by_group = torch.argsort(items.members, stable=True)
+        group_parts = by_group.split(list(group_sizes.values()))
+        rows_of = {}
+        for group, rows in zip(items.groups, group_parts, strict=True):
+            rows_of[group] = rows[counted[rows]]
+        listed = self.reference_groups(group_sizes)
         # A group may have the name of a union; the group's own number stays then.
         named = {**self.unions(items.groups), **_each(items.groups)}
         for name, groups in named.items():
-            rows = [rows_of[group] for group in groups if group in rows_of and group in listed]
-            if sum(map(len, rows)):
-                for metric, value in of(torch.cat(rows)).items():
-                    metrics[f"{metric}/{name}"] = value
+            parts = []
+            for group in groups:
+                if group in listed and group in rows_of:
+                    parts.append(rows_of[group])
+            # A group whose items do not count has no accuracy.
+            if sum(map(len, parts)) == 0:
+                continue
+            for metric, value in of(torch.cat(parts)).items():
+                metrics[f"{metric}/{name}"] = value
         return metrics
 
     def _ranks(self, chosen: Float[Tensor, "n m"], ties: Ties) -> dict[str, MetricValue]:
@@ -312,16 +275,15 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         sizes = items.sizes
         ranks = choice_ranks(chosen, ties)
         expected = float((sizes.double() + 1).mean()) / 2
-        middle = float(ranks.quantile(0.5).floor())
+        median = float(ranks.quantile(0.5).floor())
         metrics = {
             "mean_rank": cluster_robust_rank(ranks, items.clusters, expected),
-            "median_rank": MetricValue(middle, len(ranks), higher_is_better=False, unit="rank"),
+            "median_rank": MetricValue(median, len(ranks), higher_is_better=False, unit="rank"),
         }
         for k in self.recalls:
             hits = (ranks <= k).double()
-            metrics[f"recall@{k}"] = cluster_robust_mean(
-                hits, items.clusters, recall_chance(sizes, k)
-            )
+            chance = recall_chance(sizes, k)
+            metrics[f"recall@{k}"] = cluster_robust_mean(hits, items.clusters, chance)
         return metrics
 
     def _macro_members(self, items: ChoiceItems) -> Int[Tensor, "n"]:
@@ -330,9 +292,11 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         macro = self._macro_groups(items)
         # -1 stays for groups that the published mean leaves out.
         numbers = dict.fromkeys(items.groups, -1)
-        for i, union in enumerate(unions.values()):
-            numbers.update(dict.fromkeys(macro & set(union), i))
-        return torch.tensor([numbers[group] for group in items.groups])[items.members]
+        for union_number, union in enumerate(unions.values()):
+            for group in macro.intersection(union):
+                numbers[group] = union_number
+        number_of_group = torch.tensor([numbers[group] for group in items.groups])
+        return number_of_group[items.members]
 
     def _macro_groups(self, items: ChoiceItems) -> set[str]:
         if self.strict:
@@ -344,11 +308,14 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         weakest = int(values[: shown.true].argmin())
         rival = shown.true + int(values[shown.true :].argmax())
         if correct:
-            first, second, verdict = weakest, rival, "not"
+            first, second = weakest, rival
+            verdict = "not"
         else:
-            first, second, verdict = rival, weakest, "true"
+            first, second = rival, weakest
+            verdict = "true"
         query = f"{shown.candidates[first]} ({verdict}: {shown.candidates[second]})"
-        return Example(query, (shown.image,), (float(values[first]),), (correct,), correct)
+        score = float(values[first])
+        return Example(query, (shown.image,), (score,), (correct,), correct)
 
 
 def united(groups: Sequence[str], stems: Sequence[str], border: str) -> dict[str, list[str]]:
@@ -374,6 +341,7 @@ def _each(groups: Sequence[str]) -> dict[str, Collection[str]]:
 def _weakest_first(values: Float[Tensor, "n m"], true: Int[Tensor, "n"]) -> Float[Tensor, "n m"]:
     """Puts the lowest score of the true candidates into column 0; no other of theirs remains."""
     is_true = torch.arange(values.shape[1]) < true[:, None]
+    weakest = torch.where(is_true, values, torch.inf).amin(dim=1)
     reduced = torch.where(is_true, -torch.inf, values)
-    reduced[:, 0] = torch.where(is_true, values, torch.inf).amin(dim=1)
+    reduced[:, 0] = weakest
     return reduced

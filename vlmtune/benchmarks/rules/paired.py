@@ -6,7 +6,6 @@ Never: files.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import ClassVar
 
 import torch
@@ -72,13 +71,16 @@ class PairedItems(Items):
 
     def members(self) -> dict[str, Int[Tensor, "k"]]:
         """The items of each group and tag, in order of appearance, groups first."""
-        rows_of: dict[str, set[int]] = {group: set() for group in self.groups if group}
-        for i, item in enumerate(self.listed):
-            # A group and a tag of one name are one.
-            for name in (item.group, *item.tags):
+        rows_of: dict[str, list[int]] = {}
+        for group in self.groups:
+            if group:
+                rows_of[group] = []
+        for row, item in enumerate(self.listed):
+            # A group and a tag of one name are one, and a tag may be given twice.
+            for name in dict.fromkeys((item.group, *item.tags)):
                 if name:
-                    rows_of.setdefault(name, set()).add(i)
-        return {name: torch.tensor(sorted(rows)) for name, rows in rows_of.items()}
+                    rows_of.setdefault(name, []).append(row)
+        return {name: torch.tensor(rows) for name, rows in rows_of.items()}
 
 
 class Paired(Benchmark[PairedItems]):
@@ -116,9 +118,15 @@ class Paired(Benchmark[PairedItems]):
 
     @override
     def arrange(self, items: Sequence[PairedItem]) -> PairedItems:
-        images, image_numbers = numbered(chain.from_iterable(item.images for item in items))
-        texts, text_numbers = numbered(chain.from_iterable(item.texts for item in items))
-        rows, columns = image_numbers.view(-1, 2), text_numbers.view(-1, 2)
+        all_images: list[ImageRef] = []
+        all_texts: list[str] = []
+        for item in items:
+            all_images += item.images
+            all_texts += item.texts
+        images, image_numbers = numbered(all_images)
+        texts, text_numbers = numbered(all_texts)
+        rows = image_numbers.view(-1, 2)
+        columns = text_numbers.view(-1, 2)
         # Each image of an item with each of its captions.
         each_image = rows[:, :, None].expand(-1, 2, 2)
         each_text = columns[:, None, :].expand(-1, 2, 2)
@@ -127,12 +135,13 @@ class Paired(Benchmark[PairedItems]):
         _, files = numbered(image.path for image in images)
         # In either order: which caption comes first says nothing.
         _, caption_sets = numbered(frozenset(item.texts) for item in items)
+        comparisons = [ComparedItem(item.images, item.texts) for item in items]
         return PairedItems(
             images=images,
             texts=texts,
             pairs=pairs,
             clusters=connected_components(files[rows]),
-            compared=tuple(ComparedItem(item.images, item.texts) for item in items),
+            compared=tuple(comparisons),
             positions=positions,
             caption_sets=caption_sets,
             listed=tuple(items),
@@ -143,7 +152,8 @@ class Paired(Benchmark[PairedItems]):
         items = self.items
         # Of each item the score of image i with caption j.
         values = scores.detach().cpu().double()[items.positions]
-        text, image = text_correct(values), image_correct(values)
+        text = text_correct(values)
+        image = image_correct(values)
         wins = (text, image, text & image)
         metrics = self._rates(wins, torch.arange(len(values)))
         metrics |= self.more_metrics(wins, items.groups, items.ways)
@@ -156,20 +166,6 @@ class Paired(Benchmark[PairedItems]):
             members = tuple(groups.members.tolist())
             if groups.weights is not None:
                 weights = tuple(groups.weights.tolist())
-        by_text, by_image = equivariance_deviations(values).T.tolist()
-        series = {
-            "equivariance_text": tuple(by_text),
-            "equivariance_image": tuple(by_image),
-            "mean_scores": tuple(values.mean(dim=0).flatten().tolist()),
-        }
-        # A gallery of captions, two an item: each with its own image and the other image.
-        matched = values.diagonal(dim1=1, dim2=2)
-        other = values.flip(1).diagonal(dim1=1, dim2=2)
-        examples = gallery(
-            (matched > other).flatten().tolist(),
-            lambda i: items.listed[i // 2].texts[i % 2],
-            lambda i: _example(items.listed[i // 2], values[i // 2], i % 2),
-        )
         return self.result(
             metrics,
             self.outcomes(wins),
@@ -177,9 +173,26 @@ class Paired(Benchmark[PairedItems]):
             caption_sets=tuple(items.caption_sets.tolist()),
             groups=members,
             group_weights=weights,
-            series=series,
-            examples=examples,
+            series=_series(values),
+            examples=self._examples(values),
         )
+
+    def _examples(self, values: Float[Tensor, "n 2 2"]) -> tuple[Example, ...]:
+        """A gallery of captions, two an item: each with its own image and the other image."""
+        listed = self.items.listed
+        matched = values.diagonal(dim1=1, dim2=2)
+        other = values.flip(1).diagonal(dim1=1, dim2=2)
+        prefers_its_image = (matched > other).flatten()
+
+        def caption(number: int) -> str:
+            item, side = divmod(number, 2)
+            return listed[item].texts[side]
+
+        def show(number: int) -> Example:
+            item, side = divmod(number, 2)
+            return _example(listed[item], values[item], side)
+
+        return gallery(prefers_its_image.tolist(), caption, show)
 
     def _rates(
         self, wins: Wins, rows: Int[Tensor, "k"], suffix: str = ""
@@ -192,15 +205,26 @@ class Paired(Benchmark[PairedItems]):
         return rates
 
 
+def _series(values: Float[Tensor, "n 2 2"]) -> dict[str, tuple[float, ...]]:
+    deviations = equivariance_deviations(values)
+    by_text, by_image = deviations.T.tolist()
+    mean_scores = values.mean(dim=0).flatten()
+    return {
+        "equivariance_text": tuple(by_text),
+        "equivariance_image": tuple(by_image),
+        "mean_scores": tuple(mean_scores.tolist()),
+    }
+
+
 def _example(item: PairedItem, scores: Float[Tensor, "2 2"], side: int) -> Example:
     """One caption of an item with both images, the preferred one first."""
     correct = bool(scores[side, side] > scores[1 - side, side])
     first = side if correct else 1 - side
-    order = (first, 1 - first)
+    second = 1 - first
     return Example(
         query=item.texts[side],
-        images=tuple(item.images[i] for i in order),
-        scores=tuple(float(scores[i, side]) for i in order),
-        true=tuple(i == side for i in order),
+        images=(item.images[first], item.images[second]),
+        scores=(float(scores[first, side]), float(scores[second, side])),
+        true=(first == side, second == side),
         correct=correct,
     )

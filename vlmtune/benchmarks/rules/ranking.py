@@ -5,7 +5,7 @@ In: `CaptionedImage`s from a reader. Out: recalls and median ranks both ways. Ne
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Annotated, ClassVar
 
 import torch
@@ -66,7 +66,8 @@ class Recalls:
 
     def chance(self, k: int) -> float:
         """The fraction of hits of random scores."""
-        return float(hit_chance(self.partners, self.candidates, k).mean())
+        chances = hit_chance(self.partners, self.candidates, k)
+        return float(chances.mean())
 
 
 class Ranking(Benchmark[RankingItems]):
@@ -101,7 +102,9 @@ class Ranking(Benchmark[RankingItems]):
 
     @override
     def arrange(self, items: Sequence[CaptionedImage]) -> RankingItems:
-        captions = list(chain.from_iterable(item.captions for item in items))
+        captions: list[str] = []
+        for item in items:
+            captions += item.captions
         texts, columns = numbered(captions)
         least = 2 * (self.folds or 1)
         if len(items) < least or len(texts) < 2:
@@ -113,14 +116,18 @@ class Ranking(Benchmark[RankingItems]):
         owners = torch.arange(len(items)).repeat_interleave(counts)
         # An image may have one caption twice, which does not make it the caption of two images.
         distinct = torch.stack([columns, owners], dim=1).unique(dim=0)
-        several = torch.bincount(distinct[:, 0], minlength=len(texts)) > 1
+        images_of_text = torch.bincount(distinct[:, 0], minlength=len(texts))
+        is_shared = images_of_text[columns] > 1
+        shared = is_shared.tolist()
         comparisons = []
-        shared = several[columns].tolist()
-        for owner, text, is_shared in zip(owners.tolist(), captions, shared, strict=True):
-            false = (text,) if is_shared else ()  # a caption of two images is also a wrong one
-            comparisons.append(ComparedItem((items[owner].image,), (text,), false))
+        for number, (owner, text) in enumerate(zip(owners.tolist(), captions, strict=True)):
+            image = items[owner].image
+            # A caption of two images is also a wrong one.
+            false = (text,) if shared[number] else ()
+            comparisons.append(ComparedItem((image,), (text,), false))
+        images = [item.image for item in items]
         return RankingItems(
-            images=tuple(item.image for item in items),
+            images=tuple(images),
             texts=texts,
             pairs=None,
             clusters=owners,
@@ -137,55 +144,68 @@ class Ranking(Benchmark[RankingItems]):
         metrics: dict[str, MetricValue] = {}
         for key, side in sides.items():
             for k in CUTS:
-                metrics[f"{key}_recall@{k}"] = cluster_robust_mean(
-                    side.hits(k), side.clusters, side.chance(k)
-                )
+                metric = cluster_robust_mean(side.hits(k), side.clusters, side.chance(k))
+                metrics[f"{key}_recall@{k}"] = metric
         recalls = list(metrics.values())
         mean = sum(metric.value for metric in recalls) / len(recalls)
         chance = sum(metric.chance or 0.0 for metric in recalls) / len(recalls)
         metrics["mean_recall"] = MetricValue(mean, len(recalls), chance)
         for key, side in sides.items():
-            middle = side.ranks.double().quantile(0.5)
+            median = side.ranks.double().quantile(0.5)
             if not self.strict:  # as published scripts round it
-                middle = middle.floor()
+                median = median.floor()
             metrics[f"{key}_median_rank"] = MetricValue(
-                float(middle), len(side.ranks), higher_is_better=False, unit="rank"
+                float(median), len(side.ranks), higher_is_better=False, unit="rank"
             )
         if self.folds is not None:
             metrics |= self._in_folds(scores, self.folds)
         hits = sides[TO_IMAGE].hits(1)
-        return self.result(metrics, hits, items.owners, examples=self._examples(scores, hits))
+        examples = self._examples(scores, hits)
+        return self.result(metrics, hits, items.owners, examples=examples)
 
     def _ranked(self, scores: Float[Tensor, "N M"], first: int, last: int) -> dict[str, Recalls]:
         """Ranks both ways among the images from `first` up to `last` and their captions."""
-        items, strict = self.items, self.strict
+        items = self.items
         inside = (items.owners >= first) & (items.owners < last)
         # Images of the part are numbered from 0, as the rows of its scores are.
         owners = items.owners[inside] - first
         columns = items.columns[inside]
         # In the reference convention a repeated caption is a candidate of its own.
-        used = columns
+        candidates = columns
         positions = torch.arange(len(columns))
-        if strict:
-            used, positions = columns.unique(return_inverse=True)
-        rows = scores[first:last]
+        if self.strict:
+            candidates, positions = columns.unique(return_inverse=True)
+        values = scores[first:last]
         # A copy of a large matrix only where columns differ.
-        if not used.equal(torch.arange(rows.shape[1])):
-            rows = rows[:, used]
-        true = torch.stack([owners, positions], dim=1).unique(dim=0)
-        ties = "wrong" if strict else "first"
-        by_image, by_text = bank_ranks(rows, true, ties)
-        images = torch.bincount(true[:, 0])
-        texts = torch.bincount(true[:, 1])
+        every_column = torch.arange(values.shape[1])
+        if not candidates.equal(every_column):
+            values = values[:, candidates]
+        pairs = torch.stack([owners, positions], dim=1)
+        true = pairs.unique(dim=0)  # an image may have one caption twice
+        ties = "wrong" if self.strict else "first"
+        image_ranks, text_ranks = bank_ranks(values, true, ties)
+        texts_of_image = torch.bincount(true[:, 0])
+        images_of_text = torch.bincount(true[:, 1])
+        # An image is a query once, a caption as often as it is written.
         return {
-            TO_TEXT: Recalls(by_image, images, len(used), torch.arange(len(images))),
-            TO_IMAGE: Recalls(by_text[positions], texts[positions], len(images), owners),
+            TO_TEXT: Recalls(
+                ranks=image_ranks,
+                partners=texts_of_image,
+                candidates=len(candidates),
+                clusters=torch.arange(len(texts_of_image)),
+            ),
+            TO_IMAGE: Recalls(
+                ranks=text_ranks[positions],
+                partners=images_of_text[positions],
+                candidates=len(texts_of_image),
+                clusters=owners,
+            ),
         }
 
     def _in_folds(self, scores: Float[Tensor, "N M"], folds: int) -> dict[str, MetricValue]:
         """The recalls again, as means over folds that are ranked by themselves."""
-        n = scores.shape[0]
-        bounds = [fold * n // folds for fold in range(folds + 1)]
+        count = scores.shape[0]
+        bounds = [fold * count // folds for fold in range(folds + 1)]
         parts = [self._ranked(scores, first, last) for first, last in pairwise(bounds)]
         metrics = {}
         for key in (TO_TEXT, TO_IMAGE):
@@ -206,41 +226,79 @@ class Ranking(Benchmark[RankingItems]):
     def queries(self, result: Result, scores: Float[Tensor, "N M"]) -> tuple[Query, ...]:
         """The captions in the order of the file, then the images, as the part "image_to_text"."""
         items = self.items
-        images = torch.arange(len(self.items.images))
-        sides = self._ranked(scores, 0, len(images))
+        sides = self._ranked(scores, 0, len(items.images))
         true = torch.zeros(items.shape, dtype=torch.bool)
         true[items.owners, items.columns] = True
+        captions = self._caption_queries(result, scores, true, sides[TO_IMAGE])
+        images = self._image_queries(scores, true, sides[TO_TEXT])
+        return (*captions, *images)
+
+    def _caption_queries(
+        self,
+        result: Result,
+        scores: Float[Tensor, "N M"],
+        true: Bool[Tensor, "N M"],
+        side: Recalls,
+    ) -> list[Query]:
+        items = self.items
+        image_numbers = torch.arange(len(items.images))
         queries = []
-        for i, rank in enumerate(sides[TO_IMAGE].ranks.tolist()):
-            column = int(items.columns[i])
-            # In the reference convention a caption is true of its own image alone.
-            is_true = true[:, column] if self.strict else images == items.owners[i]
-            some = shown(scores[:, column], is_true)
-            images_shown = tuple(items.images[k] for k in some.positions)
-            caption = (items.texts[column],)
-            queries.append(Query("", result.outcomes[i], rank, images_shown, caption, some))
-        for i, rank in enumerate(sides[TO_TEXT].ranks.tolist()):
-            some = shown(scores[i], true[i])
-            captions = tuple(items.texts[k] for k in some.positions)
-            image = (items.images[i],)
-            queries.append(Query(TO_TEXT, float(rank == 1), rank, image, captions, some))
-        return tuple(queries)
+        for number, rank in enumerate(side.ranks.tolist()):
+            column = int(items.columns[number])
+            is_true = true[:, column]
+            if not self.strict:
+                # In the reference convention a caption is true of its own image alone.
+                is_true = image_numbers == items.owners[number]
+            best = shown(scores[:, column], is_true)
+            images = [items.images[row] for row in best.positions]
+            query = Query(
+                part="",
+                outcome=result.outcomes[number],
+                rank=rank,
+                images=tuple(images),
+                captions=(items.texts[column],),
+                shown=best,
+            )
+            queries.append(query)
+        return queries
+
+    def _image_queries(
+        self, scores: Float[Tensor, "N M"], true: Bool[Tensor, "N M"], side: Recalls
+    ) -> list[Query]:
+        items = self.items
+        queries = []
+        for row, rank in enumerate(side.ranks.tolist()):
+            best = shown(scores[row], true[row])
+            captions = [items.texts[column] for column in best.positions]
+            query = Query(
+                part=TO_TEXT,
+                outcome=float(rank == 1),
+                rank=rank,
+                images=(items.images[row],),
+                captions=tuple(captions),
+                shown=best,
+            )
+            queries.append(query)
+        return queries
 
     def _examples(
         self, scores: Float[Tensor, "N M"], hits: Float[Tensor, "C"]
     ) -> tuple[Example, ...]:
         """The first captions whose image is found and the first whose image is not, by image."""
         items = self.items
+        is_hit = hits == 1
+        images = torch.arange(len(items.images))
 
         def show(caption: int) -> Example:
-            column = int(items.columns[caption])
-            true = torch.zeros(len(items.images), dtype=torch.bool)
-            true[items.owners[items.columns == column]] = True
-            images = torch.arange(len(true))
-            values = scores[:, column]
-            return best_images(items, items.texts[column], images, values, true, hits[caption] == 1)
+            column = items.columns[caption]
+            # The same words may be the caption of several images.
+            owners = items.owners[items.columns == column]
+            true = torch.zeros(len(images), dtype=torch.bool)
+            true[owners] = True
+            query = items.texts[int(column)]
+            return best_images(items, query, images, scores[:, column], true, is_hit[caption])
 
-        return gallery((hits == 1).tolist(), lambda i: int(items.owners[i]), show)
+        return gallery(is_hit.tolist(), lambda caption: int(items.owners[caption]), show)
 
 
 def best_images(
@@ -253,9 +311,10 @@ def best_images(
 ) -> Example:
     """Shows the best of some images for a query, the true ones marked."""
     best = scores.argsort(descending=True, stable=True)[:BEST]
+    shown_images = [items.images[number] for number in images[best].tolist()]
     return Example(
         query=query,
-        images=tuple(items.images[i] for i in images[best].tolist()),
+        images=tuple(shown_images),
         scores=tuple(scores[best].tolist()),
         true=tuple(true[best].tolist()),
         correct=bool(correct),

@@ -1,0 +1,76 @@
+"""Which column of a table holds what: the columns that are given, and guesses for all others.
+
+In: the names of columns. Out: columns by what they hold. Never: a cell.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vlmtune.errors import UserError
+
+# What a column holds -> names that are taken for it, most telling first. Captions and negatives may
+# have several columns: all of the first name that a table has, also in the plural and numbered.
+GUESSES: dict[str, tuple[str, ...]] = {
+    "image": (
+        *("image", "image_path", "filepath", "file_path", "path", "img_path", "img"),
+        *("image_file", "image_name", "file_name", "filename", "file"),
+    ),
+    "caption": ("caption", "text", "sentence", "raw", "description", "alt_text"),
+    "negative": (
+        *("hard_negative", "negative", "hard_negative_caption", "negative_caption"),
+        *("caption_neg", "neg_caption", "false_caption", "foil"),
+    ),
+    "negative_image": (
+        *("image_neg", "negative_image", "hard_negative_image", "neg_image", "image_negative"),
+        *("filename_neg", "negative_image_path"),
+    ),
+    "id": ("id", "image_id", "uid", "key"),
+    "split": ("split", "partition"),
+    "votes": ("votes",),
+    "group": (),
+}
+LISTS = ("caption", "negative")  # what may have several columns
+_NONE = ("", "null", "None")  # a null of the command line arrives as a text
+
+
+def checked_columns(
+    given: Mapping[str, str | Sequence[str] | None], names: Sequence[str], path: Path
+) -> dict[str, tuple[str, ...]]:
+    """The given columns, each of them in the table."""
+    checked = {}
+    for role, value in given.items():
+        if role not in GUESSES:
+            raise UserError(f"expected `columns` of {', '.join(GUESSES)}, got {role!r}: name one")
+        # A table may have a column called "None".
+        value = None if value in _NONE and value not in names else value
+        columns = (value,) if isinstance(value, str) else tuple(value or ())
+        unknown = [column for column in columns if column not in names]
+        if unknown:
+            close = difflib.get_close_matches(unknown[0], names, 1)
+            advice = f"did you mean {close[0]!r}?" if close else f"name one of {', '.join(names)}"
+            raise UserError(f"expected a column of {path} for {role}, got {unknown[0]!r}: {advice}")
+        if len(columns) > 1 and role not in LISTS:
+            raise UserError(
+                f"expected one column for {role} of {path}, got {', '.join(columns)}: name one"
+            )
+        checked[role] = columns
+    return checked
+
+
+def guessed_columns(role: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The columns of these names that hold something, by the first guess that fits; or none."""
+    plain = {name: re.sub(r"[\s\-]+", "_", name.strip().lower()) for name in names}
+    for guess in GUESSES[role]:
+        if role not in LISTS:
+            matches = [name for name in names if plain[name] == guess]
+            if matches:
+                return (matches[0],)
+            continue
+        # A table has an unnumbered column in preference to numbered ones.
+        for form in (f"{guess}s?", rf"{guess}s?_?\d+"):
+            matches = [name for name in names if re.fullmatch(form, plain[name])]
+            if matches:
+                return tuple(matches)
+    return ()
