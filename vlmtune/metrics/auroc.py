@@ -37,15 +37,19 @@ def auroc(
             f"expected scores of true and of false captions, got {len(true)} and {len(false)} or "
             "NaN: check the benchmark's files"
         )
-    true, false = true.double().contiguous(), false.double().contiguous()
+    true = true.double().contiguous()
+    false = false.double().contiguous()
     above = _placements(true, false)
     below = 1 - _placements(false, true)
     area = float(above.mean())
-    deviations = torch.cat([(above - area) / len(true), (below - area) / len(false)])
+    true_deviations = (above - area) / len(true)
+    false_deviations = (below - area) / len(false)
+    deviations = torch.cat([true_deviations, false_deviations])
     # True and false captions have half of the weight each, however many they are.
     of_true = torch.full_like(true, 1 / (2 * len(true)))
     of_false = torch.full_like(false, 1 / (2 * len(false)))
-    variance = cluster_variance(deviations, torch.cat([of_true, of_false]), clusters)
+    fractions = torch.cat([of_true, of_false])
+    variance = cluster_variance(deviations, fractions, clusters)
     low, high = variance.interval(area, 0.0, 1.0)
     n = len(true) + len(false)
     return MetricValue(area, n, 0.5, low, high, clusters=variance.clusters)

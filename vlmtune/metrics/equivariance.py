@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import cluster_variance
+from vlmtune.metrics.cluster_variance import mean_variance
 from vlmtune.results.metric_value import MetricValue
 
 
@@ -52,9 +52,10 @@ def paired_alignment(
     """
     units = _units(differences)
     order = torch.randperm(len(units), generator=generator)
+    shuffled = units[order]
+    following = units[order.roll(-1)]
     cosines = torch.empty(len(units), dtype=units.dtype)
-    one, other = units[order], units[order.roll(-1)]
-    cosines[order] = (one * other).sum(dim=1)
+    cosines[order] = (shuffled * following).sum(dim=1)
     return cosines
 
 
@@ -88,14 +89,14 @@ def mean_cosine(
         >>> mean_cosine(torch.tensor([0.25, 0.5]), torch.tensor([0, 1])).value
         0.375
     """
-    if not len(values) or not bool(torch.isfinite(values).all()):
-        raise UserError(f"expected finite cosines to average, got {len(values)}: check the model")
+    n = len(values)
+    if not n or not bool(torch.isfinite(values).all()):
+        raise UserError(f"expected finite cosines to average, got {n}: check the model")
     values = values.detach().double()
     mean = float(values.mean())
-    fractions = torch.full_like(values, 1 / len(values))
-    variance = cluster_variance(degree * (values - mean) * fractions, fractions, clusters)
+    variance = mean_variance(degree * (values - mean), clusters)
     low, high = variance.interval(mean, -1.0, 1.0)
-    return MetricValue(mean, len(values), 0.0, low, high, unit="cosine", clusters=variance.clusters)
+    return MetricValue(mean, n, 0.0, low, high, unit="cosine", clusters=variance.clusters)
 
 
 def _units(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:

@@ -57,7 +57,9 @@ def equivariance_deviations(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 
         [[3.0, 1.0]]
     """
     (s00, s01), (s10, s11) = _cells(scores)
-    true, false = s00 - s11, s01 - s10
+    # The sum of both cancels the scores of one side, the difference those of the other side.
+    true = s00 - s11
+    false = s01 - s10
     on_text = (true - false).abs()
     on_image = (true + false).abs()
     return torch.stack([on_text, on_image], dim=1)

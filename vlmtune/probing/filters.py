@@ -31,11 +31,14 @@ def motion_blur(image: Image.Image, length: float | int, angle: float | int) -> 
     kernel = motion_kernel(length, angle)
     reach = len(kernel) // 2
     values = np.asarray(image, dtype=np.float32)
-    padded = np.pad(values, ((reach, reach), (reach, reach), (0, 0)), mode="edge")
-    total = np.zeros_like(values)
+    margins = ((reach, reach), (reach, reach), (0, 0))
+    padded = np.pad(values, margins, mode="edge")
     height, width = values.shape[:2]
+    # Most weights are 0: a sum of shifted images is faster than a convolution.
+    total = np.zeros_like(values)
     for row, column in np.argwhere(kernel > 0):
-        total += kernel[row, column] * padded[row : row + height, column : column + width]
+        shifted = padded[row : row + height, column : column + width]
+        total += kernel[row, column] * shifted
     return to_image(total)
 
 
@@ -47,19 +50,26 @@ def motion_kernel(length: float | int, angle: float | int) -> Float[ndarray, "k 
         [0.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.0]
     """
     reach = math.ceil(length / 2)
-    kernel = np.zeros((2 * reach + 1, 2 * reach + 1), dtype=np.float64)
+    side = 2 * reach + 1
+    kernel = np.zeros((side, side), dtype=np.float64)
+    # The samples of the path lie evenly around its middle, which is the middle of the kernel.
     count = max(1, round(SAMPLES * length))
-    along = ((np.arange(count) + 0.5) / count - 0.5) * length
+    fractions = (np.arange(count) + 0.5) / count
+    along = (fractions - 0.5) * length
     turn = math.radians(angle)
-    rows = np.rint(reach - along * math.sin(turn)).astype(int)
-    columns = np.rint(reach + along * math.cos(turn)).astype(int)
-    np.add.at(kernel, (rows, columns), 1 / count)  # counts a pixel as often as it is sampled
+    down = along * math.sin(turn)
+    across = along * math.cos(turn)
+    rows = np.rint(reach - down).astype(int)
+    columns = np.rint(reach + across).astype(int)
+    # `kernel[rows, columns] += ...` would count a pixel once that is sampled several times.
+    np.add.at(kernel, (rows, columns), 1 / count)
     return kernel.astype(np.float32)
 
 
 def pixelate(image: Image.Image, factor: float | int) -> Image.Image:
     """Scales down by `factor`, then up to the old size, each small pixel a block of one colour."""
-    width, height = (max(1, round(side * factor)) for side in image.size)
+    width = max(1, round(image.width * factor))
+    height = max(1, round(image.height * factor))
     reduced = image.resize((width, height), Image.Resampling.BOX)
     return reduced.resize(image.size, Image.Resampling.NEAREST)
 
@@ -73,11 +83,13 @@ def blurry_background(
     shows the copy; where the canvas is smaller, the image is cut. The canvas is then scaled to the
     size of the image, so that a model which cuts out the middle sees the background.
     """
-    size = max(1, round(image.width * width)), max(1, round(image.height * height))
-    canvas = image.resize(size, Image.Resampling.BILINEAR)
+    canvas_width = max(1, round(image.width * width))
+    canvas_height = max(1, round(image.height * height))
+    canvas = image.resize((canvas_width, canvas_height), Image.Resampling.BILINEAR)
     canvas = canvas.filter(ImageFilter.GaussianBlur(radius))
-    left = (canvas.width - image.width) // 2
-    top = (canvas.height - image.height) // 2
+    # A negative corner is right: `paste` then cuts what is outside the canvas.
+    left = (canvas_width - image.width) // 2
+    top = (canvas_height - image.height) // 2
     canvas.paste(image, (left, top))
     return canvas.resize(image.size, Image.Resampling.BILINEAR)
 
@@ -99,7 +111,12 @@ def line_shift(image: Image.Image, distance: int, axis: str) -> Image.Image:
         axis: "columns" or "rows".
     """
     values = np.array(image)
-    lines = values if axis == "rows" else values.swapaxes(0, 1)
-    lines[0::2] = np.roll(lines[0::2], distance, axis=1)
-    lines[1::2] = np.roll(lines[1::2], -distance, axis=1)
+    # `lines` is a view, so that a change of it is a change of `values`.
+    lines = values
+    if axis != "rows":
+        lines = values.swapaxes(0, 1)
+    even = lines[0::2]
+    odd = lines[1::2]
+    even[:] = np.roll(even, distance, axis=1)
+    odd[:] = np.roll(odd, -distance, axis=1)
     return Image.fromarray(values, "RGB")

@@ -44,13 +44,20 @@ def line_halftone(
     """
     grey = np.asarray(image.convert("L"), dtype=np.float32)
     height, columns = grey.shape
+    # A band is as high as a wave over black; the last band repeats the edge of the image.
     spacing = round(2 * amplitude) + 1
     rows = -(-height // spacing)
-    # A band of rows and a column together set the amplitude of a wave there: (rows, columns).
-    bands = np.pad(grey, ((0, rows * spacing - height), (0, 0)), mode="edge")
-    darkness = 1 - bands.reshape(rows, spacing, columns).mean(axis=1) / 255
-    x = np.arange(columns)[:, None] + (np.arange(SAMPLES) + 0.5) / SAMPLES - 0.5
-    heights = amplitude * darkness[:, :, None] * wave(x / (CYCLE * amplitude), waveform)
+    missing = rows * spacing - height
+    bands = np.pad(grey, ((0, missing), (0, 0)), mode="edge")
+    bands = bands.reshape(rows, spacing, columns)
+    # A band and a column together set the amplitude of a wave there: (rows, columns).
+    darkness = 1 - bands.mean(axis=1) / 255
+    amplitudes = amplitude * darkness
+    # A wave is sampled several times within a column, as it may rise and fall there.
+    offsets = (np.arange(SAMPLES) + 0.5) / SAMPLES - 0.5
+    x = np.arange(columns)[:, None] + offsets
+    period = CYCLE * amplitude
+    heights = amplitudes[:, :, None] * wave(x / period, waveform)
     # A column is black from the lowest to the highest point of its part of the wave.
     low = heights.min(axis=-1) - width / 2
     high = heights.max(axis=-1) + width / 2

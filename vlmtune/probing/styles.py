@@ -43,11 +43,15 @@ def load_styles(folder: Path, names: Collection[str]) -> dict[str, Transformatio
     graphs: dict[str, list[tuple[str, str]]] = {}
     for file in files:
         path = str(file.resolve())
-        digest = hashlib.sha256(regular(file).read_bytes()).hexdigest()
+        content = regular(file).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
         _session(path, digest)  # fails now rather than after the first images
         graphs.setdefault(_style(file), []).append((path, digest))
-    graph_of = {name: OneOf(tuple(several)) for name, several in graphs.items()}
-    return {name: transformation(stylize, graph=graph) for name, graph in graph_of.items()}
+    styles = {}
+    for name, several in graphs.items():
+        graph = OneOf(tuple(several))
+        styles[name] = transformation(stylize, graph=graph)
+    return styles
 
 
 def _style(file: Path) -> str:
@@ -66,9 +70,12 @@ def stylize(image: Image.Image, graph: tuple[str, str]) -> Image.Image:
     scaled = image
     if isinstance(height, int) and isinstance(width, int):  # else names of free dimensions
         scaled = image.resize((width, height), Image.Resampling.BICUBIC)
-    pixels = np.asarray(scaled, dtype=np.float32).transpose(2, 0, 1)[None]
-    output = np.asarray(session.run(None, {given.name: pixels})[0])
-    styled = to_image(output[0].transpose(1, 2, 0).astype(np.float32))
+    # The graph takes planes of channels, PIL takes pixels.
+    pixels = np.asarray(scaled, dtype=np.float32)
+    planes = pixels.transpose(2, 0, 1)[None]
+    outputs = session.run(None, {given.name: planes})
+    styled_planes = np.asarray(outputs[0])[0]
+    styled = to_image(styled_planes.transpose(1, 2, 0).astype(np.float32))
     return styled.resize(image.size, Image.Resampling.BICUBIC)
 
 
