@@ -37,7 +37,8 @@ class Rewriter(Configured):
     def __init__(self, rules: list[Rule], tagger: Tagger | None = None, seed: int = 0) -> None:
         if not rules:
             raise UserError("expected at least one rule to rewrite captions, got none: name one")
-        self.rules, self.seed = list(rules), seed
+        self.rules = list(rules)
+        self.seed = seed
         self.tagger: Tagger = LexiconTagger() if tagger is None else tagger
         self.vocabulary: Vocabulary | None = None
 
@@ -67,8 +68,9 @@ class Rewriter(Configured):
         for text in self._rewritten(caption, key):
             if len(negatives) >= count:
                 break
-            if canonical_parts(text) not in taken:
-                taken.add(canonical_parts(text))
+            parts = canonical_parts(text)
+            if parts not in taken:
+                taken.add(parts)
                 negatives.append(text)
         return tuple(negatives)
 

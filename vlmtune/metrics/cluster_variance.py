@@ -140,7 +140,7 @@ def degrees_of_freedom(fractions: Float[Tensor, "C"]) -> float:
 def add_variances(one: Variance, other: Variance) -> Variance:
     """The variance of a sum of two independent means; its clusters are the first mean's.
 
-    Half its 95 % interval is the root of the sum of both halves' squared, and the degrees of
+    Half its 95 % interval is the root of the sum of both halves' squares, and the degrees of
     freedom are those that give this interval. So the interval of either mean is kept where the
     other one does not vary; Satterthwaite's degrees of freedom are too many if one has only 1 or 2.
     Source: Zou and Donner 2008 ("method of variance estimates recovery").

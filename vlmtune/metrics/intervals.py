@@ -98,7 +98,8 @@ def bootstrap_mean(
         2.0
     """
     n = len(values)
-    low, high = None, None
+    low = None
+    high = None
     if n != 1:
         low, high = bootstrap_interval(values)
     mean = float(values.double().mean())

@@ -92,7 +92,10 @@ class _Builder:
         features: Callable[[], Tensor],
         score: Score | None,
     ) -> None:
-        self.path, self.key, self.features, self.score = path, key, features, score
+        self.path = path
+        self.key = key
+        self.features = features
+        self.score = score
         self.images = list(captions)
         self.texts = sorted(set(chain.from_iterable(captions.values())))
         column = {text: number for number, text in enumerate(self.texts)}
@@ -111,6 +114,20 @@ class _Builder:
             if leftover != self.tiles:
                 remove(leftover)
         self.tiles.mkdir(exist_ok=True)
+        self._write_tiles(writer)
+        true_counts = np.array([len(columns) for columns in self.true])
+        _append(writer, "true_offsets", _offsets(true_counts))
+        _append(writer, "true", np.concatenate(self.true))
+        writer.append("images.json", json.dumps(self.images).encode())
+        writer.append("captions.json", json.dumps(self.texts).encode())
+        writer.finish(
+            self.key.to_dict(),
+            digest=self.key.digest,
+            neighbours=self.k,
+            scored=self.score is not None,
+        )
+
+    def _write_tiles(self, writer: FolderWriter) -> None:
         n = len(self.images)
         size = self.key.tile
         # A tile at a time on disk: what a killed build finished is not computed again.
@@ -130,12 +147,6 @@ class _Builder:
                 _append(writer, "false", tile["false"])
                 advance(len(rows))
         _append(writer, "false_offsets", _offsets(np.concatenate(counts)))
-        _append(writer, "true_offsets", _offsets(np.array([len(row) for row in self.true])))
-        _append(writer, "true", np.concatenate(self.true))
-        writer.append("images.json", json.dumps(self.images).encode())
-        writer.append("captions.json", json.dumps(self.texts).encode())
-        facts = {"digest": self.key.digest, "neighbours": self.k, "scored": self.score is not None}
-        writer.finish(self.key.to_dict(), **facts)
 
     def _bank(self) -> Tensor:
         bank = normalize(self.features().float(), dim=1)
@@ -158,7 +169,11 @@ class _Builder:
             # By image, then the highest score first; of equal scores the lower column.
             order = np.lexsort((columns, -scores, images))
             columns = columns[order]
-        return {"neighbours": neighbours.astype(np.int32), "counts": counts, "false": columns}
+        return {
+            "neighbours": neighbours.astype(np.int32),
+            "counts": counts,
+            "false": columns,
+        }
 
     def _false(self, row: int, neighbours: np.ndarray) -> np.ndarray:
         """Returns the captions of neighbours that are not known to be true, each once."""
@@ -170,10 +185,11 @@ class _Builder:
         if not len(columns):
             return np.empty(0, dtype=np.float32)
         # Each caption is encoded once, however many images of the tile have it.
-        used, j = np.unique(columns, return_inverse=True)
-        pairs = torch.from_numpy(np.stack([i, j.reshape(-1)], axis=1))
+        used, position = np.unique(columns, return_inverse=True)
+        captions = [self.texts[column] for column in used]
         images = self.images[rows.start : rows.stop]
-        scores = self.score(images, [self.texts[column] for column in used], pairs)
+        pairs = np.stack([i, position.reshape(-1)], axis=1)
+        scores = self.score(images, captions, torch.from_numpy(pairs))
         _check_finite(scores, "scores of captions")
         return scores.detach().float().cpu().numpy()
 
@@ -190,11 +206,19 @@ class _Builder:
                 tile = {name: arrays[name] for name in PARTS}  # zip checks each by its CRC
         except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile):
             return None
-        shapes = [(len(rows), self.k), (len(rows),), (int(tile["counts"].sum()),)]
-        return tile if [tile[name].shape for name in PARTS] == shapes else None
+        # Whole arrays of the wrong size are from a build with another number of neighbours.
+        pairs = int(tile["counts"].sum())
+        expected = {
+            "neighbours": (len(rows), self.k),
+            "counts": (len(rows),),
+            "false": (pairs,),
+        }
+        shapes = {name: tile[name].shape for name in PARTS}
+        return tile if shapes == expected else None
 
     def _path(self, rows: range) -> Path:
-        return self.tiles / f"{rows.start // self.key.tile:06d}.npz"
+        number = rows.start // self.key.tile
+        return self.tiles / f"{number:06d}.npz"
 
 
 def _check_finite(values: Tensor, what: str) -> None:
@@ -221,15 +245,18 @@ def nearest(
     cosines = queries.new_empty(len(rows), 0)
     numbers = query_rows[:, :0]
     for start in range(0, len(bank), columns):
-        part = bank[start : start + columns].float()
-        number = all_numbers[start : start + columns].expand(len(rows), -1)
-        # No row is its own neighbour.
+        stop = start + columns
+        part = bank[start:stop].float()
+        number = all_numbers[start:stop].expand(len(rows), -1)
         similar = queries @ part.T
-        similar = similar.masked_fill_(number == query_rows, -torch.inf)
+        # No row is its own neighbour.
+        itself = number == query_rows
+        similar = similar.masked_fill_(itself, -torch.inf)
         # The best of before stand to the left: of equal cosines the lower number stays.
         cosines = torch.cat([cosines, similar], dim=1)
         numbers = torch.cat([numbers, number], dim=1)
-        best = _highest(cosines, min(k, cosines.shape[1]))
+        count = min(k, cosines.shape[1])
+        best = _highest(cosines, count)
         cosines = cosines.gather(1, best)
         numbers = numbers.gather(1, best)
     return numbers, cosines
@@ -238,21 +265,26 @@ def nearest(
 def _highest(values: Float[Tensor, "b c"], k: int) -> Int[Tensor, "b k"]:
     """Returns the positions of the k highest values of each row; of equal values the first."""
     # Of equal values topk picks any, so it only tells the lowest value that is chosen.
-    lowest = values.topk(k, dim=1).values[:, -1:]
+    top = values.topk(k, dim=1).values
+    lowest = top[:, -1:]
     above = values > lowest
     equal = values == lowest
     # The first of the values equal to the lowest fill what is left of k.
     left = k - above.sum(dim=1, keepdim=True)
-    chosen = above | (equal & (equal.cumsum(dim=1) <= left))
+    first = equal & (equal.cumsum(dim=1) <= left)
+    chosen = above | first
     positions = chosen.nonzero()[:, 1].view(len(values), k)
     # Positions ascend, and a stable sort keeps that among equal values.
-    order = values.gather(1, positions).argsort(dim=1, descending=True, stable=True)
+    chosen_values = values.gather(1, positions)
+    order = chosen_values.argsort(dim=1, descending=True, stable=True)
     return positions.gather(1, order)
 
 
 def _append(writer: FolderWriter, name: str, values: np.ndarray) -> None:
-    writer.append(f"{name}.bin", np.ascontiguousarray(values, dtype=ARRAYS[name]).tobytes())
+    array = np.ascontiguousarray(values, dtype=ARRAYS[name])
+    writer.append(f"{name}.bin", array.tobytes())
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)])
+    ends = np.cumsum(counts)
+    return np.concatenate([[0], ends])

@@ -48,7 +48,8 @@ def mine(
     # If an adapter trains the image tower, features are not those of the pre-trained backbone.
     frozen = compared.adapter.image_input.frozen
     fingerprint = compared.backbone.fingerprint if frozen else compared.digest()
-    scorer, score = "", None
+    scorer = ""
+    score = None
     if scored is not None:
         scorer = scored.digest()
         score = _score(scored, known, batch_size)
@@ -57,11 +58,14 @@ def mine(
     digests = image_digests(known.images)
     stored = _store(store or out, compared, fingerprint, known, digests, batch_size)
     # Images that cannot be read have no features.
-    images = [image for image in known.images if digests.get(image, "") in stored]
-    captions = {image: known.captions[image] for image in images}
+    captions = {}
+    for image in known.images:
+        if digests.get(image, "") in stored:
+            captions[image] = known.captions[image]
 
     def features() -> Float[Tensor, "n d"]:
-        return _vectors(stored, [digests[image] for image in images], compared.device)
+        rows = [digests[image] for image in captions]
+        return _vectors(stored, rows, compared.device)
 
     return open_or_build_cache(out, key, captions, features, score)
 
@@ -111,7 +115,8 @@ def _vectors(
         if isinstance(features, Pooled):
             parts.append(features.values)
         else:  # tokens: padding is 0, so a sum over all is one over the tokens
-            parts.append(features.values.sum(dim=1) / features.lengths[:, None])
+            totals = features.values.sum(dim=1)
+            parts.append(totals / features.lengths[:, None])
     return torch.cat(parts).to(device)
 
 

@@ -78,8 +78,11 @@ class Distillation(ShardedObjective):
     ) -> Float[Tensor, "rows"]:
         # The frozen side is the target: no gradient, and the type of the scores.
         wanted = reference.detach().to(values.dtype)
-        log_p = log_softmax(only(values / self.temperature, computed), dim=1)
-        log_r = log_softmax(only(wanted / self.temperature, computed), dim=1)
+        logits = only(values / self.temperature, computed)
+        wanted_logits = only(wanted / self.temperature, computed)
+        log_p = log_softmax(logits, dim=1)
+        log_r = log_softmax(wanted_logits, dim=1)
         # Pairs that were not scored have no probability, and no term.
         gaps = (log_r - log_p).masked_fill(~computed, 0)
-        return self.temperature**2 * (log_r.exp() * gaps).sum(dim=1)
+        divergence = (log_r.exp() * gaps).sum(dim=1)
+        return self.temperature**2 * divergence

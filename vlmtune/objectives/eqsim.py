@@ -33,8 +33,11 @@ def v2_deviation(
     Image side: $((s_{11} - s_{21}) - (s_{22} - s_{12}))^2$. Their sum is
     $2 (s_{11} - s_{22})^2 + 2 (s_{12} - s_{21})^2$: v2 contains v1 and holds $s_{11} = s_{22}$ too.
     """
-    diagonal, cross = s11 - s22, s12 - s21
-    return (diagonal - cross).square(), (diagonal + cross).square()
+    diagonal = s11 - s22
+    cross = s12 - s21
+    text_side = (diagonal - cross).square()
+    image_side = (diagonal + cross).square()
+    return text_side, image_side
 
 
 class EqSim(ShardedObjective):
@@ -231,8 +234,8 @@ class EqSim(ShardedObjective):
         for name, kind in (("close", close), ("distant", ~close)):
             kind_weight = weight * kind
             if kind_weight.any():
-                mean = (deviation * kind_weight).sum() / kind_weight.sum()
-                means[name] = float(mean)
+                total = (deviation * kind_weight).sum()
+                means[name] = float(total / kind_weight.sum())
         return means
 
     def _close(

@@ -80,13 +80,17 @@ class TruePairs:
         self._remote_texts = group.gather(text[~here]).unique()
         remote = width + torch.searchsorted(self._remote_texts, text)
         self._column = torch.where(here, column, remote)
+        # An image counts as one, however many captions it has.
         captions = torch.bincount(self._images, minlength=len(columns.values))
-        self.weight: Float[Tensor, "A"] = 1 / captions[self._images].to(rows.values.dtype)
+        captions_of_pair = captions[self._images].to(rows.values.dtype)
+        self.weight: Float[Tensor, "A"] = 1 / captions_of_pair
         # All four scores are there, and neither text is true of the other's image.
-        both = self.s12(rows.computed) & self.s21(rows.computed, columns.computed)
-        column_truth = shard.column_targets.truth
-        related = self.s12(targets.truth) | self.s21(targets.truth, column_truth)
-        self.comparable: Bool[Tensor, "a A"] = both & ~related
+        computed12 = self.s12(rows.computed)
+        computed21 = self.s21(rows.computed, columns.computed)
+        true12 = self.s12(targets.truth)
+        true21 = self.s21(targets.truth, shard.column_targets.truth)
+        related = true12 | true21
+        self.comparable: Bool[Tensor, "a A"] = computed12 & computed21 & ~related
 
     @property
     def local(self) -> slice:
@@ -119,9 +123,10 @@ class TruePairs:
             listed: Positions among all A pairs for each local pair, -1 for none.
         """
         local, total = self.comparable.shape
-        # One extra column takes entries that list no pair, one extra row the pairs of other ranks.
+        # One extra column takes entries that list no pair: modulo, -1 is the last column.
         forward = listed.new_zeros(local, total + 1)
         forward.scatter_add_(1, listed % (total + 1), torch.ones_like(listed))
+        # One extra row takes the pairs of other ranks.
         all_listed = self.group.gather(listed) - self.start
         inside = (all_listed >= 0) & (all_listed < local)
         all_listed = all_listed.where(inside, local)
@@ -153,12 +158,14 @@ class TruePairs:
             scored_false = self.shard.rows.computed & ~self.shard.row_targets.truth
             false = only(rows, scored_false).logsumexp(dim=1)
             total = torch.logaddexp(s11, false[self._row])
-            s12 = self._where_comparable(s12 - total[:, None]).exp()
             totals = self.group.gather(total)
-            s21 = self._where_comparable(s21 - totals[None, :]).exp()
             s11 = (s11 - total).exp()
+            s12 = self._where_comparable(s12 - total[:, None]).exp()
+            s21 = self._where_comparable(s21 - totals[None, :]).exp()
         elif normalise == "sigmoid":
-            s11, s12, s21 = s11.sigmoid(), s12.sigmoid(), s21.sigmoid()
+            s11 = s11.sigmoid()
+            s12 = s12.sigmoid()
+            s21 = s21.sigmoid()
         s12 = self._where_comparable(s12)
         s21 = self._where_comparable(s21)
         s22 = self.group.gather(s11)
@@ -205,8 +212,10 @@ def _largest(
     """Positions of the k largest valid keys of each row, the first of equal ones; -1 if fewer."""
     # Stable, so that ties fall alike on any number of ranks.
     keys = keys.detach().masked_fill(~valid, -torch.inf)
-    order = keys.argsort(dim=1, descending=True, stable=True)[:, :k]
-    return order.masked_fill(~valid.gather(1, order), -1)
+    order = keys.argsort(dim=1, descending=True, stable=True)
+    largest = order[:, :k]
+    is_valid = valid.gather(1, largest)
+    return largest.masked_fill(~is_valid, -1)
 
 
 def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
@@ -215,13 +224,16 @@ def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
     Source: Kool et al. 2019, "Stochastic beams and where to find them", section 3 (Gumbel-top-k).
     """
     device = pairs.comparable.device
-    sampled = torch.randint(2**31, (1,)).to(device)
-    seed = int(pairs.group.gather(sampled)[0]) * 1_000_003 + pairs.start
+    # All ranks take the number of the first rank, so that its random state alone decides.
+    number = torch.randint(2**31, (1,)).to(device)
+    shared = int(pairs.group.gather(number)[0])
+    seed = shared * 1_000_003 + pairs.start
     local, total = pairs.comparable.shape
     # Each pair draws from a seed of its own, so the noise does not depend on the number of ranks.
     noise = torch.empty(local, 2, total, dtype=torch.float64)
-    for number, row in enumerate(noise):
-        row.exponential_(generator=torch.Generator().manual_seed(seed + number))
+    for position, row in enumerate(noise):
+        generator = torch.Generator().manual_seed(seed + position)
+        row.exponential_(generator=generator)
     # `pairs.base.gumbel` takes the same noise from uniform numbers. Both formulas stay: with the
     # other one a seed would give other draws.
     return -noise.log().to(device)
