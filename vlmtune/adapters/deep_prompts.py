@@ -119,7 +119,9 @@ class DeepPrompts(DualAdapter[Features, Features]):
             image_depth = depth or self.image_tower.layers
             if self.coupled:
                 widths = (self.text_tower.width, self.image_tower.width)
-                self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(image_depth))
+                self.coupling = nn.ModuleList()
+                for _ in range(image_depth):
+                    self.coupling.append(nn.Linear(*widths))
             else:
                 self.image = nn.Parameter(self._random(image_depth, self.image_tower))
 
@@ -134,7 +136,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
                 f"expected words of at least {self.length} tokens for `init`, got {init!r} with "
                 f"{len(words)}: lengthen it or lower `length`"
             )
-        self.text.data[0] = words[: self.length].to(self.text)
+        first = words[: self.length]
+        self.text.data[0] = first.to(self.text)
 
     def image_prompts(self) -> Float[Tensor, "depth m w"]:
         """The prompts of the images for each block."""
@@ -151,9 +154,9 @@ class DeepPrompts(DualAdapter[Features, Features]):
         patches = image.token_count
         # Prompts stand after the patches: without positions the order does not matter.
         first = Tokens.full(_repeated(prompts[0], len(image)))
-        joined = torch.cat([image.values, first.values], dim=1)
+        values = torch.cat([image.values, first.values], dim=1)
         mask = torch.cat([image.mask, first.mask], dim=1)  # images that differ in shape are padded
-        state = _deep(self.image_tower, Tokens(joined, mask), prompts, patches)
+        state = _deep(self.image_tower, Tokens(values, mask), prompts, patches)
         return self.image_tower.finish(state.cut(patches))
 
     @override
@@ -162,22 +165,26 @@ class DeepPrompts(DualAdapter[Features, Features]):
             return text.values
         tower = self.text_tower
         first = _repeated(self.text[0], len(text))
-        state = tower.start(insert(text, first, tower, self.special))
+        words = insert(text, first, tower, self.special)
+        state = tower.start(words)
         # Prompts stand behind the start token in every block.
         lead, _ = self.special
-        return tower.finish(_deep(tower, state, self.text, lead))
+        state = _deep(tower, state, self.text, lead)
+        return tower.finish(state)
 
 
 def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: int) -> Tokens:
     """Runs all blocks; from the second on, each of the first `depth` gets its prompts at `at`."""
     # The first block reads prompts that the caller has put among the tokens.
     depth, length, _ = prompts.shape
+    end = at + length
     state = tower.run(state, 0, 1)
     # The outputs of a block's prompts are dropped, and the next prompts take their positions.
     for number in range(1, depth):
-        values = state.values
-        learned = _repeated(prompts[number], len(state)).to(values.dtype)
-        values = torch.cat([values[:, :at], learned, values[:, at + length :]], dim=1)
+        before = state.values[:, :at]
+        after = state.values[:, end:]
+        learned = _repeated(prompts[number], len(state)).to(before.dtype)
+        values = torch.cat([before, learned, after], dim=1)
         state = tower.run(Tokens(values, state.mask), number, number + 1)
     return tower.run(state, depth, tower.layers)
 

@@ -105,7 +105,8 @@ class ExchangeAttributes(Rule):
             # "many dogs" and "a cat" would exchange a number rather than an attribute.
             if adjectives & word_set("quantifiers"):
                 continue
-            if _lower(a.adjectives) == _lower(b.adjectives) or _order_is_free(sentence, a, b):
+            same = _lower(a.adjectives) == _lower(b.adjectives)
+            if same or _order_is_free(sentence, a, b):
                 continue
             first = (a.start, a.noun)
             second = (b.start, b.noun)
@@ -124,9 +125,10 @@ class ReverseRelation(Rule):
         for phrase, reverse in relations():
             for start in range(len(low) - len(phrase)):
                 stop = start + len(phrase)
-                if low[start:stop] != phrase or not taken.isdisjoint(range(start, stop)):
+                positions = range(start, stop)
+                if low[start:stop] != phrase or not taken.isdisjoint(positions):
                     continue
-                taken.update(range(start, stop))
+                taken.update(positions)
                 if len(phrase) > 1 or _relates(sentence, start):
                     edits.append({(start, stop): reverse})
         yield from _shuffled(edits, rng)
@@ -165,7 +167,8 @@ class ReplaceWord(Rule):
         """The words that may be replaced: all nouns of a phrase together, others one by one."""
         if self.tag != "NOUN":
             fits = FITS.get(self.tag, _any_word)
-            return [(i, i + 1) for i in _positions(sentence, self.tag, fits)]
+            positions = _positions(sentence, self.tag, fits)
+            return [(i, i + 1) for i in positions]
         spans = []
         for phrase in noun_phrases(sentence):
             # Names are kept: another name may be true as well.

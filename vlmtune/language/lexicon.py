@@ -95,8 +95,8 @@ def relations() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
         # The first opposite of a phrase stays: "over" becomes "under", and not "underneath".
         opposites.setdefault(phrase, reverse)
         opposites.setdefault(reverse, phrase)
-    pairs = sorted(opposites.items(), key=lambda pair: len(pair[0]), reverse=True)
-    return tuple(pairs)
+    longest_first = sorted(opposites, key=len, reverse=True)
+    return tuple((phrase, opposites[phrase]) for phrase in longest_first)
 
 
 @cache

@@ -129,7 +129,8 @@ class _Level:
         if counts is None:
             return lower
         total = self.totals[history]
-        discounted = max(counts.get(word, 0) - self.discount, 0) / total
+        left_of_count = max(counts.get(word, 0) - self.discount, 0)
+        discounted = left_of_count / total
         # What the discount took from the words of the history goes to the shorter history.
         left = self.discount * len(counts) / total
         return discounted + left * lower
@@ -143,7 +144,8 @@ def _levels(grams: Counter[Gram], order: int) -> list[_Level]:
         longest = {gram: n for gram, n in counts.items() if len(gram) == length}
         levels.append(_Level(length, longest))
         # N-grams that begin a caption have no word before them, so they keep their count.
-        counts = Counter({gram: n for gram, n in grams.items() if len(gram) < length})
+        shorter = {gram: n for gram, n in grams.items() if len(gram) < length}
+        counts = Counter(shorter)
         # Any other shorter n-gram counts the distinct words before it.
         if length > 1:
             counts.update(gram[1:] for gram in longest)

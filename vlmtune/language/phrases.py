@@ -32,7 +32,9 @@ class NounPhrase:
     @property
     def light(self) -> bool:
         """Whether the noun names no object: "front" in "in front of", "group" in "a group of"."""
-        return len(self.nouns) == 1 and self.nouns[0].lower() in word_set("light_nouns")
+        if len(self.nouns) > 1:
+            return False
+        return self.nouns[0].lower() in word_set("light_nouns")
 
     @property
     def modifiers(self) -> tuple[str, ...]:
@@ -64,9 +66,12 @@ def noun_phrases(sentence: Sentence) -> list[NounPhrase]:
         while stop < len(words) and tags[stop] in ("NOUN", "PROPN"):
             stop += 1
         start = _modified_from(tags, noun)
-        number = words[start - 1] if start and tags[start - 1] == "NUM" else ""
+        number = ""
+        if start and tags[start - 1] == "NUM":
+            number = words[start - 1]
         adjectives = words[start:noun]
-        phrases.append(NounPhrase(start, noun, stop, adjectives, words[noun:stop], number))
+        nouns = words[noun:stop]
+        phrases.append(NounPhrase(start, noun, stop, adjectives, nouns, number))
         noun = stop
     return phrases
 

@@ -65,8 +65,11 @@ def _is_compound_adjective(low: str) -> bool:
         return True
     # An unknown part is taken for a noun.
     parts = [part for part in low.split("-") if part]
-    known = [tags().get(part, ("NOUN",))[0] for part in parts] or ["NOUN"]
-    return known[0] == "NUM" or known[-1] == "ADJ"
+    if not parts:
+        return False
+    first = tags().get(parts[0], ("NOUN",))
+    last = tags().get(parts[-1], ("NOUN",))
+    return first[0] == "NUM" or last[0] == "ADJ"
 
 
 def _is_comparative(low: str) -> bool:
@@ -143,7 +146,8 @@ class _Context:
     def _adposition(self, i: int) -> str:
         if self.tag_before(i) == "DET" and self.nominal(i + 1):
             return "ADJ"  # "the opposite side", "an outside view"
-        if self.ends(i + 1, "PUNCT", "CCONJ", "SCONJ") and self.low[i] in word_set("clause_ends"):
+        clause_ends = self.ends(i + 1, "PUNCT", "CCONJ", "SCONJ")
+        if clause_ends and self.low[i] in word_set("clause_ends"):
             return "ADV"
         return "ADP"
 
@@ -223,7 +227,8 @@ class _Context:
         # "grilled chicken" at the start of a phrase, against "a car parked here".
         tag = self.tag_before(i)
         start = tag in ("START", "ADP", "CCONJ", "PUNCT")
-        if start and self.can(i + 1, "NOUN") and not self.can(i + 1, "VERB"):
+        noun_follows = self.can(i + 1, "NOUN") and not self.can(i + 1, "VERB")
+        if start and noun_follows:
             return "ADJ" if self.low[i].endswith("ed") or other == "ADJ" else "VERB"
         if other == "NOUN" and tag not in (*NOUNS, "PRON", "AUX"):
             return "NOUN"
@@ -282,8 +287,9 @@ class _Context:
 
     def _verb_behind(self) -> bool:
         """Whether a finite verb precedes in the clause."""
-        behind = zip(self.low[: len(self.tags)], self.tags, strict=True)
-        for word, tag in reversed(list(behind)):
+        words = self.low[: len(self.tags)]
+        behind = list(zip(words, self.tags, strict=True))
+        for word, tag in reversed(behind):
             if tag in BOUNDARIES and word not in word_set("possessives"):
                 return False
             if tag in ("VERB", "AUX") and not word.endswith(("ing", "ed")):

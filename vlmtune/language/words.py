@@ -144,7 +144,8 @@ class Sentence:
         at = 0
         end = len(self.words)
         # An empty edit at the end copies the words after the last edit.
-        for (start, stop), new in [*sorted(edits.items()), ((end, end), ())]:
+        last: tuple[tuple[int, int], Sequence[str]] = ((end, end), ())
+        for (start, stop), new in [*sorted(edits.items()), last]:
             for i in range(at, start):
                 before = self.gaps[i] if gap is None else gap
                 pieces.append(Piece(before, self.words[i], i))

@@ -31,8 +31,8 @@ def auroc(
         >>> auroc(torch.tensor([0.9, 0.5]), torch.tensor([0.5, 0.1]), torch.arange(4)).value
         0.875
     """
-    has_nan = bool(torch.isnan(true).any() or torch.isnan(false).any())
-    if not len(true) or not len(false) or has_nan:
+    none = not len(true) or not len(false)
+    if none or bool(torch.isnan(true).any()) or bool(torch.isnan(false).any()):
         raise UserError(
             f"expected scores of true and of false captions, got {len(true)} and {len(false)} or "
             "NaN: check the benchmark's files"
@@ -60,4 +60,6 @@ def _placements(values: Float[Tensor, "n"], others: Float[Tensor, "m"]) -> Float
     ordered = others.sort().values
     below = torch.searchsorted(ordered, values, side="left")
     through = torch.searchsorted(ordered, values, side="right")
-    return (below + through).double() / (2 * len(others))
+    # The sum counts others below twice and equal others once.
+    twice = (below + through).double()
+    return twice / (2 * len(others))

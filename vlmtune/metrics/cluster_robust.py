@@ -26,7 +26,7 @@ from scipy.sparse import csgraph, csr_array
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import Variance, cluster_variance, mean_variance
+from vlmtune.metrics.cluster_variance import Clusters, Variance, cluster_variance, mean_variance
 from vlmtune.metrics.intervals import wilson_interval
 from vlmtune.metrics.item_groups import group_means
 from vlmtune.metrics.student import t_quantile
@@ -36,7 +36,7 @@ ROUNDING = 1e-20  # a smaller variance is that of sums in floating point
 
 
 def cluster_robust_mean(
-    values: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"], chance: float | None = None
+    values: Float[Tensor, "n"], clusters: Clusters, chance: float | None = None
 ) -> MetricValue:
     """The mean of n values in [0, 1] with its interval.
 
@@ -63,7 +63,7 @@ def cluster_robust_mean(
 def macro_mean(
     values: Float[Tensor, "n"],
     groups: Int[Tensor, "n"],
-    clusters: Int[Tensor, "n *ways"],
+    clusters: Clusters,
     chance: float | None = None,
     weights: Float[Tensor, "g"] | None = None,
 ) -> MetricValue:
@@ -100,7 +100,7 @@ def macro_mean(
 
 
 def cluster_robust_rank(
-    ranks: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"], chance: float | None = None
+    ranks: Float[Tensor, "n"], clusters: Clusters, chance: float | None = None
 ) -> MetricValue:
     """The mean of n ranks, lower being better, with the interval by Student's t (never below 1).
 

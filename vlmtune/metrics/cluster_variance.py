@@ -24,6 +24,9 @@ from torch import Tensor
 
 from vlmtune.metrics.student import freedom_of, t_quantile
 
+Clusters = Int[Tensor, "n *ways"]
+"""The cluster of each item as any integers, (n,); or (n, 2), its image and its captions."""
+
 
 @dataclass(frozen=True)
 class Variance:
@@ -64,7 +67,7 @@ class Variance:
 
 
 def cluster_variance(
-    deviations: Float[Tensor, "n"], fractions: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"]
+    deviations: Float[Tensor, "n"], fractions: Float[Tensor, "n"], clusters: Clusters
 ) -> Variance:
     """The variance of a mean over n items.
 
@@ -99,7 +102,7 @@ def cluster_variance(
     )
 
 
-def mean_variance(deviations: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"]) -> Variance:
+def mean_variance(deviations: Float[Tensor, "n"], clusters: Clusters) -> Variance:
     """The variance of a mean over n items of one weight, from the deviation of each."""
     fractions = torch.full_like(deviations, 1 / len(deviations))
     return cluster_variance(deviations * fractions, fractions, clusters)
@@ -152,7 +155,8 @@ def add_variances(one: Variance, other: Variance) -> Variance:
     """
     total = one.value + other.value
     if not one.freedom or not other.freedom or not total:
-        return Variance(total, min(one.freedom, other.freedom), one.clusters)
+        fewest = min(one.freedom, other.freedom)
+        return Variance(total, fewest, one.clusters)
     half_squared = t_quantile(one.freedom) ** 2 * one.value
     other_half_squared = t_quantile(other.freedom) ** 2 * other.value
     quantile = math.sqrt((half_squared + other_half_squared) / total)
@@ -177,5 +181,6 @@ def _one_way(
     totals = totals[counted]
     if len(totals) < 2:
         return Variance(0.0, 0.0, len(totals))
-    value = float((totals**2 / (1 - sizes)).sum())
+    terms = totals**2 / (1 - sizes)
+    value = float(terms.sum())
     return Variance(value, degrees_of_freedom(sizes), len(totals))

@@ -21,8 +21,11 @@ from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_variance import mean_variance
 from vlmtune.results.metric_value import MetricValue
 
+Differences = Float[Tensor, "n d"]
+"""The difference vector of each of n samples."""
 
-def alignment(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+
+def alignment(differences: Differences) -> Float[Tensor, "n"]:
     r"""The mean cosine of each of n difference vectors with all other vectors.
 
     With $u_i = \delta_i / |\delta_i|$: $(u_i \cdot \sum_j u_j - u_i \cdot u_i) / (n - 1)$. The mean
@@ -38,9 +41,7 @@ def alignment(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
     return (with_all - with_itself) / (len(units) - 1)
 
 
-def paired_alignment(
-    differences: Float[Tensor, "n d"], generator: torch.Generator
-) -> Float[Tensor, "n"]:
+def paired_alignment(differences: Differences, generator: torch.Generator) -> Float[Tensor, "n"]:
     """The cosine of each of n difference vectors with one other vector, chosen at random.
 
     The vectors are shuffled, and each is paired with the next.
@@ -59,7 +60,7 @@ def paired_alignment(
     return cosines
 
 
-def agreement(one: Float[Tensor, "n d"], other: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+def agreement(one: Differences, other: Differences) -> Float[Tensor, "n"]:
     """The cosine of each of n difference vectors with its counterpart.
 
     Example:
@@ -99,5 +100,6 @@ def mean_cosine(
     return MetricValue(mean, n, 0.0, low, high, unit="cosine", clusters=variance.clusters)
 
 
-def _units(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    return normalize(differences.detach().double().cpu(), dim=1)
+def _units(differences: Differences) -> Differences:
+    exact = differences.detach().double().cpu()
+    return normalize(exact, dim=1)

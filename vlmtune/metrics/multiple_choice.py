@@ -103,7 +103,8 @@ def _compared(scores: Float[Tensor, "n m"]) -> tuple[Int[Tensor, "n"], Int[Tenso
     true = scores[:, :1]
     others = scores[:, 1:]
     # -inf pads the other columns, so these may be infinite.
-    wrong = torch.isnan(scores).any(dim=1) | ~torch.isfinite(scores[:, 0])
+    has_nan = torch.isnan(scores).any(dim=1)
+    wrong = has_nan | ~torch.isfinite(scores[:, 0])
     if wrong.any():
         raise UserError(
             f"expected finite scores, got {int(wrong.sum())} of {len(scores)} items with NaN "

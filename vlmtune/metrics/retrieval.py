@@ -55,7 +55,8 @@ def _query_ranks(
     n, m = scores.shape
     query, partner = true.unbind(dim=1)
     true_scores = scores[query, partner]
-    if len(query.unique()) != n or bool(torch.isnan(true_scores).any()):
+    unpaired = len(query.unique()) != n
+    if unpaired or bool(torch.isnan(true_scores).any()):
         raise UserError(
             f"expected a true partner and finite scores for each of {n} {query_kind}s, one has "
             "none: check the file, or evaluate in fp32"

@@ -8,10 +8,10 @@ caller says that they belong together.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from vlmtune.metrics.cluster_variance import Variance, add_variances
+from vlmtune.metrics.cluster_variance import Clusters, Variance, add_variances
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.significance import (
     ROUNDING,
@@ -24,7 +24,7 @@ from vlmtune.metrics.significance import (
 def seeded_difference(
     outcomes: Float[Tensor, "S n"],
     baseline: Float[Tensor, "R n"],
-    clusters: Int[Tensor, "n *ways"] | None = None,
+    clusters: Clusters | None = None,
     groups: ItemGroups | None = None,
     degree: int = 1,
     paired: bool = False,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import Variance, cluster_totals, cluster_variance
+from vlmtune.metrics.cluster_variance import Clusters, Variance, cluster_totals, cluster_variance
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.student import two_sided_p
 
@@ -79,7 +79,7 @@ def mcnemar(won: int, lost: int) -> float:
 
 def difference_variance(
     differences: Float[Tensor, "n"],
-    clusters: Int[Tensor, "n *ways"],
+    clusters: Clusters,
     weights: Float[Tensor, "n"] | None = None,
     degree: int = 1,
 ) -> Variance:
@@ -154,7 +154,7 @@ def interval_and_p(
 def paired_difference(
     outcomes: Float[Tensor, "n"],
     baseline: Float[Tensor, "n"],
-    clusters: Int[Tensor, "n *ways"] | None = None,
+    clusters: Clusters | None = None,
     groups: ItemGroups | None = None,
     degree: int = 1,
 ) -> PairedDifference:

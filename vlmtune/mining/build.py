@@ -97,7 +97,8 @@ class _Builder:
         self.features = features
         self.score = score
         self.images = list(captions)
-        self.texts = sorted(set(chain.from_iterable(captions.values())))
+        distinct = set(chain.from_iterable(captions.values()))
+        self.texts = sorted(distinct)
         column = {text: number for number, text in enumerate(self.texts)}
         self.true = []  # of each image the columns of its captions, ascending
         for texts in captions.values():
@@ -273,7 +274,8 @@ def _highest(values: Float[Tensor, "b c"], k: int) -> Int[Tensor, "b k"]:
     left = k - above.sum(dim=1, keepdim=True)
     first = equal & (equal.cumsum(dim=1) <= left)
     chosen = above | first
-    positions = chosen.nonzero()[:, 1].view(len(values), k)
+    _, columns = chosen.nonzero(as_tuple=True)
+    positions = columns.view(len(values), k)
     # Positions ascend, and a stable sort keeps that among equal values.
     chosen_values = values.gather(1, positions)
     order = chosen_values.argsort(dim=1, descending=True, stable=True)

@@ -154,11 +154,12 @@ class SimilarityCache:
         if not self.scored:
             true = set(self._part("true", row))
             return [j for j in neighbours if not true.issuperset(self._part("true", j))]
-        hardness = {column: i for i, column in enumerate(self._part("false", row))}
+        false = self._part("false", row)
+        rank_of = {column: rank for rank, column in enumerate(false)}
         ranked = []
         for order, j in enumerate(neighbours):
             # A neighbour is as hard as the hardest of its captions that is false of the image.
-            ranks = [hardness[column] for column in self._part("true", j) if column in hardness]
+            ranks = [rank_of[column] for column in self._part("true", j) if column in rank_of]
             if ranks:
                 ranked.append((min(ranks), order, j))
         return [j for _, _, j in sorted(ranked)]

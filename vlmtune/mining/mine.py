@@ -82,7 +82,9 @@ def _store(
     backbone = model.backbone
     spec = _image_spec(model)
     # Of images with one content the first is read.
-    locations = {digest: known.images[image] for image, digest in reversed(digests.items())}
+    locations = {}
+    for image, digest in digests.items():
+        locations.setdefault(digest, known.images[image])
 
     def pixels(names: Sequence[str]) -> Iterable[tuple[Sequence[str], Tensor]]:
         chosen = {name: locations[name] for name in names}
@@ -90,7 +92,8 @@ def _store(
         return decoded_images(chosen, backbone.preprocess, batch_size, 0, MAX_DAMAGED, total)
 
     source = FeatureSource(backbone, spec, spec, root, batch_size, fingerprint=fingerprint)
-    return source.store("image", list(dict.fromkeys(digests.values())), pixels)
+    distinct = list(dict.fromkeys(digests.values()))
+    return source.store("image", distinct, pixels)
 
 
 def _image_spec(model: Model) -> FeatureSpec:
@@ -123,14 +126,14 @@ def _vectors(
 def _score(model: Model, known: Corpus, batch_size: int) -> Score:
     """Returns a function that scores images of the corpus; small features stay in memory."""
     adapter = model.adapter
-    small = {adapter.image_input.kind, adapter.text_input.kind} == {"pooled"}
+    # A scorer keeps features in memory; the tokens of a corpus would not fit.
+    small = adapter.image_input.kind == "pooled" and adapter.text_input.kind == "pooled"
     shared = model.scorer(batch_size=batch_size)
 
     def score(
         images: Sequence[str], captions: Sequence[str], pairs: Int[Tensor, "P 2"]
     ) -> Float[Tensor, "P"]:
         pictures = [decode_image(known.images[image]) for image in images]
-        # A scorer keeps features in memory; the tokens of a corpus would not fit.
         scorer = shared if small else model.scorer(batch_size=batch_size)
         return scorer(pictures, captions, pairs)
 

@@ -119,7 +119,8 @@ class MinedNeighbours(BatchNeighbours):
                 try:
                     neighbour = record.read(images)
                 except RecordError as error:
-                    damaged.append(str(Damage(record.shard, record.key, str(error))))
+                    damage = Damage(record.shard, record.key, str(error))
+                    damaged.append(str(damage))
                     continue
                 # Without its images a record is of use only if their features are stored.
                 if images or stored is None or _all_stored(neighbour, stored):

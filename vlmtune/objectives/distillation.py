@@ -62,15 +62,18 @@ class Distillation(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
+        # A distribution over texts for each image of this rank.
         rows = shard.rows
-        columns = shard.columns
+        computed = rows.computed
         reference = reference_of(rows, "Distillation")
-        # A distribution over texts for each image of this rank, then one over images for each text.
-        by_row = self._divergence(rows.values, reference, rows.computed)
-        to_text = mean_over_ranks(by_row, rows.computed.any(dim=1), group)
-        reference = reference_of(columns, "Distillation")
-        by_column = self._divergence(columns.values.T, reference.T, columns.computed.T)
-        to_image = mean_over_ranks(by_column, columns.computed.any(dim=0), group)
+        by_image = self._divergence(rows.values, reference, computed)
+        to_text = mean_over_ranks(by_image, computed.any(dim=1), group)
+        # Then a distribution over images for each text, so that columns become rows.
+        columns = shard.columns
+        computed = columns.computed.T
+        reference = reference_of(columns, "Distillation").T
+        by_text = self._divergence(columns.values.T, reference, computed)
+        to_image = mean_over_ranks(by_text, computed.any(dim=1), group)
         return (to_text + to_image) / 2
 
     def _divergence(

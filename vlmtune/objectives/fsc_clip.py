@@ -100,13 +100,15 @@ class FSCClip(ShardedObjective):
         # A text of another group may be true too, but it has no hard negatives here.
         true = targets.truth & targets.same_group & scores.computed
         true = true & hard.any(dim=1, keepdim=True)
-        loss = self.global_factor * self._calibrated(scores.values, true, hard, group)
+        global_loss = self._calibrated(scores.values, true, hard, group)
+        loss = self.global_factor * global_loss
         if self.local_factor == 0:
             return loss
         # Local scores are dear: only pairs of images with a term get one.
         hard = hard & true.any(dim=1, keepdim=True)
         local = local_scores(scores, true | hard)
-        return loss + self.local_factor * self._calibrated(local, true, hard, group)
+        local_loss = self._calibrated(local, true, hard, group)
+        return loss + self.local_factor * local_loss
 
     def _calibrated(self, values: Matrix, true: Mask, hard: Mask, group: ProcessGroup) -> Loss:
         # One row for each true pair: its text and the hard negatives of its image.
@@ -125,7 +127,8 @@ class FSCClip(ShardedObjective):
         tiny = torch.finfo(log_p.dtype).tiny
         error = (-log_p.expm1()).clamp_min(tiny)
         focal = error**self.focus
-        losses = -(labels * focal * log_p).sum(dim=1)
+        terms = labels * focal * log_p
+        losses = -terms.sum(dim=1)
         return mean_over_images(losses, row, true, group)
 
 
@@ -141,7 +144,8 @@ def local_scores(scores: Scores, pairs: Mask) -> Matrix:
     # (pairs, words), padding left out of the sum.
     unit_words = normalize(words.values, dim=-1)
     cosines = (attended * unit_words).sum(dim=-1)
-    local = only(embedded.scale * cosines, words.mask).logsumexp(dim=1)
+    logits = only(embedded.scale * cosines, words.mask)
+    local = logits.logsumexp(dim=1)
     matrix = torch.zeros_like(scores.values)
     return matrix.index_put((row, column), local.to(matrix.dtype))
 

@@ -16,14 +16,16 @@ from vlmtune.types import ScoreShard
 
 Normalise = Literal["none", "row", "sigmoid"]
 By = Literal["row", "union"]
+PairMatrix = Float[Tensor, "a A"]
+"""A row for each local pair, a column for each pair of all ranks."""
 
 
 class FourScores(NamedTuple):
     """The four scores of a local true pairs (1) with all A true pairs (2)."""
 
     s11: Float[Tensor, "a 1"]
-    s12: Float[Tensor, "a A"]
-    s21: Float[Tensor, "a A"]
+    s12: PairMatrix
+    s21: PairMatrix
     s22: Float[Tensor, "1 A"]
 
 
@@ -71,7 +73,8 @@ class TruePairs:
         true = targets.truth & targets.same_group & rows.computed
         self._row, text = true.nonzero(as_tuple=True)
         self._images, self._texts = gather_pairs(self._row, text, shard, group)
-        self.start = int((self._images < shard.row_start).sum())
+        before = self._images < shard.row_start
+        self.start = int(before.sum())
         # A text may be on several ranks: then its column may lie on another rank than the image.
         # Such columns are gathered, and stand behind the rank's own.
         width = columns.values.shape[1]
@@ -84,13 +87,19 @@ class TruePairs:
         captions = torch.bincount(self._images, minlength=len(columns.values))
         captions_of_pair = captions[self._images].to(rows.values.dtype)
         self.weight: Float[Tensor, "A"] = 1 / captions_of_pair
-        # All four scores are there, and neither text is true of the other's image.
+        self.comparable = self._comparable()
+
+    def _comparable(self) -> Bool[Tensor, "a A"]:
+        """Where all four scores are there, and neither text is true of the other's image."""
+        rows = self.shard.rows
+        columns = self.shard.columns
         computed12 = self.s12(rows.computed)
         computed21 = self.s21(rows.computed, columns.computed)
-        true12 = self.s12(targets.truth)
-        true21 = self.s21(targets.truth, shard.column_targets.truth)
+        truth = self.shard.row_targets.truth
+        true12 = self.s12(truth)
+        true21 = self.s21(truth, self.shard.column_targets.truth)
         related = true12 | true21
-        self.comparable: Bool[Tensor, "a A"] = computed12 & computed21 & ~related
+        return computed12 & computed21 & ~related
 
     @property
     def local(self) -> slice:
@@ -110,7 +119,7 @@ class TruePairs:
             columns = torch.cat([columns, remote], dim=1)
         return columns[self._images[None, :], self._column[:, None]]
 
-    def _where_comparable(self, values: Float[Tensor, "a A"]) -> Float[Tensor, "a A"]:
+    def _where_comparable(self, values: PairMatrix) -> PairMatrix:
         """The values of comparable pairs, elsewhere 0: others may overflow in an exponential."""
         return values.masked_fill(~self.comparable, 0.0)
 
@@ -207,7 +216,7 @@ def partners(
 
 
 def _largest(
-    keys: Float[Tensor, "a A"], valid: Bool[Tensor, "a A"], k: int
+    keys: PairMatrix, valid: Bool[Tensor, "a A"], k: int
 ) -> Int[Tensor, "a least_of_k_and_A"]:
     """Positions of the k largest valid keys of each row, the first of equal ones; -1 if fewer."""
     # Stable, so that ties fall alike on any number of ranks.

@@ -9,6 +9,8 @@ from jaxtyping import Float
 from numpy import ndarray
 from PIL import Image, ImageOps
 
+from vlmtune.probing.parameters import Real
+
 
 def to_hsl(image: Image.Image) -> Float[ndarray, "h w 3"]:
     """Returns hue in [0, 360), saturation and lightness in [0, 255].
@@ -37,7 +39,8 @@ def to_hsl(image: Image.Image) -> Float[ndarray, "h w 3"]:
     hue = np.where(high == green, green_leads, blue_leads)
     hue = np.where(high == red, red_leads, hue)
     # The largest chroma that a lightness allows: 1 in the middle, 0 for black and white.
-    largest_chroma = 1 - np.abs(2 * lightness / 255 - 1)
+    distance = np.abs(2 * lightness / 255 - 1)
+    largest_chroma = 1 - distance
     saturation = chroma / np.where(grey, one, largest_chroma)
     return np.stack([60 * hue, saturation, lightness], axis=-1)
 
@@ -65,7 +68,7 @@ def to_image(values: Float[ndarray, "h w 3"]) -> Image.Image:
     return Image.fromarray(pixels, "RGB")
 
 
-def hue(image: Image.Image, scale: float | int, offset: float | int) -> Image.Image:
+def hue(image: Image.Image, scale: Real, offset: Real) -> Image.Image:
     """Scales and shifts the hue: (hue * scale + offset) mod 360, in degrees."""
     hsl = to_hsl(image)
     degrees = hsl[..., 0]
@@ -73,7 +76,7 @@ def hue(image: Image.Image, scale: float | int, offset: float | int) -> Image.Im
     return from_hsl(hsl)
 
 
-def saturation(image: Image.Image, scale: float | int, offset: float | int) -> Image.Image:
+def saturation(image: Image.Image, scale: Real, offset: Real) -> Image.Image:
     """Scales and shifts the saturation: clip(saturation * scale + offset, 0, 255)."""
     hsl = to_hsl(image)
     scaled = hsl[..., 1] * scale + offset
@@ -81,7 +84,7 @@ def saturation(image: Image.Image, scale: float | int, offset: float | int) -> I
     return from_hsl(hsl)
 
 
-def lightness(image: Image.Image, offset: float | int) -> Image.Image:
+def lightness(image: Image.Image, offset: Real) -> Image.Image:
     """Shifts the lightness: clip(lightness + offset, 0, 255)."""
     hsl = to_hsl(image)
     shifted = hsl[..., 2] + offset
@@ -91,8 +94,9 @@ def lightness(image: Image.Image, offset: float | int) -> Image.Image:
 
 def hsl_as_rgb(image: Image.Image) -> Image.Image:
     """Reads hue, saturation and lightness, each scaled to [0, 255], as red, green and blue."""
+    hsl = to_hsl(image)
     scales = np.array([255 / 360, 1, 1], dtype=np.float32)
-    return to_image(to_hsl(image) * scales)
+    return to_image(hsl * scales)
 
 
 def identity(image: Image.Image) -> Image.Image:
@@ -132,4 +136,5 @@ def quantize(image: Image.Image, colours: int) -> Image.Image:
     """
     # A median cut alone gives pixels colours that are not their mean. 1 is the number of pixels
     # that may still change their cluster when k-means stops.
-    return image.quantize(colours, Image.Quantize.MEDIANCUT, kmeans=1).convert("RGB")
+    quantized = image.quantize(colours, Image.Quantize.MEDIANCUT, kmeans=1)
+    return quantized.convert("RGB")

@@ -56,7 +56,8 @@ def draw_distraction(name: str) -> Image.Image:
         >>> draw_distraction("checkerboard").getpixel((0, 0))
         (40, 60, 160)
     """
-    y, x = np.mgrid[:SIDE, :SIDE].astype(np.float32) / SIDE
+    pixels = np.mgrid[:SIDE, :SIDE].astype(np.float32)
+    y, x = pixels / SIDE
     paint = _PAINTERS[name]
     return to_image(paint(x, y))
 
@@ -166,8 +167,10 @@ def _skyline(x: Grid, y: Grid) -> ndarray:
 
 
 def _ripples(x: Grid, y: Grid) -> ndarray:
-    first = np.sin(60 * np.hypot(x - 0.2, y - 0.3))
-    second = np.sin(45 * np.hypot(x - 0.9, y - 0.8))
+    first_radius = np.hypot(x - 0.2, y - 0.3)
+    second_radius = np.hypot(x - 0.9, y - 0.8)
+    first = np.sin(60 * first_radius)
+    second = np.sin(45 * second_radius)
     height = 0.5 + 0.25 * (first + second)
     return _mix(height, DEEP_SEA, FOAM)
 

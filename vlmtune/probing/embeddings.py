@@ -33,6 +33,9 @@ from vlmtune.types import FeatureSpec, Pixels, Pooled
 UNPROJECTED = "before-projection"
 TEXT = "a photo"
 LAYERS = f"pooled, {UNPROJECTED}, patches-K or class-K, K layers from the end"
+Vectors = Float[Tensor, "n d"]
+Read = Callable[[Sequence[str]], Vectors]
+"""Gives the embeddings of keys of the store."""
 Row = list[tuple[str, Version]]
 """The versions of an image, one for each class of a task, with their keys in the store."""
 
@@ -133,11 +136,12 @@ class LayerEmbedder:
             facts.append(self.text)
         return digest(facts)
 
-    def embed(self, pixels: Pixels) -> Float[Tensor, "n d"]:
+    def embed(self, pixels: Pixels) -> Vectors:
         """Returns embeddings, not normalised, on the CPU."""
         model = self.model
         with evaluation_mode(model.backbone, model.adapter):
-            features = model.backbone.encode_image(pixels.to(model.device), self.spec)
+            pixels = pixels.to(model.device)
+            features = model.backbone.encode_image(pixels, self.spec)
             vectors = self._vectors(features)
         return vectors.float().cpu()
 
@@ -208,18 +212,23 @@ def embed_tasks(
                 row.append((key, version))
                 wanted[key] = (image, version)
             rows[task.name][image.split].append(row)
-    vectors = _stored(embedder, wanted, store, side)
-    # Rows and labels have the same order: that of the images of a split.
-    numbers = {name: i for i, name in enumerate(label_names(images))}
-    labels: dict[str, list[int]] = {"train": [], "test": []}
-    for image in images:
-        labels[image.split].append(numbers.get(image.label, -1))
+    read = _stored(embedder, wanted, store, side)
+    labels = _numbered_labels(images)
     embedded: dict[str, dict[str, TaskEmbeddings]] = {}
     for task in tasks:
         embedded[task.name] = {}
         for split, split_rows in rows[task.name].items():
-            embedded[task.name][split] = _embedded(split_rows, task, vectors, labels[split])
+            embedded[task.name][split] = _embedded(split_rows, task, read, labels[split])
     return embedded
+
+
+def _numbered_labels(images: Sequence[LabelledImage]) -> dict[str, list[int]]:
+    """The semantic class of each image of a split, in the order of the images; -1 for none."""
+    numbers = {name: i for i, name in enumerate(label_names(images))}
+    labels: dict[str, list[int]] = {"train": [], "test": []}
+    for image in images:
+        labels[image.split].append(numbers.get(image.label, -1))
+    return labels
 
 
 def label_names(images: Sequence[LabelledImage]) -> list[str]:
@@ -231,7 +240,7 @@ def label_names(images: Sequence[LabelledImage]) -> list[str]:
 def _embedded(
     rows: list[Row],
     task: Task,
-    vectors: Callable[[Sequence[str]], Float[Tensor, "n d"]],
+    vectors: Read,
     labels: list[int],
 ) -> TaskEmbeddings:
     # A row is an image, with a version for each class in the order of the task.
@@ -257,9 +266,10 @@ def _stored(
     wanted: Mapping[str, tuple[LabelledImage, Version]],
     root: Path,
     side: int,
-) -> Callable[[Sequence[str]], Float[Tensor, "n d"]]:
+) -> Read:
     """Returns the function that reads vectors by key from the store, which it builds if needed."""
-    key = StoreKey(embedder.identity, "image", FeatureSpec("pooled"), source_digest(wanted))
+    spec = FeatureSpec("pooled")
+    key = StoreKey(embedder.identity, "image", spec, source_digest(wanted))
 
     def encode(missing: list[str]) -> Iterator[tuple[Sequence[str], Pooled]]:
         for names, pixels in _batches(embedder.model, wanted, missing, side):
@@ -270,7 +280,7 @@ def _stored(
 
     store = open_or_build_store(root, key, produce, len(wanted))
 
-    def read(keys: Sequence[str]) -> Float[Tensor, "n d"]:
+    def read(keys: Sequence[str]) -> Vectors:
         features = store.features(keys)
         assert isinstance(features, Pooled)
         return features.values

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.probing import measures
@@ -24,8 +24,11 @@ BOTH_HEADS = (1024, 2048)
 """Widths with one head for each target and with two heads (Tables 3 and 4)."""
 DROPOUT = 0.2
 ACCURACY = "transformation_accuracy"
-CLEAN, OBFUSCATED = "clean_semantic_accuracy", "obfuscated_semantic_accuracy"
-Judged = tuple[Bool[Tensor, "r n c"], Bool[Tensor, "n c"]]
+CLEAN = "clean_semantic_accuracy"
+OBFUSCATED = "obfuscated_semantic_accuracy"
+Predicted = Int[Tensor, "r n c"]
+"""The class that each of r runs predicts for image n under transformation c."""
+Judged = tuple[measures.Right, measures.Counted]
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def _predictions(
     classes: int,
     training: Training,
     device: torch.device | None,
-) -> dict[str, Int[Tensor, "r n c"]]:
+) -> dict[str, Predicted]:
     """Predictions of all runs, by head."""
     device = device or torch.device("cpu")
     train = embeddings["train"]
@@ -137,11 +140,14 @@ def _predictions(
     sizes = {TRANSFORMATION: c, SEMANTIC: classes}
     with work_of(task.name):
         predictions = run_probes(spec, features, targets, test_features, sizes, training)
-    return {name: flat.view(training.runs, -1, c) for name, flat in predictions.items()}
+    shaped = {}
+    for name, flat in predictions.items():
+        shaped[name] = flat.view(training.runs, -1, c)
+    return shaped
 
 
 def _judged_transformations(
-    task: Task, test: TaskEmbeddings, predicted: Int[Tensor, "r n c"]
+    task: Task, test: TaskEmbeddings, predicted: Predicted
 ) -> dict[str, Judged]:
     # The version of column j is of class j.
     right = predicted == torch.arange(len(task.classes))
@@ -151,13 +157,12 @@ def _judged_transformations(
     return judged
 
 
-def _judged_labels(
-    task: Task, test: TaskEmbeddings, predicted: Int[Tensor, "r n c"]
-) -> dict[str, Judged]:
+def _judged_labels(task: Task, test: TaskEmbeddings, predicted: Predicted) -> dict[str, Judged]:
     right = predicted == test.labels[:, None]
     # The identity shows the clean image, all other classes an obfuscated one.
+    identity = task.names.index(IDENTITY)
     clean = torch.zeros_like(test.held_out)
-    clean[:, task.names.index(IDENTITY)] = True
+    clean[:, identity] = True
     return {CLEAN: (right, clean), OBFUSCATED: (right, ~clean)}
 
 
@@ -170,7 +175,7 @@ def changes(after: Measured, before: Measured) -> dict[str, MetricValue]:
     return differences
 
 
-def _parts(task: Task, test: TaskEmbeddings) -> dict[str, Bool[Tensor, "n c"]]:
+def _parts(task: Task, test: TaskEmbeddings) -> dict[str, measures.Counted]:
     """What is held out in each category, each class, and each member, as far as there are any."""
     parts: dict[str, Tensor] = {}
     for i, category in enumerate(task.classes):

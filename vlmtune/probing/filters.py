@@ -13,16 +13,17 @@ from numpy import ndarray
 from PIL import Image, ImageFilter
 
 from vlmtune.probing.colours import to_image
+from vlmtune.probing.parameters import Real
 
 SAMPLES = 4  # of the path of a motion, for each pixel of its length
 
 
-def gaussian_blur(image: Image.Image, radius: float | int) -> Image.Image:
+def gaussian_blur(image: Image.Image, radius: Real) -> Image.Image:
     """Blurs by a Gaussian whose standard deviation is `radius` pixels."""
     return image.filter(ImageFilter.GaussianBlur(radius))
 
 
-def motion_blur(image: Image.Image, length: float | int, angle: float | int) -> Image.Image:
+def motion_blur(image: Image.Image, length: Real, angle: Real) -> Image.Image:
     """Averages the image along a line of `length` pixels at `angle` degrees, edges repeated.
 
     Appendix C.3 moves an image "by a given length (in pixels)" and calls the parameter a radius;
@@ -42,7 +43,7 @@ def motion_blur(image: Image.Image, length: float | int, angle: float | int) -> 
     return to_image(total)
 
 
-def motion_kernel(length: float | int, angle: float | int) -> Float[ndarray, "k k"]:
+def motion_kernel(length: Real, angle: Real) -> Float[ndarray, "k k"]:
     """Returns the weights of a motion, which add up to 1; k is odd.
 
     Example:
@@ -66,30 +67,35 @@ def motion_kernel(length: float | int, angle: float | int) -> Float[ndarray, "k 
     return kernel.astype(np.float32)
 
 
-def pixelate(image: Image.Image, factor: float | int) -> Image.Image:
+def pixelate(image: Image.Image, factor: Real) -> Image.Image:
     """Scales down by `factor`, then up to the old size, each small pixel a block of one colour."""
-    width = max(1, round(image.width * factor))
-    height = max(1, round(image.height * factor))
-    reduced = image.resize((width, height), Image.Resampling.BOX)
+    reduced = image.resize(scaled_size(image, factor, factor), Image.Resampling.BOX)
     return reduced.resize(image.size, Image.Resampling.NEAREST)
 
 
-def blurry_background(
-    image: Image.Image, width: float | int, height: float | int, radius: float | int
-) -> Image.Image:
+def scaled_size(image: Image.Image, width: Real, height: Real) -> tuple[int, int]:
+    """The size of an image times two factors, at least 1 x 1.
+
+    Example:
+        >>> scaled_size(Image.new("RGB", (8, 6)), 0.5, 0.01)
+        (4, 1)
+    """
+    return max(1, round(image.width * width)), max(1, round(image.height * height))
+
+
+def blurry_background(image: Image.Image, width: Real, height: Real, radius: Real) -> Image.Image:
     """Changes the aspect ratio of the image, with a blurred copy of it as background.
 
     The image is in the middle of a canvas `width` times as wide and `height` times as high, which
     shows the copy; where the canvas is smaller, the image is cut. The canvas is then scaled to the
     size of the image, so that a model which cuts out the middle sees the background.
     """
-    canvas_width = max(1, round(image.width * width))
-    canvas_height = max(1, round(image.height * height))
-    canvas = image.resize((canvas_width, canvas_height), Image.Resampling.BILINEAR)
+    size = scaled_size(image, width, height)
+    canvas = image.resize(size, Image.Resampling.BILINEAR)
     canvas = canvas.filter(ImageFilter.GaussianBlur(radius))
     # A negative corner is right: `paste` then cuts what is outside the canvas.
-    left = (canvas_width - image.width) // 2
-    top = (canvas_height - image.height) // 2
+    left = (canvas.width - image.width) // 2
+    top = (canvas.height - image.height) // 2
     canvas.paste(image, (left, top))
     return canvas.resize(image.size, Image.Resampling.BILINEAR)
 

@@ -8,8 +8,8 @@ not published; those of `distractions` are painted.
 from PIL import Image
 
 from vlmtune.probing.distractions import draw_distraction
-
-Real = float | int
+from vlmtune.probing.filters import scaled_size
+from vlmtune.probing.parameters import Real
 
 
 def image_overlay(
@@ -44,11 +44,9 @@ def _picture(distraction: str, image: Image.Image) -> Image.Image:
 def _blended(
     back: Image.Image, front: Image.Image, size: Real, opacity: int, x: Real, y: Real
 ) -> Image.Image:
-    width = max(1, round(back.width * size))
-    height = max(1, round(back.height * size))
-    left = round(x * (back.width - width))
-    top = round(y * (back.height - height))
-    small = front.resize((width, height), Image.Resampling.BILINEAR)
+    small = front.resize(scaled_size(back, size, size), Image.Resampling.BILINEAR)
+    left = round(x * (back.width - small.width))
+    top = round(y * (back.height - small.height))
     mask = Image.new("L", small.size, opacity)
     blended = back.copy()
     blended.paste(small, (left, top), mask)

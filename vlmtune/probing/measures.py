@@ -15,10 +15,15 @@ from vlmtune.metrics.cluster_variance import add_variances, cluster_variance
 from vlmtune.metrics.seed_significance import seeded_difference, variance_over_seeds
 from vlmtune.results.metric_value import MetricValue
 
+Right = Bool[Tensor, "r n c"]
+"""Whether each prediction is right."""
+Counted = Bool[Tensor, "n c"]
+"""Which predictions count."""
+
 
 def accuracy(
-    right: Bool[Tensor, "r n c"],
-    counted: Bool[Tensor, "n c"],
+    right: Right,
+    counted: Counted,
     chance: float,
 ) -> MetricValue:
     r"""The fraction of right predictions among those that count, as a mean over runs.
@@ -55,9 +60,9 @@ def accuracy(
 
 
 def difference(
-    after: Bool[Tensor, "r n c"],
-    before: Bool[Tensor, "r n c"],
-    counted: Bool[Tensor, "n c"],
+    after: Right,
+    before: Right,
+    counted: Counted,
 ) -> MetricValue:
     """The accuracy of `after` minus the accuracy of `before`, paired by run and by image.
 
@@ -78,9 +83,7 @@ def difference(
     return MetricValue(paired.difference, n, None, paired.low, paired.high, clusters=images)
 
 
-def _totals(
-    right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]
-) -> tuple[Float[Tensor, "r m"], Float[Tensor, "m"]]:
+def _totals(right: Right, counted: Counted) -> tuple[Float[Tensor, "r m"], Float[Tensor, "m"]]:
     """Right predictions of each run on each image that counts, and how many there could be."""
     kept = counted.any(dim=1)
     assert bool(kept.any()), "no prediction counts"
@@ -91,13 +94,13 @@ def _totals(
     return totals, sizes
 
 
-def by_run(right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]) -> list[float]:
+def by_run(right: Right, counted: Counted) -> list[float]:
     """The accuracy of each run."""
     totals = (right & counted).sum(dim=(1, 2))
     return totals.div(counted.sum()).tolist()
 
 
-def outcomes(right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]) -> list[list[float]]:
+def outcomes(right: Right, counted: Counted) -> list[list[float]]:
     """Of each run, the accuracy over transformations on each image that counts."""
     totals, sizes = _totals(right, counted)
     return (totals / sizes).tolist()

@@ -12,11 +12,12 @@ from numpy import ndarray
 from PIL import Image
 
 from vlmtune.probing.colours import to_image
+from vlmtune.probing.parameters import Real
 
 BAYER = np.array([[0, 2], [3, 1]], dtype=np.float32)
 
 
-def gaussian_noise(image: Image.Image, sigma: float | int, seed: int) -> Image.Image:
+def gaussian_noise(image: Image.Image, sigma: Real, seed: int) -> Image.Image:
     """Adds noise of standard deviation `sigma` to each value; 1 is the range of values."""
     values = np.asarray(image, dtype=np.float32)
     generator = np.random.default_rng(seed)
@@ -24,7 +25,7 @@ def gaussian_noise(image: Image.Image, sigma: float | int, seed: int) -> Image.I
     return to_image(values + 255 * sigma * noise)
 
 
-def impulse_noise(image: Image.Image, fraction: float | int, seed: int) -> Image.Image:
+def impulse_noise(image: Image.Image, fraction: Real, seed: int) -> Image.Image:
     """Paints half of a fraction of the pixels white, and half of it black."""
     values = np.array(image)
     flat = values.reshape(-1, 3)  # a view: what is painted here is painted in `values`
@@ -52,7 +53,8 @@ def ordered_dithering(image: Image.Image) -> Image.Image:
     height, width = values.shape[:2]
     cell = (BAYER + 0.5) / 4 * 255
     # One cell more than fits covers images of an odd side.
-    thresholds = np.tile(cell, (height // 2 + 1, width // 2 + 1))
+    repeats = (height // 2 + 1, width // 2 + 1)
+    thresholds = np.tile(cell, repeats)
     thresholds = thresholds[:height, :width, None]
     return _two_levels(values > thresholds)
 

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from vlmtune.probing.icons import draw_icon
+from vlmtune.probing.parameters import Real
 
 RGB = tuple[int, int, int]
 TEXT_HEIGHTS = 14  # an image is so many lines of text high
@@ -39,10 +40,10 @@ def grid_overlay(image: Image.Image, colour: RGB) -> Image.Image:
 
 def line_overlay(
     image: Image.Image,
-    width: float | int,
-    distance: float | int,
+    width: Real,
+    distance: Real,
     colour: RGB,
-    angle: float | int = 0.0,
+    angle: Real = 0.0,
 ) -> Image.Image:
     """Paints parallel lines.
 
@@ -64,7 +65,7 @@ def line_overlay(
     return Image.fromarray(values, "RGB")
 
 
-def icon_overlay(image: Image.Image, icon: str, alpha: int, ratio: float | int) -> Image.Image:
+def icon_overlay(image: Image.Image, icon: str, alpha: int, ratio: Real) -> Image.Image:
     """Paints a wall of one icon.
 
     Args:

@@ -18,6 +18,9 @@ from vlmtune.storage.progress import progress
 
 TRANSFORMATION = "transformation"
 SEMANTIC = "semantic"
+Embeddings = Float[Tensor, "n d"]
+Targets = Mapping[str, Int[Tensor, "n"]]
+"""The class of each embedding, by head."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +88,7 @@ class Probe(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(
-        self, spec: ProbeSpec, features: Float[Tensor, "n d"], classes: Mapping[str, int]
-    ) -> None:
+    def __init__(self, spec: ProbeSpec, features: Embeddings, classes: Mapping[str, int]) -> None:
         super().__init__()
         d = features.shape[1]
         self.register_buffer("mean", features.mean(dim=0))
@@ -99,21 +100,24 @@ class Probe(nn.Module):
         width = d
         if spec.width:
             width = spec.width
-            self.trunk.extend([nn.Linear(d, width), nn.ReLU(), nn.Dropout(spec.dropout)])
+            self.trunk.append(nn.Linear(d, width))
+            self.trunk.append(nn.ReLU())
+            self.trunk.append(nn.Dropout(spec.dropout))
         self.heads = nn.ModuleDict()
         for name in spec.heads:
             self.heads[name] = nn.Linear(width, classes[name])
 
-    def forward(self, features: Float[Tensor, "n d"]) -> dict[str, Float[Tensor, "n _"]]:
+    def forward(self, features: Embeddings) -> dict[str, Float[Tensor, "n _"]]:
         """Returns the logits of each head."""
-        state = self.trunk((features - self.mean) / self.deviation)
+        standardised = (features - self.mean) / self.deviation
+        state = self.trunk(standardised)
         return {name: head(state) for name, head in self.heads.items()}
 
 
 def train_probe(
     spec: ProbeSpec,
-    features: Float[Tensor, "n d"],
-    targets: Mapping[str, Int[Tensor, "n"]],
+    features: Embeddings,
+    targets: Targets,
     classes: Mapping[str, int],
     training: Training,
     run: int = 0,
@@ -159,7 +163,7 @@ def train_probe(
     return probe.eval()
 
 
-def predict(probe: Probe, features: Float[Tensor, "n d"]) -> dict[str, Int[Tensor, "n"]]:
+def predict(probe: Probe, features: Embeddings) -> dict[str, Int[Tensor, "n"]]:
     """Returns the most probable class of each embedding, by head, on the CPU."""
     predicted: dict[str, list[Tensor]] = {name: [] for name in probe.heads}
     with torch.no_grad():
@@ -167,13 +171,16 @@ def predict(probe: Probe, features: Float[Tensor, "n d"]) -> dict[str, Int[Tenso
         for part in features.split(8192):
             for name, logits in probe(part).items():
                 predicted[name].append(logits.argmax(dim=-1))
-    return {name: torch.cat(parts).cpu() for name, parts in predicted.items()}
+    whole = {}
+    for name, parts in predicted.items():
+        whole[name] = torch.cat(parts).cpu()
+    return whole
 
 
 def run_probes(
     spec: ProbeSpec,
-    train: Float[Tensor, "n d"],
-    targets: Mapping[str, Int[Tensor, "n"]],
+    train: Embeddings,
+    targets: Targets,
     test: Float[Tensor, "m d"],
     classes: Mapping[str, int],
     training: Training,

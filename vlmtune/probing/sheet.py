@@ -20,7 +20,8 @@ QUALITY = 80
 
 def square(image: Image.Image, side: int) -> Image.Image:
     """Cuts the middle square out of an image and scales it to a side."""
-    return ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BICUBIC)
+    picture = image.convert("RGB")
+    return ImageOps.fit(picture, (side, side), Image.Resampling.BICUBIC)
 
 
 def write_sheet(path: Path, image: Image.Image, task: Task, side: int = 224) -> None:
@@ -41,7 +42,8 @@ def write_sheet(path: Path, image: Image.Image, task: Task, side: int = 224) -> 
     across = TILE + GAP
     down = TILE + LABEL + GAP
     rows = -(-len(tiles) // COLUMNS)
-    sheet = Image.new("RGB", (GAP + COLUMNS * across, GAP + rows * down), "white")
+    size = (GAP + COLUMNS * across, GAP + rows * down)
+    sheet = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(10)
     for i, (name, picture) in enumerate(tiles):

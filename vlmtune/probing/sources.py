@@ -92,7 +92,8 @@ def labelled_images(
     stated = any(split == TRAIN for _, _, split in given.values())
     images = []
     for name, (read, label, split) in sorted(given.items()):
-        images.append(LabelledImage(read, name, label, _split(name, split, stated)))
+        given_split = _split(name, split, stated)
+        images.append(LabelledImage(read, name, label, given_split))
     chosen = _usable(images, limit, path)
     _check(chosen, path)
     return chosen
@@ -155,10 +156,12 @@ def _in_turn(images: list[LabelledImage], split: Split) -> list[LabelledImage]:
     turns: list[tuple[int, str, str, LabelledImage]] = []
     for image in images:
         if image.split == split:
-            turns.append((seen[image.label], image.label, image.digest, image))
+            turn = seen[image.label]
+            turns.append((turn, image.label, image.digest, image))
             seen[image.label] += 1
     # Digests differ, so that a comparison never reaches the images.
-    return [image for *_, image in sorted(turns)]
+    turns.sort()
+    return [image for *_, image in turns]
 
 
 def _split(name: str, split: str, stated: bool) -> Split:

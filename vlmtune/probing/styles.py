@@ -75,7 +75,8 @@ def stylize(image: Image.Image, graph: tuple[str, str]) -> Image.Image:
     planes = pixels.transpose(2, 0, 1)[None]
     outputs = session.run(None, {given.name: planes})
     styled_planes = np.asarray(outputs[0])[0]
-    styled = to_image(styled_planes.transpose(1, 2, 0).astype(np.float32))
+    styled_pixels = styled_planes.transpose(1, 2, 0).astype(np.float32)
+    styled = to_image(styled_pixels)
     return styled.resize(image.size, Image.Resampling.BICUBIC)
 
 
@@ -93,7 +94,9 @@ def _session(file: str, digest: str) -> Any:
     except Exception as error:  # onnxruntime raises errors of its own
         line = " ".join(str(error).split())[:120]
         raise UserError(f"expected an ONNX graph in {file}, got {line}: export it again") from error
-    shapes = [x.shape for x in (*session.get_inputs(), session.get_outputs()[0])]
+    # A graph may have more outputs than the image, which is the first.
+    ends = [*session.get_inputs(), session.get_outputs()[0]]
+    shapes = [end.shape for end in ends]
     if [len(shape) for shape in shapes] != [4, 4]:
         raise UserError(
             f"expected a graph from one image (1, 3, height, width) to another in {file}, got "

@@ -14,7 +14,8 @@ from vlmtune.probing.tasks import Task, TransformationClass
 from vlmtune.report.table import change, interval, number, signed_interval
 from vlmtune.results.metric_value import MetricValue
 
-FINE, CATEGORIES = "fine", "categories"
+FINE = "fine"
+CATEGORIES = "categories"
 MAIN_WIDTH = 2048
 NOT_RUN = "not run"
 NOTE = (

@@ -41,7 +41,8 @@ class Albef(FusionStyle):
     @override
     def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.image_encoder.all(image.values, image.mask)
-        return tokens_only(Tokens(self.decoder.prepare_memory(states), image.mask))
+        memory = self.decoder.prepare_memory(states)
+        return tokens_only(Tokens(memory, image.mask))
 
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
@@ -54,10 +55,12 @@ class Albef(FusionStyle):
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
-        memory, words = image.tokens, text.tokens
+        memory = image.tokens
+        words = text.tokens
         mask = with_cls(words.mask)
         return self.decoder.decode(text.pooled, words.values, mask, memory.values, memory.mask)
 
     @override
     def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:
-        return [1 + text_tokens] * (len(self.decoder.layers) - 1) + [1]
+        early = len(self.decoder.layers) - 1
+        return [1 + text_tokens] * early + [1]

@@ -35,11 +35,14 @@ class Flava(JointEncoderStyle):
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
-        packed = self.encoder.pack(query)
-        cls = Tokens.full(packed.expand(len(image), -1, -1))
+        # [CLS] is the same for all pairs, so it is packed once and repeated.
+        packed = self.encoder.pack(query).expand(len(image), -1, -1)
+        cls = Tokens.full(packed)
         states, mask = side_by_side(cls, image.tokens, text.tokens)
         return self.encoder.first_from_packed(states, mask)
 
     @override
     def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:
-        return [1 + image_tokens + text_tokens] * (len(self.encoder.layers) - 1) + [1]
+        early = len(self.encoder.layers) - 1
+        both = image_tokens + text_tokens
+        return [1 + both] * early + [1]
