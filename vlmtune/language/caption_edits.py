@@ -57,7 +57,7 @@ class SwapNouns(Rule):
             if a.plural != b.plural or a.light or b.light:
                 continue
             # "a man and a person" may name one man.
-            if compatible(a.nouns[-1], b.nouns[-1]):
+            if compatible(a.head, b.head):
                 continue
             # "a dog and a cat" names the same in turn.
             if interchangeable(sentence, a, b) and a.modifiers == b.modifiers:
@@ -78,7 +78,8 @@ class SwapAdjectives(Rule):
         # An adjective after its noun ("the car is red") is in no noun phrase.
         phrase_of: dict[int, NounPhrase] = {}
         for phrase in noun_phrases(sentence):
-            phrase_of |= dict.fromkeys(range(phrase.start, phrase.noun), phrase)
+            positions = range(phrase.start, phrase.noun)
+            phrase_of |= dict.fromkeys(positions, phrase)
         adjectives = _positions(sentence, "ADJ", _descriptive)
         pairs = list(combinations(adjectives, 2))
         for i, j in _shuffled(pairs, rng):
@@ -90,7 +91,9 @@ class SwapAdjectives(Rule):
             b = phrase_of.get(j)
             if a and b and (a is b or _order_is_free(sentence, a, b)):
                 continue
-            yield {(i, i + 1): [second], (j, j + 1): [first]}
+            first_span = (i, i + 1)
+            second_span = (j, j + 1)
+            yield {first_span: [second], second_span: [first]}
 
 
 class ExchangeAttributes(Rule):
@@ -101,12 +104,12 @@ class ExchangeAttributes(Rule):
         for a, b in _pairs(sentence, rng):
             if a.light or b.light:
                 continue
-            adjectives = {word.lower() for word in (*a.adjectives, *b.adjectives)}
+            first_adjectives = _lower(a.adjectives)
+            second_adjectives = _lower(b.adjectives)
             # "many dogs" and "a cat" would exchange a number rather than an attribute.
-            if adjectives & word_set("quantifiers"):
+            if not word_set("quantifiers").isdisjoint(first_adjectives + second_adjectives):
                 continue
-            same = _lower(a.adjectives) == _lower(b.adjectives)
-            if same or _order_is_free(sentence, a, b):
+            if first_adjectives == second_adjectives or _order_is_free(sentence, a, b):
                 continue
             first = (a.start, a.noun)
             second = (b.start, b.noun)
@@ -181,7 +184,8 @@ class ReplaceWord(Rule):
         self, sentence: Sentence, position: int, words: Vocabulary, rng: Random
     ) -> str | None:
         # Running sums of the counts, so that frequent words come more often.
-        candidates, sums = words.like(sentence.words[position], self.tag)
+        old = sentence.words[position]
+        candidates, sums = words.like(old, self.tag)
         if not candidates:
             return None
         (new,) = rng.choices(candidates, cum_weights=sums)
@@ -234,7 +238,7 @@ def _locative(sentence: Sentence, position: int) -> bool:
 
 def _order_is_free(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
     """Whether either order means the same: "a red car and a blue car"."""
-    alike = compatible(first.nouns[-1], second.nouns[-1])
+    alike = compatible(first.head, second.head)
     return alike and interchangeable(sentence, first, second)
 
 

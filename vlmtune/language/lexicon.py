@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 VOWELS = frozenset("aeiou")
+Phrase = tuple[str, ...]
 
 
 @cache
@@ -86,9 +87,9 @@ def groups() -> Mapping[str, str]:
 
 
 @cache
-def relations() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def relations() -> tuple[tuple[Phrase, Phrase], ...]:
     """Phrases and their opposites, such as "left of" and "right of", the longest first."""
-    opposites: dict[tuple[str, ...], tuple[str, ...]] = {}
+    opposites: dict[Phrase, Phrase] = {}
     for relation, opposite in _lists()["relations"]:
         phrase = tuple(relation.split())
         reverse = tuple(opposite.split())

@@ -25,9 +25,14 @@ class NounPhrase:
     number: str = ""
 
     @property
+    def head(self) -> str:
+        """The last noun."""
+        return self.nouns[-1]
+
+    @property
     def plural(self) -> bool:
         """Whether the head is a plural."""
-        return is_plural(self.nouns[-1])
+        return is_plural(self.head)
 
     @property
     def light(self) -> bool:

@@ -3,6 +3,7 @@
 In: true captions and rules. Out: false captions. Never: a caption that is known to be true.
 """
 
+import math
 import random
 from collections.abc import Collection, Iterable, Iterator
 
@@ -50,8 +51,9 @@ class Rewriter(Configured):
     def learn(self, captions: Iterable[str]) -> None:
         """Counts the words of captions, as replacements; of many captions, evenly spaced ones."""
         texts = list(captions)
-        step = max(1, -(-len(texts) // MOST))
-        self.vocabulary = Vocabulary.learn(texts[::step], self.tagger)
+        step = max(1, math.ceil(len(texts) / MOST))
+        sample = texts[::step]
+        self.vocabulary = Vocabulary.learn(sample, self.tagger)
 
     def negatives(
         self, caption: str, avoid: Collection[str] = (), count: int = 1, key: str = ""

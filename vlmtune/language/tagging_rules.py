@@ -26,7 +26,9 @@ BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")
 def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
     """Universal tags of the words of one sentence."""
     low = [word.lower().replace("’", "'") for word in words]
-    options = list(map(_options, words, low, range(len(words))))
+    options = []
+    for i, word in enumerate(words):
+        options.append(_options(word, low[i], i))
     context = _Context(low, options)
     # From left to right: a choice sees the tags before it and the options after it.
     for i in range(len(low)):
@@ -78,7 +80,8 @@ def _is_comparative(low: str) -> bool:
         if stem == low:
             continue
         # "smaller", "wider", "bigger", "happier"
-        for base in (stem, f"{stem}e", stem[:-1], f"{stem[:-1]}y"):
+        shorter = stem[:-1]
+        for base in (stem, f"{stem}e", shorter, f"{shorter}y"):
             if len(base) > 2 and "ADJ" in tags().get(base, ()):
                 return True
     return False
@@ -204,7 +207,9 @@ class _Context:
         if self.phrase(i):
             return self._gerund_in_phrase(i, other)
         if other == "NOUN":
-            return "VERB" if self._after_be(i) or self.can(i + 1, "DET") else "NOUN"
+            # "is surfing", "surfing a wave"
+            verb = self._after_be(i) or self.can(i + 1, "DET")
+            return "VERB" if verb else "NOUN"
         return "VERB"
 
     def _gerund_in_phrase(self, i: int, other: str) -> str:
@@ -229,7 +234,8 @@ class _Context:
         start = tag in ("START", "ADP", "CCONJ", "PUNCT")
         noun_follows = self.can(i + 1, "NOUN") and not self.can(i + 1, "VERB")
         if start and noun_follows:
-            return "ADJ" if self.low[i].endswith("ed") or other == "ADJ" else "VERB"
+            adjective = self.low[i].endswith("ed") or other == "ADJ"
+            return "ADJ" if adjective else "VERB"
         if other == "NOUN" and tag not in (*NOUNS, "PRON", "AUX"):
             return "NOUN"
         return "VERB"

@@ -104,7 +104,8 @@ class _Builder:
         for texts in captions.values():
             columns = sorted({column[text] for text in texts})
             self.true.append(np.array(columns, dtype=np.int32))
-        self.k = min(key.neighbours, len(self.images) - 1)
+            others = len(self.images) - 1
+            self.k = min(key.neighbours, others)
         # Tiles hold numbers of images and captions, so they belong to exactly these.
         true = [columns.tolist() for columns in self.true]
         names = folders.digest([self.images, self.texts, true])
@@ -116,11 +117,13 @@ class _Builder:
                 remove(leftover)
         self.tiles.mkdir(exist_ok=True)
         self._write_tiles(writer)
-        true_counts = np.array([len(columns) for columns in self.true])
+        true_counts = np.array(list(map(len, self.true)))
         _append(writer, "true_offsets", _offsets(true_counts))
         _append(writer, "true", np.concatenate(self.true))
-        writer.append("images.json", json.dumps(self.images).encode())
-        writer.append("captions.json", json.dumps(self.texts).encode())
+        images = json.dumps(self.images)
+        captions = json.dumps(self.texts)
+        writer.append("images.json", images.encode())
+        writer.append("captions.json", captions.encode())
         writer.finish(
             self.key.to_dict(),
             digest=self.key.digest,
@@ -150,7 +153,8 @@ class _Builder:
         _append(writer, "false_offsets", _offsets(np.concatenate(counts)))
 
     def _bank(self) -> Tensor:
-        bank = normalize(self.features().float(), dim=1)
+        features = self.features().float()
+        bank = normalize(features, dim=1)
         assert len(bank) == len(self.images), "features in the order of the captions"
         _check_finite(bank, "features of images")
         return bank
@@ -161,8 +165,10 @@ class _Builder:
         counts = np.zeros(len(rows), dtype=np.int64)
         columns = np.empty(0, dtype=np.int32)
         if self.score is not None:
-            false = [self._false(row, neighbours[i]) for i, row in enumerate(rows)]
-            counts = np.array([len(captions) for captions in false], dtype=np.int64)
+            false = []
+            for row, row_neighbours in zip(rows, neighbours, strict=True):
+                false.append(self._false(row, row_neighbours))
+            counts = np.array(list(map(len, false)), dtype=np.int64)
             columns = np.concatenate(false)
             # Image and column of each pair to score, images one after another.
             images = np.repeat(np.arange(len(rows)), counts)
@@ -178,7 +184,8 @@ class _Builder:
 
     def _false(self, row: int, neighbours: np.ndarray) -> np.ndarray:
         """Returns the captions of neighbours that are not known to be true, each once."""
-        captions = np.concatenate([self.true[j] for j in neighbours])
+        true = [self.true[j] for j in neighbours]
+        captions = np.concatenate(true)
         return np.setdiff1d(captions, self.true[row])
 
     def _scores(self, rows: range, i: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -207,7 +214,7 @@ class _Builder:
                 tile = {name: arrays[name] for name in PARTS}  # zip checks each by its CRC
         except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile):
             return None
-        # Whole arrays of the wrong size are from a build with another number of neighbours.
+        # A whole archive may still hold other shapes than this tile has.
         pairs = int(tile["counts"].sum())
         expected = {
             "neighbours": (len(rows), self.k),

@@ -105,10 +105,12 @@ class SimilarityCache:
         self.folder = Path(folder)
         expected = None if key is None else key.to_dict()
         self.meta = folders.read_meta(self.folder, expected, FILES, _Facts)
-        self.image_ids = Names(folders.read_names(self.folder, "images.json"))
+        image_ids = folders.read_names(self.folder, "images.json")
+        self.image_ids = Names(image_ids)
         self._arrays: dict[str, np.ndarray] = {}
         for name, dtype in ARRAYS.items():
-            self._arrays[name] = _mapped(self.folder / f"{name}.bin", dtype)
+            path = self.folder / f"{name}.bin"
+            self._arrays[name] = _mapped(path, dtype)
 
     @cached_property
     def captions(self) -> tuple[str, ...]:

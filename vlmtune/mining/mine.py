@@ -44,7 +44,8 @@ def mine(
         neighbours: Images kept for each image.
         batch_size: Images encoded at a time.
     """
-    known = corpus([ShardSet(str(folder)) for folder in shards])
+    sets = [ShardSet(str(folder)) for folder in shards]
+    known = corpus(sets)
     # If an adapter trains the image tower, features are not those of the pre-trained backbone.
     frozen = compared.adapter.image_input.frozen
     fingerprint = compared.backbone.fingerprint if frozen else compared.digest()

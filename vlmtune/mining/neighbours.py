@@ -133,7 +133,8 @@ class MinedNeighbours(BatchNeighbours):
         # Captions of the records that are in the batch, added ones included.
         captions: dict[int, frozenset[str]] = {}
         for group in groups:
-            captions |= dict.fromkeys(self._records(group), _captions(group))
+            records = self._records(group)
+            captions |= dict.fromkeys(records, _captions(group))
         marked = []
         for group in groups:
             in_batch = (number for number in self._rank(group) if number in captions)
@@ -147,9 +148,11 @@ class MinedNeighbours(BatchNeighbours):
         """Yields other records: the hardest in an order drawn by `key`, then the rest."""
         ranked = self._rank(group)
         # By sha256, as `hash` of a string differs from process to process.
-        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+        content = key.encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(content).digest()
+        seed = int.from_bytes(digest[:16])
         # A generator of its own for each group: the draw does not depend on the batch's order.
-        generator = np.random.default_rng(int.from_bytes(digest[:16]))
+        generator = np.random.default_rng(seed)
         hardest = min(self.among, len(ranked))
         for position in generator.permutation(hardest).tolist():
             yield ranked[position]

@@ -227,7 +227,8 @@ def _numbered_labels(images: Sequence[LabelledImage]) -> dict[str, list[int]]:
     numbers = {name: i for i, name in enumerate(label_names(images))}
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for image in images:
-        labels[image.split].append(numbers.get(image.label, -1))
+        number = numbers.get(image.label, -1)
+        labels[image.split].append(number)
     return labels
 
 

@@ -69,7 +69,8 @@ def motion_kernel(length: Real, angle: Real) -> Float[ndarray, "k k"]:
 
 def pixelate(image: Image.Image, factor: Real) -> Image.Image:
     """Scales down by `factor`, then up to the old size, each small pixel a block of one colour."""
-    reduced = image.resize(scaled_size(image, factor, factor), Image.Resampling.BOX)
+    size = scaled_size(image, factor, factor)
+    reduced = image.resize(size, Image.Resampling.BOX)
     return reduced.resize(image.size, Image.Resampling.NEAREST)
 
 
@@ -80,7 +81,9 @@ def scaled_size(image: Image.Image, width: Real, height: Real) -> tuple[int, int
         >>> scaled_size(Image.new("RGB", (8, 6)), 0.5, 0.01)
         (4, 1)
     """
-    return max(1, round(image.width * width)), max(1, round(image.height * height))
+    scaled_width = round(image.width * width)
+    scaled_height = round(image.height * height)
+    return max(1, scaled_width), max(1, scaled_height)
 
 
 def blurry_background(image: Image.Image, width: Real, height: Real, radius: Real) -> Image.Image:

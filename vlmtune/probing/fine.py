@@ -25,10 +25,12 @@ def fine(styles: Mapping[str, Transformation] | None = None) -> Task:
     """
     classes = []
     for name, row in _rows().items():
-        classes.append(_alone(Member(name, row, row)))
+        member = Member(name, row, row)
+        classes.append(_alone(member))
     for name in STYLES:
         row = (styles or {}).get(name)
-        classes.append(_alone(Member(name, row, row, weights=name)))
+        member = Member(name, row, row, weights=name)
+        classes.append(_alone(member))
     return Task("fine", tuple(classes))
 
 

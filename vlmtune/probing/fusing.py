@@ -44,7 +44,8 @@ def _picture(distraction: str, image: Image.Image) -> Image.Image:
 def _blended(
     back: Image.Image, front: Image.Image, size: Real, opacity: int, x: Real, y: Real
 ) -> Image.Image:
-    small = front.resize(scaled_size(back, size, size), Image.Resampling.BILINEAR)
+    small_size = scaled_size(back, size, size)
+    small = front.resize(small_size, Image.Resampling.BILINEAR)
     left = round(x * (back.width - small.width))
     top = round(y * (back.height - small.height))
     mask = Image.new("L", small.size, opacity)

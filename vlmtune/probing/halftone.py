@@ -74,6 +74,7 @@ def _darkness(grey: Float[ndarray, "h w"], spacing: int) -> Float[ndarray, "band
     bands = -(-height // spacing)
     # The last band repeats the edge of the image.
     missing = bands * spacing - height
-    padded = np.pad(grey, ((0, missing), (0, 0)), mode="edge")
+    margins = ((0, missing), (0, 0))
+    padded = np.pad(grey, margins, mode="edge")
     means = padded.reshape(bands, spacing, columns).mean(axis=1)
     return 1 - means / 255

@@ -30,7 +30,8 @@ def impulse_noise(image: Image.Image, fraction: Real, seed: int) -> Image.Image:
     values = np.array(image)
     flat = values.reshape(-1, 3)  # a view: what is painted here is painted in `values`
     count = len(flat)
-    order = np.random.default_rng(seed).permutation(count)
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(count)
     chosen = order[: round(fraction * count)]
     half = len(chosen) // 2
     flat[chosen[:half]] = 255

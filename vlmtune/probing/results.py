@@ -89,6 +89,6 @@ def write_confusion(path: Path, one: Measured, name: str) -> None:
                 ink = "white" if value > 50 else "black"
                 text = f"{value:.0f}"
                 axes.text(column, row, text, ha="center", va="center", fontsize=6, color=ink)
-    # Without the metadata, equal matrices give equal files under every version of matplotlib.
+    # The metadata would name the version of matplotlib, so that equal matrices would differ.
     with write_atomically(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})

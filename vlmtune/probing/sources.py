@@ -107,7 +107,8 @@ def _digest(content: Path | bytes) -> str:
 
 def any_image(path: Path | str, labels: str | None = None) -> Image.Image:
     """Returns the first image of what `labelled_images` takes, whatever its label and its split."""
-    for read, label, _ in _listed(path_or_url(str(path)), labels):
+    located = path_or_url(str(path))
+    for read, label, _ in _listed(located, labels):
         return LabelledImage(read, "", label, "test").open()
     raise UserError(f"expected an image in {path}, got none: add one")
 

@@ -46,7 +46,8 @@ def load_styles(folder: Path, names: Collection[str]) -> dict[str, Transformatio
         content = regular(file).read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         _session(path, digest)  # fails now rather than after the first images
-        graphs.setdefault(_style(file), []).append((path, digest))
+        graphs_of_style = graphs.setdefault(_style(file), [])
+        graphs_of_style.append((path, digest))
     styles = {}
     for name, several in graphs.items():
         graph = OneOf(tuple(several))

@@ -65,7 +65,8 @@ def to_tables(embeddings: Sequence[Probed], train: int, test: int, tasks: Sequen
     numbers of images; the whole tasks name what was not run.
     """
     names = ", ".join(embedding.name for embedding in embeddings)
-    note = NOTE.format(runs=_most_runs(embeddings), train=train, test=test)
+    runs = _most_runs(embeddings)
+    note = NOTE.format(runs=runs, train=train, test=test)
     lines = [f"# Probes of {names}", "", note, ""]
     # Tables 5 and 6 also name what was not run, so they need the whole task.
     whole: Sequence[TransformationClass] = ()
