@@ -68,7 +68,8 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
 
     def attach(self, backbone: Backbone) -> None:
         """Makes the layers, in the backbone's widths. Called once, before training or loading."""
-        for modality, spec in (("image", self.image_input), ("text", self.text_input)):
+        inputs = {"image": self.image_input, "text": self.text_input}
+        for modality, spec in inputs.items():
             reason = backbone.fits(spec, modality)
             if not reason:
                 continue
@@ -155,7 +156,9 @@ class DualAdapter(Adapter[ImageT, TextT]):
 
     @override
     def forward(self, image: ImageT, text: TextT, pairs: PairMask | None = None) -> Scores:
-        return self.scores(self.embed_image(image), self.embed_text(text))
+        images = self.embed_image(image)
+        texts = self.embed_text(text)
+        return self.scores(images, texts)
 
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
         """Scores embedded images against embedded texts; the result holds the embeddings."""
@@ -274,7 +277,8 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     def _texts(self, text: TextT, used: Int[Tensor, "U"]) -> PreparedT:
         """Prepares the chosen texts, ordered by length, in a few groups without much padding."""
         # Few groups keep calls large, sorted lengths keep padding small.
-        size = max(TEXT_GROUP, math.ceil(len(used) / TEXT_GROUPS))
+        even = math.ceil(len(used) / TEXT_GROUPS)
+        size = max(TEXT_GROUP, even)
         prepared = []
         for rows in used.split(size):
             group = text[rows].trimmed()
@@ -287,7 +291,8 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
         # Copying an image for each of its texts costs more than calling once an image.
-        many = len(rows) >= REUSE_FROM * len(rows.unique())
+        images = len(rows.unique())
+        many = len(rows) >= REUSE_FROM * images
         if self.broadcasts_image and many and not training:
             return self._scores_by_image(image, text, rows, columns)
         pair_bytes = self.pair_bytes(image, text, training)
@@ -340,7 +345,9 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     def _score_chunk(
         self, image: PreparedT, text: PreparedT, rows: Numbers, columns: Numbers
     ) -> PairScores:
-        return self.score_pairs(_gather(image, rows), _gather(text, columns))
+        images = _gather(image, rows)
+        texts = _gather(text, columns)
+        return self.score_pairs(images, texts)
 
 
 def _gather(prepared: PreparedT, rows: Numbers) -> PreparedT:

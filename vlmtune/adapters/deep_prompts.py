@@ -91,7 +91,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
         towers: list[Tower] = []
         if self.on_image:
             self.image_tower = image_tower(backbone, optional=not self.coupled)
-            self.image_input = FeatureSpec("state", -(self.image_tower.layers + 1))
+            before_first = -(self.image_tower.layers + 1)
+            self.image_input = FeatureSpec("state", before_first)
             towers.append(self.image_tower)
         if self.on_text:
             self.text_tower = text_tower(backbone)
@@ -112,7 +113,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
         if self.on_text:
             # Without coupling each tower may have prompts in all of its own blocks.
             text_depth = depth or self.text_tower.layers
-            self.text = nn.Parameter(self._random(text_depth, self.text_tower))
+            prompts = self._random(text_depth, self.text_tower)
+            self.text = nn.Parameter(prompts)
             if self.init is not None:
                 self._start_as(self.init)
         if self.on_image:
@@ -123,7 +125,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
                 for _ in range(image_depth):
                     self.coupling.append(nn.Linear(*widths))
             else:
-                self.image = nn.Parameter(self._random(image_depth, self.image_tower))
+                prompts = self._random(image_depth, self.image_tower)
+                self.image = nn.Parameter(prompts)
 
     def _random(self, depth: int, tower: Tower) -> Float[Tensor, "depth m w"]:
         return DEVIATION * torch.randn(depth, self.length, tower.width)
@@ -153,10 +156,12 @@ class DeepPrompts(DualAdapter[Features, Features]):
         prompts = self.image_prompts()
         patches = image.token_count
         # Prompts stand after the patches: without positions the order does not matter.
-        first = Tokens.full(_repeated(prompts[0], len(image)))
+        repeated = _repeated(prompts[0], len(image))
+        first = Tokens.full(repeated)
         values = torch.cat([image.values, first.values], dim=1)
         mask = torch.cat([image.mask, first.mask], dim=1)  # images that differ in shape are padded
-        state = _deep(self.image_tower, Tokens(values, mask), prompts, patches)
+        state = Tokens(values, mask)
+        state = _deep(self.image_tower, state, prompts, patches)
         return self.image_tower.finish(state.cut(patches))
 
     @override
@@ -185,7 +190,8 @@ def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: 
         after = state.values[:, end:]
         learned = _repeated(prompts[number], len(state)).to(before.dtype)
         values = torch.cat([before, learned, after], dim=1)
-        state = tower.run(Tokens(values, state.mask), number, number + 1)
+        prompted = Tokens(values, state.mask)
+        state = tower.run(prompted, number, number + 1)
     return tower.run(state, depth, tower.layers)
 
 

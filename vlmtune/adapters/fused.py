@@ -131,7 +131,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
     def prepare_text(self, text: Tokens) -> PooledTokens:
         text = text.trimmed()
         if self.fusion is None:
-            prepared = self.style.prepare_text(self._fusible(text), self.query)
+            words = self._fusible(text)
+            prepared = self.style.prepare_text(words, self.query)
         else:
             prepared = tokens_only(self.fusion.prepare_text(text))
         # The target comes first, then what the style keeps beside its tokens.
@@ -167,7 +168,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.fusion is None:
             # Without the target, which the style knows nothing of.
             of_style = text.pooled[:, self.target_width :]
-            return self.style.fuse(image, replace(text, pooled=of_style), self.query)
+            text = replace(text, pooled=of_style)
+            return self.style.fuse(image, text, self.query)
         # Blocks that stay run pair by pair: nothing after them can be prepared once.
         patches, words = self.fusion.joined(image.tokens, text.tokens, self.replaces)
         words = self._fusible(self._projected(words))

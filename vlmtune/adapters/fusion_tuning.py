@@ -225,7 +225,8 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
                 assert isinstance(tower, TextTower)
                 state = tower.start(state)
             state = tower.run(state, first, live)
-        return tower.finish(tower.run(state, live, tower.layers))
+        last = tower.run(state, live, tower.layers)
+        return tower.finish(last)
 
 
 def _first_trained(tower: Tower) -> int:

@@ -48,7 +48,8 @@ def cut(words: Tokens, room: int, trail: int) -> Tokens:
     length = words.mask.sum(dim=1, keepdim=True)
     kept = length.clamp_max(room)
     # Where each kept token comes from: the last `trail` ones move up to the end.
-    position = torch.arange(room, device=length.device).expand(len(length), -1)
+    position = torch.arange(room, device=length.device)
+    position = position.expand(len(length), -1)
     moved = position + length - kept
     source = torch.where(position < kept - trail, position, moved)
     # Padding of short rows would point behind the last token.
@@ -78,6 +79,6 @@ def insert(
     prompts = prompts.to(start.dtype)
     values = torch.cat([start, prompts, rest], dim=1)
     # Rows are padded on the right, so a row of the mask is its real tokens, then its padding.
-    real = torch.ones_like(words.mask[:, :1]).expand(-1, count)
+    real = words.mask.new_ones(len(words), count)
     mask = torch.cat([real, words.mask], dim=1)
     return Tokens(values, mask)

@@ -72,7 +72,8 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         # Rows of trained words alone keep an export small.
         ids = torch.arange(total)
         if self.words is not None:
-            ids = _rows(self.tower, self.words, self.special).cpu()
+            trained_ids = _rows(self.tower, self.words, self.special)
+            ids = trained_ids.cpu()
         # `row_of` leads from a token id to its row of delta.
         row_of = torch.full((total,), -1)  # -1 for an untrained id
         row_of[ids] = torch.arange(len(ids))
@@ -88,7 +89,8 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
     def prompted(self, words: Tokens) -> Tokens:
         """Adds the learned differences to word embeddings."""
         row = self.get_buffer("row_of")[words.word_ids]
-        trained = (row >= 0) & word_mask(words.mask, self.special)
+        real = word_mask(words.mask, self.special)
+        trained = (row >= 0) & real
         # Untrained ids read row 0 and are masked, as an index of -1 would read the last row.
         learned = self.delta[row.clamp_min(0)]
         learned = learned * trained[:, :, None]

@@ -30,6 +30,7 @@ def masked_mean(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Fl
         >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
         tensor([[2.]])
     """
-    total = (tokens * mask[:, :, None]).sum(dim=1)
+    masked = tokens * mask[:, :, None]
+    total = masked.sum(dim=1)
     count = mask.sum(dim=1, keepdim=True)
     return total / count

@@ -39,7 +39,7 @@ class NounPhrase:
         """Whether the noun names no object: "front" in "in front of", "group" in "a group of"."""
         if len(self.nouns) > 1:
             return False
-        return self.nouns[0].lower() in word_set("light_nouns")
+        return self.head.lower() in word_set("light_nouns")
 
     @property
     def modifiers(self) -> tuple[str, ...]:

@@ -46,8 +46,10 @@ def auroc(
     false_deviations = (below - area) / len(false)
     deviations = torch.cat([true_deviations, false_deviations])
     # True and false captions have half of the weight each, however many they are.
-    of_true = torch.full_like(true, 1 / (2 * len(true)))
-    of_false = torch.full_like(false, 1 / (2 * len(false)))
+    true_weight = 1 / (2 * len(true))
+    false_weight = 1 / (2 * len(false))
+    of_true = torch.full_like(true, true_weight)
+    of_false = torch.full_like(false, false_weight)
     fractions = torch.cat([of_true, of_false])
     variance = cluster_variance(deviations, fractions, clusters)
     low, high = variance.interval(area, 0.0, 1.0)

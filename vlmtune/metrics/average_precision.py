@@ -142,5 +142,6 @@ def class_average_precision(
                 chance[c] = 0.0
         else:
             values[c] = average_precision(scores[ranked, c], positives)
-            chance[c] = random_average_precision(int(positives.sum()), len(positives))
+            count = int(positives.sum())
+            chance[c] = random_average_precision(count, len(positives))
     return ClassPrecision(values, chance, no_positives, empty_pool, none_in_pool)

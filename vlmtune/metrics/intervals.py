@@ -81,7 +81,8 @@ def bootstrap_interval(
         count = min(chunk, resamples - start)
         rows = torch.randint(n, (count, n), generator=generator)
         means.append(values[rows].mean(dim=1))
-    low, high = torch.cat(means).quantile(ENDS).tolist()
+    distribution = torch.cat(means)
+    low, high = distribution.quantile(ENDS).tolist()
     return low, high
 
 

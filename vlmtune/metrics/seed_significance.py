@@ -132,4 +132,5 @@ def variance_over_seeds(
         if changes or len(seeds) > 1:
             inverse_counts += 1 / len(seeds)
     pooled = squared / freedom
-    return Variance(pooled * inverse_counts, freedom, sum(map(len, means)))
+    seeds = sum(map(len, means))
+    return Variance(pooled * inverse_counts, freedom, seeds)

@@ -193,6 +193,7 @@ class RetrievalRecallAtK(Metric):
         image_ids = dim_zero_cat(self.image_ids)
         text_image_ids = dim_zero_cat(self.text_image_ids)
         same = image_ids[:, None] == text_image_ids
-        by_image, by_text = bank_ranks(scores.cpu(), same.cpu().nonzero())
+        true = same.cpu().nonzero()
+        by_image, by_text = bank_ranks(scores.cpu(), true)
         ranks = by_image if self.query == "image" else by_text
         return recall_at(ranks, self.k).double().mean()

@@ -89,7 +89,8 @@ class CEClip(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         scores = shard.rows
         truth = shard.row_targets.truth
-        row, column = (truth & scores.computed).nonzero(as_tuple=True)
+        true = truth & scores.computed
+        row, column = true.nonzero(as_tuple=True)
         hard = hard_negatives(scores, shard.row_targets)
         # Ranks add counts: a text counts if it is a hard negative of any image of any rank.
         hard_counts = group.sum(hard.sum(dim=0))
@@ -117,6 +118,7 @@ class CEClip(ShardedObjective):
         loss = mean_over_ranks(losses, hard, group)
         if self.training:
             # The next step's threshold is the mean gap of this one, the same on all ranks.
-            gap = group.sum(mean_over_ranks(gaps.detach(), hard, group))
+            part = mean_over_ranks(gaps.detach(), hard, group)
+            gap = group.sum(part)
             self.threshold.copy_(gap.clamp(0, self.upper))
         return loss

@@ -147,7 +147,8 @@ def local_scores(scores: Scores, pairs: Mask) -> Matrix:
     logits = only(embedded.scale * cosines, words.mask)
     local = logits.logsumexp(dim=1)
     matrix = torch.zeros_like(scores.values)
-    return matrix.index_put((row, column), local.to(matrix.dtype))
+    local = local.to(matrix.dtype)
+    return matrix.index_put((row, column), local)
 
 
 def _attend(

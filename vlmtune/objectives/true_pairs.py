@@ -80,7 +80,8 @@ class TruePairs:
         width = columns.values.shape[1]
         column = text - shard.column_start
         here = (column >= 0) & (column < width)
-        self._remote_texts = group.gather(text[~here]).unique()
+        remote_texts = group.gather(text[~here])
+        self._remote_texts = remote_texts.unique()
         remote = width + torch.searchsorted(self._remote_texts, text)
         self._column = torch.where(here, column, remote)
         # An image counts as one, however many captions it has.

@@ -50,7 +50,8 @@ class Albef(FusionStyle):
         cls = query.expand(len(states), -1, -1)
         # The text queries the image, led by its [CLS] token.
         target = torch.cat([cls, states], dim=1)
-        prepared, others = self.decoder.prepare_target(target, with_cls(text.mask))
+        mask = with_cls(text.mask)
+        prepared, others = self.decoder.prepare_target(target, mask)
         return PooledTokens(prepared, Tokens(others, text.mask))
 
     @override

@@ -92,8 +92,8 @@ def attend_folded(
         padding = ~mask[:, :, None]
         logits = logits.masked_fill(padding, -torch.inf)
     dropout = attention.dropout if attention.training else 0.0
-    weights = nn.functional.dropout(logits.softmax(dim=1), dropout)
-    weights = weights.transpose(1, 2)
+    weights = logits.softmax(dim=1)
+    weights = nn.functional.dropout(weights, dropout).transpose(1, 2)
     # The part of the projections that makes values.
     start = 2 * attention.embed_dim
     heads = attention.num_heads

@@ -36,8 +36,8 @@ class Flava(JointEncoderStyle):
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
         # [CLS] is the same for all pairs, so it is packed once and repeated.
-        packed = self.encoder.pack(query).expand(len(image), -1, -1)
-        cls = Tokens.full(packed)
+        packed = self.encoder.pack(query)
+        cls = Tokens.full(packed.expand(len(image), -1, -1))
         states, mask = side_by_side(cls, image.tokens, text.tokens)
         return self.encoder.first_from_packed(states, mask)
 

@@ -63,7 +63,8 @@ class Align(HFBackbone):
         with gradients(spec):
             if spec.kind == "tokens":
                 maps = self._maps(pixels, -spec.layer)
-                return unmasked(maps.flatten(2).transpose(1, 2))
+                tokens = maps.flatten(2).transpose(1, 2)
+                return unmasked(tokens)
             maps = self._maps(pixels, 1)
             pooled = self.model.vision_model.pooler(maps)
             # The pooler keeps two dimensions of size 1.

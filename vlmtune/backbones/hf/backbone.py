@@ -134,7 +134,8 @@ class HFBackbone(Backbone):
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         self.check_fits(spec, "text")
         with gradients(spec):
-            return encode_words(self._text, self._text.words(texts), spec)
+            words = self._text.words(texts)
+            return encode_words(self._text, words, spec)
 
     @override
     def too_long(self, texts: Sequence[str]) -> list[str]:

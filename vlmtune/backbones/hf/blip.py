@@ -121,7 +121,8 @@ class BlipFusion(Fusion):
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        return log_odds(self._head(self.cls_outputs(image, text)))
+        outputs = self.cls_outputs(image, text)
+        return log_odds(self._head(outputs))
 
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:

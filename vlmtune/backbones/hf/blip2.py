@@ -128,7 +128,8 @@ class QFormerFusion(Fusion):
 
     def queries(self) -> Tokens:
         """The learned queries as the first layer takes them: one row, for every image."""
-        return unmasked(read_in(self._model.qformer, self._model.query_tokens))
+        tokens = read_in(self._model.qformer, self._model.query_tokens)
+        return unmasked(tokens)
 
     def read(self, image: Tokens, tokens: Tokens) -> Float[Tensor, "P t w"]:
         """Runs the Q-Former on tokens that begin with the queries, and returns the queries."""
@@ -149,9 +150,9 @@ class QFormerITM(QFormerFusion):
     def __init__(self, model: Any, image: HFImageTower, text: HFTextTower) -> None:
         super().__init__(model, image, text)
         *early, last = self._layers
-        self.blocks = [_parts(layer, reads_words=True) for layer in early]
+        self.blocks = [_parts(layer, with_words=True) for layer in early]
         # After the last layer no word is read.
-        self.blocks.append(_parts(last, reads_words=False))
+        self.blocks.append(_parts(last, with_words=False))
         self.tail = parameters_of(model.itm_head)
 
     @override
@@ -165,7 +166,8 @@ class QFormerITM(QFormerFusion):
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         head = self._model.itm_head
-        read = self.read(image, side_by_side(self.queries(), text))
+        joined = side_by_side(self.queries(), text)
+        read = self.read(image, joined)
         logits = head(read.to(head.weight.dtype))
         # Each query gives its own logits; the library takes their mean.
         return log_odds(logits.mean(dim=1))
@@ -212,8 +214,8 @@ def read_in(qformer: Any, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t 
     return qformer.dropout(normed)
 
 
-def _parts(layer: Any, reads_words: bool) -> nn.Module:
-    """The parts of a layer that a score depends on; `reads_words` says if words are read after it.
+def _parts(layer: Any, with_words: bool) -> nn.Module:
+    """The parts of a layer that a score depends on, `with_words` if words are read after it.
 
     Training a parameter that no score depends on would stop DDP, which waits for its gradient.
     """
@@ -221,6 +223,6 @@ def _parts(layer: Any, reads_words: bool) -> nn.Module:
     if layer.has_cross_attention:
         parts.append(layer.crossattention)
     parts += [layer.intermediate_query, layer.output_query]
-    if reads_words:
+    if with_words:
         parts += [layer.intermediate, layer.output]
     return nn.ModuleList(parts)

@@ -199,7 +199,8 @@ class BridgeFusion(Fusion):
         transform = self._model.cross_modal_text_transform
         norm = self._model.cross_modal_text_layernorm
         states = [state.values for state in self._states(self._text, text)]
-        return masked(self._side_by_side(states, transform, norm, TEXT), text.mask)
+        values = self._side_by_side(states, transform, norm, TEXT)
+        return masked(values, text.mask)
 
     def _states(self, tower: HFImageTower | HFTextTower, state: Tokens) -> list[Tokens]:
         """The last K states of a tower, from the first of them."""
@@ -224,7 +225,8 @@ class BridgeFusion(Fusion):
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        return log_odds(self._head(self.cls_outputs(image, text)))
+        outputs = self.cls_outputs(image, text)
+        return log_odds(self._head(outputs))
 
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:

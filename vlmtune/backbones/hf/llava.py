@@ -206,8 +206,9 @@ class Llava(HFBackbone):
         first_tokens = []
         for answer in answers:
             ids = self._ids(f"{question} {answer}")
-            if ids[: len(start)] == start and len(ids) > len(start):
-                first_tokens.append(ids[len(start)])
+            length = len(start)
+            if ids[:length] == start and len(ids) > length:
+                first_tokens.append(ids[length])
         unknown = self._tokenizer.unk_token_id
         if len(first_tokens) < 2 or first_tokens[0] == first_tokens[1] or unknown in first_tokens:
             raise UserError(
