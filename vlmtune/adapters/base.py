@@ -42,11 +42,13 @@ Decay = Annotated[float, Field(gt=0, le=1)]
 """The factor on the learning rate from a block of a tower to the block below."""
 Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """A factor on cosines."""
-TEXT_GROUPS, TEXT_GROUP = 4, 32  # groups of texts of similar length, and texts in each at least
+TEXT_GROUPS = 4  # groups of texts of similar length
+TEXT_GROUP = 32  # texts in each group at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
 IMAGE_FEATURES = "backbone.encode_image(pixels, adapter.image_input)"
 TEXT_FEATURES = "backbone.encode_text(texts, adapter.text_input)"
 CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
+UNKNOWN_SIZE = 1024  # pairs in a chunk, if the bytes of a pair are unknown
 
 
 class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
@@ -66,7 +68,8 @@ class Adapter(Configured, nn.Module, ABC, Generic[ImageT, TextT]):
 
     def attach(self, backbone: Backbone) -> None:
         """Makes the layers, in the backbone's widths. Called once, before training or loading."""
-        for modality, spec in (("image", self.image_input), ("text", self.text_input)):
+        inputs = {"image": self.image_input, "text": self.text_input}
+        for modality, spec in inputs.items():
             reason = backbone.fits(spec, modality)
             if not reason:
                 continue
@@ -122,14 +125,18 @@ class DualAdapter(Adapter[ImageT, TextT]):
 
     def __init__(self, learn_scale: bool = False, initial_scale: Scale | None = None) -> None:
         super().__init__()
-        self.learn_scale, self.initial_scale = learn_scale, initial_scale
+        self.learn_scale = learn_scale
+        self.initial_scale = initial_scale
 
     @override
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
         scale = backbone.logit_scale if self.initial_scale is None else self.initial_scale
-        self.log_scale = nn.Parameter(torch.tensor(math.log(scale)), self.learn_scale)
-        self.bias = nn.Parameter(torch.zeros(()), self.learn_scale)
+        # The logarithm is trained, so that the scale stays positive.
+        log_scale = torch.tensor(math.log(scale))
+        bias = torch.zeros(())
+        self.log_scale = nn.Parameter(log_scale, self.learn_scale)
+        self.bias = nn.Parameter(bias, self.learn_scale)
 
     def embed_image(self, image: ImageT) -> Vectors:
         """Embeds images, by default with the backbone's embeddings; need not be normalised."""
@@ -149,7 +156,9 @@ class DualAdapter(Adapter[ImageT, TextT]):
 
     @override
     def forward(self, image: ImageT, text: TextT, pairs: PairMask | None = None) -> Scores:
-        return self.scores(self.embed_image(image), self.embed_text(text))
+        images = self.embed_image(image)
+        texts = self.embed_text(text)
+        return self.scores(images, texts)
 
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
         """Scores embedded images against embedded texts; the result holds the embeddings."""
@@ -166,12 +175,15 @@ class DualAdapter(Adapter[ImageT, TextT]):
         """Scores embedded images against embedded texts."""
         image = normalize(image, dim=-1)
         text = normalize(text, dim=-1)
-        return self.log_scale.exp() * (image @ text.mT) + self.bias
+        cosines = image @ text.mT
+        return self.log_scale.exp() * cosines + self.bias
 
     def compare_pairs(self, image: Float[Tensor, "P d"], text: Float[Tensor, "P d"]) -> PairScores:
         """Scores embedded image i against embedded text i: the diagonal of `compare`."""
-        products = normalize(image, dim=-1) * normalize(text, dim=-1)
-        return self.log_scale.exp() * products.sum(dim=-1) + self.bias
+        image = normalize(image, dim=-1)
+        text = normalize(text, dim=-1)
+        cosines = (image * text).sum(dim=-1)
+        return self.log_scale.exp() * cosines + self.bias
 
 
 class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
@@ -242,26 +254,35 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
             pairs = torch.ones(len(image), len(text), dtype=torch.bool, device=image.device)
         rows, columns = pairs.nonzero(as_tuple=True)
         if not len(rows):
-            return Scores(torch.zeros(pairs.shape, device=pairs.device), pairs)
+            values = torch.zeros(pairs.shape, device=pairs.device)
+            return Scores(values, pairs)
         # Captions of one length together, so that a chunk of short captions stays short: `used` are
         # the chosen texts by length, and pair p reads text `which[p]` of them.
-        used, which = columns.unique(return_inverse=True)
+        used, position = columns.unique(return_inverse=True)
         by_length = text.lengths[used].argsort(stable=True)
         used = used[by_length]
-        which = by_length.argsort()[which]
+        rank = by_length.argsort()
+        which = rank[position]
         order = which.argsort(stable=True)
-        rows, columns = rows[order], columns[order]
+        rows = rows[order]
+        columns = columns[order]
         images = self.prepare_image(image)
         texts = self._texts(text, used)
-        scores = torch.cat(self._scores(images, texts, rows, which[order]))
+        chunks = self._scores(images, texts, rows, which[order])
+        scores = torch.cat(chunks)
         values = torch.zeros(pairs.shape, dtype=scores.dtype, device=pairs.device)
-        return Scores(values.index_put((rows, columns), scores), pairs)
+        values = values.index_put((rows, columns), scores)
+        return Scores(values, pairs)
 
     def _texts(self, text: TextT, used: Int[Tensor, "U"]) -> PreparedT:
         """Prepares the chosen texts, ordered by length, in a few groups without much padding."""
         # Few groups keep calls large, sorted lengths keep padding small.
-        size = max(TEXT_GROUP, math.ceil(len(used) / TEXT_GROUPS))
-        prepared = [self.prepare_text(text[rows].trimmed()) for rows in used.split(size)]
+        even = math.ceil(len(used) / TEXT_GROUPS)
+        size = max(TEXT_GROUP, even)
+        prepared = []
+        for rows in used.split(size):
+            group = text[rows].trimmed()
+            prepared.append(self.prepare_text(group))
         return concatenate(prepared)
 
     def _scores(
@@ -270,7 +291,8 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
         # Copying an image for each of its texts costs more than calling once an image.
-        many = len(rows) >= REUSE_FROM * len(rows.unique())
+        images = len(rows.unique())
+        many = len(rows) >= REUSE_FROM * images
         if self.broadcasts_image and many and not training:
             return self._scores_by_image(image, text, rows, columns)
         pair_bytes = self.pair_bytes(image, text, training)
@@ -281,7 +303,8 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         size = self.chunk_size(pair_bytes, memory)
         scores = []
         held = 0  # bytes of activations that the backward pass needs
-        for chunk_rows, chunk_columns in zip(rows.split(size), columns.split(size), strict=True):
+        chunks = zip(rows.split(size), columns.split(size), strict=True)
+        for chunk_rows, chunk_columns in chunks:
             chunk = (image, text, chunk_rows, chunk_columns)
             held += size * pair_bytes
             if training and held > self.training_memory:
@@ -301,27 +324,36 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         _, counts = rows.unique(return_counts=True)
         scores = []
         for pairs in order.split(counts.tolist()):
-            single = image[rows[pairs[:1]]]
-            size = self.chunk_size(self.pair_bytes(single, text, False), self.memory)
+            first = rows[pairs[:1]]
+            single = image[first]
+            pair_bytes = self.pair_bytes(single, text, False)
+            size = self.chunk_size(pair_bytes, self.memory)
             for chunk in columns[pairs].split(size):
-                scores.append(self.score_pairs(single, text[chunk].trimmed()))
-        return [torch.cat(scores)[order.argsort()]]
+                captions = text[chunk].trimmed()
+                scores.append(self.score_pairs(single, captions))
+        back = order.argsort()
+        return [torch.cat(scores)[back]]
 
     def chunk_size(self, pair_bytes: int, memory: int) -> int:
         """How many pairs of `pair_bytes` are scored at a time in so many bytes."""
         if self.chunk is not None:
             return self.chunk
-        return max(1, memory // pair_bytes) if pair_bytes else 1024
+        if not pair_bytes:
+            return UNKNOWN_SIZE
+        return max(1, memory // pair_bytes)
 
     def _score_chunk(
         self, image: PreparedT, text: PreparedT, rows: Numbers, columns: Numbers
     ) -> PairScores:
-        return self.score_pairs(_gather(image, rows), _gather(text, columns))
+        images = _gather(image, rows)
+        texts = _gather(text, columns)
+        return self.score_pairs(images, texts)
 
 
 def _gather(prepared: PreparedT, rows: Numbers) -> PreparedT:
     """The chosen rows, cut to the longest of them before they are copied."""
-    prepared = prepared.cut(int(prepared.lengths[rows].max()))
+    longest = int(prepared.lengths[rows].max())
+    prepared = prepared.cut(longest)
     # Not by [rows], whose gradient is added up in one thread.
     return prepared.map(lambda tensor: tensor.index_select(0, rows))
 

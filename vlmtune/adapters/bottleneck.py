@@ -80,7 +80,8 @@ class Bottleneck(DualAdapter[Pooled, Pooled]):
 
 def _layers(width: int, reduction: int) -> nn.Sequential:
     hidden = max(1, width // reduction)
-    # Zero at the start, so that the untrained adapter changes nothing but lengths.
+    first = nn.Linear(width, hidden, bias=False)
     last = nn.Linear(hidden, width, bias=False)
+    # Zero at the start, so that the untrained adapter changes nothing but lengths.
     nn.init.zeros_(last.weight)
-    return nn.Sequential(nn.Linear(width, hidden, bias=False), nn.ReLU(), last)
+    return nn.Sequential(first, nn.ReLU(), last)

@@ -65,7 +65,8 @@ class ContextPrompts(DualAdapter[Pooled, Tokens]):
         if self.init is None:
             context = DEVIATION * torch.randn(self.length, self.tower.width)
         else:
-            context = word_embeddings(self.tower, self.init, self.special).cpu().float()
+            words = word_embeddings(self.tower, self.init, self.special)
+            context = words.cpu().float()
         # A caption needs a position for at least one word beside the prompt.
         check_room(self.tower, len(context), self.special)
         self.context = nn.Parameter(context)

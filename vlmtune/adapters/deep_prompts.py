@@ -91,7 +91,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
         towers: list[Tower] = []
         if self.on_image:
             self.image_tower = image_tower(backbone, optional=not self.coupled)
-            self.image_input = FeatureSpec("state", -(self.image_tower.layers + 1))
+            before_first = -(self.image_tower.layers + 1)
+            self.image_input = FeatureSpec("state", before_first)
             towers.append(self.image_tower)
         if self.on_text:
             self.text_tower = text_tower(backbone)
@@ -112,16 +113,20 @@ class DeepPrompts(DualAdapter[Features, Features]):
         if self.on_text:
             # Without coupling each tower may have prompts in all of its own blocks.
             text_depth = depth or self.text_tower.layers
-            self.text = nn.Parameter(self._random(text_depth, self.text_tower))
+            prompts = self._random(text_depth, self.text_tower)
+            self.text = nn.Parameter(prompts)
             if self.init is not None:
                 self._start_as(self.init)
         if self.on_image:
             image_depth = depth or self.image_tower.layers
             if self.coupled:
                 widths = (self.text_tower.width, self.image_tower.width)
-                self.coupling = nn.ModuleList(nn.Linear(*widths) for _ in range(image_depth))
+                self.coupling = nn.ModuleList()
+                for _ in range(image_depth):
+                    self.coupling.append(nn.Linear(*widths))
             else:
-                self.image = nn.Parameter(self._random(image_depth, self.image_tower))
+                prompts = self._random(image_depth, self.image_tower)
+                self.image = nn.Parameter(prompts)
 
     def _random(self, depth: int, tower: Tower) -> Float[Tensor, "depth m w"]:
         return DEVIATION * torch.randn(depth, self.length, tower.width)
@@ -134,7 +139,8 @@ class DeepPrompts(DualAdapter[Features, Features]):
                 f"expected words of at least {self.length} tokens for `init`, got {init!r} with "
                 f"{len(words)}: lengthen it or lower `length`"
             )
-        self.text.data[0] = words[: self.length].to(self.text)
+        first = words[: self.length]
+        self.text.data[0] = first.to(self.text)
 
     def image_prompts(self) -> Float[Tensor, "depth m w"]:
         """The prompts of the images for each block."""
@@ -150,10 +156,12 @@ class DeepPrompts(DualAdapter[Features, Features]):
         prompts = self.image_prompts()
         patches = image.token_count
         # Prompts stand after the patches: without positions the order does not matter.
-        first = Tokens.full(_repeated(prompts[0], len(image)))
-        joined = torch.cat([image.values, first.values], dim=1)
+        repeated = _repeated(prompts[0], len(image))
+        first = Tokens.full(repeated)
+        values = torch.cat([image.values, first.values], dim=1)
         mask = torch.cat([image.mask, first.mask], dim=1)  # images that differ in shape are padded
-        state = _deep(self.image_tower, Tokens(joined, mask), prompts, patches)
+        state = Tokens(values, mask)
+        state = _deep(self.image_tower, state, prompts, patches)
         return self.image_tower.finish(state.cut(patches))
 
     @override
@@ -162,23 +170,28 @@ class DeepPrompts(DualAdapter[Features, Features]):
             return text.values
         tower = self.text_tower
         first = _repeated(self.text[0], len(text))
-        state = tower.start(insert(text, first, tower, self.special))
+        words = insert(text, first, tower, self.special)
+        state = tower.start(words)
         # Prompts stand behind the start token in every block.
         lead, _ = self.special
-        return tower.finish(_deep(tower, state, self.text, lead))
+        state = _deep(tower, state, self.text, lead)
+        return tower.finish(state)
 
 
 def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: int) -> Tokens:
     """Runs all blocks; from the second on, each of the first `depth` gets its prompts at `at`."""
     # The first block reads prompts that the caller has put among the tokens.
     depth, length, _ = prompts.shape
+    end = at + length
     state = tower.run(state, 0, 1)
     # The outputs of a block's prompts are dropped, and the next prompts take their positions.
     for number in range(1, depth):
-        values = state.values
-        learned = _repeated(prompts[number], len(state)).to(values.dtype)
-        values = torch.cat([values[:, :at], learned, values[:, at + length :]], dim=1)
-        state = tower.run(Tokens(values, state.mask), number, number + 1)
+        before = state.values[:, :at]
+        after = state.values[:, end:]
+        learned = _repeated(prompts[number], len(state)).to(before.dtype)
+        values = torch.cat([before, learned, after], dim=1)
+        prompted = Tokens(values, state.mask)
+        state = tower.run(prompted, number, number + 1)
     return tower.run(state, depth, tower.layers)
 
 

@@ -85,7 +85,8 @@ class FTLate(DualAdapter[Tokens, Tokens]):
 
     @override
     def embed_image(self, image: Tokens) -> Vectors:
-        patches = self.image.all(self.project(image.values), image.mask)
+        projected = self.project(image.values)
+        patches = self.image.all(projected, image.mask)
         return masked_mean(patches, image.mask)
 
     @override

@@ -72,7 +72,8 @@ class FullFineTuning(DualAdapter[Features, Features]):
         initial_scale: Scale | None = None,
     ) -> None:
         super().__init__(learn_scale, initial_scale)
-        self.trains_image, self.trains_text = image, text
+        self.trains_image = image
+        self.trains_text = text
         self.decay = decay
         self.gives_tokens = tokens  # type: ignore[misc]
         image_kind = "state" if tokens else "pooled"
@@ -108,33 +109,40 @@ class FullFineTuning(DualAdapter[Features, Features]):
 
     @override
     def embed_image(self, image: Features) -> Vectors:
-        return image.values if isinstance(image, Pooled) else self.image_tower.finish(image)
+        if isinstance(image, Pooled):
+            return image.values
+        return self.image_tower.finish(image)
 
     @override
     def embed_text(self, text: Features) -> Vectors:
         if isinstance(text, Pooled):
             return text.values
-        return self.text_tower.finish(run_all(self.text_tower, text))
+        state = run_all(self.text_tower, text)
+        return self.text_tower.finish(state)
 
     @override
     def embed_patches(self, image: Tokens) -> Tokens:
         tower = self.image_tower
         patches = image.values[:, tower.special :]
         mask = image.mask[:, tower.special :]
-        return _spread(each_token(tower, patches[mask], tower.special), mask)
+        real = patches[mask]
+        return _spread(each_token(tower, real, tower.special), mask)
 
     @override
     def embed_words(self, text: Tokens) -> Tokens:
         mask = text.trimmed().mask
         # A tower that needs its full length pads captions: padding is not a word.
-        words = run_all(self.text_tower, text).cut(mask.shape[1]).values
-        return _spread(each_token(self.text_tower, words[mask], 0), mask)
+        words = run_all(self.text_tower, text).cut(mask.shape[1])
+        real = words.values[mask]
+        return _spread(each_token(self.text_tower, real, 0), mask)
 
 
 def _spread(real: Float[Tensor, "r d"], mask: Bool[Tensor, "n t"]) -> Tokens:
     """Puts real tokens where the mask is True, row by row."""
-    values = real.new_zeros(*mask.shape, real.shape[1])
-    return Tokens(values.index_put((mask,), real), mask)
+    rows, tokens = mask.shape
+    zeros = real.new_zeros(rows, tokens, real.shape[1])
+    values = zeros.index_put((mask,), real)
+    return Tokens(values, mask)
 
 
 def _image_weights(backbone: Backbone) -> list[nn.Parameter]:
@@ -153,14 +161,20 @@ def _text_weights(backbone: Backbone) -> list[nn.Parameter]:
     """The weights that text embeddings depend on."""
     tower = backbone.text_tower
     if tower is None:
-        return params_with_grad(
-            lambda: backbone.encode_text(["a"], LIVE).values, backbone.parameters()
-        )
+
+        def encode() -> Vectors:
+            return backbone.encode_text(["a"], LIVE).values
+
+        return params_with_grad(encode, backbone.parameters())
+
     # No word is in every vocabulary, so the tower starts from zeros in place of word embeddings.
     zeros = torch.zeros(1, tower.positions, tower.width, device=backbone.device)
     words = Tokens.full(zeros)
-    table = list(tower.embedding.parameters())
-    others = [p for p in backbone.parameters() if p is not table[0]]
+
+    def embed() -> Vectors:
+        return tower.finish(run_all(tower, words))
+
     # The table of words is trained, though the zeros do not pass through it.
-    used = params_with_grad(lambda: tower.finish(run_all(tower, words)), others)
-    return used + table
+    table = list(tower.embedding.parameters())
+    others = [parameter for parameter in backbone.parameters() if parameter is not table[0]]
+    return params_with_grad(embed, others) + table

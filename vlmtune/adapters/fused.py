@@ -118,7 +118,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         for name, module in layers.items():
             self.add_module(name, module)
         initialise(list(layers.values()))
-        self.query = nn.Parameter(torch.rand(1, self.style.queries, width))
+        query = torch.rand(1, self.style.queries, width)
+        self.query = nn.Parameter(query)
 
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
@@ -130,11 +131,13 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
     def prepare_text(self, text: Tokens) -> PooledTokens:
         text = text.trimmed()
         if self.fusion is None:
-            prepared = self.style.prepare_text(self._fusible(text), self.query)
+            words = self._fusible(text)
+            prepared = self.style.prepare_text(words, self.query)
         else:
             prepared = tokens_only(self.fusion.prepare_text(text))
         # The target comes first, then what the style keeps beside its tokens.
-        pooled = torch.cat([self.target(text), prepared.pooled], dim=1)
+        target = self.target(text)
+        pooled = torch.cat([target, prepared.pooled], dim=1)
         return replace(prepared, pooled=pooled)
 
     def _image_side(self, image: Tokens) -> PooledTokens:
@@ -157,19 +160,22 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> PairScores:
         target = text.pooled[:, : self.target_width]
-        return self.score_head(self.cls_outputs(image, text), target)
+        outputs = self.cls_outputs(image, text)
+        return self.score_head(outputs, target)
 
     def cls_outputs(self, image: PooledTokens, text: PooledTokens) -> ClsOutputs:
         """Returns the [CLS] outputs of text i with image i, which the score is made of."""
         if self.fusion is None:
             # Without the target, which the style knows nothing of.
-            text = replace(text, pooled=text.pooled[:, self.target_width :])
+            of_style = text.pooled[:, self.target_width :]
+            text = replace(text, pooled=of_style)
             return self.style.fuse(image, text, self.query)
         # Blocks that stay run pair by pair: nothing after them can be prepared once.
         patches, words = self.fusion.joined(image.tokens, text.tokens, self.replaces)
         words = self._fusible(self._projected(words))
-        text = self.style.prepare_text(words, self.query)
-        return self.style.fuse(self._image_side(patches), text, self.query)
+        text_side = self.style.prepare_text(words, self.query)
+        image_side = self._image_side(patches)
+        return self.style.fuse(image_side, text_side, self.query)
 
     @override
     def reading(self, image: PooledTokens, text: PooledTokens) -> Float[Tensor, "P words patches"]:
@@ -192,9 +198,6 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:
-        # Without a backward pass: the prepared rows twice (gathered, and side by side), and for the
-        # layer with most tokens its hidden units and 6 widths a token. With one: the rows once, and
-        # for each layer its hidden units and 15 widths a token.
         patches = image.token_count
         words = text.token_count
         counts = self.style.tokens_per_layer(patches, words)
@@ -205,9 +208,14 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             gathered += tensor.numel() // max(len(tensor), 1)
         width = self.query.shape[2]
         if training:
-            numbers = gathered + sum(counts) * width * (self.hidden + 15)
+            # The rows once, and for each layer its hidden units and 15 widths a token.
+            activations = sum(counts) * width * (self.hidden + 15)
+            numbers = gathered + activations
         else:
-            numbers = 2 * gathered + max(counts) * width * (self.hidden + 6)
+            # The rows twice (gathered, and side by side), and for the layer with most tokens its
+            # hidden units and 6 widths a token.
+            activations = max(counts) * width * (self.hidden + 6)
+            numbers = 2 * gathered + activations
         return numbers * image.tokens.values.element_size()
 
 

@@ -108,7 +108,7 @@ class FusionTuning(Matching):
             self.text_input = replace(self.text_input, frozen=False)
             self._frozen_modules = []
         # Rates of the fusion and the heads are scaled by `top`, see `lr_scales`.
-        self._top = self._last_blocks()
+        self._top = self._last_weights()
         matched = self._used(backbone, self._match)
         if self.towers:
             unfreeze(backbone, matched)
@@ -181,9 +181,12 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
         self._towers = image_tower(backbone), text_tower(backbone)
         if backbone.fusion is None:  # which `Matching.attach` refuses
             return
-        self.image_input, self.text_input = backbone.fusion.image_input, backbone.fusion.text_input
+        self.image_input = backbone.fusion.image_input
+        self.text_input = backbone.fusion.text_input
         super().attach(backbone)
-        self.tail = [parameter for tower in self._towers for parameter in tower.tail]
+        self.tail: list[nn.Parameter] = []
+        for tower in self._towers:
+            self.tail += tower.tail
         self.freeze(())
 
     def freeze(self, modules: Sequence[nn.Module]) -> None:
@@ -222,7 +225,8 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
                 assert isinstance(tower, TextTower)
                 state = tower.start(state)
             state = tower.run(state, first, live)
-        return tower.finish(tower.run(state, live, tower.layers))
+        last = tower.run(state, live, tower.layers)
+        return tower.finish(last)
 
 
 def _first_trained(tower: Tower) -> int:

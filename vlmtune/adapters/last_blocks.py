@@ -122,7 +122,9 @@ def _spec(count: int) -> FeatureSpec:
 
 def _last(tower: Tower, count: int, length: int) -> list[nn.Parameter]:
     """The parameters of the last blocks and of the tower's end that an embedding uses."""
+    first = tower.layers - count
     candidates: list[nn.Parameter] = []
-    for block in tower.blocks[tower.layers - count :]:
+    for block in tower.blocks[first:]:
         candidates += block.parameters()
-    return params_of_last(tower, count, length, [*candidates, *tower.tail])
+    candidates += tower.tail
+    return params_of_last(tower, count, length, candidates)

@@ -111,7 +111,8 @@ class LoRA(DualAdapter[Pooled, Pooled]):
         # The probe is as long as a state can be, so that every position takes part.
         length = longest_state(tower, backbone)
         # A weight that no embedding uses would get no gradient.
-        used = {id(weight) for weight in params_of_last(tower, tower.layers, length, weights)}
+        used_weights = params_of_last(tower, tower.layers, length, weights)
+        used = set(map(id, used_weights))
         for (module, name, parts, chosen), weight in zip(matches, weights, strict=True):
             if id(weight) in used:
                 update = LowRank(weight, parts, chosen, self.rank, self.alpha, self.dropout)

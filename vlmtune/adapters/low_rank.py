@@ -42,8 +42,10 @@ class LowRank(nn.Module):
         self.scale = alpha / rank
         options = {"device": weight.device, "dtype": torch.float32}
         count = len(self.chosen)
-        self.down = nn.Parameter(torch.empty(count, rank, width, **options))
-        self.up = nn.Parameter(torch.zeros(count, rows, rank, **options))
+        down = torch.empty(count, rank, width, **options)
+        up = torch.zeros(count, rows, rank, **options)
+        self.down = nn.Parameter(down)
+        self.up = nn.Parameter(up)
         for matrix in self.down:
             nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))
 
@@ -78,13 +80,16 @@ def projections(
         The module, the name of its weight, its number of projections, and the matching ones.
     """
     modules = dict(block.named_modules())
+    # The block itself has no path, and its other layers would all be inside it.
     attentions = [path for path, module in modules.items() if path and _attends(path, module)]
     for path, module in modules.items():
         if isinstance(module, nn.MultiheadAttention):
-            name, held = "in_proj_weight", PACKED
+            name = "in_proj_weight"
+            held = PACKED
         elif isinstance(module, nn.Linear):
+            name = "weight"
             inside = any(path.startswith(f"{attention}.") for attention in attentions)
-            name, held = "weight", _projections(path, inside)
+            held = _projections(path, inside)
         else:
             continue
         # A packed weight holds several projections, and some of them may be targets.
@@ -95,9 +100,9 @@ def projections(
 
 def _attends(path: str, module: nn.Module) -> bool:
     """Whether a module of a block is an attention layer, by its name or its class."""
-    name = path.rpartition(".")[2].lower()
-    kind = type(module).__name__.lower()
-    return any(word in name or word in kind for word in ("attn", "attention"))
+    name = path.rpartition(".")[2]
+    names = f"{name} {type(module).__name__}".lower()
+    return "attn" in names or "attention" in names
 
 
 def _projections(path: str, attends: bool) -> tuple[str, ...]:

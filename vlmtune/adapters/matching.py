@@ -4,6 +4,8 @@ In: the features that the backbone's fusion takes. Out: log-odds of pairs.
 Never: new weights; those it trains are the backbone's.
 """
 
+from collections.abc import Sequence
+
 from jaxtyping import Float
 from pydantic import NonNegativeInt
 from torch import Tensor, nn
@@ -72,19 +74,24 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
         self.broadcasts_image = fusion.reuses_image
         super().attach(backbone)
         if self.blocks:
-            unfreeze(backbone, self._last_blocks())
+            unfreeze(backbone, self._last_weights())
         # Frozen modules run in evaluation mode, as their features may come from a store.
         trained = set()
-        for block in fusion.blocks[len(fusion.blocks) - self.blocks :]:
+        for block in self._last_blocks():
             trained.update(block.modules())
         self._frozen_modules = [module for module in backbone.modules() if module not in trained]
 
-    def _last_blocks(self) -> list[nn.Parameter]:
+    def _last_blocks(self) -> Sequence[nn.Module]:
+        first = len(self.fusion.blocks) - self.blocks
+        return self.fusion.blocks[first:]
+
+    def _last_weights(self) -> list[nn.Parameter]:
         """The weights of the last blocks of the fusion and of what follows them."""
-        parameters: list[nn.Parameter] = []
-        for block in self.fusion.blocks[len(self.fusion.blocks) - self.blocks :]:
-            parameters += block.parameters()
-        return parameters + list(self.fusion.tail)
+        weights: list[nn.Parameter] = []
+        for block in self._last_blocks():
+            weights += block.parameters()
+        weights += self.fusion.tail
+        return weights
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
@@ -107,6 +114,7 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
     @override
     def pair_bytes(self, image: Tokens, text: Tokens, training: bool) -> int:
         # A dozen tensors of the pair's tokens, in training for each block.
-        tokens = image.values.shape[1] + text.values.shape[1]
-        size = 48 * tokens * image.values.shape[2]
+        tokens = image.token_count + text.token_count
+        width = image.values.shape[2]
+        size = 48 * tokens * width
         return 2 * size * self.blocks if training else size

@@ -70,7 +70,8 @@ class MMAdapter(FusedAdapter):
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
         if self.cosine:
-            self.log_scale = nn.Parameter(torch.tensor(math.log(self.initial_scale)))
+            log_scale = math.log(self.initial_scale)
+            self.log_scale = nn.Parameter(torch.tensor(log_scale))
             self.bias = nn.Parameter(torch.zeros(()))
 
     @property
@@ -94,7 +95,9 @@ class MMAdapter(FusedAdapter):
         if self.cosine:
             fused = normalize(fused, dim=-1)
         if self.style.two_sided:
-            products = (fused[:, 0] * fused[:, 1]).sum(dim=-1)
+            of_text = fused[:, 0]
+            of_image = fused[:, 1]
+            products = (of_text * of_image).sum(dim=-1)
         else:
             products = (fused * target[:, None]).sum(dim=-1)
             products = products.mean(dim=1)  # over several [CLS] tokens

@@ -18,8 +18,10 @@ DEVIATION = 0.02
 
 def word_embeddings(tower: TextTower, text: str, special: tuple[int, int]) -> Float[Tensor, "m w"]:
     """The embeddings of the tokens of `text`, without the special ones around them."""
-    words = tower.words([text])
-    return words.values[word_mask(words.mask, special)].detach().clone()
+    tokens = tower.words([text])
+    real = word_mask(tokens.mask, special)
+    # A copy without a graph: prompts are trained, the table of words is not.
+    return tokens.values[real].detach().clone()
 
 
 def check_room(tower: TextTower, prompts: int, special: tuple[int, int]) -> None:
@@ -46,15 +48,19 @@ def cut(words: Tokens, room: int, trail: int) -> Tokens:
     length = words.mask.sum(dim=1, keepdim=True)
     kept = length.clamp_max(room)
     # Where each kept token comes from: the last `trail` ones move up to the end.
-    position = torch.arange(room, device=length.device).expand(len(length), -1)
+    position = torch.arange(room, device=length.device)
+    position = position.expand(len(length), -1)
     moved = position + length - kept
     source = torch.where(position < kept - trail, position, moved)
+    # Padding of short rows would point behind the last token.
     source = source.clamp_max(words.token_count - 1)
-    index = source[:, :, None].expand(-1, -1, words.values.shape[2])
+    width = words.values.shape[2]
+    index = source[:, :, None].expand(-1, -1, width)
+    values = words.values.gather(1, index)
     ids = words.ids
     if ids is not None:
         ids = ids.gather(1, source)
-    return Tokens(words.values.gather(1, index), position < kept, ids)
+    return Tokens(values, position < kept, ids)
 
 
 def insert(
@@ -67,9 +73,12 @@ def insert(
     lead, trail = special
     count = prompts.shape[1]
     words = cut(words, tower.positions - count, trail)
-    tokens = words.values
-    prompts = prompts.to(tokens.dtype)
     # Prompts follow the start token, as words would.
-    values = torch.cat([tokens[:, :lead], prompts, tokens[:, lead:]], dim=1)
-    real = torch.ones_like(words.mask[:, :1]).expand(-1, count)
-    return Tokens(values, torch.cat([real, words.mask], dim=1))
+    start = words.values[:, :lead]
+    rest = words.values[:, lead:]
+    prompts = prompts.to(start.dtype)
+    values = torch.cat([start, prompts, rest], dim=1)
+    # Rows are padded on the right, so a row of the mask is its real tokens, then its padding.
+    real = words.mask.new_ones(len(words), count)
+    mask = torch.cat([real, words.mask], dim=1)
+    return Tokens(values, mask)

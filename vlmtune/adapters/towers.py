@@ -61,7 +61,8 @@ def run_last(tower: Tower, state: Tokens, count: int) -> Tokens:
 
 def run_all(tower: TextTower, words: Tokens) -> Tokens:
     """Runs all layers on word embeddings; padding that no row needs is cut."""
-    return tower.run(tower.start(words.trimmed()), 0, tower.layers)
+    state = tower.start(words.trimmed())
+    return tower.run(state, 0, tower.layers)
 
 
 def each_token(tower: Tower, tokens: Float[Tensor, "n w"], special: int) -> Vectors:
@@ -89,7 +90,8 @@ def params_with_grad(
         for parameter in distinct:
             parameter.requires_grad_()
         with torch.enable_grad():
-            gradients = torch.autograd.grad(embed().sum(), distinct, allow_unused=True)
+            total = embed().sum()
+            gradients = torch.autograd.grad(total, distinct, allow_unused=True)
     finally:
         for parameter, requires_grad in zip(distinct, before, strict=True):
             parameter.requires_grad_(requires_grad)
@@ -111,7 +113,11 @@ def params_of_last(
     # Any state will do: only which weights have a gradient counts.
     zeros = torch.zeros(1, length, tower.width, device=candidates[0].device)
     state = Tokens.full(zeros)
-    return params_with_grad(lambda: tower.finish(run_last(tower, state, count)), candidates)
+
+    def embed() -> Vectors:
+        return tower.finish(run_last(tower, state, count))
+
+    return params_with_grad(embed, candidates)
 
 
 def longest_state(tower: Tower, backbone: Backbone) -> int:
@@ -158,5 +164,10 @@ def layer_scales(
     for parameter in tower.tail:
         # Norms and projections after the last layer take the whole rate.
         power[id(parameter)] = 0
+    # All that is neither in a block nor after the blocks is an embedding before them.
     embeddings = tower.layers + 1
-    return [(p, decay ** power.get(id(p), embeddings)) for p in parameters]
+    scales = []
+    for parameter in parameters:
+        exponent = power.get(id(parameter), embeddings)
+        scales.append((parameter, decay**exponent))
+    return scales

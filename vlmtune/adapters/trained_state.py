@@ -19,7 +19,9 @@ def trained_state(backbone: Backbone, adapter: Adapter) -> dict[str, Tensor]:
 
     Keys are `adapter.<name>` and `backbone.<name>`.
     """
-    state = {f"adapter.{name}": value for name, value in adapter.state_dict().items()}
+    state = {}
+    for name, value in adapter.state_dict().items():
+        state[f"adapter.{name}"] = value
     for name, parameter in backbone.named_parameters():
         if parameter.requires_grad:
             state[f"backbone.{name}"] = parameter.data
@@ -34,7 +36,8 @@ def load_trained_state(
     # Strict: a name too many is a checkpoint of something else.
     wrong = sorted(current.keys() ^ state.keys())
     if not wrong:
-        wrong = sorted(name for name in current if current[name].shape != state[name].shape)
+        differing = [name for name in current if current[name].shape != state[name].shape]
+        wrong = sorted(differing)
     if wrong:
         raise UserError(
             f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in "

@@ -70,14 +70,16 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
         self.special = backbone.text_special
         total = self.tower.embedding.num_embeddings
         # Rows of trained words alone keep an export small.
-        rows = torch.arange(total)
+        ids = torch.arange(total)
         if self.words is not None:
-            rows = _rows(self.tower, self.words, self.special).cpu()
+            trained_ids = _rows(self.tower, self.words, self.special)
+            ids = trained_ids.cpu()
         # `row_of` leads from a token id to its row of delta.
         row_of = torch.full((total,), -1)  # -1 for an untrained id
-        row_of[rows] = torch.arange(len(rows))
+        row_of[ids] = torch.arange(len(ids))
         self.register_buffer("row_of", row_of, persistent=False)
-        self.delta = nn.Parameter(torch.zeros(len(rows), self.tower.width))
+        delta = torch.zeros(len(ids), self.tower.width)
+        self.delta = nn.Parameter(delta)
 
     @override
     def embed_text(self, text: Tokens) -> Vectors:
@@ -86,10 +88,12 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
 
     def prompted(self, words: Tokens) -> Tokens:
         """Adds the learned differences to word embeddings."""
-        # Untrained ids read row 0 and are masked, as an index of -1 would read the last row.
         row = self.get_buffer("row_of")[words.word_ids]
-        trained = (row >= 0) & word_mask(words.mask, self.special)
-        learned = self.delta[row.clamp_min(0)] * trained[:, :, None]
+        real = word_mask(words.mask, self.special)
+        trained = (row >= 0) & real
+        # Untrained ids read row 0 and are masked, as an index of -1 would read the last row.
+        learned = self.delta[row.clamp_min(0)]
+        learned = learned * trained[:, :, None]
         return replace(words, values=words.values + learned)
 
 
@@ -105,7 +109,8 @@ def _rows(tower: TextTower, words: Sequence[str], special: tuple[int, int]) -> I
     """The distinct token ids of words, in order."""
     ids = []
     for start in range(0, len(words), WORDS_AT_A_TIME):
-        tokens = tower.words(words[start : start + WORDS_AT_A_TIME])
+        part = words[start : start + WORDS_AT_A_TIME]
+        tokens = tower.words(part)
         real = word_mask(tokens.mask, special)
         ids.append(tokens.word_ids[real])
     return torch.cat(ids).unique()

@@ -17,8 +17,10 @@ def word_mask(mask: Bool[Tensor, "n t"], special: tuple[int, int]) -> Bool[Tenso
     """
     lead, trail = special
     position = torch.arange(mask.shape[1], device=mask.device)
-    end = mask.sum(dim=1, keepdim=True) - trail
-    return (position >= lead) & (position < end)
+    length = mask.sum(dim=1, keepdim=True)
+    after_lead = position >= lead
+    before_trail = position < length - trail
+    return after_lead & before_trail
 
 
 def masked_mean(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n w"]:
@@ -28,5 +30,7 @@ def masked_mean(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Fl
         >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
         tensor([[2.]])
     """
-    total = (tokens * mask[:, :, None]).sum(dim=1)
-    return total / mask.sum(dim=1, keepdim=True)
+    masked = tokens * mask[:, :, None]
+    total = masked.sum(dim=1)
+    count = mask.sum(dim=1, keepdim=True)
+    return total / count

@@ -29,9 +29,11 @@ def backbone_classes() -> list[type[Backbone]]:
             files[path.stem] = path
     classes = []
     for stem in sorted(files):
-        class_path = yaml.safe_load(files[stem].read_text(encoding="utf-8"))["class_path"]
-        module, _, name = class_path.rpartition(".")
-        classes.append(getattr(importlib.import_module(module), name))
+        text = files[stem].read_text(encoding="utf-8")
+        class_path = yaml.safe_load(text)["class_path"]
+        module_name, _, name = class_path.rpartition(".")
+        module = importlib.import_module(module_name)
+        classes.append(getattr(module, name))
     return classes
 
 
@@ -51,7 +53,8 @@ def backbones_with(ability: Ability, one_shape: bool = False) -> str:
         >>> backbones_with("embeddings")
         'Align, Blip, Flava, HFCLIP, ... or BridgeTower with its contrastive heads'
     """
-    always, sometimes = [], []
+    always = []
+    sometimes = []
     for kind in backbone_classes():
         # A string says which checkpoints of a class can.
         able = getattr(kind.abilities, ability)

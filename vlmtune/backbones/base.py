@@ -209,7 +209,8 @@ class Backbone(Configured, nn.Module, ABC):
     @property
     def title(self) -> str:
         """The model's name as configs give it, with its weights if they are random or a file's."""
-        name = str(self.spec()["init_args"].get("model", type(self).__name__))
+        init_args = self.spec()["init_args"]
+        name = str(init_args.get("model", type(self).__name__))
         if self.weights_file is not None:
             return f"{name} ({self.weights_file['file']})"
         return f"{name} (random weights)" if self.random_weights else name

@@ -47,7 +47,8 @@ def check_weights_fill(build: Callable[[], nn.Module], files: list[Path], model:
     with torch.device("meta"):
         network = build()
     # A stored value has at least a byte, as int8 has.
-    values = sum(tensor.numel() for tensor in chain(network.parameters(), network.buffers()))
+    tensors = chain(network.parameters(), network.buffers())
+    values = sum(tensor.numel() for tensor in tensors)
     given = sum(file.stat().st_size for file in files)
     if values > given + SPARE:
         raise UserError(

@@ -14,6 +14,9 @@ from vlmtune.backbones.base import Fusion, TextTower, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
+Mask = Bool[Tensor, "n t"]
+"""True where a token is real; padding is False."""
+
 
 def no_such_layer(spec: FeatureSpec, layers: int) -> str | None:
     """Returns why a tower of `layers` blocks has no such layer, or None if it has.
@@ -37,14 +40,16 @@ def fits_fusion_alone(fusion: Fusion, spec: FeatureSpec, modality: str) -> str |
     if spec.kind == "pooled":
         return "it embeds no image and no caption alone"
     wanted = fusion.image_input if modality == "image" else fusion.text_input
-    if spec.kind == wanted.kind and (spec.kind == "words" or spec.layer == wanted.layer):
+    same_layer = spec.kind == "words" or spec.layer == wanted.layer  # words have no layer
+    if spec.kind == wanted.kind and same_layer:
         return None
     return f"it has no layers of one modality: read {wanted.kind} of layer {wanted.layer}"
 
 
 def gradients(spec: FeatureSpec) -> torch.set_grad_enabled:
     """A block with gradients, unless features of `spec` are frozen or gradients are off already."""
-    return torch.set_grad_enabled(torch.is_grad_enabled() and not spec.frozen)
+    wanted = torch.is_grad_enabled() and not spec.frozen
+    return torch.set_grad_enabled(wanted)
 
 
 def state_after(tower: Tower, state: Tokens, layer: int) -> Tokens:
@@ -59,22 +64,25 @@ def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features
     # Blocks after the wanted layer do not run.
     start = tower.start(words)
     if spec.kind == "pooled":
-        return Pooled(tower.finish(state_after(tower, start, -1)))
+        last = state_after(tower, start, -1)
+        return Pooled(tower.finish(last))
     state = state_after(tower, start, spec.layer)
     if spec.kind == "state":
         return state
     if spec.layer == -1:
         state = tower.norm(state)
-    return masked(state.values[:, : words.mask.shape[1]], words.mask)
+    # A tower may have filled captions up; its states are then longer than the words.
+    length = words.mask.shape[1]
+    return masked(state.values[:, :length], words.mask)
 
 
-def embed_words(
-    embedding: nn.Embedding, ids: Int[Tensor, "n t"], mask: Bool[Tensor, "n t"]
-) -> Tokens:
+def embed_words(embedding: nn.Embedding, ids: Int[Tensor, "n t"], mask: Mask) -> Tokens:
     """Returns the embeddings of token ids, on the device of the table."""
     device = embedding.weight.device
-    ids, mask = ids.to(device), mask.to(device)
-    return replace(masked(embedding(ids), mask), ids=ids)
+    ids = ids.to(device)
+    mask = mask.to(device)
+    words = masked(embedding(ids), mask)
+    return replace(words, ids=ids)
 
 
 def unmasked(tokens: Float[Tensor, "n t w"]) -> Tokens:
@@ -82,14 +90,18 @@ def unmasked(tokens: Float[Tensor, "n t w"]) -> Tokens:
     return Tokens.full(tokens.float())
 
 
-def masked(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Tokens:
+def masked(tokens: Float[Tensor, "n t w"], mask: Mask) -> Tokens:
     """Tokens in float32, set to zero where `mask` is False."""
-    return Tokens(tokens.float().masked_fill(~mask[:, :, None], 0.0), mask)
+    padding = ~mask[:, :, None]
+    values = tokens.float().masked_fill(padding, 0.0)
+    return Tokens(values, mask)
 
 
-def last_real(tokens: Float[Tensor, "n t w"], mask: Bool[Tensor, "n t"]) -> Float[Tensor, "n w"]:
+def last_real(tokens: Float[Tensor, "n t w"], mask: Mask) -> Float[Tensor, "n w"]:
     """The token at the last real position of each row: the end token of a caption."""
-    return tokens[torch.arange(len(tokens), device=tokens.device), mask.sum(dim=1) - 1]
+    row = torch.arange(len(tokens), device=tokens.device)
+    last = mask.sum(dim=1) - 1
+    return tokens[row, last]
 
 
 def checked_length(words: Tokens, positions: int) -> Tokens:
@@ -103,7 +115,7 @@ def checked_length(words: Tokens, positions: int) -> Tokens:
     return words
 
 
-def check_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) -> None:
+def check_words(texts: Sequence[str], mask: Mask, special: int) -> None:
     """Raises a `UserError` if a caption is blank or has no tokens besides its `special` ones."""
     counts = mask.sum(dim=1).tolist()
     for i, text in enumerate(texts):
@@ -116,7 +128,7 @@ def check_words(texts: Sequence[str], mask: Bool[Tensor, "n t"], special: int) -
 
 
 def too_long(
-    texts: Sequence[str], positions: int, mask: Callable[[list[str], int], Bool[Tensor, "n t"]]
+    texts: Sequence[str], positions: int, mask: Callable[[list[str], int], Mask]
 ) -> list[str]:
     """Returns the captions of more than `positions` tokens, special ones included.
 
@@ -126,16 +138,20 @@ def too_long(
     perhaps = [text for text in texts if len(text.encode()) + 3 > positions]
     if not perhaps:
         return []
-    lengths = mask(perhaps, positions + 1).sum(dim=1).tolist()
-    return [text for text, length in zip(perhaps, lengths, strict=True) if length > positions]
+    # Cut one token behind the limit: a caption that reaches the cut is too long.
+    real = mask(perhaps, positions + 1)
+    lengths = real.sum(dim=1).tolist()
+    lengths_of = zip(perhaps, lengths, strict=True)
+    return [text for text, length in lengths_of if length > positions]
 
 
 def padded(words: Tokens, pad: Float[Tensor, "w"], positions: int) -> Tokens:
     """Fills words up to `positions` with the embedding of the padding token."""
     pad = pad.to(words.values.dtype)
-    tokens = torch.where(words.mask[:, :, None], words.values, pad)
-    missing = positions - tokens.shape[1]
-    rest = pad.expand(len(tokens), missing, -1)
+    real = words.mask[:, :, None]
+    tokens = torch.where(real, words.values, pad)
+    rows, length, _ = tokens.shape
+    rest = pad.expand(rows, positions - length, -1)
     return unmasked(torch.cat([tokens, rest], dim=1))
 
 
@@ -156,8 +172,10 @@ def side_by_side(first: Tokens, second: Tokens) -> Tokens:
     rows = max(len(first), len(second))
 
     def joined(one: Tensor, other: Tensor) -> Tensor:
-        parts = [part.expand(rows, *part.shape[1:]) for part in (one, other)]
-        return torch.cat(parts, dim=1)
+        one = one.expand(rows, *one.shape[1:])
+        other = other.expand(rows, *other.shape[1:])
+        return torch.cat([one, other], dim=1)
 
     values = joined(first.values, second.values)
-    return Tokens(values, joined(first.mask, second.mask))
+    mask = joined(first.mask, second.mask)
+    return Tokens(values, mask)

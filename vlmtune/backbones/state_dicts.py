@@ -62,8 +62,9 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
         load = load_file if regular(file).suffix == ".safetensors" else _read_pickle
         content: dict[Any, Any] = dict(load(file))
     state = content
-    entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
-    if entry is not None:
+    entries = [name for name in ENTRIES if isinstance(content.get(name), Mapping)]
+    if entries:
+        entry = entries[0]
         state = content.pop(entry)
         # An average of the weights (EMA) may be what the user wanted.
         others = [str(name) for name, value in content.items() if _weights(value)]
@@ -79,21 +80,25 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
             f"expected a state dict in {file}, by itself or as {', '.join(ENTRIES)}, got {names}: "
             "save only the weights"
         )
-    return _without_prefixes({str(name): value for name, value in state.items()})
+    named = {str(name): value for name, value in state.items()}
+    return _without_prefixes(named)
 
 
 def _weights(value: Any) -> bool:
     """Whether an entry of a checkpoint is a state dict; an optimizer's state is none."""
-    if not isinstance(value, Mapping) or not all(isinstance(x, Tensor) for x in value.values()):
+    if not isinstance(value, Mapping):
+        return False
+    if not all(isinstance(tensor, Tensor) for tensor in value.values()):
         return False
     return any("." in str(name) for name in value)
 
 
 def _without_prefixes(state: dict[str, Tensor]) -> dict[str, Tensor]:
     for prefix in PREFIXES:
-        # Wrappers nest, as DataParallel around a compiled model.
         if all(name.startswith(prefix) for name in state):
-            return _without_prefixes({k.removeprefix(prefix): v for k, v in state.items()})
+            shorter = {name.removeprefix(prefix): value for name, value in state.items()}
+            # Wrappers nest, as DataParallel around a compiled model.
+            return _without_prefixes(shorter)
     return state
 
 

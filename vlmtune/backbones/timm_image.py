@@ -38,7 +38,8 @@ from vlmtune.storage.files import read_json
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 RANDOM = "random"  # as in OpenClip, the only way to random weights
-HUB, LOCAL = "hf-hub", "local-dir"
+HUB = "hf-hub"
+LOCAL = "local-dir"
 
 
 class TimmImage(Backbone):
@@ -93,7 +94,8 @@ class TimmImage(Backbone):
         self._layers = 0
         if hasattr(network, "forward_intermediates"):
             self._layers = len(network.feature_info)
-        self._measure(self.transform(Image.new("RGB", (24, 16)))[None])
+        blank = self.transform(Image.new("RGB", (24, 16)))
+        self._measure(blank[None])
         self.eval()
 
     def _measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
@@ -101,7 +103,8 @@ class TimmImage(Backbone):
             pixels = pixels.to(self._dtype)
             # Not every network of timm states these sizes, so they are measured.
             self.embed_dim = int(self._pooled(pixels).shape[1])
-            self.image_tokens, self.image_width = 0, self.embed_dim
+            self.image_tokens = 0
+            self.image_width = self.embed_dim
             if self._layers:
                 _, self.image_tokens, self.image_width = self._tokens(pixels, -1).shape
 
@@ -123,7 +126,8 @@ class TimmImage(Backbone):
                 return Pooled(self._pooled(pixels).float())
             if spec.kind == "tokens" or self._tower is None:
                 return unmasked(self._tokens(pixels, spec.layer))
-            return state_after(self._tower, self._tower.start(pixels), spec.layer)
+            start = self._tower.start(pixels)
+            return state_after(self._tower, start, spec.layer)
 
     @override
     def classify(self, embeddings: Float[Tensor, "n d"]) -> Float[Tensor, "n C"]:
@@ -132,7 +136,8 @@ class TimmImage(Backbone):
         return self._classifier(embeddings)
 
     def _pooled(self, pixels: Pixels) -> Float[Tensor, "n d"]:
-        return self.model.forward_head(self.model.forward_features(pixels), pre_logits=True)
+        maps = self.model.forward_features(pixels)
+        return self.model.forward_head(maps, pre_logits=True)
 
     def _tokens(self, pixels: Pixels, layer: int) -> Float[Tensor, "n t w"]:
         """Patches, or places of a feature map, after layer `layer`, counted from the end."""
@@ -244,13 +249,14 @@ def _fill(network: Any, file: Path, name: str) -> None:
     """Loads the weights of a file, all but its classifier's."""
     state = read_state_dict(file)
     # Each family of timm renames the weights of older versions and of other authors itself.
-    convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    family = sys.modules[type(network).__module__]
+    convert = getattr(family, "checkpoint_filter_fn", None)
     if convert is not None:
         state = convert(state, network)
     classifiers = network.pretrained_cfg.get("classifier") or ()
     if isinstance(classifiers, str):
         classifiers = (classifiers,)
     dropped = tuple(f"{part}." for part in classifiers)
-    state = {name: value for name, value in state.items() if not name.startswith(dropped)}
-    check_weights(network, state, file, name)
-    network.load_state_dict(state)
+    kept = {key: value for key, value in state.items() if not key.startswith(dropped)}
+    check_weights(network, kept, file, name)
+    network.load_state_dict(kept)

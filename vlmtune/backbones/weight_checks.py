@@ -30,13 +30,15 @@ def digest(described: Any, model: nn.Module) -> str:
         >>> digest("a", layer) == digest("a", layer) != digest("b", layer)
         True
     """
-    total = hashlib.sha256()
-    total.update(json.dumps(described, sort_keys=True, default=str).encode())
+    description = json.dumps(described, sort_keys=True, default=str)
+    total = hashlib.sha256(description.encode())
     for name, value in sorted(model.state_dict().items()):
-        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        facts = f"{name} {value.dtype} {tuple(value.shape)}"
+        total.update(facts.encode())
         # numpy has no bfloat16, so the numbers are read as bytes.
         flat = value.detach().cpu().contiguous().reshape(-1)
-        total.update(memoryview(flat.view(torch.uint8).numpy()))
+        content = flat.view(torch.uint8).numpy()
+        total.update(memoryview(content))
     return total.hexdigest()
 
 

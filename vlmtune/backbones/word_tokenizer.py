@@ -62,7 +62,8 @@ class WordTokenizer:
         result = torch.zeros(len(texts), length, dtype=torch.long)
         for row, text in zip(result, texts, strict=True):
             # The end token stays when a caption is cut, as it is the one that is pooled.
-            ids = [self.sot_token_id, *self._encode(text)[: length - 2], self.eot_token_id]
+            words = self._encode(text)[: length - 2]
+            ids = [self.sot_token_id, *words, self.eot_token_id]
             row[: len(ids)] = torch.tensor(ids)
         return result
 

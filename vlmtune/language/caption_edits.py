@@ -7,7 +7,7 @@ adjectives), Hsieh et al. 2023 (SugarCrepe, section 4: swap and replace) and Dov
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from random import Random
 from typing import ClassVar, Literal
@@ -22,8 +22,15 @@ from vlmtune.language.vocabulary import Vocabulary
 from vlmtune.language.words import Edits, Sentence
 
 Words = Vocabulary | None
+Fits = Callable[[Sentence, int], bool]
+"""Whether the word at a position of a sentence may be changed."""
 TRIES = 8  # replacements per position
-EXCLUDED = {"NOUN": "light_nouns", "ADJ": "quantifiers", "ADP": "particles"}  # lists of the lexicon
+# By kind of word, the list of the lexicon whose words replace no other word.
+EXCLUDED = {
+    "NOUN": "light_nouns",
+    "ADJ": "quantifiers",
+    "ADP": "particles",
+}
 
 
 class Rule(Configured, ABC):
@@ -49,11 +56,15 @@ class SwapNouns(Rule):
         for a, b in _pairs(sentence, rng):
             if a.plural != b.plural or a.light or b.light:
                 continue
-            # "a man and a person" may name one man, and "a dog and a cat" names the same in turn.
-            alike = interchangeable(sentence, a, b) and a.modifiers == b.modifiers
-            if alike or compatible(a.nouns[-1], b.nouns[-1]):
+            # "a man and a person" may name one man.
+            if compatible(a.head, b.head):
                 continue
-            yield {(a.noun, a.stop): b.nouns, (b.noun, b.stop): a.nouns}
+            # "a dog and a cat" names the same in turn.
+            if interchangeable(sentence, a, b) and a.modifiers == b.modifiers:
+                continue
+            first = (a.noun, a.stop)
+            second = (b.noun, b.stop)
+            yield {first: b.nouns, second: a.nouns}
 
 
 class SwapAdjectives(Rule):
@@ -67,15 +78,22 @@ class SwapAdjectives(Rule):
         # An adjective after its noun ("the car is red") is in no noun phrase.
         phrase_of: dict[int, NounPhrase] = {}
         for phrase in noun_phrases(sentence):
-            phrase_of |= dict.fromkeys(range(phrase.start, phrase.noun), phrase)
+            positions = range(phrase.start, phrase.noun)
+            phrase_of |= dict.fromkeys(positions, phrase)
         adjectives = _positions(sentence, "ADJ", _descriptive)
-        for i, j in _shuffled(list(combinations(adjectives, 2)), rng):
-            a, b = phrase_of.get(i), phrase_of.get(j)
-            if compatible(sentence.words[i], sentence.words[j]) or (a is not None and a is b):
+        pairs = list(combinations(adjectives, 2))
+        for i, j in _shuffled(pairs, rng):
+            first = sentence.words[i]
+            second = sentence.words[j]
+            if compatible(first, second):
                 continue
-            if a and b and _order_is_free(sentence, a, b):
+            a = phrase_of.get(i)
+            b = phrase_of.get(j)
+            if a and b and (a is b or _order_is_free(sentence, a, b)):
                 continue
-            yield {(i, i + 1): [sentence.words[j]], (j, j + 1): [sentence.words[i]]}
+            first_span = (i, i + 1)
+            second_span = (j, j + 1)
+            yield {first_span: [second], second_span: [first]}
 
 
 class ExchangeAttributes(Rule):
@@ -84,15 +102,18 @@ class ExchangeAttributes(Rule):
     @override
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
         for a, b in _pairs(sentence, rng):
-            first = [word.lower() for word in a.adjectives]
-            second = [word.lower() for word in b.adjectives]
+            if a.light or b.light:
+                continue
+            first_adjectives = _lower(a.adjectives)
+            second_adjectives = _lower(b.adjectives)
             # "many dogs" and "a cat" would exchange a number rather than an attribute.
-            quantified = {*first, *second} & word_set("quantifiers")
-            if first == second or quantified or a.light or b.light:
+            if not word_set("quantifiers").isdisjoint(first_adjectives + second_adjectives):
                 continue
-            if _order_is_free(sentence, a, b):
+            if first_adjectives == second_adjectives or _order_is_free(sentence, a, b):
                 continue
-            yield {(a.start, a.noun): b.adjectives, (b.start, b.noun): a.adjectives}
+            first = (a.start, a.noun)
+            second = (b.start, b.noun)
+            yield {first: b.adjectives, second: a.adjectives}
 
 
 class ReverseRelation(Rule):
@@ -100,17 +121,17 @@ class ReverseRelation(Rule):
 
     @override
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
-        low = tuple(word.lower() for word in sentence.words)
+        low = _lower(sentence.words)
         # The longest relations come first and take their words: "on top of" before "on".
         taken: set[int] = set()
         edits: list[Edits] = []
         for phrase, reverse in relations():
             for start in range(len(low) - len(phrase)):
                 stop = start + len(phrase)
-                positions = set(range(start, stop))
-                if low[start:stop] != phrase or taken & positions:
+                positions = range(start, stop)
+                if low[start:stop] != phrase or not taken.isdisjoint(positions):
                     continue
-                taken |= positions
+                taken.update(positions)
                 if len(phrase) > 1 or _relates(sentence, start):
                     edits.append({(start, stop): reverse})
         yield from _shuffled(edits, rng)
@@ -148,8 +169,9 @@ class ReplaceWord(Rule):
     def _spans(self, sentence: Sentence) -> list[tuple[int, int]]:
         """The words that may be replaced: all nouns of a phrase together, others one by one."""
         if self.tag != "NOUN":
-            fits = {"ADJ": _descriptive, "ADP": _locative}.get(self.tag, lambda sentence, i: True)
-            return [(i, i + 1) for i in _positions(sentence, self.tag, fits)]
+            fits = FITS.get(self.tag, _any_word)
+            positions = _positions(sentence, self.tag, fits)
+            return [(i, i + 1) for i in positions]
         spans = []
         for phrase in noun_phrases(sentence):
             # Names are kept: another name may be true as well.
@@ -162,7 +184,8 @@ class ReplaceWord(Rule):
         self, sentence: Sentence, position: int, words: Vocabulary, rng: Random
     ) -> str | None:
         # Running sums of the counts, so that frequent words come more often.
-        candidates, sums = words.like(sentence.words[position], self.tag)
+        old = sentence.words[position]
+        candidates, sums = words.like(old, self.tag)
         if not candidates:
             return None
         (new,) = rng.choices(candidates, cum_weights=sums)
@@ -175,16 +198,25 @@ class ReplaceWord(Rule):
 
 
 def _pairs(sentence: Sentence, rng: Random) -> list[tuple[NounPhrase, NounPhrase]]:
-    return _shuffled(list(combinations(noun_phrases(sentence), 2)), rng)
+    pairs = list(combinations(noun_phrases(sentence), 2))
+    return _shuffled(pairs, rng)
+
+
+def _lower(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(word.lower() for word in words)
 
 
 def _shuffled(items: list, rng: Random) -> list:
     return rng.sample(items, len(items))
 
 
-def _positions(sentence: Sentence, tag: str, fits: Callable[[Sentence, int], bool]) -> list[int]:
+def _positions(sentence: Sentence, tag: str, fits: Fits) -> list[int]:
     """The words with a tag that fit, as positions in the sentence."""
     return [i for i, kind in enumerate(sentence.tags) if kind == tag and fits(sentence, i)]
+
+
+def _any_word(sentence: Sentence, position: int) -> bool:
+    return True
 
 
 def _descriptive(sentence: Sentence, position: int) -> bool:
@@ -194,23 +226,34 @@ def _descriptive(sentence: Sentence, position: int) -> bool:
 
 def _locative(sentence: Sentence, position: int) -> bool:
     """Whether a preposition says where an object is and is not part of "in front of"."""
-    low = [word.lower() for word in sentence.words]
-    beside = {*low[max(0, position - 1) : position], *low[position + 1 : position + 2]}
-    if low[position] in word_set("particles") or word_set("light_nouns") & beside:
+    low = _lower(sentence.words)
+    if low[position] in word_set("particles"):
+        return False
+    before = low[max(0, position - 1) : position]
+    after = low[position + 1 : position + 2]
+    if not word_set("light_nouns").isdisjoint(before + after):
         return False
     return _relates(sentence, position)
 
 
 def _order_is_free(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
     """Whether either order means the same: "a red car and a blue car"."""
-    alike = compatible(first.nouns[-1], second.nouns[-1])
+    alike = compatible(first.head, second.head)
     return alike and interchangeable(sentence, first, second)
 
 
 def _relates(sentence: Sentence, position: int) -> bool:
     """Whether a preposition has an object after it and no other preposition beside it."""
-    after = sentence.tags[position + 1] if position + 1 < len(sentence.tags) else ""
+    if sentence.tags[position] != "ADP":
+        return False
     before = sentence.words[position - 1].lower() if position else ""
+    if before in ("depending", "based"):
+        return False
     # An object follows: "on a box", not "the lamp is on".
-    nominal = after in ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
-    return nominal and sentence.tags[position] == "ADP" and before not in ("depending", "based")
+    if position + 1 == len(sentence.tags):
+        return False
+    return sentence.tags[position + 1] in ("DET", "PRON", "NUM", "ADJ", "NOUN", "PROPN")
+
+
+FITS: dict[str, Fits] = {"ADJ": _descriptive, "ADP": _locative}
+"""Which words of a kind may be replaced; any word of the other kinds may."""

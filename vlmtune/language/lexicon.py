@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 VOWELS = frozenset("aeiou")
+Phrase = tuple[str, ...]
 
 
 @cache
 def _lists() -> Mapping[str, Any]:
-    return json.loads(Path(__file__).with_name("lexicon.json").read_text(encoding="utf-8"))
+    path = Path(__file__).with_name("lexicon.json")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _words(lines: Sequence[str]) -> list[str]:
-    return " ".join(lines).split()
+    text = " ".join(lines)
+    return text.split()
 
 
 @cache
@@ -48,18 +51,23 @@ def tags() -> Mapping[str, tuple[str, ...]]:
 
 def _open_words() -> Iterator[tuple[str, str]]:
     """Words with their tags, the usual tag of a word first."""
-    for noun in _words(_lists()["nouns_first"]):
-        yield from ((noun, "NOUN"), (plural(noun), "NOUN"))
-    for group in _lists()["adjectives"].values():
-        yield from ((word, "ADJ") for word in _words(group))
-    for verb in _words(_lists()["verbs"]):
-        yield from ((form, "VERB") for form in forms(verb))
+    lists = _lists()
+    for noun in _words(lists["nouns_first"]):
+        yield noun, "NOUN"
+        yield plural(noun), "NOUN"
+    for group in lists["adjectives"].values():
+        for adjective in _words(group):
+            yield adjective, "ADJ"
+    for verb in _words(lists["verbs"]):
+        for form in forms(verb):
+            yield form, "VERB"
     # Forms that no rule of spelling gives.
-    for word in word_set("irregular") | word_set("participles"):
-        yield word, "VERB"
+    for form in word_set("irregular") | word_set("participles"):
+        yield form, "VERB"
     # These nouns come last, as each may also be a verb and is that more often.
-    for noun in _words(_lists()["nouns"]):
-        yield from ((noun, "NOUN"), (plural(noun), "NOUN"))
+    for noun in _words(lists["nouns"]):
+        yield noun, "NOUN"
+        yield plural(noun), "NOUN"
 
 
 @cache
@@ -79,13 +87,17 @@ def groups() -> Mapping[str, str]:
 
 
 @cache
-def relations() -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def relations() -> tuple[tuple[Phrase, Phrase], ...]:
     """Phrases and their opposites, such as "left of" and "right of", the longest first."""
-    opposites: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for a, b in _lists()["relations"]:
-        opposites.setdefault(tuple(a.split()), tuple(b.split()))
-        opposites.setdefault(tuple(b.split()), tuple(a.split()))
-    return tuple(sorted(opposites.items(), key=lambda pair: -len(pair[0])))
+    opposites: dict[Phrase, Phrase] = {}
+    for relation, opposite in _lists()["relations"]:
+        phrase = tuple(relation.split())
+        reverse = tuple(opposite.split())
+        # The first opposite of a phrase stays: "over" becomes "under", and not "underneath".
+        opposites.setdefault(phrase, reverse)
+        opposites.setdefault(reverse, phrase)
+    longest_first = sorted(opposites, key=len, reverse=True)
+    return tuple((phrase, opposites[phrase]) for phrase in longest_first)
 
 
 @cache
@@ -96,12 +108,14 @@ def synonyms() -> Mapping[str, frozenset[str]]:
         >>> "person" in synonyms()["man"], "dog" in synonyms()["man"]
         (True, False)
     """
-    out: dict[str, frozenset[str]] = {}
+    synonyms_of: dict[str, frozenset[str]] = {}
     for line in _lists()["synonyms"]:
         words = frozenset(line.split())
+        # A word of several lines is a synonym of the words of each.
         for word in words:
-            out[word] = out.get(word, frozenset()) | words
-    return out
+            known = synonyms_of.get(word, frozenset())
+            synonyms_of[word] = known | words
+    return synonyms_of
 
 
 @cache
@@ -113,28 +127,36 @@ def forms(verb: str) -> tuple[str, ...]:
         (('ride', 'rides', 'riding', 'rided'), ('swim', 'swims', 'swimming', 'swimmed'), \
 ('carry', 'carries', 'carrying', 'carried'))
     """
-    return verb, plural(verb), f"{_stem(verb, 'ing')}ing", f"{_stem(verb, 'ed')}ed"
+    gerund = _stem(verb, "ing") + "ing"
+    past = _stem(verb, "ed") + "ed"
+    return verb, plural(verb), gerund, past
 
 
 def _stem(verb: str, ending: str) -> str:
-    if verb.endswith("ie") and ending == "ing":
-        return f"{verb[:-2]}y"
-    # "riding", but "seeing".
-    if verb.endswith("e") and not verb.endswith(("ee", "oe", "ye")):
-        return verb[:-1]
-    if verb.endswith("e") and ending == "ed":
-        return verb[:-1]
-    if verb.endswith("y") and verb[-2:-1] not in VOWELS and ending == "ed":
-        return f"{verb[:-1]}i"
-    return verb + verb[-1] if _doubles(verb) else verb
+    past = ending == "ed"
+    if verb.endswith("ie") and not past:
+        return f"{verb[:-2]}y"  # "lying"
+    if verb.endswith("e"):
+        # "riding", but "seeing"; the past drops the e of both.
+        if past or not verb.endswith(("ee", "oe", "ye")):
+            return verb[:-1]
+        return verb
+    if past and verb.endswith("y") and verb[-2:-1] not in VOWELS:
+        return f"{verb[:-1]}i"  # "carried"
+    if _doubles(verb):
+        return verb + verb[-1]  # "swimming"
+    return verb
 
 
 def _doubles(verb: str) -> bool:
     """Whether the last consonant doubles: one syllable with one vowel before it."""
-    if verb[-1:] in VOWELS | set("wxy") or verb[-2:-1] not in VOWELS:
+    last = verb[-1:]
+    vowel = verb[-2:-1]
+    before_vowel = verb[-3:-2]
+    if last in VOWELS | set("wxy") or vowel not in VOWELS or before_vowel in VOWELS:
         return False
     syllables = sum(a in VOWELS and b not in VOWELS for a, b in pairwise(verb))
-    return verb[-3:-2] not in VOWELS and (syllables == 1 or verb == "begin")
+    return syllables == 1 or verb == "begin"
 
 
 def plural(noun: str) -> str:
@@ -159,7 +181,10 @@ def is_plural(noun: str) -> bool:
         [True, False, True, True, False, True]
     """
     word = noun.lower()
-    if word in word_set("irregular_plurals") or (word.endswith("men") and len(word) > 4):
+    if word in word_set("irregular_plurals"):
         return True
-    singular = word.endswith(("ss", "us", "is")) or word in word_set("singular_in_s")
-    return word.endswith("s") and len(word) > 2 and not singular
+    if word.endswith("men") and len(word) > 4:
+        return True
+    if not word.endswith("s") or len(word) <= 2:
+        return False
+    return not word.endswith(("ss", "us", "is")) and word not in word_set("singular_in_s")

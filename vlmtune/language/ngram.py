@@ -22,7 +22,9 @@ from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.language.words import words
 
-START, END, UNKNOWN = "<s>", "</s>", "<unk>"
+START = "<s>"
+END = "</s>"
+UNKNOWN = "<unk>"
 Gram = tuple[str, ...]
 
 
@@ -59,7 +61,8 @@ class NGram(Configured):
             line = [START, *sentence, END]
             # Every n-gram that ends at a word; those at the beginning are shorter.
             for stop in range(2, len(line) + 1):
-                grams[tuple(line[max(0, stop - self.order) : stop])] += 1
+                start = max(0, stop - self.order)
+                grams[tuple(line[start:stop])] += 1
         if not grams:
             raise UserError("expected captions for an n-gram model, got none: pass at least one")
         self.vocabulary = frozenset(vocabulary | {END, UNKNOWN})
@@ -75,7 +78,8 @@ class NGram(Configured):
         # Each level refines the probability that the next shorter history gave.
         value = 1 / len(self.vocabulary)
         for level in self._levels[: len(before) + 1]:
-            value = level.mixed(word, before[len(before) - level.length + 1 :], value)
+            start = len(before) - level.length + 1
+            value = level.mixed(word, before[start:], value)
         return value
 
     def _before(self, word: str) -> str:
@@ -87,8 +91,9 @@ class NGram(Configured):
         scored = []
         for i, word in enumerate(line[1:], 1):
             # No n-gram is longer than `order`, so a history has one word less.
-            history = line[max(0, i - self.order + 1) : i]
-            scored.append((word, math.log(self.probability(word, history))))
+            start = max(0, i - self.order + 1)
+            probability = self.probability(word, line[start:i])
+            scored.append((word, math.log(probability)))
         return scored
 
     def log_probability(self, caption: str, per_token: bool = False) -> float:
@@ -107,13 +112,16 @@ class _Level:
         self.totals: Counter[Gram] = Counter()
         for gram, count in counts.items():
             history = gram[:-1]
-            self.next_words[history][gram[-1]] = count
+            word = gram[-1]
+            self.next_words[history][word] = count
             self.totals[history] += count
         counts_of_counts = Counter(counts.values())
         once = counts_of_counts[1]
         twice = counts_of_counts[2]
         # Without n-grams of count 1 or 2 the estimate is 0 or 1, and one of the two terms vanishes.
-        self.discount = once / (once + 2 * twice) if once and twice else 0.5
+        self.discount = 0.5
+        if once and twice:
+            self.discount = once / (once + 2 * twice)
 
     def mixed(self, word: str, history: Gram, lower: float) -> float:
         """The probability of a word, given `lower`, its probability after the shorter history."""
@@ -121,17 +129,25 @@ class _Level:
         if counts is None:
             return lower
         total = self.totals[history]
-        discounted = max(counts.get(word, 0) - self.discount, 0) / total
-        return discounted + self.discount * len(counts) / total * lower
+        left_of_count = max(counts.get(word, 0) - self.discount, 0)
+        discounted = left_of_count / total
+        # What the discount took from the words of the history goes to the shorter history.
+        left = self.discount * len(counts) / total
+        return discounted + left * lower
 
 
 def _levels(grams: Counter[Gram], order: int) -> list[_Level]:
     """The counts of each length, from single words to `order`."""
-    counts, levels = grams, []
+    counts = grams
+    levels = []
     for length in range(order, 0, -1):
         longest = {gram: n for gram, n in counts.items() if len(gram) == length}
         levels.append(_Level(length, longest))
         # N-grams that begin a caption have no word before them, so they keep their count.
-        counts = Counter({gram: n for gram, n in grams.items() if len(gram) < length})
-        counts.update(gram[1:] for gram in longest if length > 1)
-    return levels[::-1]
+        shorter = {gram: n for gram, n in grams.items() if len(gram) < length}
+        counts = Counter(shorter)
+        # Any other shorter n-gram counts the distinct words before it.
+        if length > 1:
+            counts.update(gram[1:] for gram in longest)
+    levels.reverse()
+    return levels

@@ -25,19 +25,27 @@ class NounPhrase:
     number: str = ""
 
     @property
+    def head(self) -> str:
+        """The last noun."""
+        return self.nouns[-1]
+
+    @property
     def plural(self) -> bool:
         """Whether the head is a plural."""
-        return is_plural(self.nouns[-1])
+        return is_plural(self.head)
 
     @property
     def light(self) -> bool:
         """Whether the noun names no object: "front" in "in front of", "group" in "a group of"."""
-        return len(self.nouns) == 1 and self.nouns[0].lower() in word_set("light_nouns")
+        if len(self.nouns) > 1:
+            return False
+        return self.head.lower() in word_set("light_nouns")
 
     @property
     def modifiers(self) -> tuple[str, ...]:
         """The words that distinguish the object from others of its kind, in lower case."""
-        return tuple(word.lower() for word in (*self.adjectives, self.number))
+        modifiers = (*self.adjectives, self.number)
+        return tuple(word.lower() for word in modifiers)
 
 
 def noun_phrases(sentence: Sentence) -> list[NounPhrase]:
@@ -50,20 +58,26 @@ def noun_phrases(sentence: Sentence) -> list[NounPhrase]:
         >>> phrase.adjectives, phrase.nouns
         (('black', 'and', 'white'), ('fire', 'truck'))
     """
-    phrases, at = [], 0
-    while at < len(sentence.words):
-        if sentence.tags[at] not in ("NOUN", "PROPN"):
-            at += 1
+    words = sentence.words
+    tags = sentence.tags
+    phrases = []
+    noun = 0
+    while noun < len(words):
+        if tags[noun] not in ("NOUN", "PROPN"):
+            noun += 1
             continue
-        stop = at
-        while stop < len(sentence.words) and sentence.tags[stop] in ("NOUN", "PROPN"):
-            stop += 1
         # All nouns in a row are one name: "fire truck".
-        start = _modified_from(sentence.tags, at)
-        number = sentence.words[start - 1] if start and sentence.tags[start - 1] == "NUM" else ""
-        words = sentence.words
-        phrases.append(NounPhrase(start, at, stop, words[start:at], words[at:stop], number))
-        at = stop
+        stop = noun
+        while stop < len(words) and tags[stop] in ("NOUN", "PROPN"):
+            stop += 1
+        start = _modified_from(tags, noun)
+        number = ""
+        if start and tags[start - 1] == "NUM":
+            number = words[start - 1]
+        adjectives = words[start:noun]
+        nouns = words[noun:stop]
+        phrases.append(NounPhrase(start, noun, stop, adjectives, nouns, number))
+        noun = stop
     return phrases
 
 
@@ -84,13 +98,17 @@ def compatible(first: str, second: str) -> bool:
         >>> compatible("Man", "person"), compatible("dog", "dogs"), compatible("dog", "cat")
         (True, True, False)
     """
-    a, b = first.lower(), second.lower()
-    return a in (b, f"{b}s", f"{b}es") or b in (f"{a}s", f"{a}es") or b in synonyms().get(a, ())
+    a = first.lower()
+    b = second.lower()
+    if a == b or a in (f"{b}s", f"{b}es") or b in (f"{a}s", f"{a}es"):
+        return True
+    return b in synonyms().get(a, ())
 
 
 def interchangeable(sentence: Sentence, first: NounPhrase, second: NounPhrase) -> bool:
     """Whether only "and", "next to" or the like is between two phrases, so that order is free."""
-    return all(
-        sentence.tags[i] in ("DET", "NUM") or sentence.words[i].lower() in word_set("symmetric")
-        for i in range(first.stop, second.start)
-    )
+    for i in range(first.stop, second.start):
+        determiner = sentence.tags[i] in ("DET", "NUM")
+        if not determiner and sentence.words[i].lower() not in word_set("symmetric"):
+            return False
+    return True

@@ -3,6 +3,7 @@
 In: true captions and rules. Out: false captions. Never: a caption that is known to be true.
 """
 
+import math
 import random
 from collections.abc import Collection, Iterable, Iterator
 
@@ -37,7 +38,8 @@ class Rewriter(Configured):
     def __init__(self, rules: list[Rule], tagger: Tagger | None = None, seed: int = 0) -> None:
         if not rules:
             raise UserError("expected at least one rule to rewrite captions, got none: name one")
-        self.rules, self.seed = list(rules), seed
+        self.rules = list(rules)
+        self.seed = seed
         self.tagger: Tagger = LexiconTagger() if tagger is None else tagger
         self.vocabulary: Vocabulary | None = None
 
@@ -49,8 +51,9 @@ class Rewriter(Configured):
     def learn(self, captions: Iterable[str]) -> None:
         """Counts the words of captions, as replacements; of many captions, evenly spaced ones."""
         texts = list(captions)
-        step = max(1, -(-len(texts) // MOST))
-        self.vocabulary = Vocabulary.learn(texts[::step], self.tagger)
+        step = max(1, math.ceil(len(texts) / MOST))
+        sample = texts[::step]
+        self.vocabulary = Vocabulary.learn(sample, self.tagger)
 
     def negatives(
         self, caption: str, avoid: Collection[str] = (), count: int = 1, key: str = ""
@@ -67,8 +70,9 @@ class Rewriter(Configured):
         for text in self._rewritten(caption, key):
             if len(negatives) >= count:
                 break
-            if canonical_parts(text) not in taken:
-                taken.add(canonical_parts(text))
+            parts = canonical_parts(text)
+            if parts not in taken:
+                taken.add(parts)
                 negatives.append(text)
         return tuple(negatives)
 

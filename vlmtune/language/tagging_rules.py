@@ -4,7 +4,7 @@ In: the words of a sentence. Out: one tag a word. Never: a model or a download.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from vlmtune.language.lexicon import groups, is_plural, tags, word_set
@@ -26,7 +26,9 @@ BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")
 def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
     """Universal tags of the words of one sentence."""
     low = [word.lower().replace("’", "'") for word in words]
-    options = list(map(_options, words, low, range(len(words))))
+    options = []
+    for i, word in enumerate(words):
+        options.append(_options(word, low[i], i))
     context = _Context(low, options)
     # From left to right: a choice sees the tags before it and the options after it.
     for i in range(len(low)):
@@ -36,7 +38,8 @@ def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _options(word: str, low: str, position: int) -> tuple[str, ...]:
     """The tags a word can have, the usual one first."""
-    if not any(letter.isalnum() for letter in low) and low != "&" and low != "'":
+    has_letter = any(letter.isalnum() for letter in low)
+    if not has_letter and low not in ("&", "'"):
         return ("PUNCT",)
     if NUMBER.fullmatch(low):
         return ("NUM",)
@@ -49,31 +52,47 @@ def _options(word: str, low: str, position: int) -> tuple[str, ...]:
 
 def _by_ending(low: str) -> tuple[str, ...]:
     if "-" in low:
-        parts = [part for part in low.split("-") if part]
-        known = [tags().get(part, ("NOUN",))[0] for part in parts] or ["NOUN"]
-        adjective = COMPOUND.fullmatch(low) or known[0] == "NUM" or known[-1] == "ADJ"
-        return ("ADJ",) if adjective else ("NOUN",)
+        return ("ADJ",) if _is_compound_adjective(low) else ("NOUN",)
     if low.endswith("ly") and len(low) > 4:
         return ("ADV",)
     if low.endswith(("ing", "ed")) and len(low) > 4:
         return ("VERB",)
-    if ADJECTIVE.fullmatch(low):
+    if ADJECTIVE.fullmatch(low) or _is_comparative(low):
         return ("ADJ",)
-    for ending in ("er", "est"):  # comparatives
-        stem = low.removesuffix(ending)
-        if stem != low:
-            # "smaller", "wider", "bigger", "happier"
-            near = (stem, f"{stem}e", stem[:-1], f"{stem[:-1]}y")
-            if any("ADJ" in tags().get(word, ()) and len(word) > 2 for word in near):
-                return ("ADJ",)
     return ("NOUN",)
+
+
+def _is_compound_adjective(low: str) -> bool:
+    if COMPOUND.fullmatch(low):
+        return True
+    # An unknown part is taken for a noun.
+    parts = [part for part in low.split("-") if part]
+    if not parts:
+        return False
+    first = tags().get(parts[0], ("NOUN",))
+    last = tags().get(parts[-1], ("NOUN",))
+    return first[0] == "NUM" or last[0] == "ADJ"
+
+
+def _is_comparative(low: str) -> bool:
+    for ending in ("er", "est"):
+        stem = low.removesuffix(ending)
+        if stem == low:
+            continue
+        # "smaller", "wider", "bigger", "happier"
+        shorter = stem[:-1]
+        for base in (stem, f"{stem}e", shorter, f"{shorter}y"):
+            if len(base) > 2 and "ADJ" in tags().get(base, ()):
+                return True
+    return False
 
 
 class _Context:
     """The tags before the next word, and the options after it."""
 
     def __init__(self, low: list[str], options: list[tuple[str, ...]]) -> None:
-        self.low, self.options = low, options
+        self.low = low
+        self.options = options
         self.tags: list[str] = []
 
     def word(self, i: int) -> str:
@@ -81,7 +100,13 @@ class _Context:
 
     def can(self, i: int, *kinds: str) -> bool:
         """Whether word i, not tagged yet, can have one of the tags `kinds`."""
-        return 0 <= i < len(self.low) and any(kind in self.options[i] for kind in kinds)
+        if not 0 <= i < len(self.low):
+            return False
+        return any(kind in self.options[i] for kind in kinds)
+
+    def ends(self, i: int, *kinds: str) -> bool:
+        """Whether the sentence ends before word i, or word i can have one of the tags `kinds`."""
+        return i == len(self.low) or self.can(i, *kinds)
 
     def before(self, i: int, skip: Sequence[str] = ("ADV",)) -> tuple[str, str]:
         """The word before word i and its tag, skipping adverbs."""
@@ -90,13 +115,20 @@ class _Context:
                 return self.low[j], self.tags[j]
         return "", "START"
 
+    def tag_before(self, i: int) -> str:
+        """The tag of the word before word i, skipping adverbs."""
+        _, tag = self.before(i)
+        return tag
+
     def choose(self, i: int) -> str:
-        word, options = self.low[i], self.options[i]
-        if rule := WORDS.get(word):
+        if rule := WORDS.get(self.low[i]):
             return rule(self, i)
+        options = self.options[i]
         if options == ("ADP",):
             return self._adposition(i)
-        return self._verb(i) if "VERB" in options else self._adjective(i)
+        if "VERB" in options:
+            return self._verb(i)
+        return self._adjective(i)
 
     def nominal(self, i: int) -> bool:
         """Whether a noun phrase continues at word i: a noun, or an adjective before one."""
@@ -110,19 +142,22 @@ class _Context:
     def phrase(self, i: int) -> bool:
         """Whether word i is in a noun phrase whose noun has not come yet."""
         word, tag = self.before(i)
-        return (
-            tag in ("DET", "NUM", "ADJ") or word in word_set("possessives") or word in ("'s", "'")
-        )
+        if tag in ("DET", "NUM", "ADJ") or word in ("'s", "'"):
+            return True
+        return word in word_set("possessives")
 
     def _adposition(self, i: int) -> str:
-        if self.before(i)[1] == "DET" and self.nominal(i + 1):
+        if self.tag_before(i) == "DET" and self.nominal(i + 1):
             return "ADJ"  # "the opposite side", "an outside view"
-        ends = i + 1 == len(self.low) or self.can(i + 1, "PUNCT", "CCONJ", "SCONJ")
-        return "ADV" if ends and self.low[i] in word_set("clause_ends") else "ADP"
+        clause_ends = self.ends(i + 1, "PUNCT", "CCONJ", "SCONJ")
+        if clause_ends and self.low[i] in word_set("clause_ends"):
+            return "ADV"
+        return "ADP"
 
     def _adjective(self, i: int) -> str:
         """An adjective that may be a noun, such as "orange" or "metal"."""
-        options, group = self.options[i], groups().get(self.low[i])
+        options = self.options[i]
+        group = groups().get(self.low[i])
         if "ADJ" not in options:
             return options[0]
         if group != "material" and "NOUN" not in options:
@@ -133,23 +168,31 @@ class _Context:
             return "NOUN"  # "a metal", "an orange"
         if group == "colour":
             return "ADJ"
-        return "NOUN" if group == "material" else options[0]
+        if group == "material":
+            return "NOUN"
+        return options[0]
 
     def _verb(self, i: int) -> str:
         """A verb that may be a noun or an adjective."""
-        word, options = self.low[i], self.options[i]
+        word = self.low[i]
         # "wave" may be a noun, "clean" an adjective.
-        other = next((kind for kind in ("NOUN", "ADJ") if kind in options), "")
+        other = ""
+        for kind in ("NOUN", "ADJ"):
+            if kind in self.options[i]:
+                other = kind
+                break
         if word.endswith("ing"):
             return self._gerund(i, other)
-        if word.endswith("ed") or word in word_set("participles") | word_set("irregular"):
+        if word.endswith("ed") or word in word_set("participles") or word in word_set("irregular"):
             return self._past(i, other)
         if other == "NOUN":
             return "VERB" if self._finite(i) else "NOUN"
         if other == "ADJ":
             attribute = self.phrase(i) or self.nominal(i + 1)
             return "ADJ" if attribute or self._after_be(i) else "VERB"
-        return "NOUN" if self.phrase(i) and not self._pronoun(i) else "VERB"
+        if self.phrase(i) and not self._pronoun(i):
+            return "NOUN"
+        return "VERB"
 
     def _pronoun(self, i: int) -> bool:
         """Whether the word before stands for a noun: "one stands", "both wear"."""
@@ -162,28 +205,39 @@ class _Context:
 
     def _gerund(self, i: int, other: str) -> str:
         if self.phrase(i):
-            # "one riding a wave": a pronoun is the subject and no noun follows
-            subject = self._pronoun(i) and not self.can(i + 1, "NOUN", "PROPN")
-            if self.nominal(i + 1) and not subject:
-                return "NOUN" if other == "NOUN" else "ADJ"
-            if self._pronoun(i) and other != "NOUN":
-                return "VERB"
-            return "NOUN" if other == "NOUN" or self.before(i)[1] != "ADJ" else "VERB"
+            return self._gerund_in_phrase(i, other)
         if other == "NOUN":
-            return "VERB" if self._after_be(i) or self.can(i + 1, "DET") else "NOUN"
+            # "is surfing", "surfing a wave"
+            verb = self._after_be(i) or self.can(i + 1, "DET")
+            return "VERB" if verb else "NOUN"
         return "VERB"
 
+    def _gerund_in_phrase(self, i: int, other: str) -> str:
+        noun = other == "NOUN"
+        pronoun = self._pronoun(i)
+        # "one riding a wave": a pronoun is the subject and no noun follows
+        subject = pronoun and not self.can(i + 1, "NOUN", "PROPN")
+        if self.nominal(i + 1) and not subject:
+            return "NOUN" if noun else "ADJ"
+        if noun:
+            return "NOUN"
+        if pronoun or self.tag_before(i) == "ADJ":
+            return "VERB"
+        return "NOUN"
+
     def _past(self, i: int, other: str) -> str:
-        if self.phrase(i) and not (self._pronoun(i) and not self.nominal(i + 1)):
-            if self.nominal(i + 1):
-                return "ADJ"
-            return other or "VERB"
+        attribute = self.nominal(i + 1)
+        if self.phrase(i) and (attribute or not self._pronoun(i)):
+            return "ADJ" if attribute else other or "VERB"
         # "grilled chicken" at the start of a phrase, against "a car parked here".
-        start = self.before(i)[1] in ("START", "ADP", "CCONJ", "PUNCT")
-        if start and self.can(i + 1, "NOUN") and not self.can(i + 1, "VERB"):
-            return "ADJ" if self.low[i].endswith("ed") or other == "ADJ" else "VERB"
-        if other == "NOUN":
-            return "VERB" if self.before(i)[1] in (*NOUNS, "PRON", "AUX") else "NOUN"
+        tag = self.tag_before(i)
+        start = tag in ("START", "ADP", "CCONJ", "PUNCT")
+        noun_follows = self.can(i + 1, "NOUN") and not self.can(i + 1, "VERB")
+        if start and noun_follows:
+            adjective = self.low[i].endswith("ed") or other == "ADJ"
+            return "ADJ" if adjective else "VERB"
+        if other == "NOUN" and tag not in (*NOUNS, "PRON", "AUX"):
+            return "NOUN"
         return "VERB"
 
     def _finite(self, i: int) -> bool:
@@ -201,19 +255,22 @@ class _Context:
         if tag not in NOUNS or not self._goes_on(i):
             return False
         if _third_person(self.low[i]):
-            # "waves" needs a singular subject, which may be any noun before it.
-            before = zip(self.low[:i], self.tags, strict=True)
-            nouns = [word for word, kind in before if kind in NOUNS]
-            return not all(map(is_plural, nouns))
+            return self._singular_noun_before(i)
         return is_plural(word) or "CCONJ" in self.tags
+
+    def _singular_noun_before(self, i: int) -> bool:
+        """Whether "waves" has a possible subject: any noun before it that is singular."""
+        for word, tag in zip(self.low[:i], self.tags, strict=True):
+            if tag in NOUNS and not is_plural(word):
+                return True
+        return False
 
     def _goes_on(self, i: int) -> bool:
         """Whether an object, a location or the end follows, and no verb."""
         if self.can(i + 1, "VERB", "AUX") and not self.can(i + 1, "NOUN"):
             return False
-        ends = i + 1 == len(self.low) or self.can(i + 1, "PUNCT")
         noun_first = self.options[i][0] == "NOUN" and self.can(i + 1, "ADP", "CCONJ")
-        if not ends and not noun_first:
+        if not noun_first and not self.ends(i + 1, "PUNCT"):
             if self.can(i + 1, "DET", "PRON", "ADP", "ADV", "PART", "NUM", "SCONJ"):
                 return True
             if not self.nominal(i + 1):
@@ -223,17 +280,22 @@ class _Context:
 
     def _verb_ahead(self, i: int) -> bool:
         """Whether a finite verb follows in the clause."""
-        for word, kinds in zip(self.low[i + 1 :], self.options[i + 1 :], strict=True):
+        for word, kinds in self.ahead(i):
             if kinds[0] in BOUNDARIES or word == "to":
                 return False
             if set(kinds) <= {"VERB", "AUX"} and not word.endswith(("ing", "ed")):
                 return True
         return False
 
+    def ahead(self, i: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The words after word i, and the tags each can have."""
+        return zip(self.low[i + 1 :], self.options[i + 1 :], strict=True)
+
     def _verb_behind(self) -> bool:
         """Whether a finite verb precedes in the clause."""
-        behind = zip(self.low[: len(self.tags)], self.tags, strict=True)
-        for word, tag in reversed(list(behind)):
+        words = self.low[: len(self.tags)]
+        behind = list(zip(words, self.tags, strict=True))
+        for word, tag in reversed(behind):
             if tag in BOUNDARIES and word not in word_set("possessives"):
                 return False
             if tag in ("VERB", "AUX") and not word.endswith(("ing", "ed")):
@@ -256,48 +318,64 @@ def _third_person(verb: str) -> bool:
 
 
 def _that(context: _Context, i: int) -> str:
-    if context.before(i)[1] in NOUNS:
+    if context.tag_before(i) in NOUNS:
         return "PRON"
     return "DET" if context.nominal(i + 1) else "SCONJ"
 
 
 def _to(context: _Context, i: int) -> str:
-    if not context.can(i + 1, "VERB", "AUX") or context.word(i - 1) == "next":
+    if context.word(i - 1) == "next" or not context.can(i + 1, "VERB", "AUX"):
         return "ADP"
     # "to a park" or "to park a car": of a usual noun, only an object makes a verb.
-    noun_first = context.options[i + 1][0] == "NOUN"
-    return "ADP" if noun_first and not context.can(i + 2, "DET") else "PART"
+    usual = context.options[i + 1][0]
+    if usual == "NOUN" and not context.can(i + 2, "DET"):
+        return "ADP"
+    return "PART"
 
 
 def _as(context: _Context, i: int) -> str:
     if context.word(i - 1) in ("such", "dressed", "used", "well", "same"):
         return "ADP"
     # A clause follows if there is a finite verb, else a noun phrase.
-    for word, kinds in zip(context.low[i + 1 :], context.options[i + 1 :], strict=True):
+    for word, kinds in context.ahead(i):
         if kinds == ("AUX",) or ("VERB" in kinds and not word.endswith("ing")):
             return "SCONJ"
     return "ADP"
 
 
 def _there(context: _Context, i: int) -> str:
-    beside_be = context.can(i + 1, "AUX") or context.word(i - 1) in ("is", "are")
-    return "PRON" if beside_be or context.word(i + 1) == "'s" else "ADV"
+    if context.can(i + 1, "AUX") or context.word(i + 1) == "'s":
+        return "PRON"  # "there are", "there's"
+    return "PRON" if context.word(i - 1) in ("is", "are") else "ADV"
 
 
 def _side(context: _Context, i: int) -> str:
     """Left and right: an adjective, a noun after an article, or an adverb."""
     if context.nominal(i + 1):
         return "ADJ"
-    return "NOUN" if context.phrase(i) or context.before(i)[1] == "ADP" else "ADV"
+    if context.phrase(i) or context.tag_before(i) == "ADP":
+        return "NOUN"
+    return "ADV"
 
 
 def _have(context: _Context, i: int) -> str:
     # A participle makes "has" an auxiliary: "has placed", but "has a vase".
-    j = i + 2 if context.can(i + 1, "ADV") else i + 1  # "has just left"
+    j = i + 1
+    if context.can(j, "ADV"):
+        j = i + 2  # "has just left"
     word = context.word(j)
     participle = word.endswith(("ed", "en")) or word in word_set("participles")
     past = participle and context.can(j, "VERB", "AUX")
     return "AUX" if past or word == "been" else "VERB"
+
+
+def _next(context: _Context, i: int) -> str:
+    return "ADV" if context.word(i + 1) == "to" else "ADJ"
+
+
+def _apostrophe_s(context: _Context, i: int) -> str:
+    # "is" after a pronoun, else possessive
+    return "AUX" if context.tag_before(i) == "PRON" else "PART"
 
 
 WORDS: Mapping[str, Callable[[_Context, int], str]] = {
@@ -305,9 +383,9 @@ WORDS: Mapping[str, Callable[[_Context, int], str]] = {
     "to": _to,
     "as": _as,
     "there": _there,
-    **dict.fromkeys(("left", "right"), _side),
-    "next": lambda context, i: "ADV" if context.word(i + 1) == "to" else "ADJ",
-    # "is" after a pronoun, else possessive
-    "'s": lambda context, i: "AUX" if context.before(i)[1] == "PRON" else "PART",
+    "left": _side,
+    "right": _side,
+    "next": _next,
+    "'s": _apostrophe_s,
     **dict.fromkeys(("has", "have", "had", "having"), _have),
 }

@@ -29,10 +29,14 @@ class Vocabulary:
     """
 
     def __init__(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        self.counts = {kind: dict(sorted(words.items())) for kind, words in sorted(counts.items())}
+        self.counts: dict[str, dict[str, int]] = {}
         self._sums: dict[str, tuple[tuple[str, ...], tuple[int, ...]]] = {}
-        for kind, count_of in self.counts.items():
-            self._sums[kind] = tuple(count_of), tuple(accumulate(count_of.values()))
+        # Sorted, so that a draw does not depend on the order of the captions.
+        for name in sorted(counts):
+            count_of = dict(sorted(counts[name].items()))
+            sums = accumulate(count_of.values())
+            self.counts[name] = count_of
+            self._sums[name] = (tuple(count_of), tuple(sums))
 
     @classmethod
     def learn(cls, captions: Iterable[str], tagger: Tagger) -> "Vocabulary":
@@ -40,10 +44,12 @@ class Vocabulary:
         counts: dict[str, Counter[str]] = {}
         for caption in captions:
             split = words(caption)
-            for word, tag in zip(split, tagger.tag(split), strict=True):
+            tags = tagger.tag(split)
+            for word, tag in zip(split, tags, strict=True):
                 # Symbols, digits and words of other scripts replace no word.
                 if tag in KINDS and word.isascii() and len(word) > 1:
-                    counts.setdefault(kind(word, tag), Counter())[word.lower()] += 1
+                    count_of = counts.setdefault(kind(word, tag), Counter())
+                    count_of[word.lower()] += 1
         return cls(counts)
 
     def like(self, word: str, tag: str) -> tuple[Sequence[str], Sequence[int]]:
@@ -60,10 +66,10 @@ def kind(word: str, tag: str) -> str:
         ('NOUN plural', 'ADJ colour', 'VERB ing')
     """
     low = word.lower()
-    if tag == "NOUN":
-        return "NOUN plural" if is_plural(low) else "NOUN"
-    if tag == "ADJ":
-        return f"ADJ {groups()[low]}" if low in groups() else "ADJ"
+    if tag == "NOUN" and is_plural(low):
+        return "NOUN plural"
+    if tag == "ADJ" and low in groups():
+        return f"ADJ {groups()[low]}"
     if tag == "VERB":
         return f"VERB {_form(low)}"
     return tag

@@ -48,7 +48,8 @@ def canonical(caption: str) -> str:
         >>> canonical(" A man  on a Horse. ")
         'a man on a horse'
     """
-    return " ".join(caption.lower().rstrip(" .\n\t").split())
+    words = caption.lower().rstrip(" .\n\t").split()
+    return " ".join(words)
 
 
 def canonical_parts(caption: str) -> tuple[str, ...]:
@@ -60,7 +61,8 @@ def canonical_parts(caption: str) -> tuple[str, ...]:
         >>> canonical_parts("Two dogs, one white and one black.")
         ('one black', 'one white', 'two dogs')
     """
-    return tuple(sorted(part for part in PART.split(canonical(caption)) if part))
+    parts = PART.split(canonical(caption))
+    return tuple(sorted(filter(None, parts)))
 
 
 def article(word: str) -> str:
@@ -100,11 +102,15 @@ class Sentence:
             >>> Sentence.split("Two dogs, one cat.")[1]
             ('', ' ', '', ' ', ' ', '', '')
         """
-        matches = list(WORD.finditer(caption))
-        starts = [match.start() for match in matches] + [len(caption)]
-        ends = [0] + [match.end() for match in matches]
-        gaps = tuple(caption[a:b] for a, b in zip(ends, starts, strict=True))
-        return tuple(match.group() for match in matches), gaps
+        words = []
+        gaps = []
+        end = 0
+        for match in WORD.finditer(caption):
+            gaps.append(caption[end : match.start()])
+            words.append(match.group())
+            end = match.end()
+        gaps.append(caption[end:])
+        return tuple(words), tuple(gaps)
 
     def edited(self, edits: Edits) -> str:
         """The caption with other words.
@@ -127,32 +133,37 @@ class Sentence:
         pieces = _agreed(pieces)
         if capital and pieces:
             first = pieces[0].word
-            pieces[0] = pieces[0]._replace(word=first[:1].upper() + first[1:])
-        return "".join(piece.gap + piece.word for piece in pieces) + self.gaps[-1]
+            capitalised = first[:1].upper() + first[1:]
+            pieces[0] = pieces[0]._replace(word=capitalised)
+        text = "".join(piece.gap + piece.word for piece in pieces)
+        return text + self.gaps[-1]
 
     def _pieces(self, edits: Edits) -> list[Piece]:
-        out: list[Piece] = []
+        pieces: list[Piece] = []
         gap: str | None = None  # the gap before removed words
         at = 0
         end = len(self.words)
-        for (start, stop), new in [*sorted(edits.items()), ((end, end), ())]:
+        # An empty edit at the end copies the words after the last edit.
+        last: tuple[tuple[int, int], Sequence[str]] = ((end, end), ())
+        for (start, stop), new in [*sorted(edits.items()), last]:
             for i in range(at, start):
                 before = self.gaps[i] if gap is None else gap
-                out.append(Piece(before, self.words[i], i))
+                pieces.append(Piece(before, self.words[i], i))
                 gap = None
             for word in new:
                 before = self.gaps[start] if gap is None else gap
-                out.append(Piece(before, word, None))
+                pieces.append(Piece(before, word, None))
                 gap = " "
             if stop > start:
                 gap = None if new else gap or self.gaps[start]
             at = stop
-        return out
+        return pieces
 
     def _inner(self, word: str) -> str:
         """The first word as it is written within a sentence."""
-        first = word == self.words[0] and self.tags[0] != "PROPN" and word != "I"
-        return word[:1].lower() + word[1:] if first else word
+        if word != self.words[0] or self.tags[0] == "PROPN" or word == "I":
+            return word
+        return word[:1].lower() + word[1:]
 
 
 def _capital(word: str) -> bool:
@@ -161,13 +172,15 @@ def _capital(word: str) -> bool:
 
 def _agreed(pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces, with articles that agree with new words after them."""
-    out = list(pieces)
+    agreed = list(pieces)
     for i, (piece, after) in enumerate(pairwise(pieces)):
+        if piece.word.lower() not in ("a", "an"):
+            continue
         # "a historic" or "an historic": what the caption had side by side stays.
-        original = piece.origin is not None and after.origin == piece.origin + 1
-        if piece.word.lower() in ("a", "an") and not original:
-            new = article(after.word)
-            if piece.word[0].isupper():
-                new = new.capitalize()
-            out[i] = piece._replace(word=new)
-    return out
+        if piece.origin is not None and after.origin == piece.origin + 1:
+            continue
+        new = article(after.word)
+        if piece.word[0].isupper():
+            new = new.capitalize()
+        agreed[i] = piece._replace(word=new)
+    return agreed

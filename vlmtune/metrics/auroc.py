@@ -31,21 +31,27 @@ def auroc(
         >>> auroc(torch.tensor([0.9, 0.5]), torch.tensor([0.5, 0.1]), torch.arange(4)).value
         0.875
     """
-    has_nan = bool(torch.isnan(true).any() or torch.isnan(false).any())
-    if not len(true) or not len(false) or has_nan:
+    none = not len(true) or not len(false)
+    if none or bool(torch.isnan(true).any()) or bool(torch.isnan(false).any()):
         raise UserError(
             f"expected scores of true and of false captions, got {len(true)} and {len(false)} or "
             "NaN: check the benchmark's files"
         )
-    true, false = true.double().contiguous(), false.double().contiguous()
+    true = true.double().contiguous()
+    false = false.double().contiguous()
     above = _placements(true, false)
     below = 1 - _placements(false, true)
     area = float(above.mean())
-    deviations = torch.cat([(above - area) / len(true), (below - area) / len(false)])
+    true_deviations = (above - area) / len(true)
+    false_deviations = (below - area) / len(false)
+    deviations = torch.cat([true_deviations, false_deviations])
     # True and false captions have half of the weight each, however many they are.
-    of_true = torch.full_like(true, 1 / (2 * len(true)))
-    of_false = torch.full_like(false, 1 / (2 * len(false)))
-    variance = cluster_variance(deviations, torch.cat([of_true, of_false]), clusters)
+    true_weight = 1 / (2 * len(true))
+    false_weight = 1 / (2 * len(false))
+    of_true = torch.full_like(true, true_weight)
+    of_false = torch.full_like(false, false_weight)
+    fractions = torch.cat([of_true, of_false])
+    variance = cluster_variance(deviations, fractions, clusters)
     low, high = variance.interval(area, 0.0, 1.0)
     n = len(true) + len(false)
     return MetricValue(area, n, 0.5, low, high, clusters=variance.clusters)
@@ -56,4 +62,6 @@ def _placements(values: Float[Tensor, "n"], others: Float[Tensor, "m"]) -> Float
     ordered = others.sort().values
     below = torch.searchsorted(ordered, values, side="left")
     through = torch.searchsorted(ordered, values, side="right")
-    return (below + through).double() / (2 * len(others))
+    # The sum counts others below twice and equal others once.
+    twice = (below + through).double()
+    return twice / (2 * len(others))

@@ -43,8 +43,11 @@ def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) 
     positions = last.nonzero().squeeze(1)
     hits = cumulative[positions]
     precision = hits / (positions + 1)
-    gained = torch.diff(hits, prepend=hits.new_zeros(1))
-    return float((gained * precision).sum() / total)
+    # Each step of recall counts with the precision at its end.
+    zero = hits.new_zeros(1)
+    gained = torch.diff(hits, prepend=zero)
+    area = (gained * precision).sum()
+    return float(area / total)
 
 
 def random_average_precision(positives: int, n: int) -> float:
@@ -64,7 +67,8 @@ def random_average_precision(positives: int, n: int) -> float:
         return 1.0
     ranks = torch.arange(1, n + 1, dtype=torch.float64)
     harmonic = float((1 / ranks).sum())
-    return (harmonic + (positives - 1) / (n - 1) * (n - harmonic)) / n
+    others = (positives - 1) / (n - 1) * (n - harmonic)
+    return (harmonic + others) / n
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,9 @@ def class_average_precision(
     classes = labels.shape[1]
     values = torch.full((classes,), torch.nan, dtype=torch.float64)
     chance = values.clone()
-    no_positives = empty_pool = none_in_pool = 0
+    no_positives = 0
+    empty_pool = 0
+    none_in_pool = 0
     for c in range(classes):
         ranked = pool[:, c]
         positives = labels[ranked, c]
@@ -132,8 +138,10 @@ def class_average_precision(
         elif not positives.any():
             none_in_pool += 1
             if treatment == "reference":
-                values[c] = chance[c] = 0.0
+                values[c] = 0.0
+                chance[c] = 0.0
         else:
             values[c] = average_precision(scores[ranked, c], positives)
-            chance[c] = random_average_precision(int(positives.sum()), len(positives))
+            count = int(positives.sum())
+            chance[c] = random_average_precision(count, len(positives))
     return ClassPrecision(values, chance, no_positives, empty_pool, none_in_pool)

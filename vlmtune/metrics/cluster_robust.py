@@ -26,7 +26,7 @@ from scipy.sparse import csgraph, csr_array
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import Variance, cluster_variance
+from vlmtune.metrics.cluster_variance import Clusters, Variance, cluster_variance, mean_variance
 from vlmtune.metrics.intervals import wilson_interval
 from vlmtune.metrics.item_groups import group_means
 from vlmtune.metrics.student import t_quantile
@@ -36,7 +36,7 @@ ROUNDING = 1e-20  # a smaller variance is that of sums in floating point
 
 
 def cluster_robust_mean(
-    values: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"], chance: float | None = None
+    values: Float[Tensor, "n"], clusters: Clusters, chance: float | None = None
 ) -> MetricValue:
     """The mean of n values in [0, 1] with its interval.
 
@@ -53,17 +53,17 @@ def cluster_robust_mean(
         True
     """
     values = _checked(values, 0.0, 1.0)
+    n = len(values)
     mean = float(values.mean())
-    fractions = torch.full_like(values, 1 / len(values))
-    variance = cluster_variance((values - mean) * fractions, fractions, clusters)
-    low, high = proportion_interval(mean, variance, len(values))
-    return MetricValue(mean, len(values), chance, low, high, clusters=variance.clusters)
+    variance = mean_variance(values - mean, clusters)
+    low, high = proportion_interval(mean, variance, n)
+    return MetricValue(mean, n, chance, low, high, clusters=variance.clusters)
 
 
 def macro_mean(
     values: Float[Tensor, "n"],
     groups: Int[Tensor, "n"],
-    clusters: Int[Tensor, "n *ways"],
+    clusters: Clusters,
     chance: float | None = None,
     weights: Float[Tensor, "g"] | None = None,
 ) -> MetricValue:
@@ -83,21 +83,24 @@ def macro_mean(
         0.75
     """
     counted = groups >= 0
-    values, clusters = _checked(values[counted], 0.0, 1.0), clusters[counted]
+    values = _checked(values[counted], 0.0, 1.0)
     means, member, sizes = group_means(values, groups[counted])
     if weights is None:
         weights = torch.ones_like(means)
     weights = weights.double()
+    total = weights.sum()
     # Divide last, so that means of 1 give exactly 1.
-    mean = float((weights * means).sum() / weights.sum())
-    item_weights = (weights / weights.sum() / sizes)[member]
-    variance = cluster_variance(item_weights * (values - means[member]), item_weights, clusters)
+    mean = float((weights * means).sum() / total)
+    # An item has the weight of its group, divided by the items of the group.
+    item_weights = (weights / total / sizes)[member]
+    deviations = item_weights * (values - means[member])
+    variance = cluster_variance(deviations, item_weights, clusters[counted])
     low, high = proportion_interval(mean, variance, len(values))
     return MetricValue(mean, len(sizes), chance, low, high, clusters=variance.clusters)
 
 
 def cluster_robust_rank(
-    ranks: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"], chance: float | None = None
+    ranks: Float[Tensor, "n"], clusters: Clusters, chance: float | None = None
 ) -> MetricValue:
     """The mean of n ranks, lower being better, with the interval by Student's t (never below 1).
 
@@ -107,10 +110,18 @@ def cluster_robust_rank(
     """
     ranks = _checked(ranks, 1.0, math.inf)
     mean = float(ranks.mean())
-    fractions = torch.full_like(ranks, 1 / len(ranks))
-    variance = cluster_variance((ranks - mean) * fractions, fractions, clusters)
+    variance = mean_variance(ranks - mean, clusters)
     low, high = variance.interval(mean, least=1.0)
-    return MetricValue(mean, len(ranks), chance, low, high, False, "rank", variance.clusters)
+    return MetricValue(
+        mean,
+        len(ranks),
+        chance,
+        low,
+        high,
+        higher_is_better=False,
+        unit="rank",
+        clusters=variance.clusters,
+    )
 
 
 def proportion_interval(mean: float, variance: Variance, n: int) -> tuple[float, float]:
@@ -126,9 +137,10 @@ def proportion_interval(mean: float, variance: Variance, n: int) -> tuple[float,
     effective = float(variance.clusters)
     if variance.value > ROUNDING and spread > 0 and variance.freedom > 0:
         design = max(1.0, (n - 1) * variance.value / spread)
-        uncertainty = (t_quantile(variance.freedom) / t_quantile(n - 1)) ** 2
-        effective = n / (design * uncertainty)
+        quantile_ratio = t_quantile(variance.freedom) / t_quantile(n - 1)
+        effective = n / (design * quantile_ratio**2)
     low, high = wilson_interval(mean, effective)
+    # Clusters never say more than as many items that are all right, or all wrong.
     least, _ = wilson_interval(1.0, variance.clusters)
     return min(low, least), max(high, 1 - least)
 
@@ -150,7 +162,8 @@ def connected_components(members: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
     item = torch.arange(n).repeat_interleave(k)
     image = n + members.flatten()
     size = int(image.max()) + 1
-    graph = csr_array((torch.ones(n * k), (item, image)), shape=(size, size))
+    edges = torch.ones(n * k)
+    graph = csr_array((edges, (item, image)), shape=(size, size))
     _, components = csgraph.connected_components(graph, directed=False)
     return torch.from_numpy(components[:n]).long()
 

@@ -24,6 +24,9 @@ from torch import Tensor
 
 from vlmtune.metrics.student import freedom_of, t_quantile
 
+Clusters = Int[Tensor, "n *ways"]
+"""The cluster of each item as any integers, (n,); or (n, 2), its image and its captions."""
+
 
 @dataclass(frozen=True)
 class Variance:
@@ -64,7 +67,7 @@ class Variance:
 
 
 def cluster_variance(
-    deviations: Float[Tensor, "n"], fractions: Float[Tensor, "n"], clusters: Int[Tensor, "n *ways"]
+    deviations: Float[Tensor, "n"], fractions: Float[Tensor, "n"], clusters: Clusters
 ) -> Variance:
     """The variance of a mean over n items.
 
@@ -88,14 +91,21 @@ def cluster_variance(
         return _one_way(deviations, fractions, ways[0])
     images = _one_way(deviations, fractions, ways[0])
     captions = _one_way(deviations, fractions, ways[1])
+    # Items that share both image and caption are in both variances, and are taken away once.
     _, cells = torch.unique(clusters, dim=0, return_inverse=True)
     both = _one_way(deviations, fractions, cells)
     total = images.value + captions.value - both.value
     return Variance(
-        max(total, images.value, captions.value),
-        min(images.freedom, captions.freedom),
-        min(images.clusters, captions.clusters),
+        value=max(total, images.value, captions.value),
+        freedom=min(images.freedom, captions.freedom),
+        clusters=min(images.clusters, captions.clusters),
     )
+
+
+def mean_variance(deviations: Float[Tensor, "n"], clusters: Clusters) -> Variance:
+    """The variance of a mean over n items of one weight, from the deviation of each."""
+    fractions = torch.full_like(deviations, 1 / len(deviations))
+    return cluster_variance(deviations * fractions, fractions, clusters)
 
 
 def degrees_of_freedom(fractions: Float[Tensor, "C"]) -> float:
@@ -114,17 +124,20 @@ def degrees_of_freedom(fractions: Float[Tensor, "C"]) -> float:
         1.0
     """
     fractions = fractions.double()
-    factor = fractions**2 / (1 - fractions)  # a_c squared
-    total = (fractions**2).sum()
+    squared = fractions**2
+    factor = squared / (1 - fractions)  # a_c squared
+    total = squared.sum()
     variances = factor * (1 - 2 * fractions + total)  # M_cc
     # The squared M_cd of all pairs of clusters, without a loop over pairs: sums over c of
     # a_c squared times 1, s_c and s_c squared, from which each cluster with itself is taken.
-    first, second, third = ((factor * fractions**k).sum() for k in range(3))
+    first = factor.sum()
+    second = (factor * fractions).sum()
+    third = (factor * squared).sum()
     pairs = total**2 * first**2 - 4 * total * first * second
     pairs = pairs + 2 * first * third + 2 * second**2
-    itself = (factor**2 * (total - 2 * fractions) ** 2).sum()
-    sum_of_products = (variances**2).sum() + pairs - itself
-    return float(variances.sum() ** 2 / sum_of_products)
+    itself = factor**2 * (total - 2 * fractions) ** 2
+    products = (variances**2).sum() + pairs - itself.sum()
+    return float(variances.sum() ** 2 / products)
 
 
 def add_variances(one: Variance, other: Variance) -> Variance:
@@ -142,26 +155,32 @@ def add_variances(one: Variance, other: Variance) -> Variance:
     """
     total = one.value + other.value
     if not one.freedom or not other.freedom or not total:
-        return Variance(total, min(one.freedom, other.freedom), one.clusters)
-    squared = t_quantile(one.freedom) ** 2 * one.value
-    squared += t_quantile(other.freedom) ** 2 * other.value
-    quantile = math.sqrt(squared / total)
+        fewest = min(one.freedom, other.freedom)
+        return Variance(total, fewest, one.clusters)
+    half_squared = t_quantile(one.freedom) ** 2 * one.value
+    other_half_squared = t_quantile(other.freedom) ** 2 * other.value
+    quantile = math.sqrt((half_squared + other_half_squared) / total)
     return Variance(total, freedom_of(quantile), one.clusters)
 
 
 def cluster_totals(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"]) -> Float[Tensor, "c"]:
     """Sums the values of each cluster, in the order of the clusters' numbers."""
     numbers, member = torch.unique(clusters, return_inverse=True)
-    return torch.zeros(len(numbers), dtype=values.dtype).index_add(0, member, values)
+    zeros = torch.zeros(len(numbers), dtype=values.dtype)
+    return zeros.index_add(0, member, values)
 
 
 def _one_way(
     deviations: Float[Tensor, "n"], fractions: Float[Tensor, "n"], clusters: Int[Tensor, "n"]
 ) -> Variance:
     sizes = cluster_totals(fractions, clusters)
-    totals = cluster_totals(deviations, clusters)[sizes > 0]
-    sizes = sizes[sizes > 0]
+    totals = cluster_totals(deviations, clusters)
+    # A cluster of items without weight says nothing, so it is not counted.
+    counted = sizes > 0
+    sizes = sizes[counted]
+    totals = totals[counted]
     if len(totals) < 2:
         return Variance(0.0, 0.0, len(totals))
-    value = float((totals**2 / (1 - sizes)).sum())
+    terms = totals**2 / (1 - sizes)
+    value = float(terms.sum())
     return Variance(value, degrees_of_freedom(sizes), len(totals))

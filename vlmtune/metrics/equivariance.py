@@ -18,11 +18,14 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import cluster_variance
+from vlmtune.metrics.cluster_variance import mean_variance
 from vlmtune.results.metric_value import MetricValue
 
+Differences = Float[Tensor, "n d"]
+"""The difference vector of each of n samples."""
 
-def alignment(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+
+def alignment(differences: Differences) -> Float[Tensor, "n"]:
     r"""The mean cosine of each of n difference vectors with all other vectors.
 
     With $u_i = \delta_i / |\delta_i|$: $(u_i \cdot \sum_j u_j - u_i \cdot u_i) / (n - 1)$. The mean
@@ -38,9 +41,7 @@ def alignment(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
     return (with_all - with_itself) / (len(units) - 1)
 
 
-def paired_alignment(
-    differences: Float[Tensor, "n d"], generator: torch.Generator
-) -> Float[Tensor, "n"]:
+def paired_alignment(differences: Differences, generator: torch.Generator) -> Float[Tensor, "n"]:
     """The cosine of each of n difference vectors with one other vector, chosen at random.
 
     The vectors are shuffled, and each is paired with the next.
@@ -52,13 +53,14 @@ def paired_alignment(
     """
     units = _units(differences)
     order = torch.randperm(len(units), generator=generator)
+    shuffled = units[order]
+    following = units[order.roll(-1)]
     cosines = torch.empty(len(units), dtype=units.dtype)
-    one, other = units[order], units[order.roll(-1)]
-    cosines[order] = (one * other).sum(dim=1)
+    cosines[order] = (shuffled * following).sum(dim=1)
     return cosines
 
 
-def agreement(one: Float[Tensor, "n d"], other: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+def agreement(one: Differences, other: Differences) -> Float[Tensor, "n"]:
     """The cosine of each of n difference vectors with its counterpart.
 
     Example:
@@ -88,15 +90,16 @@ def mean_cosine(
         >>> mean_cosine(torch.tensor([0.25, 0.5]), torch.tensor([0, 1])).value
         0.375
     """
-    if not len(values) or not bool(torch.isfinite(values).all()):
-        raise UserError(f"expected finite cosines to average, got {len(values)}: check the model")
+    n = len(values)
+    if not n or not bool(torch.isfinite(values).all()):
+        raise UserError(f"expected finite cosines to average, got {n}: check the model")
     values = values.detach().double()
     mean = float(values.mean())
-    fractions = torch.full_like(values, 1 / len(values))
-    variance = cluster_variance(degree * (values - mean) * fractions, fractions, clusters)
+    variance = mean_variance(degree * (values - mean), clusters)
     low, high = variance.interval(mean, -1.0, 1.0)
-    return MetricValue(mean, len(values), 0.0, low, high, unit="cosine", clusters=variance.clusters)
+    return MetricValue(mean, n, 0.0, low, high, unit="cosine", clusters=variance.clusters)
 
 
-def _units(differences: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    return normalize(differences.detach().double().cpu(), dim=1)
+def _units(differences: Differences) -> Differences:
+    exact = differences.detach().double().cpu()
+    return normalize(exact, dim=1)

@@ -35,7 +35,8 @@ def wilson_interval(p: float, n: float | int) -> tuple[float, float]:
     if n <= 0 or not 0 <= p <= 1:
         raise UserError(f"expected a proportion in [0, 1] of n > 0 items, got {p} of {n}")
     z2 = Z95**2
-    centre, scale = p + z2 / (2 * n), 1 + z2 / n
+    centre = p + z2 / (2 * n)
+    scale = 1 + z2 / n
     spread = p * (1 - p) / n + z2 / (4 * n**2)
     half = Z95 * math.sqrt(spread)
     # Exact at the ends, where rounding would leave 1e-17.
@@ -53,7 +54,8 @@ def wilson_proportion(correct: Bool[Tensor, "n"], chance: float | None = None) -
     """
     n = len(correct)
     p = int(correct.sum()) / max(1, n)
-    return MetricValue(p, n, chance, *wilson_interval(p, n), clusters=n)
+    low, high = wilson_interval(p, n)
+    return MetricValue(p, n, chance, low, high, clusters=n)
 
 
 def bootstrap_interval(
@@ -76,10 +78,11 @@ def bootstrap_interval(
     chunk = max(1, INDICES // n)
     means = []
     for start in range(0, resamples, chunk):
-        shape = min(chunk, resamples - start), n
-        rows = torch.randint(n, shape, generator=generator)
+        count = min(chunk, resamples - start)
+        rows = torch.randint(n, (count, n), generator=generator)
         means.append(values[rows].mean(dim=1))
-    low, high = torch.cat(means).quantile(ENDS).tolist()
+    distribution = torch.cat(means)
+    low, high = distribution.quantile(ENDS).tolist()
     return low, high
 
 
@@ -96,6 +99,9 @@ def bootstrap_mean(
         2.0
     """
     n = len(values)
-    low, high = (None, None) if n == 1 else bootstrap_interval(values)
+    low = None
+    high = None
+    if n != 1:
+        low, high = bootstrap_interval(values)
     mean = float(values.double().mean())
     return MetricValue(mean, n, chance, low, high, higher_is_better, unit, clusters=n)

@@ -37,11 +37,15 @@ class ItemGroups:
             >>> ItemGroups(torch.tensor([0, 0, 1, -1])).item_weights().tolist()
             [0.25, 0.25, 0.5, 0.0]
         """
-        counted, weights = self.members >= 0, self.present_weights()
-        _, member, sizes = group_means(self.members[counted].double(), self.members[counted])
-        out = torch.zeros(len(self.members), dtype=torch.float64)
-        out[counted] = (weights / weights.sum() / sizes)[member]
-        return out
+        counted = self.members >= 0
+        members = self.members[counted]
+        weights = self.present_weights()
+        # The members stand in for values: their positions and numbers are wanted, not their means.
+        _, member, sizes = group_means(members.double(), members)
+        weight = weights / weights.sum() / sizes
+        item_weights = torch.zeros(len(self.members), dtype=torch.float64)
+        item_weights[counted] = weight[member]
+        return item_weights
 
     def mean(self, values: Float[Tensor, "n"]) -> float:
         """The mean over groups of the mean within each, `sum_g W_g ybar_g / sum_g W_g`.
@@ -51,10 +55,12 @@ class ItemGroups:
             >>> groups.mean(torch.tensor([1.0, 0.0, 1.0, 0.0]))  # (1 * 0.5 + 3 * 1) / 4
             0.875
         """
-        counted, weights = self.members >= 0, self.present_weights()
+        counted = self.members >= 0
+        weights = self.present_weights()
         means, _, _ = group_means(values[counted], self.members[counted])
         # Divide last, so that means of 1 give exactly 1.
-        return float((weights * means).sum() / weights.sum())
+        total = (weights * means).sum()
+        return float(total / weights.sum())
 
 
 def group_means(
@@ -71,5 +77,6 @@ def group_means(
         [1.0, 0.5]
     """
     _, member, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
-    totals = torch.zeros(len(sizes), dtype=torch.float64).index_add(0, member, values.double())
+    zeros = torch.zeros(len(sizes), dtype=torch.float64)
+    totals = zeros.index_add(0, member, values.double())
     return totals / sizes, member, sizes

@@ -32,7 +32,8 @@ def choice_ranks(scores: Float[Tensor, "n m"], ties: Ties = "wrong") -> Float[Te
     """
     above, level = _compared(scores)
     counted = {"wrong": 1.0, "right": 0.0, "random": 0.5}[ties]
-    return 1 + above.double() + counted * level.double()
+    tied = counted * level.double()
+    return 1 + above.double() + tied
 
 
 def choice_credit(scores: Float[Tensor, "n m"], ties: Ties = "wrong") -> Float[Tensor, "n"]:
@@ -64,7 +65,8 @@ def recall_chance(sizes: Int[Tensor, "n"], k: int) -> float:
         >>> recall_chance(torch.tensor([2, 6]), 3)
         0.75
     """
-    return float((k / sizes.double()).clamp(max=1).mean())
+    chances = k / sizes.double()
+    return float(chances.clamp(max=1).mean())
 
 
 def text_to_text_correct(
@@ -88,19 +90,26 @@ def text_to_text_correct(
         [True, False]
     """
     # Sums of products, not a matrix product: equal texts must get equal cosines.
-    cosines = (texts[:, :anchors, None] * texts[:, None]).sum(dim=3)
-    rivals = torch.where(false[:, None], cosines, -torch.inf)
-    return cosines[:, 0, 1] > rivals.amax(dim=(1, 2))
+    anchor_texts = texts[:, :anchors, None]
+    cosines = (anchor_texts * texts[:, None]).sum(dim=3)
+    of_false = torch.where(false[:, None], cosines, -torch.inf)
+    best_false = of_false.amax(dim=(1, 2))
+    of_true = cosines[:, 0, 1]
+    return of_true > best_false
 
 
 def _compared(scores: Float[Tensor, "n m"]) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
     """How many candidates score higher than the true one, and how many tie with it."""
+    true = scores[:, :1]
+    others = scores[:, 1:]
     # -inf pads the other columns, so these may be infinite.
-    wrong = torch.isnan(scores).any(dim=1) | ~torch.isfinite(scores[:, 0])
+    has_nan = torch.isnan(scores).any(dim=1)
+    wrong = has_nan | ~torch.isfinite(scores[:, 0])
     if wrong.any():
         raise UserError(
             f"expected finite scores, got {int(wrong.sum())} of {len(scores)} items with NaN "
             "or infinity: lower the learning rate or use fp32, then evaluate again"
         )
-    true, others = scores[:, :1], scores[:, 1:]
-    return (others > true).sum(dim=1), (others == true).sum(dim=1)
+    above = (others > true).sum(dim=1)
+    level = (others == true).sum(dim=1)
+    return above, level

@@ -14,13 +14,15 @@ from torch import Tensor
 
 from vlmtune.metrics.ranking import comparable
 
+ItemScores = Float[Tensor, "n 2 2"]
+"""Scores of image i with caption j, of each of n items."""
 # What random scores reach.
 IMAGE_CHANCE = 1 / 4
 TEXT_CHANCE = 1 / 4
 GROUP_CHANCE = 1 / 6
 
 
-def image_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
+def image_correct(scores: ItemScores) -> Bool[Tensor, "n"]:
     """Each caption prefers its image: `s[0,0] > s[1,0]` and `s[1,1] > s[0,1]`.
 
     Example:
@@ -31,7 +33,7 @@ def image_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
     return (s00 > s10) & (s11 > s01)
 
 
-def text_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
+def text_correct(scores: ItemScores) -> Bool[Tensor, "n"]:
     """Each image prefers its caption: `s[0,0] > s[0,1]` and `s[1,1] > s[1,0]`.
 
     Example:
@@ -42,7 +44,7 @@ def text_correct(scores: Float[Tensor, "n 2 2"]) -> Bool[Tensor, "n"]:
     return (s00 > s01) & (s11 > s10)
 
 
-def equivariance_deviations(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 2"]:
+def equivariance_deviations(scores: ItemScores) -> Float[Tensor, "n 2"]:
     """How far the scores are from equivariant, on the text side and on the image side.
 
     `|(s[0,0] - s[0,1]) - (s[1,1] - s[1,0])|` and `|(s[0,0] - s[1,0]) - (s[1,1] - s[0,1])|`: a step
@@ -57,12 +59,14 @@ def equivariance_deviations(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "n 
         [[3.0, 1.0]]
     """
     (s00, s01), (s10, s11) = _cells(scores)
-    true, false = s00 - s11, s01 - s10
+    # The sum of both cancels the scores of one side, the difference those of the other side.
+    true = s00 - s11
+    false = s01 - s10
     on_text = (true - false).abs()
     on_image = (true + false).abs()
     return torch.stack([on_text, on_image], dim=1)
 
 
-def _cells(scores: Float[Tensor, "n 2 2"]) -> Float[Tensor, "2 2 n"]:
+def _cells(scores: ItemScores) -> Float[Tensor, "2 2 n"]:
     """The scores of image i with caption j of all items, as `cells[i, j]`."""
     return comparable(scores).movedim(0, 2)

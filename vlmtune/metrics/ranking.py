@@ -50,14 +50,17 @@ def true_ranks(
         (tensor([1, 2]), tensor([2, 1]))
     """
     values = comparable(scores)
-    best, position = torch.where(true, values, -torch.inf).max(dim=1, keepdim=True)
+    true_values = torch.where(true, values, -torch.inf)
+    best, position = true_values.max(dim=1, keepdim=True)
     before = values > best
+    level = values == best
     if ties == "wrong":
-        before |= values == best
+        before |= level
     else:
-        earlier = torch.arange(values.shape[1], device=values.device) < position
-        before |= (values == best) & earlier
-    return 1 + (before & ~true).sum(dim=1)
+        candidates = torch.arange(values.shape[1], device=values.device)
+        before |= level & (candidates < position)
+    false_before = before & ~true
+    return 1 + false_before.sum(dim=1)
 
 
 def recall_at(ranks: Int[Tensor, "n"], k: int) -> Bool[Tensor, "n"]:
@@ -82,7 +85,9 @@ def mean_ranks(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> tupl
     if not positives.any() or positives.all():
         raise UserError("expected true images and distractors, got one kind: leave the class out")
     ranks = pessimistic_ranks(scores).double()
-    return float(ranks[positives].mean()), float(ranks[~positives].mean())
+    of_true = ranks[positives].mean()
+    of_distractors = ranks[~positives].mean()
+    return float(of_true), float(of_distractors)
 
 
 def f1_at_positives(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> float:
@@ -101,7 +106,8 @@ def f1_at_positives(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) ->
     count = int(positives.sum())
     predicted = pessimistic_ranks(scores) <= count
     hits = int((predicted & positives).sum())
-    return 2 * hits / (int(predicted.sum()) + count)
+    predictions = int(predicted.sum())
+    return 2 * hits / (predictions + count)
 
 
 def comparable(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -55,7 +55,8 @@ def _query_ranks(
     n, m = scores.shape
     query, partner = true.unbind(dim=1)
     true_scores = scores[query, partner]
-    if len(query.unique()) != n or bool(torch.isnan(true_scores).any()):
+    unpaired = len(query.unique()) != n
+    if unpaired or bool(torch.isnan(true_scores).any()):
         raise UserError(
             f"expected a true partner and finite scores for each of {n} {query_kind}s, one has "
             "none: check the file, or evaluate in fp32"
@@ -65,19 +66,22 @@ def _query_ranks(
     is_best = true_scores == best[query]
     # Only a true partner with the best score can be the first one that has it.
     position = torch.where(is_best, partner, m)
-    first = partner.new_full((n,), m).scatter_reduce(0, query, position, "amin")
+    last = partner.new_full((n,), m)
+    first = last.scatter_reduce(0, query, position, "amin")
     ranks = torch.ones(n, dtype=torch.int64)
     if ties == "wrong":
         # The counts below include the true partners that score the best true score.
         ranks -= torch.bincount(query[is_best], minlength=n)
+    candidates = torch.arange(m)
     rows = max(1, CHUNK // m)
     for start in range(0, n, rows):
         part = slice(start, start + rows)
         chunk = comparable(scores[part])
-        before = chunk >= best[part, None]
+        threshold = best[part, None]
+        before = chunk >= threshold
         if ties == "first":  # of equal scores the first in the order of the file comes first
-            later = torch.arange(m) >= first[part, None]
-            before &= (chunk > best[part, None]) | ~later
+            earlier = candidates < first[part, None]
+            before &= (chunk > threshold) | earlier
         ranks[part] += before.sum(dim=1)
     return ranks
 
@@ -94,7 +98,9 @@ def hit_chance(partners: Int[Tensor, "n"], candidates: int, k: int) -> Float[Ten
         1.0
     """
     missed = torch.ones(len(partners), dtype=torch.float64)
+    # Binomials of many candidates overflow, so the quotient is a product of the k draws.
     for i in range(min(k, candidates)):
         left = candidates - i
-        missed *= (left - partners).clamp(min=0).double() / left
+        false_left = (left - partners).clamp(min=0)
+        missed *= false_left.double() / left
     return 1 - missed

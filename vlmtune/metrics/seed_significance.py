@@ -8,10 +8,10 @@ caller says that they belong together.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from vlmtune.metrics.cluster_variance import Variance, add_variances
+from vlmtune.metrics.cluster_variance import Clusters, Variance, add_variances
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.significance import (
     ROUNDING,
@@ -24,7 +24,7 @@ from vlmtune.metrics.significance import (
 def seeded_difference(
     outcomes: Float[Tensor, "S n"],
     baseline: Float[Tensor, "R n"],
-    clusters: Int[Tensor, "n *ways"] | None = None,
+    clusters: Clusters | None = None,
     groups: ItemGroups | None = None,
     degree: int = 1,
     paired: bool = False,
@@ -74,15 +74,18 @@ def seeded_difference(
         >>> seeded_difference(lucky, bad).p > 0.05
         True
     """
-    recipe, other = outcomes.double(), baseline.double()
+    recipe = outcomes.double()
+    other = baseline.double()
     if clusters is None:
         clusters = torch.arange(recipe.shape[1])
     weights = torch.ones(len(clusters), dtype=torch.float64)
     if groups is not None:
         weights = groups.item_weights()
         counted = weights > 0
-        recipe, other = recipe[:, counted], other[:, counted]
-        clusters, weights = clusters[counted], weights[counted]
+        recipe = recipe[:, counted]
+        other = other[:, counted]
+        clusters = clusters[counted]
+        weights = weights[counted]
     n = len(clusters)
 
     # Item by item, so that what makes an item hard for both recipes does not widen the interval.
@@ -96,10 +99,12 @@ def seeded_difference(
     if paired and recipe.equal(other):
         return PairedDifference(0.0, None, None, 0, 0, n, 1.0, test)
 
-    means = [(recipe * fractions).sum(dim=1), (other * fractions).sum(dim=1)]
+    recipe_means = (recipe * fractions).sum(dim=1)
+    other_means = (other * fractions).sum(dim=1)
     if paired:
-        means, varies = [means[0] - means[1]], (True,)
-    over_seeds = variance_over_seeds(means, varies)
+        over_seeds = variance_over_seeds([recipe_means - other_means], (True,))
+    else:
+        over_seeds = variance_over_seeds([recipe_means, other_means], varies)
     if over_seeds is not None:  # with one seed on each side, the items alone vary
         variance = add_variances(variance, over_seeds)
     low, high, p = interval_and_p(difference, variance)
@@ -119,10 +124,13 @@ def variance_over_seeds(
     freedom = sum(len(seeds) - 1 for seeds in means)
     if not freedom:
         return None
-    squared, inverse_counts = 0.0, 0.0
+    squared = 0.0
+    inverse_counts = 0.0
     for seeds, changes in zip(means, varies, strict=True):
-        squared += float(((seeds - seeds.mean()) ** 2).sum())
+        deviations = seeds - seeds.mean()
+        squared += float((deviations**2).sum())
         if changes or len(seeds) > 1:
             inverse_counts += 1 / len(seeds)
-    value = squared / freedom * inverse_counts
-    return Variance(value, freedom, sum(map(len, means)))
+    pooled = squared / freedom
+    seeds = sum(map(len, means))
+    return Variance(pooled * inverse_counts, freedom, seeds)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import Variance, cluster_totals, cluster_variance
+from vlmtune.metrics.cluster_variance import Clusters, Variance, cluster_totals, cluster_variance
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.student import two_sided_p
 
@@ -63,20 +63,23 @@ def mcnemar(won: int, lost: int) -> float:
     """
     if won == lost:
         return 1.0
-    trials, fewer = won + lost, min(won, lost)
+    trials = won + lost
+    fewer = min(won, lost)
     if trials <= 1000:
         tail = sum(math.comb(trials, k) for k in range(fewer + 1))
         return 2 * tail / 2**trials
     # In logarithms: the binomials of more trials overflow.
     k = torch.arange(fewer + 1, dtype=torch.float64)
-    logs = math.lgamma(trials + 1) - torch.lgamma(k + 1) - torch.lgamma(trials - k + 1)
-    log_tail = torch.logsumexp(logs, 0) - trials * math.log(2)
+    log_factorials = torch.lgamma(k + 1)
+    log_other_factorials = torch.lgamma(trials - k + 1)
+    log_binomials = math.lgamma(trials + 1) - log_factorials - log_other_factorials
+    log_tail = torch.logsumexp(log_binomials, 0) - trials * math.log(2)
     return min(1.0, 2 * float(torch.exp(log_tail)))
 
 
 def difference_variance(
     differences: Float[Tensor, "n"],
-    clusters: Int[Tensor, "n *ways"],
+    clusters: Clusters,
     weights: Float[Tensor, "n"] | None = None,
     degree: int = 1,
 ) -> Variance:
@@ -106,14 +109,19 @@ def difference_variance(
     if not len(differences) or not bool(differences.isfinite().all()):
         raise UserError("expected items with finite outcomes to compare: evaluate again")
     differences = differences.detach().double().cpu()
-    weights = torch.ones_like(differences) if weights is None else weights.double()
+    if weights is None:
+        weights = torch.ones_like(differences)
+    weights = weights.double()
     fractions = weights / weights.sum()
     mean = (fractions * differences).sum()
     deviations = degree * fractions * (differences - mean)
     variance = cluster_variance(deviations, fractions, clusters)
     # The least that clusters which happen to agree may be taken to vary, see above.
+    largest = 0.0
     ways = clusters.reshape(len(clusters), -1)
-    largest = max(float(cluster_totals(fractions, way).max()) for way in ways.unbind(dim=1))
+    for way in ways.unbind(dim=1):
+        sizes = cluster_totals(fractions, way)
+        largest = max(largest, float(sizes.max()))
     extreme = float(differences.abs().max())
     least = (degree * largest * extreme / 2) ** 2
     return replace(variance, value=max(variance.value, least))
@@ -134,17 +142,19 @@ def interval_and_p(
     half = variance.half_width
     if half is None:
         return None, None, None
+    # Without variance t is 0 / 0 or infinite, so the p value is given directly.
     if not variance.value:
         p = 1.0 if abs(difference) < ROUNDING else 0.0
         return difference, difference, p
-    p = two_sided_p(difference / math.sqrt(variance.value), variance.freedom)
+    error = math.sqrt(variance.value)
+    p = two_sided_p(difference / error, variance.freedom)
     return difference - half, difference + half, p
 
 
 def paired_difference(
     outcomes: Float[Tensor, "n"],
     baseline: Float[Tensor, "n"],
-    clusters: Int[Tensor, "n *ways"] | None = None,
+    clusters: Clusters | None = None,
     groups: ItemGroups | None = None,
     degree: int = 1,
 ) -> PairedDifference:
@@ -169,7 +179,9 @@ def paired_difference(
         clusters = torch.arange(len(outcomes))
     if groups is not None:
         counted = groups.members >= 0
-        outcomes, baseline, clusters = outcomes[counted], baseline[counted], clusters[counted]
+        outcomes = outcomes[counted]
+        baseline = baseline[counted]
+        clusters = clusters[counted]
         groups = ItemGroups(groups.members[counted], groups.weights)
         if len(groups.present_weights()) <= 1:  # one group: a plain mean
             groups = None
@@ -178,18 +190,23 @@ def paired_difference(
     won = int((differences > 0).sum())
     lost = int((differences < 0).sum())
     if groups is None:
-        mean, weights = float(differences.mean()), None
+        mean = float(differences.mean())
+        weights = None
     else:
-        mean, weights = groups.mean(differences), groups.item_weights()
+        mean = groups.mean(differences)
+        weights = groups.item_weights()
     variance = difference_variance(differences, clusters, weights, degree)
     low, high, p = interval_and_p(mean, variance)
     test: Literal["McNemar", "t"] = "t"
+    # McNemar's test counts right and wrong answers, each on its own.
     independent = variance.clusters == n
     binary = _is_binary(outcomes) and _is_binary(baseline)
     if binary and independent and groups is None and degree == 1:
-        test, p = "McNemar", mcnemar(won, lost)
+        test = "McNemar"
+        p = mcnemar(won, lost)
     return PairedDifference(mean, low, high, won, lost, n, p, test)
 
 
 def _is_binary(values: Float[Tensor, "n"]) -> bool:
-    return bool(((values == 0) | (values == 1)).all())
+    binary = (values == 0) | (values == 1)
+    return bool(binary.all())

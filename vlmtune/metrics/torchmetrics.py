@@ -126,8 +126,12 @@ class ColaMeanAveragePrecision(Metric):
 
     @override
     def compute(self) -> Tensor:
-        parts = (dim_zero_cat(part) for part in (self.scores, self.labels, self.pool))
-        classes = class_average_precision(*parts, treatment=self.treatment)
+        classes = class_average_precision(
+            scores=dim_zero_cat(self.scores),
+            labels=dim_zero_cat(self.labels),
+            pool=dim_zero_cat(self.pool),
+            treatment=self.treatment,
+        )
         return classes.values[classes.counted].mean()
 
 
@@ -163,7 +167,8 @@ class RetrievalRecallAtK(Metric):
         self, k: int = 1, query: Literal["image", "text"] = "image", **options: Any
     ) -> None:
         super().__init__(**options)
-        self.k, self.query = k, query
+        self.k = k
+        self.query = query
         for state in ("images", "texts", "image_ids", "text_image_ids"):
             self.add_state(state, [], dist_reduce_fx="cat")
 
@@ -182,8 +187,13 @@ class RetrievalRecallAtK(Metric):
 
     @override
     def compute(self) -> Tensor:
-        scores = dim_zero_cat(self.images) @ dim_zero_cat(self.texts).T
-        same = dim_zero_cat(self.image_ids)[:, None] == dim_zero_cat(self.text_image_ids)
-        by_image, by_text = bank_ranks(scores.cpu(), same.cpu().nonzero())
+        images = dim_zero_cat(self.images)
+        texts = dim_zero_cat(self.texts)
+        scores = images @ texts.T
+        image_ids = dim_zero_cat(self.image_ids)
+        text_image_ids = dim_zero_cat(self.text_image_ids)
+        same = image_ids[:, None] == text_image_ids
+        true = same.cpu().nonzero()
+        by_image, by_text = bank_ranks(scores.cpu(), true)
         ranks = by_image if self.query == "image" else by_text
         return recall_at(ranks, self.k).double().mean()

@@ -92,15 +92,20 @@ class _Builder:
         features: Callable[[], Tensor],
         score: Score | None,
     ) -> None:
-        self.path, self.key, self.features, self.score = path, key, features, score
+        self.path = path
+        self.key = key
+        self.features = features
+        self.score = score
         self.images = list(captions)
-        self.texts = sorted(set(chain.from_iterable(captions.values())))
+        distinct = set(chain.from_iterable(captions.values()))
+        self.texts = sorted(distinct)
         column = {text: number for number, text in enumerate(self.texts)}
         self.true = []  # of each image the columns of its captions, ascending
         for texts in captions.values():
             columns = sorted({column[text] for text in texts})
             self.true.append(np.array(columns, dtype=np.int32))
-        self.k = min(key.neighbours, len(self.images) - 1)
+            others = len(self.images) - 1
+            self.k = min(key.neighbours, others)
         # Tiles hold numbers of images and captions, so they belong to exactly these.
         true = [columns.tolist() for columns in self.true]
         names = folders.digest([self.images, self.texts, true])
@@ -111,6 +116,22 @@ class _Builder:
             if leftover != self.tiles:
                 remove(leftover)
         self.tiles.mkdir(exist_ok=True)
+        self._write_tiles(writer)
+        true_counts = np.array(list(map(len, self.true)))
+        _append(writer, "true_offsets", _offsets(true_counts))
+        _append(writer, "true", np.concatenate(self.true))
+        images = json.dumps(self.images)
+        captions = json.dumps(self.texts)
+        writer.append("images.json", images.encode())
+        writer.append("captions.json", captions.encode())
+        writer.finish(
+            self.key.to_dict(),
+            digest=self.key.digest,
+            neighbours=self.k,
+            scored=self.score is not None,
+        )
+
+    def _write_tiles(self, writer: FolderWriter) -> None:
         n = len(self.images)
         size = self.key.tile
         # A tile at a time on disk: what a killed build finished is not computed again.
@@ -130,15 +151,10 @@ class _Builder:
                 _append(writer, "false", tile["false"])
                 advance(len(rows))
         _append(writer, "false_offsets", _offsets(np.concatenate(counts)))
-        _append(writer, "true_offsets", _offsets(np.array([len(row) for row in self.true])))
-        _append(writer, "true", np.concatenate(self.true))
-        writer.append("images.json", json.dumps(self.images).encode())
-        writer.append("captions.json", json.dumps(self.texts).encode())
-        facts = {"digest": self.key.digest, "neighbours": self.k, "scored": self.score is not None}
-        writer.finish(self.key.to_dict(), **facts)
 
     def _bank(self) -> Tensor:
-        bank = normalize(self.features().float(), dim=1)
+        features = self.features().float()
+        bank = normalize(features, dim=1)
         assert len(bank) == len(self.images), "features in the order of the captions"
         _check_finite(bank, "features of images")
         return bank
@@ -149,8 +165,10 @@ class _Builder:
         counts = np.zeros(len(rows), dtype=np.int64)
         columns = np.empty(0, dtype=np.int32)
         if self.score is not None:
-            false = [self._false(row, neighbours[i]) for i, row in enumerate(rows)]
-            counts = np.array([len(captions) for captions in false], dtype=np.int64)
+            false = []
+            for row, row_neighbours in zip(rows, neighbours, strict=True):
+                false.append(self._false(row, row_neighbours))
+            counts = np.array(list(map(len, false)), dtype=np.int64)
             columns = np.concatenate(false)
             # Image and column of each pair to score, images one after another.
             images = np.repeat(np.arange(len(rows)), counts)
@@ -158,11 +176,16 @@ class _Builder:
             # By image, then the highest score first; of equal scores the lower column.
             order = np.lexsort((columns, -scores, images))
             columns = columns[order]
-        return {"neighbours": neighbours.astype(np.int32), "counts": counts, "false": columns}
+        return {
+            "neighbours": neighbours.astype(np.int32),
+            "counts": counts,
+            "false": columns,
+        }
 
     def _false(self, row: int, neighbours: np.ndarray) -> np.ndarray:
         """Returns the captions of neighbours that are not known to be true, each once."""
-        captions = np.concatenate([self.true[j] for j in neighbours])
+        true = [self.true[j] for j in neighbours]
+        captions = np.concatenate(true)
         return np.setdiff1d(captions, self.true[row])
 
     def _scores(self, rows: range, i: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -170,10 +193,11 @@ class _Builder:
         if not len(columns):
             return np.empty(0, dtype=np.float32)
         # Each caption is encoded once, however many images of the tile have it.
-        used, j = np.unique(columns, return_inverse=True)
-        pairs = torch.from_numpy(np.stack([i, j.reshape(-1)], axis=1))
+        used, position = np.unique(columns, return_inverse=True)
+        captions = [self.texts[column] for column in used]
         images = self.images[rows.start : rows.stop]
-        scores = self.score(images, [self.texts[column] for column in used], pairs)
+        pairs = np.stack([i, position.reshape(-1)], axis=1)
+        scores = self.score(images, captions, torch.from_numpy(pairs))
         _check_finite(scores, "scores of captions")
         return scores.detach().float().cpu().numpy()
 
@@ -190,11 +214,19 @@ class _Builder:
                 tile = {name: arrays[name] for name in PARTS}  # zip checks each by its CRC
         except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile):
             return None
-        shapes = [(len(rows), self.k), (len(rows),), (int(tile["counts"].sum()),)]
-        return tile if [tile[name].shape for name in PARTS] == shapes else None
+        # A whole archive may still hold other shapes than this tile has.
+        pairs = int(tile["counts"].sum())
+        expected = {
+            "neighbours": (len(rows), self.k),
+            "counts": (len(rows),),
+            "false": (pairs,),
+        }
+        shapes = {name: tile[name].shape for name in PARTS}
+        return tile if shapes == expected else None
 
     def _path(self, rows: range) -> Path:
-        return self.tiles / f"{rows.start // self.key.tile:06d}.npz"
+        number = rows.start // self.key.tile
+        return self.tiles / f"{number:06d}.npz"
 
 
 def _check_finite(values: Tensor, what: str) -> None:
@@ -221,15 +253,18 @@ def nearest(
     cosines = queries.new_empty(len(rows), 0)
     numbers = query_rows[:, :0]
     for start in range(0, len(bank), columns):
-        part = bank[start : start + columns].float()
-        number = all_numbers[start : start + columns].expand(len(rows), -1)
-        # No row is its own neighbour.
+        stop = start + columns
+        part = bank[start:stop].float()
+        number = all_numbers[start:stop].expand(len(rows), -1)
         similar = queries @ part.T
-        similar = similar.masked_fill_(number == query_rows, -torch.inf)
+        # No row is its own neighbour.
+        itself = number == query_rows
+        similar = similar.masked_fill_(itself, -torch.inf)
         # The best of before stand to the left: of equal cosines the lower number stays.
         cosines = torch.cat([cosines, similar], dim=1)
         numbers = torch.cat([numbers, number], dim=1)
-        best = _highest(cosines, min(k, cosines.shape[1]))
+        count = min(k, cosines.shape[1])
+        best = _highest(cosines, count)
         cosines = cosines.gather(1, best)
         numbers = numbers.gather(1, best)
     return numbers, cosines
@@ -238,21 +273,27 @@ def nearest(
 def _highest(values: Float[Tensor, "b c"], k: int) -> Int[Tensor, "b k"]:
     """Returns the positions of the k highest values of each row; of equal values the first."""
     # Of equal values topk picks any, so it only tells the lowest value that is chosen.
-    lowest = values.topk(k, dim=1).values[:, -1:]
+    top = values.topk(k, dim=1).values
+    lowest = top[:, -1:]
     above = values > lowest
     equal = values == lowest
     # The first of the values equal to the lowest fill what is left of k.
     left = k - above.sum(dim=1, keepdim=True)
-    chosen = above | (equal & (equal.cumsum(dim=1) <= left))
-    positions = chosen.nonzero()[:, 1].view(len(values), k)
+    first = equal & (equal.cumsum(dim=1) <= left)
+    chosen = above | first
+    _, columns = chosen.nonzero(as_tuple=True)
+    positions = columns.view(len(values), k)
     # Positions ascend, and a stable sort keeps that among equal values.
-    order = values.gather(1, positions).argsort(dim=1, descending=True, stable=True)
+    chosen_values = values.gather(1, positions)
+    order = chosen_values.argsort(dim=1, descending=True, stable=True)
     return positions.gather(1, order)
 
 
 def _append(writer: FolderWriter, name: str, values: np.ndarray) -> None:
-    writer.append(f"{name}.bin", np.ascontiguousarray(values, dtype=ARRAYS[name]).tobytes())
+    array = np.ascontiguousarray(values, dtype=ARRAYS[name])
+    writer.append(f"{name}.bin", array.tobytes())
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)])
+    ends = np.cumsum(counts)
+    return np.concatenate([[0], ends])

@@ -68,7 +68,10 @@ class CacheKey:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the key as JSON values, with how images become pixels."""
-        return {**asdict(self), "decoding": DECODING, "version": folders.VERSION}
+        facts = asdict(self)
+        facts["decoding"] = DECODING
+        facts["version"] = folders.VERSION
+        return facts
 
     @property
     def digest(self) -> str:
@@ -102,8 +105,12 @@ class SimilarityCache:
         self.folder = Path(folder)
         expected = None if key is None else key.to_dict()
         self.meta = folders.read_meta(self.folder, expected, FILES, _Facts)
-        self.image_ids = Names(folders.read_names(self.folder, "images.json"))
-        self._arrays = {name: _mapped(self.folder / f"{name}.bin", ARRAYS[name]) for name in ARRAYS}
+        image_ids = folders.read_names(self.folder, "images.json")
+        self.image_ids = Names(image_ids)
+        self._arrays: dict[str, np.ndarray] = {}
+        for name, dtype in ARRAYS.items():
+            path = self.folder / f"{name}.bin"
+            self._arrays[name] = _mapped(path, dtype)
 
     @cached_property
     def captions(self) -> tuple[str, ...]:
@@ -126,11 +133,13 @@ class SimilarityCache:
 
     def similar(self, image: str, count: int | None = None) -> list[str]:
         """Returns the images most like `image`, best first, without `image`."""
-        return [self.image_ids[j] for j in self._neighbours(self._at(image))[:count]]
+        rows = self._neighbours(self._at(image))
+        return [self.image_ids[row] for row in rows[:count]]
 
     def false_captions(self, image: str, count: int | None = None) -> list[str]:
         """Returns the captions of its neighbours that are false of `image`, highest score first."""
-        return [self.captions[column] for column in self._part("false", self._at(image))[:count]]
+        columns = self._part("false", self._at(image))
+        return [self.captions[column] for column in columns[:count]]
 
     def counterparts(self, image: str, count: int | None = None) -> list[str]:
         """Returns the neighbours of `image` in order of their hardest caption.
@@ -138,29 +147,33 @@ class SimilarityCache:
         Without scores they are in order of similarity. Neighbours whose captions are all true of
         `image` are left out: they add no negative.
         """
-        return [self.image_ids[j] for j in self.counterpart_rows(self._at(image))[:count]]
+        rows = self.counterpart_rows(self._at(image))
+        return [self.image_ids[row] for row in rows[:count]]
 
     def counterpart_rows(self, row: int) -> list[int]:
         """Returns the `counterparts` of the image `image_ids[row]` as rows of `image_ids`."""
         neighbours = self._neighbours(row)
         if not self.scored:
             true = set(self._part("true", row))
-            return [j for j in neighbours if set(self._part("true", j)) - true]
-        # A neighbour is as hard as the hardest of its captions that is false of the image.
-        hardness = {column: i for i, column in enumerate(self._part("false", row))}
+            return [j for j in neighbours if not true.issuperset(self._part("true", j))]
+        false = self._part("false", row)
+        rank_of = {column: rank for rank, column in enumerate(false)}
         ranked = []
         for order, j in enumerate(neighbours):
-            ranks = [hardness[column] for column in self._part("true", j) if column in hardness]
+            # A neighbour is as hard as the hardest of its captions that is false of the image.
+            ranks = [rank_of[column] for column in self._part("true", j) if column in rank_of]
             if ranks:
                 ranked.append((min(ranks), order, j))
         return [j for _, _, j in sorted(ranked)]
 
     def _neighbours(self, row: int) -> list[int]:
         k = self.meta["neighbours"]
-        return self._arrays["neighbours"][row * k : (row + 1) * k].tolist()
+        start = row * k
+        return self._arrays["neighbours"][start : start + k].tolist()
 
     def _part(self, name: str, row: int) -> list[int]:
-        start, stop = self._arrays[f"{name}_offsets"][row : row + 2].tolist()
+        offsets = self._arrays[f"{name}_offsets"]
+        start, stop = offsets[row : row + 2].tolist()
         return self._arrays[name][start:stop].tolist()
 
     def _at(self, image: str) -> int:

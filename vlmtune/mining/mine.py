@@ -44,11 +44,13 @@ def mine(
         neighbours: Images kept for each image.
         batch_size: Images encoded at a time.
     """
-    known = corpus([ShardSet(str(folder)) for folder in shards])
+    sets = [ShardSet(str(folder)) for folder in shards]
+    known = corpus(sets)
     # If an adapter trains the image tower, features are not those of the pre-trained backbone.
     frozen = compared.adapter.image_input.frozen
     fingerprint = compared.backbone.fingerprint if frozen else compared.digest()
-    scorer, score = "", None
+    scorer = ""
+    score = None
     if scored is not None:
         scorer = scored.digest()
         score = _score(scored, known, batch_size)
@@ -57,11 +59,14 @@ def mine(
     digests = image_digests(known.images)
     stored = _store(store or out, compared, fingerprint, known, digests, batch_size)
     # Images that cannot be read have no features.
-    images = [image for image in known.images if digests.get(image, "") in stored]
-    captions = {image: known.captions[image] for image in images}
+    captions = {}
+    for image in known.images:
+        if digests.get(image, "") in stored:
+            captions[image] = known.captions[image]
 
     def features() -> Float[Tensor, "n d"]:
-        return _vectors(stored, [digests[image] for image in images], compared.device)
+        rows = [digests[image] for image in captions]
+        return _vectors(stored, rows, compared.device)
 
     return open_or_build_cache(out, key, captions, features, score)
 
@@ -78,7 +83,9 @@ def _store(
     backbone = model.backbone
     spec = _image_spec(model)
     # Of images with one content the first is read.
-    locations = {digest: known.images[image] for image, digest in reversed(digests.items())}
+    locations = {}
+    for image, digest in digests.items():
+        locations.setdefault(digest, known.images[image])
 
     def pixels(names: Sequence[str]) -> Iterable[tuple[Sequence[str], Tensor]]:
         chosen = {name: locations[name] for name in names}
@@ -86,7 +93,8 @@ def _store(
         return decoded_images(chosen, backbone.preprocess, batch_size, 0, MAX_DAMAGED, total)
 
     source = FeatureSource(backbone, spec, spec, root, batch_size, fingerprint=fingerprint)
-    return source.store("image", list(dict.fromkeys(digests.values())), pixels)
+    distinct = list(dict.fromkeys(digests.values()))
+    return source.store("image", distinct, pixels)
 
 
 def _image_spec(model: Model) -> FeatureSpec:
@@ -111,21 +119,22 @@ def _vectors(
         if isinstance(features, Pooled):
             parts.append(features.values)
         else:  # tokens: padding is 0, so a sum over all is one over the tokens
-            parts.append(features.values.sum(dim=1) / features.lengths[:, None])
+            totals = features.values.sum(dim=1)
+            parts.append(totals / features.lengths[:, None])
     return torch.cat(parts).to(device)
 
 
 def _score(model: Model, known: Corpus, batch_size: int) -> Score:
     """Returns a function that scores images of the corpus; small features stay in memory."""
     adapter = model.adapter
-    small = {adapter.image_input.kind, adapter.text_input.kind} == {"pooled"}
+    # A scorer keeps features in memory; the tokens of a corpus would not fit.
+    small = adapter.image_input.kind == "pooled" and adapter.text_input.kind == "pooled"
     shared = model.scorer(batch_size=batch_size)
 
     def score(
         images: Sequence[str], captions: Sequence[str], pairs: Int[Tensor, "P 2"]
     ) -> Float[Tensor, "P"]:
         pictures = [decode_image(known.images[image]) for image in images]
-        # A scorer keeps features in memory; the tokens of a corpus would not fit.
         scorer = shared if small else model.scorer(batch_size=batch_size)
         return scorer(pictures, captions, pairs)
 

@@ -7,7 +7,7 @@ Never: a choice that depends on anything but seed, epoch and the batch.
 import hashlib
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,9 @@ class MinedNeighbours(BatchNeighbours):
     """
 
     def __init__(self, cache: str, count: PositiveInt = 1, among: PositiveInt = 3) -> None:
-        self.cache, self.count, self.among = cache, count, among
+        self.cache = cache
+        self.count = count
+        self.among = among
         self._opened: SimilarityCache | None = None
         self._index: RecordIndex | None = None
         self._record_of = np.empty(0, np.int32)  # of each image of the cache; -1 for none
@@ -100,7 +102,9 @@ class MinedNeighbours(BatchNeighbours):
     ) -> tuple[list[Group], list[str]]:
         assert self._index is not None
         # A record is added once, for the first group that draws it.
-        present = set(chain.from_iterable(map(self._records, groups)))
+        present: set[int] = set()
+        for group in groups:
+            present.update(self._records(group))
         extended = list(groups)
         damaged = []
         for group in groups:
@@ -115,9 +119,11 @@ class MinedNeighbours(BatchNeighbours):
                 try:
                     neighbour = record.read(images)
                 except RecordError as error:
-                    damaged.append(str(Damage(record.shard, record.key, str(error))))
+                    damage = Damage(record.shard, record.key, str(error))
+                    damaged.append(str(damage))
                     continue
-                if images or stored is None or all(name in stored for name in neighbour.image_ids):
+                # Without its images a record is of use only if their features are stored.
+                if images or stored is None or _all_stored(neighbour, stored):
                     extended.append(neighbour)
                     missing -= 1
         return self._mark(extended), damaged
@@ -127,10 +133,11 @@ class MinedNeighbours(BatchNeighbours):
         # Captions of the records that are in the batch, added ones included.
         captions: dict[int, frozenset[str]] = {}
         for group in groups:
-            captions |= dict.fromkeys(self._records(group), _captions(group))
+            records = self._records(group)
+            captions |= dict.fromkeys(records, _captions(group))
         marked = []
         for group in groups:
-            in_batch = filter(captions.__contains__, self._rank(group))
+            in_batch = (number for number in self._rank(group) if number in captions)
             hardest: set[str] = set()
             for number in islice(in_batch, self.among):
                 hardest |= captions[number]
@@ -139,21 +146,26 @@ class MinedNeighbours(BatchNeighbours):
 
     def _draw(self, group: Group, key: str) -> Iterator[int]:
         """Yields other records: the hardest in an order drawn by `key`, then the rest."""
-        # A generator of its own for each group: the draw does not depend on the batch's order.
         ranked = self._rank(group)
         # By sha256, as `hash` of a string differs from process to process.
-        number = int.from_bytes(hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16])
+        content = key.encode("utf-8", "surrogatepass")
+        digest = hashlib.sha256(content).digest()
+        seed = int.from_bytes(digest[:16])
+        # A generator of its own for each group: the draw does not depend on the batch's order.
+        generator = np.random.default_rng(seed)
         hardest = min(self.among, len(ranked))
-        for at in np.random.default_rng(number).permutation(hardest).tolist():
-            yield ranked[at]
+        for position in generator.permutation(hardest).tolist():
+            yield ranked[position]
         yield from ranked[hardest:]
 
     def _rank(self, group: Group) -> list[int]:
         """Returns other records by hardness, from the lists of the group's images in turns."""
         assert self._opened is not None
         group_records = set(self._records(group))
-        ranked: dict[int, None] = {}
         lists = [self._opened.counterpart_rows(row) for row in self._rows(group)]
+        ranked: dict[
+            int, None
+        ] = {}  # a dictionary for its order: a record counts where it comes first
         for rows in zip_longest(*lists):
             known = [row for row in rows if row is not None]  # shorter lists have ended
             for number in self._record_of[known].tolist():
@@ -163,15 +175,25 @@ class MinedNeighbours(BatchNeighbours):
 
     def _records(self, group: Group) -> list[int]:
         """Returns the records of the group's images that the cache knows."""
-        return [number for number in self._record_of[self._rows(group)].tolist() if number >= 0]
+        numbers = self._record_of[self._rows(group)]
+        return numbers[numbers >= 0].tolist()
 
     def _rows(self, group: Group) -> list[int]:
         assert self._opened is not None
-        rows = (self._opened.image_ids.find(image) for image in group.image_ids)
-        return [row for row in rows if row is not None]
+        rows = []
+        for image in group.image_ids:
+            row = self._opened.image_ids.find(image)
+            if row is not None:
+                rows.append(row)
+        return rows
 
 
 def _captions(group: Group) -> frozenset[str]:
     """Returns the ids of the texts that are true of an image of the group."""
     true = group.truth.any(dim=0).tolist()
-    return frozenset(name for name, yes in zip(group.text_ids, true, strict=True) if yes)
+    pairs = zip(group.text_ids, true, strict=True)
+    return frozenset(name for name, is_true in pairs if is_true)
+
+
+def _all_stored(group: Group, stored: Container[str]) -> bool:
+    return all(image in stored for image in group.image_ids)

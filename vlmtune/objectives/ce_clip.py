@@ -89,29 +89,36 @@ class CEClip(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         scores = shard.rows
         truth = shard.row_targets.truth
-        row, column = (truth & scores.computed).nonzero(as_tuple=True)
+        true = truth & scores.computed
+        row, column = true.nonzero(as_tuple=True)
         hard = hard_negatives(scores, shard.row_targets)
         # Ranks add counts: a text counts if it is a hard negative of any image of any rank.
-        hard_texts = group.sum(hard.sum(dim=0)) > 0
+        hard_counts = group.sum(hard.sum(dim=0))
+        false = (hard_counts > 0) & ~truth[row]
         embedded = embedded_of(scores, "CEClip")
         # One row for each true pair, its caption being the anchor.
         anchors = embedded.text[column]
-        true = embedded.scale * (embedded.image[row] * anchors).sum(dim=1)
-        false = embedded.scale * anchors @ embedded.text.T
-        others = only(false, hard_texts & ~truth[row]).logsumexp(dim=1)
-        losses = torch.logaddexp(true, others) - true
-        intra = mean_over_ranks(losses, torch.ones_like(row, dtype=torch.bool), group)
+        cosines = (embedded.image[row] * anchors).sum(dim=1)
+        to_image = embedded.scale * cosines
+        to_texts = embedded.scale * anchors @ embedded.text.T
+        others = only(to_texts, false).logsumexp(dim=1)
+        losses = torch.logaddexp(to_image, others) - to_image
+        every_pair = torch.ones_like(row, dtype=torch.bool)
+        intra = mean_over_ranks(losses, every_pair, group)
         # (pairs, texts): by how much the true caption leads each text.
-        gaps = scores.values[row, column][:, None] - scores.values[row]
+        true_scores = scores.values[row, column]
+        gaps = true_scores[:, None] - scores.values[row]
         rank = self._rank(gaps, hard[row], group)
         return self.intra_modal * intra + self.rank * rank
 
     def _rank(self, gaps: Matrix, hard: Mask, group: ProcessGroup) -> Loss:
-        gaps, hard = gaps.flatten(), hard.flatten()
+        gaps = gaps.flatten()
+        hard = hard.flatten()
         losses = (self.threshold - gaps).clamp_min(0)
         loss = mean_over_ranks(losses, hard, group)
         if self.training:
             # The next step's threshold is the mean gap of this one, the same on all ranks.
-            gap = group.sum(mean_over_ranks(gaps.detach(), hard, group))
+            part = mean_over_ranks(gaps.detach(), hard, group)
+            gap = group.sum(part)
             self.threshold.copy_(gap.clamp(0, self.upper))
         return loss

@@ -82,4 +82,5 @@ class CyClip(ShardedObjective):
         w_q = weight[images]
         terms = torch.einsum("p,q,pq->", w_p, w_q, gaps)
         # N counts the images of all ranks that have a caption.
-        return terms / (captions > 0).sum().clamp_min(1)
+        count = (captions > 0).sum()
+        return terms / count.clamp_min(1)

@@ -62,15 +62,18 @@ class Distillation(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
+        # A distribution over texts for each image of this rank.
         rows = shard.rows
-        columns = shard.columns
+        computed = rows.computed
         reference = reference_of(rows, "Distillation")
-        # A distribution over texts for each image of this rank, then one over images for each text.
-        by_row = self._divergence(rows.values, reference, rows.computed)
-        to_text = mean_over_ranks(by_row, rows.computed.any(dim=1), group)
-        reference = reference_of(columns, "Distillation")
-        by_column = self._divergence(columns.values.T, reference.T, columns.computed.T)
-        to_image = mean_over_ranks(by_column, columns.computed.any(dim=0), group)
+        by_image = self._divergence(rows.values, reference, computed)
+        to_text = mean_over_ranks(by_image, computed.any(dim=1), group)
+        # Then a distribution over images for each text, so that columns become rows.
+        columns = shard.columns
+        computed = columns.computed.T
+        reference = reference_of(columns, "Distillation").T
+        by_text = self._divergence(columns.values.T, reference, computed)
+        to_image = mean_over_ranks(by_text, computed.any(dim=1), group)
         return (to_text + to_image) / 2
 
     def _divergence(
@@ -78,8 +81,11 @@ class Distillation(ShardedObjective):
     ) -> Float[Tensor, "rows"]:
         # The frozen side is the target: no gradient, and the type of the scores.
         wanted = reference.detach().to(values.dtype)
-        log_p = log_softmax(only(values / self.temperature, computed), dim=1)
-        log_r = log_softmax(only(wanted / self.temperature, computed), dim=1)
+        logits = only(values / self.temperature, computed)
+        wanted_logits = only(wanted / self.temperature, computed)
+        log_p = log_softmax(logits, dim=1)
+        log_r = log_softmax(wanted_logits, dim=1)
         # Pairs that were not scored have no probability, and no term.
         gaps = (log_r - log_p).masked_fill(~computed, 0)
-        return self.temperature**2 * (log_r.exp() * gaps).sum(dim=1)
+        divergence = (log_r.exp() * gaps).sum(dim=1)
+        return self.temperature**2 * divergence

@@ -17,7 +17,7 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.objectives.functional import reference_of
-from vlmtune.objectives.true_pairs import By, Normalise, TruePairs, partners
+from vlmtune.objectives.true_pairs import By, Normalise, PairMatrix, TruePairs, partners
 from vlmtune.types import Scores, ScoreShard, Targets
 
 
@@ -33,8 +33,11 @@ def v2_deviation(
     Image side: $((s_{11} - s_{21}) - (s_{22} - s_{12}))^2$. Their sum is
     $2 (s_{11} - s_{22})^2 + 2 (s_{12} - s_{21})^2$: v2 contains v1 and holds $s_{11} = s_{22}$ too.
     """
-    diagonal, cross = s11 - s22, s12 - s21
-    return (diagonal - cross).square(), (diagonal + cross).square()
+    diagonal = s11 - s22
+    cross = s12 - s21
+    text_side = (diagonal - cross).square()
+    image_side = (diagonal + cross).square()
+    return text_side, image_side
 
 
 class EqSim(ShardedObjective):
@@ -186,20 +189,13 @@ class EqSim(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         shard = _in_single_precision(shard)
         pairs = TruePairs(shard, group)
-        comparable = pairs.comparable
-        # (a, A): local pairs against all; each image counts once, however many captions it has.
-        weight = pairs.weight[pairs.local, None] * pairs.weight[None, :]
-        v1_weight = weight * comparable
-        v2_weight = weight * comparable
-        if self.v1 == "distant" or self.v2 == "close":
-            close, times = self._close(pairs, shard)
-            if self.v1 == "distant":
-                v1_weight = weight * (comparable & ~close)
-            if self.v2 == "close":
-                v2_weight = weight * times
-        scores = pairs.four_scores(shard.rows.values, shard.columns.values, self.normalise)
+        v1_weight, v2_weight = self._weights(pairs, shard)
+        rows = shard.rows.values
+        columns = shard.columns.values
+        scores = pairs.four_scores(rows, columns, self.normalise)
         images = pairs.weight.sum()
-        fraction = pairs.weight[pairs.local].sum() / images.clamp_min(1)
+        local_images = pairs.weight[pairs.local].sum()
+        fraction = local_images / images.clamp_min(1)
         losses = []
         if self.v1 != "none":
             # The divisor: the weight of the pairs, or the square of the batch.
@@ -207,13 +203,28 @@ class EqSim(ShardedObjective):
             if self.v1_over == "pairs":
                 over = group.sum(v1_weight.sum())
             deviation = (scores.s12 - scores.s21).square()
-            losses.append(self._hinged(deviation, v1_weight, over, self.alpha1, fraction, group))
+            loss = self._hinged(deviation, v1_weight, over, self.alpha1, fraction, group)
+            losses.append(loss)
         if self.v2 != "none":
             over = group.sum(v2_weight.sum())
             for deviation in v2_deviation(*scores):
                 loss = self._hinged(deviation, v2_weight, over, self.alpha2, fraction, group)
                 losses.append(loss)
         return torch.stack(losses).sum()
+
+    def _weights(self, pairs: TruePairs, shard: ScoreShard) -> tuple[PairMatrix, PairMatrix]:
+        """The weights of pairs under v1 and under v2; captions of an image share its weight."""
+        weight = pairs.weight[pairs.local, None] * pairs.weight[None, :]
+        v1_weight = weight * pairs.comparable
+        v2_weight = weight * pairs.comparable
+        if self.v1 == "distant" or self.v2 == "close":
+            close, times = self._close(pairs, shard)
+            if self.v1 == "distant":
+                distant = pairs.comparable & ~close
+                v1_weight = weight * distant
+            if self.v2 == "close":
+                v2_weight = weight * times
+        return v1_weight, v2_weight
 
     @override
     def diagnose(self, scores: Scores, targets: Targets) -> dict[str, float]:
@@ -226,18 +237,18 @@ class EqSim(ShardedObjective):
             text, image = v2_deviation(*four)
         # Mean deviations from v2, both sides summed (section 5.4: the smaller the better).
         deviation = text + image
-        weight = pairs.weight[:, None] * pairs.weight[None, :] * pairs.comparable
+        weight = pairs.weight[:, None] * pairs.weight[None, :]
+        weight = weight * pairs.comparable
+        kinds = {"close": close, "distant": ~close}
         means = {}
-        for name, kind in (("close", close), ("distant", ~close)):
+        for name, kind in kinds.items():
             kind_weight = weight * kind
             if kind_weight.any():
-                mean = (deviation * kind_weight).sum() / kind_weight.sum()
-                means[name] = float(mean)
+                total = (deviation * kind_weight).sum()
+                means[name] = float(total / kind_weight.sum())
         return means
 
-    def _close(
-        self, pairs: TruePairs, shard: ScoreShard
-    ) -> tuple[Bool[Tensor, "a A"], Float[Tensor, "a A"]]:
+    def _close(self, pairs: TruePairs, shard: ScoreShard) -> tuple[Bool[Tensor, "a A"], PairMatrix]:
         """Whether two pairs are close, and how often that counts for the local one."""
         rows = shard.rows.values
         columns = shard.columns.values
@@ -245,7 +256,8 @@ class EqSim(ShardedObjective):
             rows = reference_of(shard.rows, "EqSim")
             columns = reference_of(shard.columns, "EqSim")
         # Closeness is symmetric: it is enough that either pair lists the other.
-        listed = partners(pairs, rows, columns, self.k, self.by, self.close == "draw")
+        draw = self.close == "draw"
+        listed = partners(pairs, rows, columns, self.k, self.by, draw)
         forward, backward = pairs.count_listings(listed)
         close = forward + backward > 0
         times = close if self.count == "once" else forward
@@ -253,8 +265,8 @@ class EqSim(ShardedObjective):
 
     def _hinged(
         self,
-        deviation: Float[Tensor, "a A"],
-        weight: Float[Tensor, "a A"],
+        deviation: PairMatrix,
+        weight: PairMatrix,
         over: Loss,
         margin: float,
         fraction: Loss,
@@ -273,7 +285,9 @@ class EqSim(ShardedObjective):
 
 def _in_single_precision(shard: ScoreShard) -> ScoreShard:
     """Converts half precision to single: differences of probabilities vanish in it."""
-    return replace(shard, rows=_single(shard.rows), columns=_single(shard.columns))
+    rows = _single(shard.rows)
+    columns = _single(shard.columns)
+    return replace(shard, rows=rows, columns=columns)
 
 
 def _single(scores: Scores) -> Scores:

@@ -100,21 +100,23 @@ class FSCClip(ShardedObjective):
         # A text of another group may be true too, but it has no hard negatives here.
         true = targets.truth & targets.same_group & scores.computed
         true = true & hard.any(dim=1, keepdim=True)
-        loss = self.global_factor * self._calibrated(scores.values, true, hard, group)
+        global_loss = self._calibrated(scores.values, true, hard, group)
+        loss = self.global_factor * global_loss
         if self.local_factor == 0:
             return loss
         # Local scores are dear: only pairs of images with a term get one.
         hard = hard & true.any(dim=1, keepdim=True)
         local = local_scores(scores, true | hard)
-        return loss + self.local_factor * self._calibrated(local, true, hard, group)
+        local_loss = self._calibrated(local, true, hard, group)
+        return loss + self.local_factor * local_loss
 
     def _calibrated(self, values: Matrix, true: Mask, hard: Mask, group: ProcessGroup) -> Loss:
         # One row for each true pair: its text and the hard negatives of its image.
         row, column = true.nonzero(as_tuple=True)
         column = column[:, None]
         compared = hard[row].scatter(1, column, True)
-        log_p = log_softmax(only(values[row], compared), dim=1)
-        log_p = log_p.masked_fill(~compared, 0)
+        logits = only(values[row], compared)
+        log_p = log_softmax(logits, dim=1).masked_fill(~compared, 0)
         # Smoothing is shared by the true caption and its hard negatives.
         count = compared.sum(dim=1, keepdim=True)
         smooth = self.smoothing / count.to(log_p.dtype)
@@ -122,8 +124,11 @@ class FSCClip(ShardedObjective):
         certain = torch.full_like(labels, 1 - self.smoothing)
         labels = labels.scatter_add(1, column, certain)
         # 1 - p without cancellation; the clamp keeps the power's gradient finite where p is 1.
-        error = (-log_p.expm1()).clamp_min(torch.finfo(log_p.dtype).tiny)
-        losses = -(labels * error**self.focus * log_p).sum(dim=1)
+        tiny = torch.finfo(log_p.dtype).tiny
+        error = (-log_p.expm1()).clamp_min(tiny)
+        focal = error**self.focus
+        terms = labels * focal * log_p
+        losses = -terms.sum(dim=1)
         return mean_over_images(losses, row, true, group)
 
 
@@ -139,9 +144,11 @@ def local_scores(scores: Scores, pairs: Mask) -> Matrix:
     # (pairs, words), padding left out of the sum.
     unit_words = normalize(words.values, dim=-1)
     cosines = (attended * unit_words).sum(dim=-1)
-    local = only(embedded.scale * cosines, words.mask).logsumexp(dim=1)
+    logits = only(embedded.scale * cosines, words.mask)
+    local = logits.logsumexp(dim=1)
     matrix = torch.zeros_like(scores.values)
-    return matrix.index_put((row, column), local.to(matrix.dtype))
+    local = local.to(matrix.dtype)
+    return matrix.index_put((row, column), local)
 
 
 def _attend(
@@ -154,14 +161,17 @@ def _attend(
         # (pairs, words, patches); weights carry no gradient.
         similarity = torch.einsum("nad,nbd->nab", words, patches)
         real = mask[:, None, :]
-        low = similarity.masked_fill(~real, torch.inf).amin(dim=2, keepdim=True)
-        high = similarity.masked_fill(~real, -torch.inf).amax(dim=2, keepdim=True)
+        padding = ~real
+        low = similarity.masked_fill(padding, torch.inf).amin(dim=2, keepdim=True)
+        high = similarity.masked_fill(padding, -torch.inf).amax(dim=2, keepdim=True)
         span = high - low
         # A word that is equally similar to all patches weighs them equally.
         scaled = (similarity - low) / span.clamp_min(1e-12)
         weights = torch.where(span > 0, scaled, 1.0)
+        # Patches that weigh less than in a uniform mean are left out.
         uniform = 1 / mask.sum(dim=1)[:, None, None]
-        weights = weights * ((weights >= uniform) & real)
+        kept = (weights >= uniform) & real
+        weights = weights * kept
         weights = weights / weights.sum(dim=2, keepdim=True)
     attended = torch.einsum("nab,nbd->nad", weights, patches)
     return normalize(attended, dim=-1)

@@ -26,7 +26,8 @@ def row_means(values: Matrix, mask: Mask) -> Float[Tensor, "rows"]:
         tensor([1., 7.])
     """
     sums = values.masked_fill(~mask, 0).sum(dim=1)
-    return sums / mask.sum(dim=1).clamp_min(1)
+    counts = mask.sum(dim=1)
+    return sums / counts.clamp_min(1)
 
 
 def mean_over_ranks(
@@ -41,7 +42,8 @@ def mean_over_ranks(
         tensor(3.5000)
     """
     total = terms.masked_fill(~counted, 0).sum()
-    return total / group.sum(counted.sum()).clamp_min(1)
+    count = group.sum(counted.sum())
+    return total / count.clamp_min(1)
 
 
 def mean_contrast(values: Matrix, positives: Mask, negatives: Mask, group: ProcessGroup) -> Loss:
@@ -59,7 +61,8 @@ def mean_contrast(values: Matrix, positives: Mask, negatives: Mask, group: Proce
     """
     # log of the sum over the negatives; the positives of a row do not compete.
     others = only(values, negatives).logsumexp(dim=1, keepdim=True)
-    means = row_means(torch.logaddexp(values, others) - values, positives)
+    losses = torch.logaddexp(values, others) - values
+    means = row_means(losses, positives)
     return mean_over_ranks(means, positives.any(dim=1), group)
 
 
@@ -70,9 +73,11 @@ def mean_over_images(
 
     There is a term for each of the P pairs; `pairs` is True at them, and `rows` are their rows.
     """
-    sums = terms.new_zeros(len(pairs)).index_add(0, rows, terms)
-    means = sums / pairs.sum(dim=1).clamp_min(1)
-    return mean_over_ranks(means, pairs.any(dim=1), group)
+    zeros = terms.new_zeros(len(pairs))
+    sums = zeros.index_add(0, rows, terms)
+    counts = pairs.sum(dim=1)
+    means = sums / counts.clamp_min(1)
+    return mean_over_ranks(means, counts > 0, group)
 
 
 def gather_pairs(
@@ -94,7 +99,8 @@ def only(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"]) -> Floa
 
     It is finite rather than -inf: a row without values must not put NaN into the gradient.
     """
-    return values.masked_fill(~mask, torch.finfo(values.dtype).min)
+    lowest = torch.finfo(values.dtype).min
+    return values.masked_fill(~mask, lowest)
 
 
 def hard_negatives(scores: Scores, targets: Targets) -> Bool[Tensor, "N M"]:

@@ -70,18 +70,18 @@ class HardNegative(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
-        rows, columns = shard.rows, shard.columns
-        # Anchors are rows: images with their texts, and texts with their images.
-        values, by_text = rows.values, columns.values.T
+        rows = shard.rows
+        columns = shard.columns
         truth = shard.row_targets.truth
-        for_images = self._negatives(values, truth, rows.computed, group)
-        column_truth = shard.column_targets.truth.T
-        for_texts = self._negatives(by_text, column_truth, columns.computed.T, group)
+        column_truth = shard.column_targets.truth
+        # Anchors are rows: images with their texts, and texts with their images.
+        for_images = self._negatives(rows.values, truth, rows.computed, group)
+        for_texts = self._negatives(columns.values.T, column_truth.T, columns.computed.T, group)
         negatives = for_images + for_texts
         if self.relative:
             return negatives / 2
         true = truth & rows.computed
-        positives = row_means(softplus(-values), true)
+        positives = row_means(softplus(-rows.values), true)
         matched = mean_over_ranks(positives, true.any(dim=1), group)
         return (matched + negatives) / 3
 
@@ -89,12 +89,14 @@ class HardNegative(ShardedObjective):
         true = truth & computed
         false = ~truth & computed
         # The chance of drawing each false text; a row without one has none.
-        chances = only(values.detach(), false).softmax(dim=1) * false
+        logits = only(values.detach(), false)
+        chances = logits.softmax(dim=1) * false
         if not self.relative:
             expected = (chances * softplus(values)).sum(dim=1)
             return mean_over_ranks(expected, true.any(dim=1), group)
         row, column = true.nonzero(as_tuple=True)
         # One row for each true pair: how far each text lies above its true caption.
-        gaps = values[row] - values[row, column][:, None]
+        true_values = values[row, column]
+        gaps = values[row] - true_values[:, None]
         expected = (chances[row] * softplus(gaps)).sum(dim=1)
         return mean_over_images(expected, row, true, group)

@@ -40,13 +40,16 @@ class InfoNCE(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
-        rows, columns = shard.rows, shard.columns
-        # Anchors are rows: images with their texts, and texts with their images.
-        values, by_text = rows.values, columns.values.T
+        # Anchors are rows: images with their texts.
+        rows = shard.rows
         truth = shard.row_targets.truth
-        true, false = truth & rows.computed, ~truth & rows.computed
-        to_text = mean_contrast(values, true, false, group)
+        true = truth & rows.computed
+        false = ~truth & rows.computed
+        to_text = mean_contrast(rows.values, true, false, group)
+        # Then texts with their images, so that columns become rows.
+        columns = shard.columns
         truth = shard.column_targets.truth
-        true, false = truth & columns.computed, ~truth & columns.computed
-        to_image = mean_contrast(by_text, true.T, false.T, group)
+        true = truth & columns.computed
+        false = ~truth & columns.computed
+        to_image = mean_contrast(columns.values.T, true.T, false.T, group)
         return (to_text + to_image) / 2

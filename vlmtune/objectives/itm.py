@@ -65,5 +65,7 @@ class ITM(ShardedObjective):
         # softplus(-s) where the pair is true, softplus(s) where it is false.
         losses = softplus(values.where(~truth, -values))
         matching = mean_over_ranks(losses.flatten(), computed.flatten(), group)
-        ranking = mean_contrast(values, truth & computed, ~truth & computed, group)
+        true = truth & computed
+        false = ~truth & computed
+        ranking = mean_contrast(values, true, false, group)
         return self.matching * matching + self.ranking * ranking

@@ -44,7 +44,9 @@ class OnEmbeddings(ShardedObjective):
             weight = objective.weight
         super().__init__(weight)
         self.objective = objective
-        self.needs = frozenset[Need]({"contrast", *(objective.needs - {"embedded"})})
+        # The contrastive scores bring their embeddings.
+        others = objective.needs - {"embedded"}
+        self.needs = frozenset[Need]({"contrast", *others})
         self.regulariser = objective.regulariser  # type: ignore[misc]
 
     @property

@@ -46,10 +46,12 @@ class PairBCE(ShardedObjective):
         computed = shard.rows.computed
         values = shard.rows.values[computed]
         true = shard.row_targets.truth[computed]
-        losses = binary_cross_entropy_with_logits(values, true.to(values.dtype), reduction="none")
+        false = ~true
+        labels = true.to(values.dtype)
+        losses = binary_cross_entropy_with_logits(values, labels, reduction="none")
         # Of true pairs and of false ones; their numbers are those of all ranks.
-        sums = torch.stack([losses[true].sum(), losses[~true].sum()])
-        counts = torch.stack([true.sum(), (~true).sum()])
+        sums = torch.stack([losses[true].sum(), losses[false].sum()])
+        counts = torch.stack([true.sum(), false.sum()])
         counts = group.sum(counts)
         if not self.balanced:
             return sums.sum() / counts.sum().clamp_min(1)

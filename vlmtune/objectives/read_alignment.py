@@ -56,21 +56,23 @@ class ReadAlignment(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
+        # Anchors are this rank's texts; texts of all ranks are compared with them.
+        anchors = embedded_of(shard.columns, "ReadAlignment").text
         embedded = embedded_of(shard.rows, "ReadAlignment")
-        texts = embedded_of(shard.columns, "ReadAlignment").text
         total = len(embedded.text)
         row, text = shard.row_targets.truth.nonzero(as_tuple=True)
         images, captions = gather_pairs(row, text, shard, group)
         # How many images text a of this rank and text p of all ranks have in common.
         true = shard.column_targets.truth[images].T.to(torch.int32)
-        common = true.new_zeros(len(texts), total).index_add(1, captions, true)
+        zeros = true.new_zeros(len(anchors), total)
+        common = zeros.index_add(1, captions, true)
         paraphrases = common > 0
         # Hard negatives describe no image: they are neither anchors nor negatives.
-        anchors = paraphrases.any(dim=1, keepdim=True)
+        has_image = paraphrases.any(dim=1, keepdim=True)
         described = torch.bincount(captions, minlength=total) > 0
-        negatives = ~paraphrases & anchors & described
+        negatives = ~paraphrases & has_image & described
         # A text is not a paraphrase of itself.
-        position = torch.arange(len(texts), device=texts.device)
+        position = torch.arange(len(anchors), device=anchors.device)
         paraphrases[position, position + shard.column_start] = False
-        values = embedded.scale * (texts @ embedded.text.T)
+        values = embedded.scale * (anchors @ embedded.text.T)
         return mean_contrast(values, paraphrases, negatives, group)

@@ -43,5 +43,6 @@ class Sigmoid(ShardedObjective):
         computed = shard.rows.computed
         # y s, so that one formula serves true and false pairs.
         signed = values.where(shard.row_targets.truth, -values)
-        terms = softplus(-signed).masked_fill(~computed, 0).sum(dim=1)
+        losses = softplus(-signed).masked_fill(~computed, 0)
+        terms = losses.sum(dim=1)
         return mean_over_ranks(terms, computed.any(dim=1), group)

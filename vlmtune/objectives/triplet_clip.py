@@ -51,11 +51,14 @@ class TripletClip(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         rows = shard.rows
         truth = shard.row_targets.truth
-        true, false = truth & rows.computed, ~truth & rows.computed
+        true = truth & rows.computed
+        false = ~truth & rows.computed
         to_text = mean_contrast(rows.values, true, false, group)
         columns = shard.columns
         targets = shard.column_targets
         true = targets.truth & columns.computed
         # The twin image is of the caption's own group.
-        others = ~targets.truth & ~targets.same_group & columns.computed
-        return to_text + mean_contrast(columns.values.T, true.T, others.T, group)
+        other_groups = ~targets.same_group & columns.computed
+        false = ~targets.truth & other_groups
+        to_image = mean_contrast(columns.values.T, true.T, false.T, group)
+        return to_text + to_image

@@ -16,14 +16,16 @@ from vlmtune.types import ScoreShard
 
 Normalise = Literal["none", "row", "sigmoid"]
 By = Literal["row", "union"]
+PairMatrix = Float[Tensor, "a A"]
+"""A row for each local pair, a column for each pair of all ranks."""
 
 
 class FourScores(NamedTuple):
     """The four scores of a local true pairs (1) with all A true pairs (2)."""
 
     s11: Float[Tensor, "a 1"]
-    s12: Float[Tensor, "a A"]
-    s21: Float[Tensor, "a A"]
+    s12: PairMatrix
+    s21: PairMatrix
     s22: Float[Tensor, "1 A"]
 
 
@@ -71,22 +73,34 @@ class TruePairs:
         true = targets.truth & targets.same_group & rows.computed
         self._row, text = true.nonzero(as_tuple=True)
         self._images, self._texts = gather_pairs(self._row, text, shard, group)
-        self.start = int((self._images < shard.row_start).sum())
+        before = self._images < shard.row_start
+        self.start = int(before.sum())
         # A text may be on several ranks: then its column may lie on another rank than the image.
         # Such columns are gathered, and stand behind the rank's own.
         width = columns.values.shape[1]
         column = text - shard.column_start
         here = (column >= 0) & (column < width)
-        self._remote_texts = group.gather(text[~here]).unique()
+        remote_texts = group.gather(text[~here])
+        self._remote_texts = remote_texts.unique()
         remote = width + torch.searchsorted(self._remote_texts, text)
         self._column = torch.where(here, column, remote)
+        # An image counts as one, however many captions it has.
         captions = torch.bincount(self._images, minlength=len(columns.values))
-        self.weight: Float[Tensor, "A"] = 1 / captions[self._images].to(rows.values.dtype)
-        # All four scores are there, and neither text is true of the other's image.
-        both = self.s12(rows.computed) & self.s21(rows.computed, columns.computed)
-        column_truth = shard.column_targets.truth
-        related = self.s12(targets.truth) | self.s21(targets.truth, column_truth)
-        self.comparable: Bool[Tensor, "a A"] = both & ~related
+        captions_of_pair = captions[self._images].to(rows.values.dtype)
+        self.weight: Float[Tensor, "A"] = 1 / captions_of_pair
+        self.comparable = self._comparable()
+
+    def _comparable(self) -> Bool[Tensor, "a A"]:
+        """Where all four scores are there, and neither text is true of the other's image."""
+        rows = self.shard.rows
+        columns = self.shard.columns
+        computed12 = self.s12(rows.computed)
+        computed21 = self.s21(rows.computed, columns.computed)
+        truth = self.shard.row_targets.truth
+        true12 = self.s12(truth)
+        true21 = self.s21(truth, self.shard.column_targets.truth)
+        related = true12 | true21
+        return computed12 & computed21 & ~related
 
     @property
     def local(self) -> slice:
@@ -106,7 +120,7 @@ class TruePairs:
             columns = torch.cat([columns, remote], dim=1)
         return columns[self._images[None, :], self._column[:, None]]
 
-    def _where_comparable(self, values: Float[Tensor, "a A"]) -> Float[Tensor, "a A"]:
+    def _where_comparable(self, values: PairMatrix) -> PairMatrix:
         """The values of comparable pairs, elsewhere 0: others may overflow in an exponential."""
         return values.masked_fill(~self.comparable, 0.0)
 
@@ -119,9 +133,10 @@ class TruePairs:
             listed: Positions among all A pairs for each local pair, -1 for none.
         """
         local, total = self.comparable.shape
-        # One extra column takes entries that list no pair, one extra row the pairs of other ranks.
+        # One extra column takes entries that list no pair: modulo, -1 is the last column.
         forward = listed.new_zeros(local, total + 1)
         forward.scatter_add_(1, listed % (total + 1), torch.ones_like(listed))
+        # One extra row takes the pairs of other ranks.
         all_listed = self.group.gather(listed) - self.start
         inside = (all_listed >= 0) & (all_listed < local)
         all_listed = all_listed.where(inside, local)
@@ -153,12 +168,14 @@ class TruePairs:
             scored_false = self.shard.rows.computed & ~self.shard.row_targets.truth
             false = only(rows, scored_false).logsumexp(dim=1)
             total = torch.logaddexp(s11, false[self._row])
-            s12 = self._where_comparable(s12 - total[:, None]).exp()
             totals = self.group.gather(total)
-            s21 = self._where_comparable(s21 - totals[None, :]).exp()
             s11 = (s11 - total).exp()
+            s12 = self._where_comparable(s12 - total[:, None]).exp()
+            s21 = self._where_comparable(s21 - totals[None, :]).exp()
         elif normalise == "sigmoid":
-            s11, s12, s21 = s11.sigmoid(), s12.sigmoid(), s21.sigmoid()
+            s11 = s11.sigmoid()
+            s12 = s12.sigmoid()
+            s21 = s21.sigmoid()
         s12 = self._where_comparable(s12)
         s21 = self._where_comparable(s21)
         s22 = self.group.gather(s11)
@@ -200,13 +217,15 @@ def partners(
 
 
 def _largest(
-    keys: Float[Tensor, "a A"], valid: Bool[Tensor, "a A"], k: int
+    keys: PairMatrix, valid: Bool[Tensor, "a A"], k: int
 ) -> Int[Tensor, "a least_of_k_and_A"]:
     """Positions of the k largest valid keys of each row, the first of equal ones; -1 if fewer."""
     # Stable, so that ties fall alike on any number of ranks.
     keys = keys.detach().masked_fill(~valid, -torch.inf)
-    order = keys.argsort(dim=1, descending=True, stable=True)[:, :k]
-    return order.masked_fill(~valid.gather(1, order), -1)
+    order = keys.argsort(dim=1, descending=True, stable=True)
+    largest = order[:, :k]
+    is_valid = valid.gather(1, largest)
+    return largest.masked_fill(~is_valid, -1)
 
 
 def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
@@ -215,13 +234,16 @@ def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:
     Source: Kool et al. 2019, "Stochastic beams and where to find them", section 3 (Gumbel-top-k).
     """
     device = pairs.comparable.device
-    sampled = torch.randint(2**31, (1,)).to(device)
-    seed = int(pairs.group.gather(sampled)[0]) * 1_000_003 + pairs.start
+    # All ranks take the number of the first rank, so that its random state alone decides.
+    number = torch.randint(2**31, (1,)).to(device)
+    shared = int(pairs.group.gather(number)[0])
+    seed = shared * 1_000_003 + pairs.start
     local, total = pairs.comparable.shape
     # Each pair draws from a seed of its own, so the noise does not depend on the number of ranks.
     noise = torch.empty(local, 2, total, dtype=torch.float64)
-    for number, row in enumerate(noise):
-        row.exponential_(generator=torch.Generator().manual_seed(seed + number))
+    for position, row in enumerate(noise):
+        generator = torch.Generator().manual_seed(seed + position)
+        row.exponential_(generator=generator)
     # `pairs.base.gumbel` takes the same noise from uniform numbers. Both formulas stay: with the
     # other one a seed would give other draws.
     return -noise.log().to(device)

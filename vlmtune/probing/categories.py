@@ -47,11 +47,16 @@ STYLES = {  # name -> whether training never shows it
 
 def _member(name: str, function: Callable[..., Image.Image], **parameters: Any) -> Member:
     """A transformation; of a pair of distributions training has the first, testing the second."""
-    train, test = dict(parameters), dict(parameters)
+    train = dict(parameters)
+    test = dict(parameters)
     for key, value in parameters.items():
         if isinstance(value, tuple):
             train[key], test[key] = value
-    return Member(name, transformation(function, **train), transformation(function, **test))
+    return Member(
+        name,
+        train=transformation(function, **train),
+        test=transformation(function, **test),
+    )
 
 
 def _held_out(name: str, function: Callable[..., Image.Image], **parameters: Any) -> Member:
@@ -76,11 +81,15 @@ LINE_HALFTONE = (
         waveform=(OneOf(WAVEFORMS[:2]), OneOf(WAVEFORMS)),
     ),
 )
-BACKGROUND = Uniform(1.0, 1.8), Uniform(0.7, 2.0)
+# Of each pair, training samples from the first distribution and testing from the second.
+BACKGROUND = (Uniform(1.0, 1.8), Uniform(0.7, 2.0))
 FILTERING = (
     _member("gaussian_blur", filters.gaussian_blur, radius=(Uniform(3, 6), Uniform(2, 9))),
     _member(
-        "motion_blur", filters.motion_blur, length=(Uniform(18, 27), Uniform(15, 35)), angle=ANGLE
+        "motion_blur",
+        filters.motion_blur,
+        length=(Uniform(18, 27), Uniform(15, 35)),
+        angle=ANGLE,
     ),
     _member("pixelate", filters.pixelate, factor=(Uniform(0.25, 0.5), Uniform(0.125, 0.5))),
     _member(
@@ -91,10 +100,14 @@ FILTERING = (
         radius=(Uniform(20, 40), Uniform(20, 50)),
     ),
     _held_out(
-        "line_shift", filters.line_shift, distance=Integers(2, 8), axis=OneOf(("rows", "columns"))
+        "line_shift",
+        filters.line_shift,
+        distance=Integers(2, 8),
+        axis=OneOf(("rows", "columns")),
     ),
 )
-GAUSSIAN, IMPULSE = (Uniform(0.1, 0.5), Uniform(0.1, 0.7)), (Uniform(0.1, 0.3), Uniform(0.05, 0.4))
+GAUSSIAN = (Uniform(0.1, 0.5), Uniform(0.1, 0.7))
+IMPULSE = (Uniform(0.1, 0.3), Uniform(0.05, 0.4))
 NOISE = (
     _member("gaussian_noise", noise.gaussian_noise, sigma=GAUSSIAN, seed=SEED),
     _member("impulse_noise", noise.impulse_noise, fraction=IMPULSE, seed=SEED),
@@ -102,7 +115,8 @@ NOISE = (
     _member("ordered_dithering", noise.ordered_dithering),
     _held_out("floyd_steinberg", noise.floyd_steinberg, bits=Integers(1, 2)),
 )
-DISTRACTION, SPOT = (OneOf(DISTRACTIONS[:5]), OneOf(DISTRACTIONS)), {"x": FRACTION, "y": FRACTION}
+DISTRACTION = (OneOf(DISTRACTIONS[:5]), OneOf(DISTRACTIONS))
+SPOT = {"x": FRACTION, "y": FRACTION}
 IMAGE_FUSING = (
     _member(
         "image_overlay",
@@ -182,4 +196,5 @@ def categories(styles: Mapping[str, Transformation] | None = None) -> Task:
         "style_transfer": tuple(transfers),
         "warping": WARPING,
     }
-    return Task("categories", tuple(TransformationClass(*item) for item in classes.items()))
+    named = [TransformationClass(name, members) for name, members in classes.items()]
+    return Task("categories", tuple(named))

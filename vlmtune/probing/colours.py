@@ -9,6 +9,8 @@ from jaxtyping import Float
 from numpy import ndarray
 from PIL import Image, ImageOps
 
+from vlmtune.probing.parameters import Real
+
 
 def to_hsl(image: Image.Image) -> Float[ndarray, "h w 3"]:
     """Returns hue in [0, 360), saturation and lightness in [0, 255].
@@ -19,64 +21,82 @@ def to_hsl(image: Image.Image) -> Float[ndarray, "h w 3"]:
     """
     # Planes of one channel each: operations along an axis of three would take most of the time.
     pixels = np.asarray(image.convert("RGB"))
-    red, green, blue = np.moveaxis(pixels, -1, 0).astype(np.float32, order="C")
+    planes = np.moveaxis(pixels, -1, 0)
+    red, green, blue = planes.astype(np.float32, order="C")
     high = np.maximum(np.maximum(red, green), blue)
     low = np.minimum(np.minimum(red, green), blue)
     chroma = high - low
     lightness = (high + low) / 2
-    # The hue is a sixth of the circle for each leading channel; grey has hue 0.
-    divisor = np.where(chroma == 0, np.float32(1), chroma)
-    of_red = (green - blue) / divisor
-    of_red = np.where(of_red < 0, of_red + 6, of_red)
-    others = np.where(high == green, (blue - red) / divisor + 2, (red - green) / divisor + 4)
-    hue = np.where(high == red, of_red, others)
-    extent = 1 - np.abs(2 * lightness / 255 - 1)
-    saturation = chroma / np.where(chroma == 0, np.float32(1), extent)
+    # Grey has chroma 0: a divisor of 1 gives it hue 0 and saturation 0.
+    grey = chroma == 0
+    one = np.float32(1)
+    divisor = np.where(grey, one, chroma)
+    # The hue, in sixths of the circle, starts at 0, 2 or 4 by the channel that leads.
+    red_leads = (green - blue) / divisor
+    red_leads = np.where(red_leads < 0, red_leads + 6, red_leads)
+    green_leads = (blue - red) / divisor + 2
+    blue_leads = (red - green) / divisor + 4
+    hue = np.where(high == green, green_leads, blue_leads)
+    hue = np.where(high == red, red_leads, hue)
+    # The largest chroma that a lightness allows: 1 in the middle, 0 for black and white.
+    distance = np.abs(2 * lightness / 255 - 1)
+    largest_chroma = 1 - distance
+    saturation = chroma / np.where(grey, one, largest_chroma)
     return np.stack([60 * hue, saturation, lightness], axis=-1)
 
 
 def from_hsl(hsl: Float[ndarray, "h w 3"]) -> Image.Image:
     """Returns the image of hue in degrees, saturation and lightness in [0, 255]."""
-    hue, lightness = hsl[..., 0] / 30, hsl[..., 2] / 255
-    reach = hsl[..., 1] / 255 * np.minimum(lightness, 1 - lightness)
+    hue = hsl[..., 0] / 30
+    saturation = hsl[..., 1] / 255
+    lightness = hsl[..., 2] / 255
+    reach = saturation * np.minimum(lightness, 1 - lightness)
     channels = []
     for start in (0, 8, 4):  # twelfths of the circle from red, green and blue
         turned = hue + np.float32(start)
         turned = np.where(turned >= 12, turned - 12, turned)
-        step = np.clip(np.minimum(turned - 3, 9 - turned), -1, 1)
+        slope = np.minimum(turned - 3, 9 - turned)
+        step = np.clip(slope, -1, 1)
         channels.append(255 * (lightness - reach * step))
     return to_image(np.stack(channels, axis=-1))
 
 
 def to_image(values: Float[ndarray, "h w 3"]) -> Image.Image:
     """Returns the image of values in [0, 255], rounded and clipped."""
-    return Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8), "RGB")
+    rounded = np.rint(values)
+    pixels = np.clip(rounded, 0, 255).astype(np.uint8)
+    return Image.fromarray(pixels, "RGB")
 
 
-def hue(image: Image.Image, scale: float | int, offset: float | int) -> Image.Image:
+def hue(image: Image.Image, scale: Real, offset: Real) -> Image.Image:
     """Scales and shifts the hue: (hue * scale + offset) mod 360, in degrees."""
     hsl = to_hsl(image)
-    hsl[..., 0] = (hsl[..., 0] * scale + offset) % 360
+    degrees = hsl[..., 0]
+    hsl[..., 0] = (degrees * scale + offset) % 360
     return from_hsl(hsl)
 
 
-def saturation(image: Image.Image, scale: float | int, offset: float | int) -> Image.Image:
+def saturation(image: Image.Image, scale: Real, offset: Real) -> Image.Image:
     """Scales and shifts the saturation: clip(saturation * scale + offset, 0, 255)."""
     hsl = to_hsl(image)
-    hsl[..., 1] = np.clip(hsl[..., 1] * scale + offset, 0, 255)
+    scaled = hsl[..., 1] * scale + offset
+    hsl[..., 1] = np.clip(scaled, 0, 255)
     return from_hsl(hsl)
 
 
-def lightness(image: Image.Image, offset: float | int) -> Image.Image:
+def lightness(image: Image.Image, offset: Real) -> Image.Image:
     """Shifts the lightness: clip(lightness + offset, 0, 255)."""
     hsl = to_hsl(image)
-    hsl[..., 2] = np.clip(hsl[..., 2] + offset, 0, 255)
+    shifted = hsl[..., 2] + offset
+    hsl[..., 2] = np.clip(shifted, 0, 255)
     return from_hsl(hsl)
 
 
 def hsl_as_rgb(image: Image.Image) -> Image.Image:
     """Reads hue, saturation and lightness, each scaled to [0, 255], as red, green and blue."""
-    return to_image(to_hsl(image) * np.array([255 / 360, 1, 1], dtype=np.float32))
+    hsl = to_hsl(image)
+    scales = np.array([255 / 360, 1, 1], dtype=np.float32)
+    return to_image(hsl * scales)
 
 
 def identity(image: Image.Image) -> Image.Image:
@@ -116,4 +136,5 @@ def quantize(image: Image.Image, colours: int) -> Image.Image:
     """
     # A median cut alone gives pixels colours that are not their mean. 1 is the number of pixels
     # that may still change their cluster when k-means stops.
-    return image.quantize(colours, Image.Quantize.MEDIANCUT, kmeans=1).convert("RGB")
+    quantized = image.quantize(colours, Image.Quantize.MEDIANCUT, kmeans=1)
+    return quantized.convert("RGB")

@@ -33,6 +33,11 @@ from vlmtune.types import FeatureSpec, Pixels, Pooled
 UNPROJECTED = "before-projection"
 TEXT = "a photo"
 LAYERS = f"pooled, {UNPROJECTED}, patches-K or class-K, K layers from the end"
+Vectors = Float[Tensor, "n d"]
+Read = Callable[[Sequence[str]], Vectors]
+"""Gives the embeddings of keys of the store."""
+Row = list[tuple[str, Version]]
+"""The versions of an image, one for each class of a task, with their keys in the store."""
 
 
 @runtime_checkable
@@ -59,7 +64,9 @@ class LayerEmbedder:
     """
 
     def __init__(self, model: Model, layer: str = "pooled", text: str = TEXT) -> None:
-        self.model, self.layer, self.text = model, layer, text
+        self.model = model
+        self.layer = layer
+        self.text = text
         adapter = model.embeds
         kind, _, number = layer.partition("-")
         depth = int(number) if number.isdigit() else 0
@@ -82,8 +89,10 @@ class LayerEmbedder:
         else:
             raise UserError(f"expected {LAYERS} as layer, got {layer!r}: name one")
         model.backbone.check_fits(self.spec, "image")
+        # Whether there is a projection shows in the output of a tower alone.
         if layer == UNPROJECTED:
-            self._unprojected(model.backbone.encode_image(self._blank(), self.spec))
+            state = model.backbone.encode_image(self._blank(), self.spec)
+            self._unprojected(state)
 
     def _prepared(self, adapter: JointAdapter, text: str) -> Any:
         """The fixed text of a joint adapter, as it takes it."""
@@ -95,14 +104,17 @@ class LayerEmbedder:
             )
         backbone = self.model.backbone
         with evaluation_mode(backbone, adapter):
-            prepared = adapter.prepare_text(backbone.encode_text([text], adapter.text_input))
-            image = adapter.prepare_image(backbone.encode_image(self._blank(), self.spec))
+            words = backbone.encode_text([text], adapter.text_input)
+            prepared = adapter.prepare_text(words)
+            pixels = backbone.encode_image(self._blank(), self.spec)
+            image = adapter.prepare_image(pixels)
             adapter.cls_outputs(image, prepared)  # fails now if the head reads no [CLS]
         return prepared
 
     def _blank(self) -> Pixels:
-        preprocess = self.model.backbone.preprocess
-        return preprocess(Image.new("RGB", (8, 8)))[None].to(self.model.device)
+        picture = Image.new("RGB", (8, 8))
+        pixels = self.model.backbone.preprocess(picture)
+        return pixels[None].to(self.model.device)
 
     def _unprojected(self, state: Any) -> Tensor:
         """What the image tower projects last; a `UserError` if it ends with no projection."""
@@ -119,29 +131,38 @@ class LayerEmbedder:
     def identity(self) -> str:
         """Digest of all weights, the preprocessing and the layer."""
         weights = "" if self.model.untrained else self.model.digest()
-        text = [] if self._text is None else [self.text]
-        return digest([self.model.backbone.fingerprint, weights, self.layer, *text])
+        facts = [self.model.backbone.fingerprint, weights, self.layer]
+        if self._text is not None:
+            facts.append(self.text)
+        return digest(facts)
 
-    def embed(self, pixels: Pixels) -> Float[Tensor, "n d"]:
+    def embed(self, pixels: Pixels) -> Vectors:
         """Returns embeddings, not normalised, on the CPU."""
         model = self.model
-        adapter: Any = model.embeds
         with evaluation_mode(model.backbone, model.adapter):
-            features: Any = model.backbone.encode_image(pixels.to(model.device), self.spec)
-            if self._text is not None:
-                text = self._text[torch.zeros(len(features), dtype=torch.long)]
-                vectors = adapter.cls_outputs(adapter.prepare_image(features), text).flatten(1)
-            elif self.layer == "pooled":
-                vectors = adapter.embed_image(features)
-            elif self.layer == UNPROJECTED:
-                vectors = self._unprojected(features)
-            elif self.spec.kind == "state":
-                vectors = features.values[:, 0]
-            else:
-                # The mean over patches; the mask leaves padding out.
-                weights = features.mask[:, :, None].to(features.values.dtype)
-                vectors = (features.values * weights).sum(dim=1) / weights.sum(dim=1)
+            pixels = pixels.to(model.device)
+            features = model.backbone.encode_image(pixels, self.spec)
+            vectors = self._vectors(features)
         return vectors.float().cpu()
+
+    def _vectors(self, features: Any) -> Tensor:
+        adapter: Any = self.model.embeds
+        if self._text is not None:
+            # The one text is repeated, as output i is of image i and text i.
+            repeats = torch.zeros(len(features), dtype=torch.long)
+            image = adapter.prepare_image(features)
+            outputs = adapter.cls_outputs(image, self._text[repeats])
+            return outputs.flatten(1)
+        if self.layer == "pooled":
+            return adapter.embed_image(features)
+        if self.layer == UNPROJECTED:
+            return self._unprojected(features)
+        if self.spec.kind == "state":
+            return features.values[:, 0]
+        # The mean over patches; the mask leaves padding out.
+        weights = features.mask[:, :, None].to(features.values.dtype)
+        total = (features.values * weights).sum(dim=1)
+        return total / weights.sum(dim=1)
 
 
 @dataclass(frozen=True)
@@ -179,28 +200,36 @@ def embed_tasks(
         side: The middle square of each image is scaled to this side before it is transformed.
         seed: Of the sampled transformations.
     """
+    # All tasks are read from a store of all their versions: a version of two tasks is there once.
     wanted: dict[str, tuple[LabelledImage, Version]] = {}
-    chosen: dict[str, dict[str, list[list[tuple[str, Version]]]]] = {}
+    rows: dict[str, dict[str, list[Row]]] = {}
     for task in tasks:
-        rows: dict[str, list[list[tuple[str, Version]]]] = {"train": [], "test": []}
+        rows[task.name] = {"train": [], "test": []}
         for image in images:
-            versions = task.versions(image.digest, image.split, seed)
-            keys = [version.key(image.digest, side) for version in versions]
-            row = list(zip(keys, versions, strict=True))
-            wanted |= {key: (image, version) for key, version in row}
-            rows[image.split].append(row)
-        chosen[task.name] = rows
-    vectors = _stored(embedder, wanted, store, side)
-    # Rows and labels have the same order: that of the images of a split.
+            row = []
+            for version in task.versions(image.digest, image.split, seed):
+                key = version.key(image.digest, side)
+                row.append((key, version))
+                wanted[key] = (image, version)
+            rows[task.name][image.split].append(row)
+    read = _stored(embedder, wanted, store, side)
+    labels = _numbered_labels(images)
+    embedded: dict[str, dict[str, TaskEmbeddings]] = {}
+    for task in tasks:
+        embedded[task.name] = {}
+        for split, split_rows in rows[task.name].items():
+            embedded[task.name][split] = _embedded(split_rows, task, read, labels[split])
+    return embedded
+
+
+def _numbered_labels(images: Sequence[LabelledImage]) -> dict[str, list[int]]:
+    """The semantic class of each image of a split, in the order of the images; -1 for none."""
     numbers = {name: i for i, name in enumerate(label_names(images))}
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for image in images:
-        labels[image.split].append(numbers.get(image.label, -1))
-    embedded: dict[str, dict[str, TaskEmbeddings]] = {task.name: {} for task in tasks}
-    for task in tasks:
-        for split, of_split in chosen[task.name].items():
-            embedded[task.name][split] = _embedded(of_split, task, vectors, labels[split])
-    return embedded
+        number = numbers.get(image.label, -1)
+        labels[image.split].append(number)
+    return labels
 
 
 def label_names(images: Sequence[LabelledImage]) -> list[str]:
@@ -210,9 +239,9 @@ def label_names(images: Sequence[LabelledImage]) -> list[str]:
 
 
 def _embedded(
-    rows: list[list[tuple[str, Version]]],
+    rows: list[Row],
     task: Task,
-    vectors: Callable[[Sequence[str]], Float[Tensor, "n d"]],
+    vectors: Read,
     labels: list[int],
 ) -> TaskEmbeddings:
     # A row is an image, with a version for each class in the order of the task.
@@ -226,10 +255,10 @@ def _embedded(
             held_out.append(version.member.held_out)
     shape = len(rows), len(task.classes)
     return TaskEmbeddings(
-        vectors(keys).view(*shape, -1),
-        torch.tensor(member).view(shape),
-        torch.tensor(held_out).view(shape),
-        torch.tensor(labels),
+        features=vectors(keys).view(*shape, -1),
+        member=torch.tensor(member).view(shape),
+        held_out=torch.tensor(held_out).view(shape),
+        labels=torch.tensor(labels),
     )
 
 
@@ -238,9 +267,10 @@ def _stored(
     wanted: Mapping[str, tuple[LabelledImage, Version]],
     root: Path,
     side: int,
-) -> Callable[[Sequence[str]], Float[Tensor, "n d"]]:
+) -> Read:
     """Returns the function that reads vectors by key from the store, which it builds if needed."""
-    key = StoreKey(embedder.identity, "image", FeatureSpec("pooled"), source_digest(wanted))
+    spec = FeatureSpec("pooled")
+    key = StoreKey(embedder.identity, "image", spec, source_digest(wanted))
 
     def encode(missing: list[str]) -> Iterator[tuple[Sequence[str], Pooled]]:
         for names, pixels in _batches(embedder.model, wanted, missing, side):
@@ -251,7 +281,7 @@ def _stored(
 
     store = open_or_build_store(root, key, produce, len(wanted))
 
-    def read(keys: Sequence[str]) -> Float[Tensor, "n d"]:
+    def read(keys: Sequence[str]) -> Vectors:
         features = store.features(keys)
         assert isinstance(features, Pooled)
         return features.values
@@ -268,13 +298,18 @@ def _batches(
     """Yields pixels of transformed images; threads decode each image once for all its versions."""
     by_image: dict[str, list[str]] = {}
     for key in keys:
-        by_image.setdefault(wanted[key][0].digest, []).append(key)
+        image, _ = wanted[key]
+        by_image.setdefault(image.digest, []).append(key)
 
     def load(names: list[str]) -> Tensor:
         image, _ = wanted[names[0]]
         base = square(image.open(), side)
-        pictures = [wanted[name][1].apply(base) for name in names]
-        return torch.stack([model.backbone.preprocess(picture) for picture in pictures])
+        pixels = []
+        for name in names:
+            _, version = wanted[name]
+            picture = version.apply(base)
+            pixels.append(model.backbone.preprocess(picture))
+        return torch.stack(pixels)
 
     # Threads are at most `2 * WORKERS` images ahead, which bounds the memory.
     coming = iter(by_image.values())

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from vlmtune.probing import measures
@@ -24,8 +24,11 @@ BOTH_HEADS = (1024, 2048)
 """Widths with one head for each target and with two heads (Tables 3 and 4)."""
 DROPOUT = 0.2
 ACCURACY = "transformation_accuracy"
-CLEAN, OBFUSCATED = "clean_semantic_accuracy", "obfuscated_semantic_accuracy"
-Judged = tuple[Bool[Tensor, "r n c"], Bool[Tensor, "n c"]]
+CLEAN = "clean_semantic_accuracy"
+OBFUSCATED = "obfuscated_semantic_accuracy"
+Predicted = Int[Tensor, "r n c"]
+"""The class that each of r runs predicts for image n under transformation c."""
+Judged = tuple[measures.Right, measures.Counted]
 
 
 @dataclass(frozen=True)
@@ -91,71 +94,99 @@ def measure(
     All transformations of the task ran; there are `classes` semantic classes, or 0. It trains on
     `device`, by default the CPU.
     """
-    device = device or torch.device("cpu")
-    train, test = embeddings["train"], embeddings["test"]
-    n, c, d = train.features.shape
-    # All versions of an image follow one another: row i is version i % c of image i // c.
-    targets = {
-        TRANSFORMATION: torch.arange(c).repeat(n).to(device),
-        SEMANTIC: train.labels.repeat_interleave(c).to(device),
-    }
-    with work_of(task.name):
-        predictions = run_probes(
-            spec,
-            train.features.reshape(-1, d).to(device),
-            targets,
-            test.features.reshape(-1, d).to(device),
-            {TRANSFORMATION: c, SEMANTIC: classes},
-            training,
-        )
-    # Predictions of all runs by image and version: (r, n, c).
-    shaped = {name: x.view(training.runs, -1, c) for name, x in predictions.items()}
+    test = embeddings["test"]
+    predictions = _predictions(task, spec, embeddings, classes, training, device)
     judged: dict[str, Judged] = {}
     confusion = None
     outcomes: list[list[float]] = []
-    if TRANSFORMATION in shaped:
-        # The version of column j is of class j.
-        predicted = shaped[TRANSFORMATION]
-        right = predicted == torch.arange(c)
-        judged[ACCURACY] = right, torch.ones_like(test.held_out)
+    if TRANSFORMATION in predictions:
+        predicted = predictions[TRANSFORMATION]
+        judged |= _judged_transformations(task, test, predicted)
         outcomes = measures.outcomes(*judged[ACCURACY])
         confusion = measures.confusion(predicted)
-        for name, counted in _parts(task, test).items():
-            judged[name] = right, counted
-    if SEMANTIC in shaped:
-        right = shaped[SEMANTIC] == test.labels[:, None]
-        # The identity shows the clean image, all other classes an obfuscated one.
-        clean = torch.zeros_like(test.held_out)
-        clean[:, task.names.index(IDENTITY)] = True
-        judged |= {CLEAN: (right, clean), OBFUSCATED: (right, ~clean)}
-        outcomes = outcomes or measures.outcomes(right, clean)
-    metrics, runs = {}, {}
+    if SEMANTIC in predictions:
+        judged |= _judged_labels(task, test, predictions[SEMANTIC])
+        outcomes = outcomes or measures.outcomes(*judged[CLEAN])
+    metrics = {}
+    runs = {}
     for name, (right, counted) in judged.items():
-        guessed = classes if name in (CLEAN, OBFUSCATED) else c
+        guessed = classes if name in (CLEAN, OBFUSCATED) else len(task.classes)
         metrics[name] = measures.accuracy(right, counted, 1 / guessed)
         if name in (ACCURACY, CLEAN, OBFUSCATED):
             runs[name] = measures.by_run(right, counted)
     return Measured(task, spec, metrics, runs, confusion, outcomes, judged)
 
 
+def _predictions(
+    task: Task,
+    spec: ProbeSpec,
+    embeddings: Mapping[str, TaskEmbeddings],
+    classes: int,
+    training: Training,
+    device: torch.device | None,
+) -> dict[str, Predicted]:
+    """Predictions of all runs, by head."""
+    device = device or torch.device("cpu")
+    train = embeddings["train"]
+    test = embeddings["test"]
+    n, c, d = train.features.shape
+    # All versions of an image follow one another: row i is version i % c of image i // c.
+    features = train.features.reshape(-1, d).to(device)
+    test_features = test.features.reshape(-1, d).to(device)
+    targets = {
+        TRANSFORMATION: torch.arange(c).repeat(n).to(device),
+        SEMANTIC: train.labels.repeat_interleave(c).to(device),
+    }
+    sizes = {TRANSFORMATION: c, SEMANTIC: classes}
+    with work_of(task.name):
+        predictions = run_probes(spec, features, targets, test_features, sizes, training)
+    shaped = {}
+    for name, flat in predictions.items():
+        shaped[name] = flat.view(training.runs, -1, c)
+    return shaped
+
+
+def _judged_transformations(
+    task: Task, test: TaskEmbeddings, predicted: Predicted
+) -> dict[str, Judged]:
+    # The version of column j is of class j.
+    right = predicted == torch.arange(len(task.classes))
+    judged = {ACCURACY: (right, torch.ones_like(test.held_out))}
+    for name, counted in _parts(task, test).items():
+        judged[name] = (right, counted)
+    return judged
+
+
+def _judged_labels(task: Task, test: TaskEmbeddings, predicted: Predicted) -> dict[str, Judged]:
+    right = predicted == test.labels[:, None]
+    # The identity shows the clean image, all other classes an obfuscated one.
+    identity = task.names.index(IDENTITY)
+    clean = torch.zeros_like(test.held_out)
+    clean[:, identity] = True
+    return {CLEAN: (right, clean), OBFUSCATED: (right, ~clean)}
+
+
 def changes(after: Measured, before: Measured) -> dict[str, MetricValue]:
     """Differences of all metrics of a probe, of runs with the same seeds on the same images."""
-    return {
-        name: measures.difference(right, before.judged[name][0], counted)
-        for name, (right, counted) in after.judged.items()
-    }
+    differences = {}
+    for name, (right, counted) in after.judged.items():
+        right_before, _ = before.judged[name]
+        differences[name] = measures.difference(right, right_before, counted)
+    return differences
 
 
-def _parts(task: Task, test: TaskEmbeddings) -> dict[str, Bool[Tensor, "n c"]]:
+def _parts(task: Task, test: TaskEmbeddings) -> dict[str, measures.Counted]:
     """What is held out in each category, each class, and each member, as far as there are any."""
     parts: dict[str, Tensor] = {}
-    for i, one in enumerate(task.classes):
-        here = torch.zeros_like(test.held_out)
-        here[:, i] = True
-        if any(x.held_out for x in one.members):
-            parts[f"held_out/{one.name}"] = here & test.held_out
-        parts[f"class/{one.name}"] = here
-        if len(one.members) > 1:
-            for k, member in enumerate(one.members):
-                parts[f"transformation/{member.name}"] = here & (test.member == k)
+    for i, category in enumerate(task.classes):
+        of_class = torch.zeros_like(test.held_out)
+        of_class[:, i] = True
+        if any(member.held_out for member in category.members):
+            parts[f"held_out/{category.name}"] = of_class & test.held_out
+        parts[f"class/{category.name}"] = of_class
+        if len(category.members) > 1:
+            for k, member in enumerate(category.members):
+                of_member = test.member == k
+                parts[f"transformation/{member.name}"] = of_class & of_member
+    # With few images, testing may show a transformation to none: such a part has no accuracy.
     return {name: counted for name, counted in parts.items() if bool(counted.any())}

@@ -23,7 +23,25 @@ def fine(styles: Mapping[str, Transformation] | None = None) -> Task:
         >>> len(fine().classes), len(fine().runnable().classes)
         (31, 27)
     """
-    rows = {
+    classes = []
+    for name, row in _rows().items():
+        member = Member(name, row, row)
+        classes.append(_alone(member))
+    for name in STYLES:
+        row = (styles or {}).get(name)
+        member = Member(name, row, row, weights=name)
+        classes.append(_alone(member))
+    return Task("fine", tuple(classes))
+
+
+def _alone(member: Member) -> TransformationClass:
+    """The class of a single transformation, which has the name of the transformation."""
+    return TransformationClass(member.name, (member,))
+
+
+def _rows() -> dict[str, Transformation]:
+    """The transformations that need no weights, in the order of the appendix."""
+    return {
         "identity": transformation(colours.identity),
         "hue_scale": transformation(colours.hue, scale=-32, offset=-4),
         "hue_shift": transformation(colours.hue, scale=1, offset=64),
@@ -48,16 +66,17 @@ def fine(styles: Mapping[str, Transformation] | None = None) -> Task:
         "line_shift": transformation(filters.line_shift, distance=3, axis="columns"),
         "grid_overlay": transformation(overlays.grid_overlay, colour=(204, 255, 127)),
         "line_overlay": transformation(
-            overlays.line_overlay, width=4, distance=20, colour=(101, 0, 0)
+            overlays.line_overlay,
+            width=4,
+            distance=20,
+            colour=(101, 0, 0),
         ),
         "icon_overlay": transformation(
-            overlays.icon_overlay, icon="grinning_face", alpha=32, ratio=10
+            overlays.icon_overlay,
+            icon="grinning_face",
+            alpha=32,
+            ratio=10,
         ),
         "text_overlay": transformation(overlays.text_overlay, text=0, colour=(25, 25, 25)),
         "line_halftone": transformation(line_halftone, amplitude=5, width=1),
     }
-    classes = [TransformationClass(x, (Member(x, row, row),)) for x, row in rows.items()]
-    for name in STYLES:
-        row = (styles or {}).get(name)
-        classes.append(TransformationClass(name, (Member(name, row, row, weights=name),)))
-    return Task("fine", tuple(classes))

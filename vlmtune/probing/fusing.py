@@ -8,8 +8,8 @@ not published; those of `distractions` are painted.
 from PIL import Image
 
 from vlmtune.probing.distractions import draw_distraction
-
-Real = float | int
+from vlmtune.probing.filters import scaled_size
+from vlmtune.probing.parameters import Real
 
 
 def image_overlay(
@@ -25,14 +25,16 @@ def image_overlay(
         x: Where it goes, from 0 (left) to 1 (right).
         y: Where it goes, from 0 (top) to 1 (bottom).
     """
-    return _blended(image, _picture(distraction, image), size, opacity, x, y)
+    picture = _picture(distraction, image)
+    return _blended(image, picture, size, opacity, x, y)
 
 
 def fuse(
     image: Image.Image, distraction: str, size: Real, opacity: int, x: Real, y: Real
 ) -> Image.Image:
     """Puts the image on a distraction of the same size; `size` and `opacity` are the image's."""
-    return _blended(_picture(distraction, image), image, size, opacity, x, y)
+    picture = _picture(distraction, image)
+    return _blended(picture, image, size, opacity, x, y)
 
 
 def _picture(distraction: str, image: Image.Image) -> Image.Image:
@@ -42,9 +44,11 @@ def _picture(distraction: str, image: Image.Image) -> Image.Image:
 def _blended(
     back: Image.Image, front: Image.Image, size: Real, opacity: int, x: Real, y: Real
 ) -> Image.Image:
-    width, height = (max(1, round(side * size)) for side in back.size)
-    left, top = round(x * (back.width - width)), round(y * (back.height - height))
-    small = front.resize((width, height), Image.Resampling.BILINEAR)
+    small_size = scaled_size(back, size, size)
+    small = front.resize(small_size, Image.Resampling.BILINEAR)
+    left = round(x * (back.width - small.width))
+    top = round(y * (back.height - small.height))
+    mask = Image.new("L", small.size, opacity)
     blended = back.copy()
-    blended.paste(small, (left, top), Image.new("L", small.size, opacity))
+    blended.paste(small, (left, top), mask)
     return blended

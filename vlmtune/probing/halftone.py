@@ -9,6 +9,8 @@ from jaxtyping import Float
 from numpy import ndarray
 from PIL import Image
 
+from vlmtune.probing.parameters import Real
+
 WAVEFORMS = ("sine", "triangle", "square", "sawtooth")
 SAMPLES = 5  # of a wave within a column
 CYCLE = 2  # amplitudes that a period is long
@@ -32,7 +34,7 @@ def wave(phase: Float[ndarray, "..."], waveform: str) -> Float[ndarray, "..."]:
 
 
 def line_halftone(
-    image: Image.Image, amplitude: float | int, width: float | int, waveform: str = "sine"
+    image: Image.Image, amplitude: Real, width: Real, waveform: str = "sine"
 ) -> Image.Image:
     """Draws horizontal waves, one above the other.
 
@@ -44,18 +46,35 @@ def line_halftone(
     """
     grey = np.asarray(image.convert("L"), dtype=np.float32)
     height, columns = grey.shape
+    # A band is as high as a wave over black.
     spacing = round(2 * amplitude) + 1
-    rows = -(-height // spacing)
-    # A band of rows and a column together set the amplitude of a wave there: (rows, columns).
-    bands = np.pad(grey, ((0, rows * spacing - height), (0, 0)), mode="edge")
-    darkness = 1 - bands.reshape(rows, spacing, columns).mean(axis=1) / 255
-    x = np.arange(columns)[:, None] + (np.arange(SAMPLES) + 0.5) / SAMPLES - 0.5
-    heights = amplitude * darkness[:, :, None] * wave(x / (CYCLE * amplitude), waveform)
+    amplitudes = amplitude * _darkness(grey, spacing)
+    # A wave is sampled several times within a column, as it may rise and fall there.
+    fractions = (np.arange(SAMPLES) + 0.5) / SAMPLES
+    column = np.arange(columns)[:, None]
+    x = column + fractions - 0.5
+    period = CYCLE * amplitude
+    heights = amplitudes[:, :, None] * wave(x / period, waveform)
     # A column is black from the lowest to the highest point of its part of the wave.
     low = heights.min(axis=-1) - width / 2
     high = heights.max(axis=-1) + width / 2
-    y = np.arange(spacing)[:, None] - (spacing - 1) / 2
-    black = (y > low[:, None]) & (y < high[:, None])
-    black = black.reshape(rows * spacing, columns)[:height]
+    middle = (spacing - 1) / 2
+    y = np.arange(spacing)[:, None] - middle
+    above_low = y > low[:, None]
+    below_high = y < high[:, None]
+    black = above_low & below_high
+    black = black.reshape(-1, columns)[:height]
     drawing = np.where(black, 0, 255).astype(np.uint8)
     return Image.fromarray(drawing, "L").convert("RGB")
+
+
+def _darkness(grey: Float[ndarray, "h w"], spacing: int) -> Float[ndarray, "bands w"]:
+    """The darkness of each column of each band, from 0 (white) to 1."""
+    height, columns = grey.shape
+    bands = -(-height // spacing)
+    # The last band repeats the edge of the image.
+    missing = bands * spacing - height
+    margins = ((0, missing), (0, 0))
+    padded = np.pad(grey, margins, mode="edge")
+    means = padded.reshape(bands, spacing, columns).mean(axis=1)
+    return 1 - means / 255

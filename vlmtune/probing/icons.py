@@ -9,8 +9,15 @@ from functools import cache
 from PIL import Image, ImageDraw
 
 SIDE = 256
-YELLOW, RED, GREEN, BLUE = (255, 204, 50), (221, 46, 68), (62, 130, 60), (59, 136, 195)
-BROWN, WHITE, DARK, PINK = (120, 72, 40), (255, 255, 255), (60, 40, 20), (234, 89, 153)
+MIDDLE = SIDE // 2
+YELLOW = (255, 204, 50)
+RED = (221, 46, 68)
+GREEN = (62, 130, 60)
+BLUE = (59, 136, 195)
+BROWN = (120, 72, 40)
+WHITE = (255, 255, 255)
+DARK = (60, 40, 20)
+PINK = (234, 89, 153)
 
 
 @cache
@@ -32,7 +39,9 @@ def _ring(count: int, radii: tuple[int, ...]) -> list[tuple[float, float]]:
     for i in range(count):
         angle = 2 * math.pi * i / count - math.pi / 2
         radius = radii[i % len(radii)]
-        points.append((128 + radius * math.cos(angle), 128 + radius * math.sin(angle)))
+        x = MIDDLE + radius * math.cos(angle)
+        y = MIDDLE + radius * math.sin(angle)
+        points.append((x, y))
     return points
 
 
@@ -62,7 +71,8 @@ def _sun(pen: ImageDraw.ImageDraw) -> None:
 def _tree(pen: ImageDraw.ImageDraw) -> None:
     pen.rectangle((112, 170, 144, 244), BROWN)
     for top in (12, 70, 120):
-        pen.polygon([(128, top), (50, top + 80), (206, top + 80)], GREEN)
+        base = top + 80
+        pen.polygon([(128, top), (50, base), (206, base)], GREEN)
 
 
 def _house(pen: ImageDraw.ImageDraw) -> None:
@@ -73,7 +83,8 @@ def _house(pen: ImageDraw.ImageDraw) -> None:
 
 def _flower(pen: ImageDraw.ImageDraw) -> None:
     for x, y in _ring(6, (68,)):
-        pen.circle((round(x), round(y)), 44, PINK)
+        centre = (round(x), round(y))
+        pen.circle(centre, 44, PINK)
     pen.circle((128, 128), 40, YELLOW)
 
 
@@ -96,6 +107,17 @@ def _umbrella(pen: ImageDraw.ImageDraw) -> None:
 
 
 # The paper's training takes the first five, its testing all ten.
-_ALL = (_grinning_face, _heart, _star, _sun, _tree, _house, _flower, _fish, _balloon, _umbrella)
-_PAINTERS = {painter.__name__[1:]: painter for painter in _ALL}
+_ALL = (
+    _grinning_face,
+    _heart,
+    _star,
+    _sun,
+    _tree,
+    _house,
+    _flower,
+    _fish,
+    _balloon,
+    _umbrella,
+)
+_PAINTERS = {painter.__name__.removeprefix("_"): painter for painter in _ALL}
 ICONS = tuple(_PAINTERS)

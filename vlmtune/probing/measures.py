@@ -15,10 +15,15 @@ from vlmtune.metrics.cluster_variance import add_variances, cluster_variance
 from vlmtune.metrics.seed_significance import seeded_difference, variance_over_seeds
 from vlmtune.results.metric_value import MetricValue
 
+Right = Bool[Tensor, "r n c"]
+"""Whether each prediction is right."""
+Counted = Bool[Tensor, "n c"]
+"""Which predictions count."""
+
 
 def accuracy(
-    right: Bool[Tensor, "r n c"],
-    counted: Bool[Tensor, "n c"],
+    right: Right,
+    counted: Counted,
     chance: float,
 ) -> MetricValue:
     r"""The fraction of right predictions among those that count, as a mean over runs.
@@ -39,21 +44,25 @@ def accuracy(
         (0.75, 100)
     """
     totals, sizes = _totals(right, counted)
-    value = float(totals.sum() / (len(totals) * sizes.sum()))
-    fractions = sizes / sizes.sum()
+    n = sizes.sum()
+    value = float(totals.sum() / (len(totals) * n))
     # Images may count with different numbers of predictions: the accuracy is a ratio of sums.
-    deviations = (totals.mean(dim=0) - value * sizes) / sizes.sum()
-    over_images = cluster_variance(deviations, fractions, torch.arange(len(sizes)))
-    over_runs = variance_over_seeds([totals.sum(dim=1) / sizes.sum()], [True])
-    variance = add_variances(over_images, over_runs) if over_runs else over_images
-    low, high = proportion_interval(value, variance, int(sizes.sum()))
-    return MetricValue(value, int(sizes.sum()), chance, low, high, clusters=len(sizes))
+    expected = value * sizes
+    deviations = (totals.mean(dim=0) - expected) / n
+    images = torch.arange(len(sizes))
+    variance = cluster_variance(deviations, sizes / n, images)
+    by_run = totals.sum(dim=1) / n
+    over_runs = variance_over_seeds([by_run], [True])
+    if over_runs:
+        variance = add_variances(variance, over_runs)
+    low, high = proportion_interval(value, variance, int(n))
+    return MetricValue(value, int(n), chance, low, high, clusters=len(sizes))
 
 
 def difference(
-    after: Bool[Tensor, "r n c"],
-    before: Bool[Tensor, "r n c"],
-    counted: Bool[Tensor, "n c"],
+    after: Right,
+    before: Right,
+    counted: Counted,
 ) -> MetricValue:
     """The accuracy of `after` minus the accuracy of `before`, paired by run and by image.
 
@@ -68,27 +77,30 @@ def difference(
     """
     new = torch.tensor(outcomes(after, counted), dtype=torch.float64)
     old = torch.tensor(outcomes(before, counted), dtype=torch.float64)
-    one = seeded_difference(new, old, paired=True)
-    n, images = int(counted.sum()), new.shape[1]
-    return MetricValue(one.difference, n, None, one.low, one.high, clusters=images)
+    paired = seeded_difference(new, old, paired=True)
+    n = int(counted.sum())
+    images = new.shape[1]
+    return MetricValue(paired.difference, n, None, paired.low, paired.high, clusters=images)
 
 
-def _totals(
-    right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]
-) -> tuple[Float[Tensor, "r m"], Float[Tensor, "m"]]:
+def _totals(right: Right, counted: Counted) -> tuple[Float[Tensor, "r m"], Float[Tensor, "m"]]:
     """Right predictions of each run on each image that counts, and how many there could be."""
     kept = counted.any(dim=1)
     assert bool(kept.any()), "no prediction counts"
-    sizes = counted[kept].sum(dim=1).double()
-    return (right[:, kept] & counted[kept]).sum(dim=2).double(), sizes
+    counted = counted[kept]
+    right = right[:, kept] & counted
+    totals = right.sum(dim=2).double()
+    sizes = counted.sum(dim=1).double()
+    return totals, sizes
 
 
-def by_run(right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]) -> list[float]:
+def by_run(right: Right, counted: Counted) -> list[float]:
     """The accuracy of each run."""
-    return (right & counted).sum(dim=(1, 2)).div(counted.sum()).tolist()
+    totals = (right & counted).sum(dim=(1, 2))
+    return totals.div(counted.sum()).tolist()
 
 
-def outcomes(right: Bool[Tensor, "r n c"], counted: Bool[Tensor, "n c"]) -> list[list[float]]:
+def outcomes(right: Right, counted: Counted) -> list[list[float]]:
     """Of each run, the accuracy over transformations on each image that counts."""
     totals, sizes = _totals(right, counted)
     return (totals / sizes).tolist()
@@ -103,5 +115,8 @@ def confusion(predicted: Int[Tensor, "r n c"]) -> Float[Tensor, "c c"]:
                 [0.5000, 0.5000]])
     """
     runs, images, classes = predicted.shape
-    counts = [(predicted == column).sum(dim=(0, 1)) for column in range(classes)]
+    counts = []
+    for column in range(classes):
+        hits = predicted == column
+        counts.append(hits.sum(dim=(0, 1)))
     return torch.stack(counts, dim=1) / (runs * images)

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from vlmtune.probing.icons import draw_icon
+from vlmtune.probing.parameters import Real
 
 RGB = tuple[int, int, int]
 TEXT_HEIGHTS = 14  # an image is so many lines of text high
@@ -39,10 +40,10 @@ def grid_overlay(image: Image.Image, colour: RGB) -> Image.Image:
 
 def line_overlay(
     image: Image.Image,
-    width: float | int,
-    distance: float | int,
+    width: Real,
+    distance: Real,
     colour: RGB,
-    angle: float | int = 0.0,
+    angle: Real = 0.0,
 ) -> Image.Image:
     """Paints parallel lines.
 
@@ -54,14 +55,17 @@ def line_overlay(
         angle: From the horizontal, in degrees.
     """
     values = np.array(image)
-    y, x = np.mgrid[: values.shape[0], : values.shape[1]].astype(np.float32)
+    height, columns = values.shape[:2]
+    y, x = np.mgrid[:height, :columns].astype(np.float32)
     turn = math.radians(angle)
     across = y * math.cos(turn) + x * math.sin(turn)
-    values[np.round(across, 3) % distance < width] = colour
+    # Rounding keeps a pixel at the start of a line on the line, whatever the error of the sine.
+    painted = np.round(across, 3) % distance < width
+    values[painted] = colour
     return Image.fromarray(values, "RGB")
 
 
-def icon_overlay(image: Image.Image, icon: str, alpha: int, ratio: float | int) -> Image.Image:
+def icon_overlay(image: Image.Image, icon: str, alpha: int, ratio: Real) -> Image.Image:
     """Paints a wall of one icon.
 
     Args:
@@ -76,31 +80,39 @@ def icon_overlay(image: Image.Image, icon: str, alpha: int, ratio: float | int) 
     for top in range(0, image.height, side):
         for left in range(0, image.width, side):
             wall.paste(picture, (left, top))
-    opacity = wall.getchannel("A").point([value * alpha // 255 for value in range(256)])
+    # The edge of an icon is partly transparent, so its opacity is scaled and not replaced.
+    scaled = [value * alpha // 255 for value in range(256)]
+    opacity = wall.getchannel("A").point(scaled)
     return Image.composite(wall.convert("RGB"), image, opacity)
 
 
 def text_overlay(image: Image.Image, text: int, colour: RGB) -> Image.Image:
     """Paints a wall of the text `TEXTS[text]` in one colour."""
     ink = Image.new("RGB", image.size, colour)
-    return Image.composite(ink, image, _text_wall(TEXTS[text], image.size))
+    letters = _text_wall(TEXTS[text], image.size)
+    return Image.composite(ink, image, letters)
 
 
 @lru_cache(maxsize=256)
 def _icon(name: str, side: int) -> Image.Image:
-    return draw_icon(name).resize((side, side), Image.Resampling.LANCZOS)
+    icon = draw_icon(name)
+    return icon.resize((side, side), Image.Resampling.LANCZOS)
 
 
 @lru_cache(maxsize=64)
 def _text_wall(text: str, size: tuple[int, int]) -> Image.Image:
     """Where the text covers an image of a size."""
+    width, height = size
     wall = Image.new("L", size)
-    line = size[1] / TEXT_HEIGHTS
+    line = height / TEXT_HEIGHTS
     font = ImageFont.load_default(0.9 * line)
     pen = ImageDraw.Draw(wall)
-    repeats = 1 + math.ceil(2 * size[0] / max(1.0, pen.textlength(text, font)))
+    text_width = max(1.0, pen.textlength(text, font))
+    repeats = 1 + math.ceil(2 * width / text_width)
     for i in range(TEXT_HEIGHTS + 1):
         # Each line begins elsewhere, so that letters do not stand in columns.
-        turned = text[3 * i % len(text) :] + text * repeats
-        pen.text((0, round(i * line)), turned, 255, font)
+        start = 3 * i % len(text)
+        turned = text[start:] + text * repeats
+        top = round(i * line)
+        pen.text((0, top), turned, 255, font)
     return wall

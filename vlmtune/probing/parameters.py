@@ -12,26 +12,29 @@ import numpy as np
 from PIL import Image
 
 SEEDS = 2**31
+Real = float | int
+"""A number of pixels, degrees or the like: a whole one may come without a point."""
 
 
 @dataclass(frozen=True)
 class Uniform:
     """A real number between `low` and `high`."""
 
-    low: float | int
-    high: float | int
+    low: Real
+    high: Real
 
     def sample(self, generator: np.random.Generator) -> float:
         """Returns a number, six digits after the point."""
-        return round(float(generator.uniform(self.low, self.high)), 6)
+        number = generator.uniform(self.low, self.high)
+        return round(float(number), 6)
 
 
 @dataclass(frozen=True)
 class EitherSign:
     """A real number between `low` and `high`, or its negative."""
 
-    low: float | int
-    high: float | int
+    low: Real
+    high: Real
 
     def sample(self, generator: np.random.Generator) -> float:
         """Returns a number of either sign."""
@@ -59,7 +62,8 @@ class OneOf:
 
     def sample(self, generator: np.random.Generator) -> Any:
         """Returns one of the values."""
-        return self.values[int(generator.integers(len(self.values)))]
+        choice = generator.integers(len(self.values))
+        return self.values[int(choice)]
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Colour:
 
     def sample(self, generator: np.random.Generator) -> tuple[int, int, int]:
         """Returns red, green and blue."""
-        red, green, blue = (int(x) for x in generator.integers(0, 256, 3))
+        red, green, blue = generator.integers(0, 256, 3).tolist()
         return red, green, blue
 
 

@@ -16,7 +16,11 @@ from torch.nn.functional import cross_entropy
 from vlmtune.errors import UserError
 from vlmtune.storage.progress import progress
 
-TRANSFORMATION, SEMANTIC = "transformation", "semantic"
+TRANSFORMATION = "transformation"
+SEMANTIC = "semantic"
+Embeddings = Float[Tensor, "n d"]
+Targets = Mapping[str, Int[Tensor, "n"]]
+"""The class of each embedding, by head."""
 
 
 @dataclass(frozen=True)
@@ -84,31 +88,36 @@ class Probe(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(
-        self, spec: ProbeSpec, features: Float[Tensor, "n d"], classes: Mapping[str, int]
-    ) -> None:
+    def __init__(self, spec: ProbeSpec, features: Embeddings, classes: Mapping[str, int]) -> None:
         super().__init__()
         d = features.shape[1]
         self.register_buffer("mean", features.mean(dim=0))
         # A dimension that never varies is only centred.
         deviation = features.std(dim=0, correction=0)
-        self.register_buffer("deviation", torch.where(deviation > 0, deviation, 1.0))
+        deviation = torch.where(deviation > 0, deviation, 1.0)
+        self.register_buffer("deviation", deviation)
         self.trunk = nn.Sequential()
+        width = d
         if spec.width:
-            self.trunk.extend([nn.Linear(d, spec.width), nn.ReLU(), nn.Dropout(spec.dropout)])
-        width = spec.width or d
-        self.heads = nn.ModuleDict({x: nn.Linear(width, classes[x]) for x in spec.heads})
+            width = spec.width
+            self.trunk.append(nn.Linear(d, width))
+            self.trunk.append(nn.ReLU())
+            self.trunk.append(nn.Dropout(spec.dropout))
+        self.heads = nn.ModuleDict()
+        for name in spec.heads:
+            self.heads[name] = nn.Linear(width, classes[name])
 
-    def forward(self, features: Float[Tensor, "n d"]) -> dict[str, Float[Tensor, "n _"]]:
+    def forward(self, features: Embeddings) -> dict[str, Float[Tensor, "n _"]]:
         """Returns the logits of each head."""
-        state = self.trunk((features - self.mean) / self.deviation)
+        standardised = (features - self.mean) / self.deviation
+        state = self.trunk(standardised)
         return {name: head(state) for name, head in self.heads.items()}
 
 
 def train_probe(
     spec: ProbeSpec,
-    features: Float[Tensor, "n d"],
-    targets: Mapping[str, Int[Tensor, "n"]],
+    features: Embeddings,
+    targets: Targets,
     classes: Mapping[str, int],
     training: Training,
     run: int = 0,
@@ -123,19 +132,23 @@ def train_probe(
         training: Steps, batches and seed.
         run: Which of the runs it is.
     """
-    n, device = len(features), features.device
+    n = len(features)
+    device = features.device
     size = min(n, training.batch_size)
+    # The seed decides the first weights, the order of rows and the dropout.
     with torch.random.fork_rng():
         torch.manual_seed(training.seed + run)
         probe = Probe(spec, features, classes).to(device).train()
         optimizer = torch.optim.Adam(probe.parameters(), training.learning_rate)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 1 - i / training.steps)
-        order, start = torch.randperm(n), 0
+        order = torch.randperm(n)
+        start = 0
         loss = torch.zeros(())
         for _ in range(training.steps):
             # Rows that do not fill a batch wait for another epoch, in another order.
             if start + size > n:
-                order, start = torch.randperm(n), 0
+                order = torch.randperm(n)
+                start = 0
             rows = order[start : start + size].to(device)
             start += size
             logits = probe(features[rows])
@@ -150,21 +163,24 @@ def train_probe(
     return probe.eval()
 
 
-def predict(probe: Probe, features: Float[Tensor, "n d"]) -> dict[str, Int[Tensor, "n"]]:
+def predict(probe: Probe, features: Embeddings) -> dict[str, Int[Tensor, "n"]]:
     """Returns the most probable class of each embedding, by head, on the CPU."""
-    classes: dict[str, list[Tensor]] = {name: [] for name in probe.heads}
+    predicted: dict[str, list[Tensor]] = {name: [] for name in probe.heads}
     with torch.no_grad():
         # In parts, as hidden layers are up to 16,384 wide.
         for part in features.split(8192):
             for name, logits in probe(part).items():
-                classes[name].append(logits.argmax(dim=-1))
-    return {name: torch.cat(parts).cpu() for name, parts in classes.items()}
+                predicted[name].append(logits.argmax(dim=-1))
+    whole = {}
+    for name, parts in predicted.items():
+        whole[name] = torch.cat(parts).cpu()
+    return whole
 
 
 def run_probes(
     spec: ProbeSpec,
-    train: Float[Tensor, "n d"],
-    targets: Mapping[str, Int[Tensor, "n"]],
+    train: Embeddings,
+    targets: Targets,
     test: Float[Tensor, "m d"],
     classes: Mapping[str, int],
     training: Training,

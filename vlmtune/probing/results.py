@@ -28,21 +28,22 @@ def to_results(measured: Sequence[Measured], digest: str) -> list[Result]:
     still knows.
     """
     results = []
-    for one in measured:
+    for probe in measured:
         # An image is an item and a cluster; its outcome is the mean over runs.
-        outcomes = tuple(map(statistics.fmean, zip(*one.outcomes, strict=True)))
-        kind = "sensitivity" if one.primary == ACCURACY else "retained"
+        by_image = zip(*probe.outcomes, strict=True)
+        outcomes = tuple(statistics.fmean(runs) for runs in by_image)
+        kind = "sensitivity" if probe.primary == ACCURACY else "retained"
         result = Result(
-            benchmark=f"probe_{one.task.name}/{one.spec.name}",
+            benchmark=f"probe_{probe.task.name}/{probe.spec.name}",
             version=str(VERSION),
-            primary=one.primary,
-            metrics=one.metrics,
+            primary=probe.primary,
+            metrics=probe.metrics,
             citation=CITATION,
             outcomes=outcomes,
             clusters=tuple(range(len(outcomes))),
             kind=kind,
             items_digest=digest,
-            runs=tuple(map(tuple, one.outcomes)),
+            runs=tuple(map(tuple, probe.outcomes)),
         )
         results.append(result)
     return results
@@ -51,10 +52,15 @@ def to_results(measured: Sequence[Measured], digest: str) -> list[Result]:
 def to_json(measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """Returns the runs and the confusion matrix of each probe, as values of JSON."""
     facts = []
-    for one in measured:
-        spec, confusion = asdict(one.spec), one.confusion
-        row = {"task": one.task.name, "probe": one.spec.name, **spec, "runs": one.runs}
-        row["classes"] = list(one.task.names)
+    for probe in measured:
+        confusion = probe.confusion
+        row = {
+            "task": probe.task.name,
+            "probe": probe.spec.name,
+            **asdict(probe.spec),
+            "runs": probe.runs,
+            "classes": list(probe.task.names),
+        }
         row["confusion"] = None if confusion is None else confusion.tolist()
         facts.append(row)
     return facts
@@ -63,23 +69,26 @@ def to_json(measured: Sequence[Measured]) -> list[dict[str, Any]]:
 def write_confusion(path: Path, one: Measured, name: str) -> None:
     """Draws a confusion matrix: rows are the classes, columns the predictions, in percent."""
     assert one.confusion is not None
-    names, matrix = one.task.names, (100 * one.confusion).tolist()
+    names = one.task.names
+    percent = (100 * one.confusion).tolist()
     side = 2.5 + 0.34 * len(names)
+    # The canvas of files alone: pyplot would choose a window, and keep every figure.
     figure = Figure(figsize=(side, side), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    axes.imshow(matrix, cmap="Blues", vmin=0, vmax=100)
+    axes.imshow(percent, cmap="Blues", vmin=0, vmax=100)
     ticks = range(len(names))
     axes.set_xticks(ticks, names, rotation=90, fontsize=7)
     axes.set_yticks(ticks, names, fontsize=7)
     axes.set_xlabel("predicted")
     axes.set_ylabel("applied")
     axes.set_title(f"{name}: {one.task.name}, {one.spec.name}", fontsize=9)
-    for row, line in enumerate(matrix):
+    for row, line in enumerate(percent):
         for column, value in enumerate(line):
             if value >= 0.5:  # others would read 0
                 ink = "white" if value > 50 else "black"
                 text = f"{value:.0f}"
                 axes.text(column, row, text, ha="center", va="center", fontsize=6, color=ink)
+    # The metadata would name the version of matplotlib, so that equal matrices would differ.
     with write_atomically(path) as temporary:
         figure.savefig(temporary, format="png", dpi=110, metadata={"Software": None})

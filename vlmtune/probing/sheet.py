@@ -11,13 +11,17 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from vlmtune.probing.tasks import Task
 from vlmtune.storage.files import write_atomically
 
-TILE, LABEL, COLUMNS, GAP = 112, 16, 8, 4
+TILE = 112
+LABEL = 16
+COLUMNS = 8
+GAP = 4
 QUALITY = 80
 
 
 def square(image: Image.Image, side: int) -> Image.Image:
     """Cuts the middle square out of an image and scales it to a side."""
-    return ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BICUBIC)
+    picture = image.convert("RGB")
+    return ImageOps.fit(picture, (side, side), Image.Resampling.BICUBIC)
 
 
 def write_sheet(path: Path, image: Image.Image, task: Task, side: int = 224) -> None:
@@ -29,17 +33,23 @@ def write_sheet(path: Path, image: Image.Image, task: Task, side: int = 224) -> 
     generator = np.random.default_rng(0)
     tiles = []
     for member in task.members:
-        if member.test is not None:
-            shown = member.test.apply(base, member.test.sample(generator))
-            tiles.append((f"{member.name}{' *' * member.held_out}", shown))
+        if member.test is None:
+            continue
+        star = " *" if member.held_out else ""
+        parameters = member.test.sample(generator)
+        picture = member.test.apply(base, parameters)
+        tiles.append((member.name + star, picture))
+    across = TILE + GAP
+    down = TILE + LABEL + GAP
     rows = -(-len(tiles) // COLUMNS)
-    size = COLUMNS * (TILE + GAP) + GAP, rows * (TILE + LABEL + GAP) + GAP
+    size = (GAP + COLUMNS * across, GAP + rows * down)
     sheet = Image.new("RGB", size, "white")
     pen = ImageDraw.Draw(sheet)
     font = ImageFont.load_default(10)
     for i, (name, picture) in enumerate(tiles):
-        left = GAP + i % COLUMNS * (TILE + GAP)
-        top = GAP + i // COLUMNS * (TILE + LABEL + GAP)
+        row, column = divmod(i, COLUMNS)
+        left = GAP + column * across
+        top = GAP + row * down
         picture.thumbnail((TILE, TILE))
         sheet.paste(picture, (left, top))
         pen.text((left, top + TILE + 1), name, "black", font)

@@ -82,29 +82,33 @@ def labelled_images(
     clashes = 0
     with progress("reading images", None) as advance:
         for listed in _listed(path_or_url(str(path)), labels):
-            content = listed[0]()
-            if isinstance(content, Path):
-                name = digest(ImageRef(content))
-            else:
-                name = content_digest(content)
+            read, _, _ = listed
+            name = _digest(read())
             clashes += name in given
             given.setdefault(name, listed)
             advance(1)
     if clashes:
         log.info("%d images occur twice in %s: each is used once", clashes, path)
     stated = any(split == TRAIN for _, _, split in given.values())
-    images = [
-        LabelledImage(read, name, label, _split(name, split, stated))
-        for name, (read, label, split) in sorted(given.items())
-    ]
+    images = []
+    for name, (read, label, split) in sorted(given.items()):
+        given_split = _split(name, split, stated)
+        images.append(LabelledImage(read, name, label, given_split))
     chosen = _usable(images, limit, path)
     _check(chosen, path)
     return chosen
 
 
+def _digest(content: Path | bytes) -> str:
+    if isinstance(content, Path):
+        return digest(ImageRef(content))
+    return content_digest(content)
+
+
 def any_image(path: Path | str, labels: str | None = None) -> Image.Image:
     """Returns the first image of what `labelled_images` takes, whatever its label and its split."""
-    for read, label, _ in _listed(path_or_url(str(path)), labels):
+    located = path_or_url(str(path))
+    for read, label, _ in _listed(located, labels):
         return LabelledImage(read, "", label, "test").open()
     raise UserError(f"expected an image in {path}, got none: add one")
 
@@ -116,14 +120,15 @@ def _usable(
     broken: dict[str, str] = {}
     decoded: set[str] = set()
     chosen = _first(images, limit)
-    while new := [x for x in chosen if x.digest not in decoded]:
+    while new := [image for image in chosen if image.digest not in decoded]:
         for image in new:
             decoded.add(image.digest)
             try:
                 image.open()
             except UserError as error:
                 broken[image.digest] = str(error)
-        chosen = _first([x for x in images if x.digest not in broken], limit)
+        usable = [image for image in images if image.digest not in broken]
+        chosen = _first(usable, limit)
     if broken:
         first = next(iter(broken.values()))
         log.warning("%d images of %s are left out, first: %s", len(broken), path, first)
@@ -132,27 +137,32 @@ def _usable(
 
 def _first(images: list[LabelledImage], limit: int | None) -> list[LabelledImage]:
     """The first images of each class in turn; they are sorted by digest, so these are a sample."""
-    train = _in_turn([x for x in images if x.split == "train"])
-    test = _in_turn([x for x in images if x.split == "test"])
+    train = _in_turn(images, "train")
+    test = _in_turn(images, "test")
     if limit is None:
         return [*train, *test]
-    known = {x.label for x in train}
-    left = known - {x.label for x in train[:limit]}
+    kept = train[:limit]
+    known = {image.label for image in train}
+    left = known - {image.label for image in kept}
     if left:
         log.warning("%d of %d classes are left out: raise --limit", len(left), len(known))
     # A class that only the limit takes from training is taken from testing, too.
-    test = [x for x in test if x.label not in left]
-    return [*train[:limit], *test[:limit]]
+    test = [image for image in test if image.label not in left]
+    return [*kept, *test[:limit]]
 
 
-def _in_turn(images: list[LabelledImage]) -> list[LabelledImage]:
-    """One image of each class by its name, then the next one of each."""
+def _in_turn(images: list[LabelledImage], split: Split) -> list[LabelledImage]:
+    """The images of a split: one image of each class by its name, then the next one of each."""
     seen: Counter[str] = Counter()
-    turns: dict[str, tuple[int, str, str]] = {}
+    turns: list[tuple[int, str, str, LabelledImage]] = []
     for image in images:
-        turns[image.digest] = seen[image.label], image.label, image.digest
-        seen[image.label] += 1
-    return sorted(images, key=lambda image: turns[image.digest])
+        if image.split == split:
+            turn = seen[image.label]
+            turns.append((turn, image.label, image.digest, image))
+            seen[image.label] += 1
+    # Digests differ, so that a comparison never reaches the images.
+    turns.sort()
+    return [image for *_, image in turns]
 
 
 def _split(name: str, split: str, stated: bool) -> Split:
@@ -174,8 +184,10 @@ def _check(images: list[LabelledImage], path: Path | str) -> None:
             f"expected a label for each image in {path} or for none, {unlabelled} of {len(images)} "
             "have none: write the missing labels"
         )
-    trained = {image.label for image in images if image.split == "train"}
-    unknown = {image.label for image in images} - trained
+    labels: dict[Split, set[str]] = {"train": set(), "test": set()}
+    for image in images:
+        labels[image.split].add(image.label)
+    unknown = labels["test"] - labels["train"]
     if unknown:
         raise UserError(
             f"expected labels of testing that training has, got {sorted(unknown)[0]!r} in testing "
@@ -184,11 +196,14 @@ def _check(images: list[LabelledImage], path: Path | str) -> None:
 
 
 def _listed(path: Path | str, labels: str | None) -> Iterator[Listed]:
-    if isinstance(path, str) or (path.is_dir() and any(path.glob("*.tar"))):
+    if isinstance(path, str):
         return _of_shards(path, labels)
-    tables = ("*.parquet", "dataset_dict.json", "state.json")  # of a folder that is a table
-    if path.is_dir() and not any(next(path.rglob(x), None) for x in tables):
-        return _of_folder(path, labels)
+    if path.is_dir():
+        if any(path.glob("*.tar")):
+            return _of_shards(path, labels)
+        tables = ("*.parquet", "dataset_dict.json", "state.json")  # of a folder that is a table
+        if not any(next(path.rglob(pattern), None) for pattern in tables):
+            return _of_folder(path, labels)
     return _of_table(path, labels)
 
 
@@ -199,15 +214,17 @@ def _of_folder(path: Path, labels: str | None) -> Iterator[Listed]:
             f"expected {labels!r} in the .json next to an image of {path}, none has it: name "
             "another key by --labels, or leave it out to take the names of folders"
         )
-    folders = [Path(cells["image"]).parent for cells in rows]
-    for cells, folder in zip(rows, folders, strict=True):
+    for cells in rows:
+        folder = Path(cells["image"]).parent
         if labels is not None:
             label = str(cells.get(labels, ""))
         elif str(folder) in (".", cells.get("split")):
             label = ""  # right below the folder or a split there is no folder of a class
         else:
             label = folder.name
-        yield partial(_same, path / cells["image"]), label, str(cells.get("split", ""))
+        image = path / cells["image"]
+        split = str(cells.get("split", ""))
+        yield partial(_same, image), label, split
 
 
 def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
@@ -220,7 +237,8 @@ def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
 
 def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
     """Every image of every record, with captions or without."""
-    labelled, damaged = labels is None, 0
+    labelled = labels is None
+    damaged = 0
     files = ShardSet(path).files if isinstance(path, str) else sorted(path.glob("*.tar"))
     for file in files:
         for raw in read_records(file, 0, None):
@@ -230,7 +248,8 @@ def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
             label = _label(raw, labels)
             labelled |= bool(label)
             for name, span in raw.spans.items():
-                if name.rpartition(".")[2] in EXTENSIONS:
+                extension = name.rpartition(".")[2]
+                if extension in EXTENSIONS:
                     yield partial(_part, raw.shard, *span), label, ""
     if damaged:
         log.warning("%d damaged records of %s are left out", damaged, path)
@@ -247,8 +266,11 @@ def _label(raw: RawRecord, labels: str | None) -> str:
     member = raw.members.get(labels)
     if member is not None:
         return member.decode("utf-8", "replace").strip()
-    cells = json.loads(raw.members.get("json") or b"{}")
-    return str(cells.get(labels, "")) if isinstance(cells, dict) else ""
+    text = raw.members.get("json") or b"{}"
+    cells = json.loads(text)
+    if not isinstance(cells, dict):
+        return ""
+    return str(cells.get(labels, ""))
 
 
 def _same(content: Path | bytes) -> Path | bytes:

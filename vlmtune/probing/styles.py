@@ -43,11 +43,16 @@ def load_styles(folder: Path, names: Collection[str]) -> dict[str, Transformatio
     graphs: dict[str, list[tuple[str, str]]] = {}
     for file in files:
         path = str(file.resolve())
-        digest = hashlib.sha256(regular(file).read_bytes()).hexdigest()
+        content = regular(file).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
         _session(path, digest)  # fails now rather than after the first images
-        graphs.setdefault(_style(file), []).append((path, digest))
-    graph_of = {name: OneOf(tuple(several)) for name, several in graphs.items()}
-    return {name: transformation(stylize, graph=graph) for name, graph in graph_of.items()}
+        graphs_of_style = graphs.setdefault(_style(file), [])
+        graphs_of_style.append((path, digest))
+    styles = {}
+    for name, several in graphs.items():
+        graph = OneOf(tuple(several))
+        styles[name] = transformation(stylize, graph=graph)
+    return styles
 
 
 def _style(file: Path) -> str:
@@ -66,9 +71,13 @@ def stylize(image: Image.Image, graph: tuple[str, str]) -> Image.Image:
     scaled = image
     if isinstance(height, int) and isinstance(width, int):  # else names of free dimensions
         scaled = image.resize((width, height), Image.Resampling.BICUBIC)
-    pixels = np.asarray(scaled, dtype=np.float32).transpose(2, 0, 1)[None]
-    output = np.asarray(session.run(None, {given.name: pixels})[0])
-    styled = to_image(output[0].transpose(1, 2, 0).astype(np.float32))
+    # The graph takes planes of channels, PIL takes pixels.
+    pixels = np.asarray(scaled, dtype=np.float32)
+    planes = pixels.transpose(2, 0, 1)[None]
+    outputs = session.run(None, {given.name: planes})
+    styled_planes = np.asarray(outputs[0])[0]
+    styled_pixels = styled_planes.transpose(1, 2, 0).astype(np.float32)
+    styled = to_image(styled_pixels)
     return styled.resize(image.size, Image.Resampling.BICUBIC)
 
 
@@ -86,7 +95,9 @@ def _session(file: str, digest: str) -> Any:
     except Exception as error:  # onnxruntime raises errors of its own
         line = " ".join(str(error).split())[:120]
         raise UserError(f"expected an ONNX graph in {file}, got {line}: export it again") from error
-    shapes = [x.shape for x in (*session.get_inputs(), session.get_outputs()[0])]
+    # A graph may have more outputs than the image, which is the first.
+    ends = [*session.get_inputs(), session.get_outputs()[0]]
+    shapes = [end.shape for end in ends]
     if [len(shape) for shape in shapes] != [4, 4]:
         raise UserError(
             f"expected a graph from one image (1, 3, height, width) to another in {file}, got "

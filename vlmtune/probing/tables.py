@@ -4,9 +4,8 @@ In: measured probes. Out: Markdown. Never: a new number, but differences of two 
 Source: Rashtchian et al. 2023, Tables 1 to 6.
 """
 
-import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from vlmtune.probing.experiment import ACCURACY, CLEAN, OBFUSCATED, Measured, changes
@@ -15,7 +14,8 @@ from vlmtune.probing.tasks import Task, TransformationClass
 from vlmtune.report.table import change, interval, number, signed_interval
 from vlmtune.results.metric_value import MetricValue
 
-FINE, CATEGORIES = "fine", "categories"
+FINE = "fine"
+CATEGORIES = "categories"
 MAIN_WIDTH = 2048
 NOT_RUN = "not run"
 NOTE = (
@@ -43,71 +43,128 @@ class Probed:
     before: str = ""
 
 
+@dataclass(frozen=True)
+class PartRow:
+    """A part of the categories: a row of Tables 5 and 6.
+
+    Attributes:
+        metric: Name of its metric; a part of 0 images has no number.
+        title: What the row says.
+        ran: Whether its weights were there.
+    """
+
+    metric: str
+    title: str
+    ran: bool
+
+
 def to_tables(embeddings: Sequence[Probed], train: int, test: int, tasks: Sequence[Task]) -> str:
     """Writes Tables 1 to 6 of the paper, as far as the probes were trained.
 
     An embedding is a row of most tables, and a column of Tables 5 and 6. `train` and `test` are
     numbers of images; the whole tasks name what was not run.
     """
-    probes = itertools.chain.from_iterable(x.measured for x in embeddings)
-    runs = max((len(values) for one in probes for values in one.runs.values()), default=0)
+    names = ", ".join(embedding.name for embedding in embeddings)
+    runs = _most_runs(embeddings)
     note = NOTE.format(runs=runs, train=train, test=test)
-    lines = [f"# Probes of {', '.join(x.name for x in embeddings)}", "", note, ""]
+    lines = [f"# Probes of {names}", "", note, ""]
     # Tables 5 and 6 also name what was not run, so they need the whole task.
-    whole = next((task.classes for task in tasks if task.name == CATEGORIES), ())
-    written = [_table_1(embeddings), _table_2(embeddings)]
-    written.append(("Table 3: one head and two, width 2048", _heads(embeddings, 2048)))
-    written.append(("Table 4: one head and two, width 1024", _heads(embeddings, 1024)))
-    written += [_table_5(embeddings, whole), _table_6(embeddings, whole)]
-    for title, table in written:
+    whole: Sequence[TransformationClass] = ()
+    for task in tasks:
+        if task.name == CATEGORIES:
+            whole = task.classes
+            break
+    tables = [
+        _table_1(embeddings),
+        _table_2(embeddings),
+        ("Table 3: one head and two, width 2048", _heads(embeddings, 2048)),
+        ("Table 4: one head and two, width 1024", _heads(embeddings, 1024)),
+        _table_5(embeddings, whole),
+        _table_6(embeddings, whole),
+    ]
+    for title, table in tables:
         if table:
             lines += [f"## {title}", "", *table, ""]
-    named = {embedding.name: embedding for embedding in embeddings}
+    by_name = {embedding.name: embedding for embedding in embeddings}
     for embedding in embeddings:
-        if embedding.before in named:
-            lines += _changes(embedding, named[embedding.before])
+        before = by_name.get(embedding.before)
+        if before is not None:
+            lines += _changes(embedding, before)
     for task in tasks:
         if task.not_run:
-            names = ", ".join(x.name for x in task.not_run)
-            lines += [f"Not run in {task.name}, as weights are missing: {names}.", ""]
+            missing = ", ".join(member.name for member in task.not_run)
+            lines += [f"Not run in {task.name}, as weights are missing: {missing}.", ""]
     return "\n".join(lines)
+
+
+def _most_runs(embeddings: Sequence[Probed]) -> int:
+    most = 0
+    for embedding in embeddings:
+        for probe in embedding.measured:
+            for values in probe.runs.values():
+                most = max(most, len(values))
+    return most
 
 
 def main_probe(measured: Sequence[Measured], task: str) -> Measured | None:
     """The probe of transformations alone of width 2,048, else the widest there is."""
-    alone = [x for x in measured if x.task.name == task and x.spec.heads == (TRANSFORMATION,)]
-    widest = max(alone, key=lambda x: x.spec.width, default=None)
-    return next((x for x in alone if x.spec.width == MAIN_WIDTH), widest)
+    probes = []
+    for probe in _with_heads(measured, (TRANSFORMATION,)):
+        if probe.task.name == task:
+            probes.append(probe)
+    for probe in probes:
+        if probe.spec.width == MAIN_WIDTH:
+            return probe
+    return max(probes, key=lambda probe: probe.spec.width, default=None)
+
+
+def _with_heads(measured: Sequence[Measured], heads: tuple[str, ...]) -> list[Measured]:
+    return [probe for probe in measured if probe.spec.heads == heads]
+
+
+def _by_task(probes: Sequence[Measured], width: int) -> dict[str, Measured]:
+    """The probe of a width on each task."""
+    return {probe.task.name: probe for probe in probes if probe.spec.width == width}
 
 
 def _table_1(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
-    rows, width = [], 0
-    for one in embeddings:
-        fine = main_probe(one.measured, FINE)
-        coarse = main_probe(one.measured, CATEGORIES)
+    rows = []
+    width = 0
+    for embedding in embeddings:
+        fine = main_probe(embedding.measured, FINE)
+        coarse = main_probe(embedding.measured, CATEGORIES)
         shown = fine or coarse
         width = 0 if shown is None else shown.spec.width
-        held_out = [_held_out(coarse, name) for name in ("noise", "style_transfer")]
-        rows.append([one.name, _cell(fine, ACCURACY), _cell(coarse, ACCURACY), *held_out])
+        row = [
+            embedding.name,
+            _cell(fine, ACCURACY),
+            _cell(coarse, ACCURACY),
+            _held_out(coarse, "noise"),
+            _held_out(coarse, "style_transfer"),
+        ]
+        rows.append(row)
     heads = ["embedding", "fine-grained", "generalization", "held-out noise", "held-out style"]
     network = f"hidden layer of width {width}" if width else "linear probe"
     return f"Table 1: transformation accuracy, {network}", _markdown(heads, rows)
 
 
-def _held_out(one: Measured | None, category: str) -> str:
-    missing = one is not None and category not in one.task.names
-    return NOT_RUN if missing else _cell(one, f"held_out/{category}")
+def _held_out(probe: Measured | None, category: str) -> str:
+    if probe is not None and category not in probe.task.names:
+        return NOT_RUN
+    return _cell(probe, f"held_out/{category}")
 
 
 def _table_2(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
     rows = []
-    for one in embeddings:
-        chosen = [x for x in one.measured if x.spec.heads == (TRANSFORMATION,)]
-        for width in sorted({x.spec.width for x in chosen}, reverse=True):
+    for embedding in embeddings:
+        probes = _with_heads(embedding.measured, (TRANSFORMATION,))
+        widths = {probe.spec.width for probe in probes}
+        for width in sorted(widths, reverse=True):
             network = str(width) if width else "linear"
-            by_task = {x.task.name: x for x in chosen if x.spec.width == width}
-            cells = [_cell(by_task.get(task), ACCURACY) for task in (FINE, CATEGORIES)]
-            rows.append([one.name, network, *cells])
+            by_task = _by_task(probes, width)
+            fine = _cell(by_task.get(FINE), ACCURACY)
+            coarse = _cell(by_task.get(CATEGORIES), ACCURACY)
+            rows.append([embedding.name, network, fine, coarse])
     heads = ["embedding", "width", "fine-grained", "generalization"]
     return "Table 2: transformation accuracy by width", _markdown(heads, rows)
 
@@ -118,30 +175,37 @@ def _heads(embeddings: Sequence[Probed], width: int) -> list[str]:
         "semantic only": (SEMANTIC,),
         "2-head": (SEMANTIC, TRANSFORMATION),
     }
+    metrics = {
+        "sem": CLEAN,
+        "obfsem": OBFUSCATED,
+        "transf": ACCURACY,
+    }
     rows = []
-    for one in embeddings:
+    for embedding in embeddings:
         for kind, heads in kinds.items():
-            chosen = [x for x in one.measured if (x.spec.width, x.spec.heads) == (width, heads)]
-            by_task = {x.task.name: x for x in chosen}
-            cells = []
+            by_task = _by_task(_with_heads(embedding.measured, heads), width)
+            if not by_task:
+                continue
+            row = [f"{embedding.name} ({kind})"]
             for task in (FINE, CATEGORIES):
-                cells += [_cell(by_task.get(task), x) for x in (CLEAN, OBFUSCATED, ACCURACY)]
-            if by_task:
-                rows.append([f"{one.name} ({kind})", *cells])
-    columns = []
+                for metric in metrics.values():
+                    row.append(_cell(by_task.get(task), metric))
+            rows.append(row)
+    columns = ["embedding"]
     for task in (FINE, CATEGORIES):
-        columns += [f"{task}: {x}" for x in ("sem", "obfsem", "transf")]
-    return _markdown(["embedding", *columns], rows)
+        columns += [f"{task}: {title}" for title in metrics]
+    return _markdown(columns, rows)
 
 
 def _table_5(
     embeddings: Sequence[Probed], whole: Sequence[TransformationClass]
 ) -> tuple[str, list[str]]:
     parts = []
-    for one in whole:
-        held_out = [x.test is not None for x in one.members if x.held_out]
+    for category in whole:
+        held_out = [member for member in category.members if member.held_out]
         if held_out:
-            parts.append((f"held_out/{one.name}", one.name, any(held_out)))
+            ran = any(member.test is not None for member in held_out)
+            parts.append(PartRow(f"held_out/{category.name}", category.name, ran))
     title = "Table 5: transformations that training never showed, by category"
     return title, _grouped(embeddings, parts, "category")
 
@@ -150,22 +214,19 @@ def _table_6(
     embeddings: Sequence[Probed], whole: Sequence[TransformationClass]
 ) -> tuple[str, list[str]]:
     parts = []
-    for one in whole:
-        for x in one.members:
-            if len(one.members) > 1:  # alone, it is the category itself
-                name = f"{x.name}{' *' * x.held_out}"
-                parts.append((f"transformation/{x.name}", name, x.test is not None))
+    for category in whole:
+        if len(category.members) == 1:  # alone, it is the category itself
+            continue
+        for member in category.members:
+            star = " *" if member.held_out else ""
+            ran = member.test is not None
+            parts.append(PartRow(f"transformation/{member.name}", member.name + star, ran))
     title = "Table 6: each transformation of the categories (* never shown in training)"
     return title, _grouped(embeddings, parts, "transformation")
 
 
-def _grouped(
-    embeddings: Sequence[Probed], parts: Sequence[tuple[str, str, bool]], head: str
-) -> list[str]:
-    """A row for each part of the categories, a column for each embedding.
-
-    A part is the metric of it, its name, and whether it was run; with 0 images it has no number.
-    """
+def _grouped(embeddings: Sequence[Probed], parts: Sequence[PartRow], head: str) -> list[str]:
+    """A row for each part of the categories, a column for each embedding."""
     probes: dict[str, Measured] = {}
     for embedding in embeddings:
         main = main_probe(embedding.measured, CATEGORIES)
@@ -174,46 +235,75 @@ def _grouped(
     if not probes:
         return []
     rows = []
-    for key, part, ran in parts:
-        if not ran:
-            rows.append([part, "—", *[NOT_RUN] * len(probes)])
-            continue
-        sizes = [one.metrics[key].n for one in probes.values() if key in one.metrics]
-        n = str(sizes[0]) if sizes else "0"
-        rows.append([part, n, *(_cell(one, key) for one in probes.values())])
+    for part in parts:
+        if part.ran:
+            size = _size(part.metric, probes.values())
+            cells = [_cell(probe, part.metric) for probe in probes.values()]
+        else:
+            size = "—"
+            cells = [NOT_RUN] * len(probes)
+        rows.append([part.title, size, *cells])
     first = next(iter(probes.values()))
     chance = number(1 / len(first.task.classes), "fraction")
-    return _markdown([head, "n", *(f"{name} (chance {chance})" for name in probes)], rows)
+    columns = [f"{name} (chance {chance})" for name in probes]
+    return _markdown([head, "n", *columns], rows)
+
+
+def _size(metric: str, probes: Iterable[Measured]) -> str:
+    """How many predictions a metric counts; 0 if no probe has it."""
+    for probe in probes:
+        if metric in probe.metrics:
+            return str(probe.metrics[metric].n)
+    return "0"
 
 
 def _changes(after: Probed, before: Probed) -> list[str]:
     """What adaptation changed: a table of the probes, and one of the categories' parts."""
     rows = []
-    for one in after.measured:
-        other = _same(one, before.measured)
+    for probe in after.measured:
+        other = _same(probe, before.measured)
         if other is not None:
-            metrics = changes(one, other)
-            cells = [_signed(metrics.get(x)) for x in (ACCURACY, CLEAN, OBFUSCATED)]
-            rows.append([one.task.name, one.spec.name, *cells])
+            metrics = changes(probe, other)
+            row = [
+                probe.task.name,
+                probe.spec.name,
+                _signed(metrics.get(ACCURACY)),
+                _signed(metrics.get(CLEAN)),
+                _signed(metrics.get(OBFUSCATED)),
+            ]
+            rows.append(row)
     heads = ["task", "probe", "transformation", "clean semantic", "obfuscated semantic"]
-    lines = [f"## What adaptation changed: {after.name}", ""]
-    lines += [CHANGES_NOTE.format(after=after.name, before=before.name), ""]
-    lines += [*_markdown(heads, rows), ""]
+    lines = [
+        f"## What adaptation changed: {after.name}",
+        "",
+        CHANGES_NOTE.format(after=after.name, before=before.name),
+        "",
+        *_markdown(heads, rows),
+        "",
+    ]
     main = main_probe(after.measured, CATEGORIES)
     other = None if main is None else _same(main, before.measured)
     if main is not None and other is not None:
-        rows = []
-        for name, metric in changes(main, other).items():
-            if name.startswith(("held_out/", "class/")):
-                part = name.replace("held_out/", "held out: ").removeprefix("class/")
-                rows.append([part, _signed(metric)])
-        lines += [*_markdown([f"category ({main.spec.name})", "transformation"], rows), ""]
+        lines += [*_changed_parts(main, other), ""]
     return lines
 
 
-def _same(one: Measured, others: Sequence[Measured]) -> Measured | None:
+def _changed_parts(after: Measured, before: Measured) -> list[str]:
+    """What adaptation changed in each category, and in what training never showed of it."""
+    rows = []
+    for name, metric in changes(after, before).items():
+        if name.startswith(("held_out/", "class/")):
+            part = name.replace("held_out/", "held out: ").removeprefix("class/")
+            rows.append([part, _signed(metric)])
+    return _markdown([f"category ({after.spec.name})", "transformation"], rows)
+
+
+def _same(probe: Measured, others: Sequence[Measured]) -> Measured | None:
     """The probe of the same form on the same task."""
-    return next((x for x in others if (x.task.name, x.spec) == (one.task.name, one.spec)), None)
+    for other in others:
+        if other.task.name == probe.task.name and other.spec == probe.spec:
+            return other
+    return None
 
 
 def _signed(metric: MetricValue | None) -> str:
@@ -224,20 +314,26 @@ def _signed(metric: MetricValue | None) -> str:
     return f"{value} [{ends}]" if ends else value
 
 
-def _cell(one: Measured | None, metric: str) -> str:
-    if one is None or metric not in one.metrics:
+def _cell(probe: Measured | None, metric: str) -> str:
+    if probe is None or metric not in probe.metrics:
         return "—"
-    cell = f"{100 * one.metrics[metric].value:.2f}"
-    if ends := interval(one.metrics[metric]):
+    measured = probe.metrics[metric]
+    cell = f"{100 * measured.value:.2f}"
+    if ends := interval(measured):
         cell += f" [{ends}]"
-    runs = one.runs.get(metric, [])
+    runs = probe.runs.get(metric, [])
     if len(runs) > 1:
-        cell += f" ±{100 * statistics.stdev(runs):.2f}"
+        deviation = 100 * statistics.stdev(runs)
+        cell += f" ±{deviation:.2f}"
     return cell
 
 
 def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
-    line = ["---", *["---:"] * (len(heads) - 1)]
-    return [f"| {' | '.join(row)} |" for row in (heads, line, *rows)]
+    rule = ["---"] + ["---:"] * (len(heads) - 1)
+    lines = []
+    for row in (heads, rule, *rows):
+        cells = " | ".join(row)
+        lines.append(f"| {cells} |")
+    return lines

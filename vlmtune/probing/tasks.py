@@ -50,7 +50,8 @@ class TransformationClass:
 
     def of(self, split: Split) -> tuple[Member, ...]:
         """The members that a split shows."""
-        return tuple(x for x in self.members if getattr(x, split) is not None)
+        shown = [member for member in self.members if getattr(member, split) is not None]
+        return tuple(shown)
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,9 @@ class Version:
     def key(self, digest: str, side: int) -> str:
         """Names the pixels of an image with a digest, cut to a square: equal keys, equal pixels."""
         function = self.transformation.function
-        facts = [f"{function.__module__}.{function.__qualname__}", self.parameters]
-        text = json.dumps([VERSION, digest, side, *facts], sort_keys=True)
+        name = f"{function.__module__}.{function.__qualname__}"
+        facts = [VERSION, digest, side, name, self.parameters]
+        text = json.dumps(facts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -110,9 +112,9 @@ class Task:
         """Returns the task without what needs missing weights; an empty class is left out."""
         kept = []
         for one in self.classes:
-            members = tuple(x for x in one.members if x.test is not None)
+            members = one.of("test")
             # A class that training cannot show cannot be learned.
-            if any(x.train is not None for x in members):
+            if any(member.train is not None for member in members):
                 kept.append(TransformationClass(one.name, members))
         return Task(self.name, tuple(kept))
 
@@ -125,13 +127,17 @@ class Task:
             >>> versions[5].member.name, versions[5].parameters
             ('brighten', {'offset': 96})
         """
-        out = []
+        versions = []
         for one in self.classes:
             # A generator a class: a class that is left out changes no other class's draws.
-            state = hashlib.sha256(f"{seed} {self.name} {one.name} {digest}".encode()).digest()
-            generator = np.random.default_rng(int.from_bytes(state[:16], "little"))
+            facts = f"{seed} {self.name} {one.name} {digest}"
+            state = hashlib.sha256(facts.encode()).digest()
+            class_seed = int.from_bytes(state[:16], "little")
+            generator = np.random.default_rng(class_seed)
             members = one.of(split)
-            member = members[int(generator.integers(len(members)))]
+            choice = int(generator.integers(len(members)))
+            member = members[choice]
             transformation: Transformation = getattr(member, split)
-            out.append(Version(member, transformation, transformation.sample(generator)))
-        return out
+            parameters = transformation.sample(generator)
+            versions.append(Version(member, transformation, parameters))
+        return versions

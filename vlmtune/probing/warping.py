@@ -6,8 +6,10 @@ Source: Rashtchian et al. 2023, appendices C.2 and C.3.
 
 from PIL import Image
 
+from vlmtune.probing.parameters import Real
 
-def rotate(image: Image.Image, degrees: float | int) -> Image.Image:
+
+def rotate(image: Image.Image, degrees: Real) -> Image.Image:
     """Rotates counter-clockwise about the middle; the size stays, and corners are black."""
     return image.rotate(degrees, Image.Resampling.BILINEAR)
 
@@ -25,4 +27,6 @@ def transpose(image: Image.Image, diagonal: str) -> Image.Image:
 
 def corner_crop(image: Image.Image) -> Image.Image:
     """Keeps the bottom-right quadrant."""
-    return image.crop((image.width // 2, image.height // 2, image.width, image.height))
+    left = image.width // 2
+    top = image.height // 2
+    return image.crop((left, top, image.width, image.height))

@@ -41,7 +41,8 @@ class Albef(FusionStyle):
     @override
     def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.image_encoder.all(image.values, image.mask)
-        return tokens_only(Tokens(self.decoder.prepare_memory(states), image.mask))
+        memory = self.decoder.prepare_memory(states)
+        return tokens_only(Tokens(memory, image.mask))
 
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
@@ -49,15 +50,18 @@ class Albef(FusionStyle):
         cls = query.expand(len(states), -1, -1)
         # The text queries the image, led by its [CLS] token.
         target = torch.cat([cls, states], dim=1)
-        prepared, others = self.decoder.prepare_target(target, with_cls(text.mask))
+        mask = with_cls(text.mask)
+        prepared, others = self.decoder.prepare_target(target, mask)
         return PooledTokens(prepared, Tokens(others, text.mask))
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
-        memory, words = image.tokens, text.tokens
+        memory = image.tokens
+        words = text.tokens
         mask = with_cls(words.mask)
         return self.decoder.decode(text.pooled, words.values, mask, memory.values, memory.mask)
 
     @override
     def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:
-        return [1 + text_tokens] * (len(self.decoder.layers) - 1) + [1]
+        early = len(self.decoder.layers) - 1
+        return [1 + text_tokens] * early + [1]

@@ -22,12 +22,14 @@ def masked_softmax(
     logits: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"], dim: int
 ) -> Float[Tensor, "*shape"]:
     """The softmax over the entries where `mask` is True; 0 elsewhere."""
-    return logits.masked_fill(~mask, -torch.inf).softmax(dim=dim)
+    masked = logits.masked_fill(~mask, -torch.inf)
+    return masked.softmax(dim=dim)
 
 
 def split_heads(tokens: Float[Tensor, "n t w"], heads: int) -> Float[Tensor, "n heads t part"]:
     """Each head's part of the tokens, with the heads before them, as torch's kernels expect it."""
-    return tokens.unflatten(2, (heads, -1)).transpose(1, 2)
+    parts = tokens.unflatten(2, (heads, -1))
+    return parts.transpose(1, 2)
 
 
 def project(
@@ -67,9 +69,9 @@ def fold(attention: nn.MultiheadAttention, query: First) -> Float[Tensor, "n hea
     # (n, heads, width of a head), then through the key projection of each head.
     projected = project(attention, query, 0, 1)[:, 0]
     projected = projected.unflatten(-1, (heads, -1))
-    weight = attention.in_proj_weight[width : 2 * width]
-    weight = weight.unflatten(0, (heads, -1))
-    folded = torch.einsum("nhd,hdw->nhw", projected, weight)
+    key_weight = attention.in_proj_weight[width : 2 * width]
+    key_weight = key_weight.unflatten(0, (heads, -1))
+    folded = torch.einsum("nhd,hdw->nhw", projected, key_weight)
     return folded * (width // heads) ** -0.5
 
 
@@ -87,16 +89,18 @@ def attend_folded(
     """
     logits = memory @ folded.transpose(1, 2)
     if mask is not None:
-        logits = logits.masked_fill(~mask[:, :, None], -torch.inf)
+        padding = ~mask[:, :, None]
+        logits = logits.masked_fill(padding, -torch.inf)
     dropout = attention.dropout if attention.training else 0.0
-    weights = nn.functional.dropout(logits.softmax(dim=1), dropout)
-    weights = weights.transpose(1, 2)
+    weights = logits.softmax(dim=1)
+    weights = nn.functional.dropout(weights, dropout).transpose(1, 2)
     # The part of the projections that makes values.
     start = 2 * attention.embed_dim
     heads = attention.num_heads
     weight = attention.in_proj_weight[start:].unflatten(0, (heads, -1))
     bias = attention.in_proj_bias[start:].unflatten(0, (heads, -1))
-    value = torch.einsum("nhw,hdw->nhd", weights @ memory, weight)
+    attended = weights @ memory
+    value = torch.einsum("nhw,hdw->nhd", attended, weight)
     # Dropout leaves weights that do not sum to one.
     value = value + weights.sum(dim=2, keepdim=True) * bias
     return attention.out_proj(value.flatten(1))[:, None]

@@ -88,11 +88,13 @@ class JointEncoderStyle(FusionStyle):
 
     @override
     def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
-        return tokens_only(Tokens(self.encoder.pack(image.values), image.mask))
+        packed = self.encoder.pack(image.values)
+        return tokens_only(Tokens(packed, image.mask))
 
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
-        return tokens_only(Tokens(self.encoder.pack(text.values), text.mask))
+        packed = self.encoder.pack(text.values)
+        return tokens_only(Tokens(packed, text.mask))
 
     def reading(self, image: Tokens, text: Tokens, heads: int) -> Float[Tensor, "P words patches"]:
         r"""How much each text token attends to each patch in the first layer of the encoder.
@@ -102,16 +104,18 @@ class JointEncoderStyle(FusionStyle):
         its sum. Later layers mix words and patches further.
         """
         # Packed tokens are a query, a key, a value and the token itself, side by side.
-        query = text.values.chunk(4, dim=2)[0]
+        query, _, _, _ = text.values.chunk(4, dim=2)
         packed, mask = side_by_side(image, text)
-        key = packed.chunk(4, dim=2)[1]
+        _, key, _, _ = packed.chunk(4, dim=2)
         # (P, heads, tokens, width of a head)
         query = split_heads(query, heads)
         key = split_heads(key, heads)
-        logits = query @ key.mT / math.sqrt(query.shape[3])
+        width = query.shape[3]
+        logits = query @ key.mT / math.sqrt(width)
         # The softmax runs over words and patches, as in the encoder; only then are patches cut out.
         if mask is not None:
-            logits = logits.masked_fill(~mask[:, None, None], -torch.inf)
+            padding = ~mask[:, None, None]
+            logits = logits.masked_fill(padding, -torch.inf)
         weights = logits.softmax(dim=3).mean(dim=1)
         read = weights[:, :, : image.token_count]
         return read / read.sum(dim=2, keepdim=True)
@@ -119,7 +123,8 @@ class JointEncoderStyle(FusionStyle):
 
 def tokens_only(tokens: Tokens) -> PooledTokens:
     """Prepared tokens without a vector beside them."""
-    return PooledTokens(tokens.values.new_zeros(len(tokens), 0), tokens)
+    nothing = tokens.values.new_zeros(len(tokens), 0)
+    return PooledTokens(nothing, tokens)
 
 
 def side_by_side(*parts: Tokens) -> tuple[Float[Tensor, "P t w"], Bool[Tensor, "P t"] | None]:

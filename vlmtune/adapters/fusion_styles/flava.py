@@ -35,6 +35,7 @@ class Flava(JointEncoderStyle):
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:
+        # [CLS] is the same for all pairs, so it is packed once and repeated.
         packed = self.encoder.pack(query)
         cls = Tokens.full(packed.expand(len(image), -1, -1))
         states, mask = side_by_side(cls, image.tokens, text.tokens)
@@ -42,4 +43,6 @@ class Flava(JointEncoderStyle):
 
     @override
     def tokens_per_layer(self, image_tokens: int, text_tokens: int) -> list[int]:
-        return [1 + image_tokens + text_tokens] * (len(self.encoder.layers) - 1) + [1]
+        early = len(self.encoder.layers) - 1
+        both = image_tokens + text_tokens
+        return [1 + both] * early + [1]

@@ -51,14 +51,16 @@ class EncoderLayer(nn.TransformerEncoderLayer):
         """The first `rows` tokens after this layer, from packed tokens."""
         query, key, value, x = packed.chunk(4, dim=2)
         first = x[:, :rows]
-        attended = attend(self.self_attn, query[:, :rows], key, value, mask)
+        first_query = query[:, :rows]
+        attended = attend(self.self_attn, first_query, key, value, mask)
         return self._after(first, attended)
 
     def all(self, x: States, mask: Mask) -> States:
         """All tokens after this layer."""
         projected = project(self.self_attn, self._normed(x))
         query, key, value = projected.chunk(3, dim=2)
-        return self._after(x, attend(self.self_attn, query, key, value, mask))
+        attended = attend(self.self_attn, query, key, value, mask)
+        return self._after(x, attended)
 
     def first(self, x: States, mask: Mask) -> First:
         """The first token after this layer, without keys and values of the others."""
@@ -74,9 +76,11 @@ class EncoderLayer(nn.TransformerEncoderLayer):
     def _after(self, x: Leading, attended: Leading) -> Leading:
         x = x + self.dropout1(attended)
         if self.norm_first:
-            return x + self.dropout2(feed_forward(self, self.norm2(x)))
+            fed = feed_forward(self, self.norm2(x))
+            return x + self.dropout2(fed)
         x = self.norm1(x)
-        return self.norm2(x + self.dropout2(feed_forward(self, x)))
+        fed = feed_forward(self, x)
+        return self.norm2(x + self.dropout2(fed))
 
 
 class DecoderLayer(nn.TransformerDecoderLayer):
@@ -87,7 +91,8 @@ class DecoderLayer(nn.TransformerDecoderLayer):
         normed = self.norm1(x) if self.norm_first else x
         projected = project(self.self_attn, normed)
         query, key, value = projected.chunk(3, dim=2)
-        return self._after_self(x, attend(self.self_attn, query, key, value, mask))
+        attended = attend(self.self_attn, query, key, value, mask)
+        return self._after_self(x, attended)
 
     def self_attend_first(self, x: States, mask: Mask) -> First:
         """The first token after self-attention."""
@@ -114,7 +119,8 @@ class DecoderLayer(nn.TransformerDecoderLayer):
     ) -> States:
         """All tokens after this layer, from tokens after self-attention."""
         key, value = keys_values.chunk(2, dim=2)
-        return self._after_cross(x, attend(self.multihead_attn, query, key, value, mask))
+        attended = attend(self.multihead_attn, query, key, value, mask)
+        return self._after_cross(x, attended)
 
     def cross_attend_folded(
         self,
@@ -124,7 +130,8 @@ class DecoderLayer(nn.TransformerDecoderLayer):
         mask: MemoryMask,
     ) -> First:
         """One token after this layer; a single row of `x` and `query` stands for all P."""
-        return self._after_cross(x, attend_folded(self.multihead_attn, query, states, mask))
+        attended = attend_folded(self.multihead_attn, query, states, mask)
+        return self._after_cross(x, attended)
 
     def _after_self(self, x: States, attended: States) -> States:
         x = x + self.dropout1(attended)
@@ -136,9 +143,11 @@ class DecoderLayer(nn.TransformerDecoderLayer):
     def _after_cross(self, x: Float[Tensor, "one_or_n t w"], attended: States) -> States:
         x = x + self.dropout2(attended)
         if self.norm_first:
-            return x + self.dropout3(feed_forward(self, self.norm3(x)))
+            fed = feed_forward(self, self.norm3(x))
+            return x + self.dropout3(fed)
         x = self.norm2(x)
-        return self.norm3(x + self.dropout3(feed_forward(self, x)))
+        fed = feed_forward(self, x)
+        return self.norm3(x + self.dropout3(fed))
 
 
 class Encoder(nn.TransformerEncoder):
@@ -162,11 +171,12 @@ class Encoder(nn.TransformerEncoder):
         first, *others = self._layers
         if not others:
             return self.norm(first.from_packed(packed, mask, 1))
+        *middle, last = others
         x = first.from_packed(packed, mask, packed.shape[1])
         # The layers between need all tokens; the last one computes the first token alone.
-        for layer in others[:-1]:
+        for layer in middle:
             x = layer.all(x, mask)
-        return self.norm(others[-1].first(x, mask))
+        return self.norm(last.first(x, mask))
 
     def all(self, x: States, mask: Mask) -> States:
         """All tokens of one modality after the last layer."""
@@ -204,7 +214,8 @@ class Decoder(nn.TransformerDecoder):
         for layer in self._layers:
             x = layer.self_attend(x, None)
             query = layer.cross_query(x)
-            x = layer.cross_attend(x, query, layer.keys_values(states), mask)
+            keys_values = layer.keys_values(states)
+            x = layer.cross_attend(x, query, keys_values, mask)
         return self.norm(x)
 
     def prepare_target(
@@ -220,19 +231,23 @@ class Decoder(nn.TransformerDecoder):
         if len(self._layers) == 1:
             # A single layer returns [CLS] alone, so the other tokens need no query.
             x = layer.self_attend_first(tokens, mask)
-            cls = torch.cat([x, layer.folded_cross_query(x)], dim=1)
-            others = tokens.new_zeros(len(tokens), tokens.shape[1] - 1, 0)
+            query = layer.folded_cross_query(x)
+            cls = torch.cat([x, query], dim=1)
+            rows, count, _ = tokens.shape
+            others = tokens.new_zeros(rows, count - 1, 0)
             return cls.flatten(1), others
-        x = layer.self_attend(tokens, mask)
         # Deeper layers attend to all tokens again: each keeps its query beside it.
-        both = torch.cat([x, layer.cross_query(x)], dim=2)
+        x = layer.self_attend(tokens, mask)
+        query = layer.cross_query(x)
+        both = torch.cat([x, query], dim=2)
         return both[:, 0], both[:, 1:]
 
     def prepare_memory(self, states: Memory) -> Float[Tensor, "n s packed"]:
         """What each layer reads of a memory: keys and values; for the last layer the states."""
+        *early, _ = self._layers
         # The last layer folds its one query, so it reads the states without keys and values.
-        early = (layer.keys_values(states) for layer in self._layers[:-1])
-        return torch.cat([*early, states], dim=2)
+        parts = [layer.keys_values(states) for layer in early]
+        return torch.cat([*parts, states], dim=2)
 
     def decode(
         self,
@@ -252,7 +267,8 @@ class Decoder(nn.TransformerDecoder):
             # A single layer keeps one token and its folded query, a row for each head.
             prepared = cls.unflatten(1, (-1, width))
             x, query = prepared.split([1, last.self_attn.num_heads], dim=1)
-            return self.norm(last.cross_attend_folded(x, query, states, memory_mask))
+            decoded = last.cross_attend_folded(x, query, states, memory_mask)
+            return self.norm(decoded)
         # Each token beside its query of the first cross-attention.
         tokens = torch.cat([cls[:, None], others], dim=1)
         x, query = tokens.chunk(2, dim=2)
@@ -263,7 +279,8 @@ class Decoder(nn.TransformerDecoder):
             x = layer.cross_attend(x, query, keys_values[number], memory_mask)
         x = last.self_attend_first(x, mask)
         folded = last.folded_cross_query(x)
-        return self.norm(last.cross_attend_folded(x, folded, states, memory_mask))
+        decoded = last.cross_attend_folded(x, folded, states, memory_mask)
+        return self.norm(decoded)
 
     @property
     def other_width(self) -> int:
@@ -302,12 +319,15 @@ class LayerFactory:
 
     def encoder(self, layers: int) -> Encoder:
         """Makes an encoder."""
+        layer = EncoderLayer(**self._options())
         norm = nn.LayerNorm(self.width)
-        return Encoder(EncoderLayer(**self._options()), layers, norm, enable_nested_tensor=False)
+        return Encoder(layer, layers, norm, enable_nested_tensor=False)
 
     def decoder(self, layers: int) -> Decoder:
         """Makes a decoder."""
-        return Decoder(DecoderLayer(**self._options()), layers, nn.LayerNorm(self.width))
+        layer = DecoderLayer(**self._options())
+        norm = nn.LayerNorm(self.width)
+        return Decoder(layer, layers, norm)
 
     def _options(self) -> dict:
         return {

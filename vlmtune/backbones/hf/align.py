@@ -41,15 +41,18 @@ class Align(HFBackbone):
 
     @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
-        maps = self._maps(pixels, 1)
-        self.embed_dim = self.image_width = int(maps.shape[1])
-        self.image_tokens = maps.shape[2] * maps.shape[3]
-        self.text_width, self.text_special = self._text.width, self._text.tokenizer.special
-        self.logit_scale = 1 / float(self.model.temperature.detach().float())
+        _, width, rows, columns = self._maps(pixels, 1).shape
+        self.embed_dim = width
+        self.image_width = width
+        self.image_tokens = rows * columns
+        self.text_width = self._text.width
+        self.text_special = self._text.tokenizer.special
+        temperature = self.model.temperature.detach().float()
+        self.logit_scale = 1 / float(temperature)
         # Tokens must have one width, so only the blocks as wide as the last count.
         self._layers = 0
         for block in reversed(self.model.vision_model.encoder.blocks):
-            if block.projection.project_conv.out_channels != self.image_width:
+            if block.projection.project_conv.out_channels != width:
                 break
             self._layers += 1
 
@@ -60,17 +63,21 @@ class Align(HFBackbone):
         with gradients(spec):
             if spec.kind == "tokens":
                 maps = self._maps(pixels, -spec.layer)
-                return unmasked(maps.flatten(2).transpose(1, 2))
+                tokens = maps.flatten(2).transpose(1, 2)
+                return unmasked(tokens)
             maps = self._maps(pixels, 1)
+            pooled = self.model.vision_model.pooler(maps)
             # The pooler keeps two dimensions of size 1.
-            return Pooled(self.model.vision_model.pooler(maps).flatten(1).float())
+            return Pooled(pooled.flatten(1).float())
 
     def _maps(self, pixels: Pixels, last: int) -> Float[Tensor, "n w rows columns"]:
         """The feature map after the block that is `last` from the end."""
         vision: Any = self.model.vision_model
         maps = vision.embeddings(pixels.to(self._dtype))
         # `last` is counted from the end, 1 for the last block.
-        for block in vision.encoder.blocks[: len(vision.encoder.blocks) + 1 - last]:
+        blocks = vision.encoder.blocks
+        stop = len(blocks) + 1 - last
+        for block in blocks[:stop]:
             maps = block(maps)
         return maps
 

@@ -85,8 +85,10 @@ class HFBackbone(Backbone):
             # Only now: options of a class may have changed the image processor.
             self._described = describe(loaded)
             self.assemble(loaded)
+            # Sizes that no config states are measured on a blank image.
+            blank = self.transform(Image.new("RGB", (24, 16)))
             with torch.no_grad():
-                self.measure(self.transform(Image.new("RGB", (24, 16)))[None])
+                self.measure(blank[None])
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         self.eval()
@@ -132,7 +134,8 @@ class HFBackbone(Backbone):
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Features:
         self.check_fits(spec, "text")
         with gradients(spec):
-            return encode_words(self._text, self._text.words(texts), spec)
+            words = self._text.words(texts)
+            return encode_words(self._text, words, spec)
 
     @override
     def too_long(self, texts: Sequence[str]) -> list[str]:
@@ -161,7 +164,8 @@ class HFDualEncoder(HFBackbone):
     @override
     def assemble(self, loaded: Loaded) -> None:
         self._image, self._text = self.towers(loaded)
-        self.image_tower, self.text_tower = self._image, self._text
+        self.image_tower = self._image
+        self.text_tower = self._text
 
     @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
@@ -170,17 +174,20 @@ class HFDualEncoder(HFBackbone):
             self.embed_dim = int(self._image.finish(state).shape[1])
         else:
             self.embed_dim = self._text.width
-        self.image_width, self.text_width = self._image.width, self._text.width
+        self.image_width = self._image.width
+        self.text_width = self._text.width
         self.image_tokens = state.mask.shape[1] - self._image.special
         self.text_special = self._text.tokenizer.special
         self.logit_scale, self.logit_bias = self.temperature()
 
     def temperature(self) -> tuple[float, float]:
         """Returns the factor on cosines in pre-training, and the term added to them."""
+        scale = self.model.logit_scale.detach().float().exp()
         # Only models trained with a sigmoid have a bias.
         bias = getattr(self.model, "logit_bias", None)
-        scale = float(self.model.logit_scale.detach().float().exp())
-        return scale, 0.0 if bias is None else float(bias.detach())
+        if bias is None:
+            return float(scale), 0.0
+        return float(scale), float(bias.detach())
 
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:
@@ -189,13 +196,15 @@ class HFDualEncoder(HFBackbone):
         with gradients(spec):
             start = tower.start(pixels.to(self.device))
             if spec.kind == "pooled":
-                return Pooled(tower.finish(state_after(tower, start, -1)))
+                last = state_after(tower, start, -1)
+                return Pooled(tower.finish(last))
             state = state_after(tower, start, spec.layer)
             if spec.kind == "state":
                 return state
             if spec.layer == -1:
                 state = tower.norm(state)
-            return masked(state.values[:, tower.special :], state.mask[:, tower.special :])
+            patches = state.values[:, tower.special :]
+            return masked(patches, state.mask[:, tower.special :])
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
@@ -224,8 +233,11 @@ class Preprocess:
         thin, long = sorted(image.size)
         if thin < self._ratio * long:
             thick = math.ceil(self._ratio * long)
-            image = image.resize((max(image.width, thick), max(image.height, thick)))
-        return self._processor(images=image, return_tensors="pt")["pixel_values"][0]
+            width = max(image.width, thick)
+            height = max(image.height, thick)
+            image = image.resize((width, height))
+        output = self._processor(images=image, return_tensors="pt")
+        return output["pixel_values"][0]
 
 
 def longest_side(processor: Any) -> int:

@@ -47,7 +47,9 @@ class Blip(HFDualEncoder):
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
-        vision, text, model = self.model.vision_model, self.model.text_encoder, self.model
+        vision = self.model.vision_model
+        text = self.model.text_encoder
+        model = self.model
         embed = partial(embed_pixels, vision)
         image_tower = vision_tower(
             vision, model.vision_proj, self._dtype, embed, kind=BlipImageTower
@@ -94,14 +96,18 @@ class BlipTextTower(BertTextTower):
 class BlipFusion(Fusion):
     """The text encoder with cross-attention to an image."""
 
-    image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
+    image_input = FeatureSpec("state", -1)
+    text_input = FeatureSpec("words")
     reuses_image = True  # its keys and values of cross-attention
 
     def __init__(
         self, model: Any, image: HFImageTower, text: HFTextTower, dtype: torch.dtype
     ) -> None:
-        self._layers, self._head = model.text_encoder.encoder.layer, model.itm_head
-        self._image, self._text, self._dtype = image, text, dtype
+        self._layers = model.text_encoder.encoder.layer
+        self._head = model.itm_head
+        self._image = image
+        self._text = text
+        self._dtype = dtype
         self.blocks = list(self._layers)
         self.tail = parameters_of(self._head)
 
@@ -115,11 +121,13 @@ class BlipFusion(Fusion):
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        return log_odds(self._head(self.cls_outputs(image, text)))
+        outputs = self.cls_outputs(image, text)
+        return log_odds(self._head(outputs))
 
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
-        tokens, patches = text.values.to(self._dtype), image.values.to(self._dtype)
+        tokens = text.values.to(self._dtype)
+        patches = image.values.to(self._dtype)
         mask = hide_padding(text.mask, self._dtype)
         for layer in self._layers:
             tokens = layer(tokens, patches, attention_mask=mask)

@@ -69,10 +69,12 @@ class Blip2(HFDualEncoder):
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
-        vision, model = self.model.vision_model, self.model
+        vision = self.model.vision_model
+        model = self.model
         queries = model.config.num_query_tokens
         self.no_pooled = f"it embeds each of {queries} queries of an image, not the image"
-        embed, head = partial(embed_pixels, vision), nn.Identity()  # an image has no embedding
+        embed = partial(embed_pixels, vision)
+        head = nn.Identity()  # an image has no embedding
         image_tower = vision_tower(vision, head, self._dtype, embed, kind=BlipImageTower)
         table = model.embeddings.position_embeddings
         text_tower = QFormerTextTower(
@@ -105,28 +107,35 @@ class QFormerTextTower(BertTextTower):
 
     @override
     def embed(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
-        return read_in(self.embeddings, tokens + self.table.weight[: tokens.shape[1]])
+        positions = self.table.weight[: tokens.shape[1]]
+        return read_in(self.embeddings, tokens + positions)
 
 
 class QFormerFusion(Fusion):
     """The Q-Former on an image and a caption, after the vision transformer."""
 
-    image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
+    image_input = FeatureSpec("state", -1)
+    text_input = FeatureSpec("words")
 
     def __init__(self, model: Any, image: HFImageTower, text: HFTextTower) -> None:
-        self._model, self._image, self._text = model, image, text
+        self._model = model
+        self._image = image
+        self._text = text
         self._layers = list(model.qformer.encoder.layer)
         self._dtype = model.qformer.layernorm.weight.dtype
-        self.blocks, self.tail = [], []
+        self.blocks = []
+        self.tail = []
 
     def queries(self) -> Tokens:
         """The learned queries as the first layer takes them: one row, for every image."""
-        return unmasked(read_in(self._model.qformer, self._model.query_tokens))
+        tokens = read_in(self._model.qformer, self._model.query_tokens)
+        return unmasked(tokens)
 
     def read(self, image: Tokens, tokens: Tokens) -> Float[Tensor, "P t w"]:
         """Runs the Q-Former on tokens that begin with the queries, and returns the queries."""
         count = self._model.query_tokens.shape[1]
-        patches, states = image.values.to(self._dtype), tokens.values.to(self._dtype)
+        patches = image.values.to(self._dtype)
+        states = tokens.values.to(self._dtype)
         mask = hide_padding(tokens.mask, self._dtype)
         for layer in self._layers:
             states = layer(states, mask, patches, query_length=count)
@@ -140,7 +149,10 @@ class QFormerITM(QFormerFusion):
 
     def __init__(self, model: Any, image: HFImageTower, text: HFTextTower) -> None:
         super().__init__(model, image, text)
-        self.blocks = [_without_last_words(x, x is self._layers[-1]) for x in self._layers]
+        *early, last = self._layers
+        self.blocks = [_parts(layer, with_words=True) for layer in early]
+        # After the last layer no word is read.
+        self.blocks.append(_parts(last, with_words=False))
         self.tail = parameters_of(model.itm_head)
 
     @override
@@ -154,14 +166,17 @@ class QFormerITM(QFormerFusion):
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
         head = self._model.itm_head
-        read = self.read(image, side_by_side(self.queries(), text))
+        joined = side_by_side(self.queries(), text)
+        read = self.read(image, joined)
+        logits = head(read.to(head.weight.dtype))
         # Each query gives its own logits; the library takes their mean.
-        return log_odds(head(read.to(head.weight.dtype)).mean(dim=1))
+        return log_odds(logits.mean(dim=1))
 
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         """The mean of the queries, as the head's logits are means over them."""
-        return self.read(image, side_by_side(self.queries(), text)).mean(dim=1)
+        joined = side_by_side(self.queries(), text)
+        return self.read(image, joined).mean(dim=1)
 
 
 class QFormerITC(QFormerFusion):
@@ -170,9 +185,11 @@ class QFormerITC(QFormerFusion):
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
         image = self._image.norm(image)
+        rows = len(image)
         # Every image is read by the same queries.
-        queries = self.queries().map(lambda x: x.expand(len(image), *x.shape[1:]))
-        return self._projected(self._model.vision_projection, self.read(image, queries))
+        queries = self.queries().map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]))
+        read = self.read(image, queries)
+        return self._projected(self._model.vision_projection, read)
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
@@ -182,21 +199,30 @@ class QFormerITC(QFormerFusion):
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        return (image.values @ text.values.mT)[:, :, 0].amax(dim=1) / TEMPERATURE
+        cosines = image.values @ text.values.mT
+        return cosines[:, :, 0].amax(dim=1) / TEMPERATURE
 
     def _projected(self, projection: nn.Linear, tokens: Float[Tensor, "n t w"]) -> Tokens:
-        return unmasked(normalize(projection(tokens.to(projection.weight.dtype)), dim=-1))
+        projected = projection(tokens.to(projection.weight.dtype))
+        return unmasked(normalize(projected, dim=-1))
 
 
 def read_in(qformer: Any, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
     """The Q-Former's norm before its first layer."""
-    return qformer.dropout(qformer.layernorm(tokens.to(qformer.layernorm.weight.dtype)))
+    norm = qformer.layernorm
+    normed = norm(tokens.to(norm.weight.dtype))
+    return qformer.dropout(normed)
 
 
-def _without_last_words(layer: Any, last: bool) -> nn.Module:
-    """The parts of a layer that a score depends on: after the last, no word is read."""
-    # Training a parameter that no score depends on would stop DDP, which waits for its gradient.
-    words = [] if last else [layer.intermediate, layer.output]
-    crossing = [layer.crossattention] if layer.has_cross_attention else []
-    parts = [layer.attention, *crossing, layer.intermediate_query, layer.output_query, *words]
+def _parts(layer: Any, with_words: bool) -> nn.Module:
+    """The parts of a layer that a score depends on, `with_words` if words are read after it.
+
+    Training a parameter that no score depends on would stop DDP, which waits for its gradient.
+    """
+    parts = [layer.attention]
+    if layer.has_cross_attention:
+        parts.append(layer.crossattention)
+    parts += [layer.intermediate_query, layer.output_query]
+    if with_words:
+        parts += [layer.intermediate, layer.output]
     return nn.ModuleList(parts)

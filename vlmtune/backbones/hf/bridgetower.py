@@ -28,7 +28,8 @@ from vlmtune.backbones.hf.towers import (
 from vlmtune.backbones.staging import masked, parameters_of, unmasked
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
-IMAGE, TEXT = 1, 0
+IMAGE = 1
+TEXT = 0
 """Rows of the table of modality embeddings."""
 
 
@@ -74,7 +75,8 @@ class BridgeTower(HFDualEncoder):
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
         model = self.model.bridgetower
-        visual, text = model.vision_model.visual, model.text_model
+        visual = model.vision_model.visual
+        text = model.text_model
         image_tower = BridgeImageTower(
             embed=partial(_embed, visual),
             # The library never runs image blocks beyond the number of text blocks.
@@ -114,7 +116,8 @@ class BridgeTower(HFDualEncoder):
     def temperature(self) -> tuple[float, float]:
         if self.no_pooled is not None:
             return 1.0, 0.0
-        return float(self.model.logit_scale.detach().float().exp()), 0.0
+        scale = self.model.logit_scale.detach().float().exp()
+        return float(scale), 0.0
 
 
 @dataclass(eq=False)
@@ -137,15 +140,18 @@ class BridgeImageTower(HFImageTower):
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
-        token = self.norm(state).values[:, 0].to(self.dtype)
+        tokens = self.norm(state).values
+        token = tokens[:, 0].to(self.dtype)
         kind = self.fusion.token_type_embeddings.weight[IMAGE]
-        return self.head(self.fusion.cross_modal_image_transform(token) + kind).float()
+        transformed = self.fusion.cross_modal_image_transform(token) + kind
+        return self.head(transformed).float()
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         # n x t x w becomes t x n x w for the blocks, and back.
         tokens = state.values.to(self.dtype).transpose(0, 1)
-        return unmasked(through(self.blocks[first:stop], tokens, None).transpose(0, 1))
+        tokens = through(self.blocks[first:stop], tokens, None)
+        return unmasked(tokens.transpose(0, 1))
 
 
 class BridgeFusion(Fusion):
@@ -159,8 +165,11 @@ class BridgeFusion(Fusion):
         self, model: Any, image: HFImageTower, text: HFTextTower, dtype: torch.dtype
     ) -> None:
         parts = model.bridgetower
-        self._model, self._head, self._dtype = parts, model.itm_score, dtype
-        self._image, self._text = image, text
+        self._model = parts
+        self._head = model.itm_score
+        self._dtype = dtype
+        self._image = image
+        self._text = text
         self._text_layers = parts.cross_modal_text_layers
         self._image_layers = parts.cross_modal_image_layers
         self._depth = len(self._text_layers)
@@ -178,17 +187,20 @@ class BridgeFusion(Fusion):
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
-        model = self._model
-        transform, norm = model.cross_modal_image_transform, model.cross_modal_image_layernorm
-        states = [self._image.norm(state).values for state in self._states(self._image, image)]
+        transform = self._model.cross_modal_image_transform
+        norm = self._model.cross_modal_image_layernorm
+        states = []
+        for state in self._states(self._image, image):
+            states.append(self._image.norm(state).values)
         return unmasked(self._side_by_side(states, transform, norm, IMAGE))
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
-        model = self._model
-        transform, norm = model.cross_modal_text_transform, model.cross_modal_text_layernorm
+        transform = self._model.cross_modal_text_transform
+        norm = self._model.cross_modal_text_layernorm
         states = [state.values for state in self._states(self._text, text)]
-        return masked(self._side_by_side(states, transform, norm, TEXT), text.mask)
+        values = self._side_by_side(states, transform, norm, TEXT)
+        return masked(values, text.mask)
 
     def _states(self, tower: HFImageTower | HFTextTower, state: Tokens) -> list[Tokens]:
         """The last K states of a tower, from the first of them."""
@@ -206,13 +218,15 @@ class BridgeFusion(Fusion):
         for i, state in enumerate(states):
             # A checkpoint has one transform for all states, or one for each.
             into_fusion = transform[i] if isinstance(transform, nn.ModuleList) else transform
-            ready.append(into_fusion(state.to(self._dtype)) + kind)
+            transformed = into_fusion(state.to(self._dtype))
+            ready.append(transformed + kind)
         ready[0] = norm(ready[0])
         return torch.cat(ready, dim=-1)
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        return log_odds(self._head(self.cls_outputs(image, text)))
+        outputs = self.cls_outputs(image, text)
+        return log_odds(self._head(outputs))
 
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
@@ -225,14 +239,15 @@ class BridgeFusion(Fusion):
         for i in range(self._depth):
             # The first states come without a bridge; `_side_by_side` gave them a norm.
             if i > 0:
-                words = model.cross_modal_text_link_tower[i - 1](text_states[i], words, mask)
-                patches = model.cross_modal_image_link_tower[i - 1](image_states[i], patches, None)
+                text_bridge = model.cross_modal_text_link_tower[i - 1]
+                image_bridge = model.cross_modal_image_link_tower[i - 1]
+                words = text_bridge(text_states[i], words, mask)
+                patches = image_bridge(image_states[i], patches, None)
             # Both layers read what the other modality was before this layer.
-            text_layer, image_layer = self._text_layers[i], self._image_layers[i]
-            words, patches = (
-                text_layer(words, patches, attention_mask=mask)[0],
-                image_layer(patches, words, encoder_attention_mask=mask)[0],
-            )
+            text_output = self._text_layers[i](words, patches, attention_mask=mask)
+            image_output = self._image_layers[i](patches, words, encoder_attention_mask=mask)
+            words = text_output[0]
+            patches = image_output[0]
         return model.get_cls_features(words, patches)
 
 

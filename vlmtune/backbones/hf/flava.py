@@ -65,7 +65,8 @@ class Flava(HFDualEncoder):
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
         model = self.model.flava
-        image, text = model.image_model, model.text_model
+        image = model.image_model
+        text = model.text_model
         image_tower = HFImageTower(
             embed=image.embeddings,
             block_list=image.encoder.layer,
@@ -89,7 +90,8 @@ class Flava(HFDualEncoder):
 
     @override
     def temperature(self) -> tuple[float, float]:
-        return float(self.model.flava.logit_scale.detach().float().exp()), 0.0
+        scale = self.model.flava.logit_scale.detach().float().exp()
+        return float(scale), 0.0
 
 
 class FlavaFusion(Fusion):
@@ -98,7 +100,9 @@ class FlavaFusion(Fusion):
     image_input = text_input = FeatureSpec("state", -1)
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
-        self._flava, self._head, self._dtype = model.flava, model.itm_head, dtype
+        self._flava = model.flava
+        self._head = model.itm_head
+        self._dtype = dtype
         self._encoder = model.flava.multimodal_model
         self.blocks = list(self._encoder.encoder.layer)
         self.width = self._encoder.config.hidden_size
@@ -115,26 +119,35 @@ class FlavaFusion(Fusion):
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
-        return masked(self._flava.text_to_mm_projection(text.values.to(self._dtype)), text.mask)
+        projected = self._flava.text_to_mm_projection(text.values.to(self._dtype))
+        return masked(projected, text.mask)
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        return log_odds(self._head(self.cls_outputs(image, text)[:, None]))
+        outputs = self.cls_outputs(image, text)
+        # The head pools the first token of a sequence.
+        logits = self._head(outputs[:, None])
+        return log_odds(logits)
 
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         tokens = self._run(side_by_side(image, text), len(self.blocks))
-        return self._encoder.layernorm(tokens)[:, 0]  # the one that its head pools
+        normed = self._encoder.layernorm(tokens)
+        return normed[:, 0]  # the one that its head pools
 
     @override
     def joined(self, image: Tokens, text: Tokens, left_out: int) -> tuple[Tokens, Tokens]:
         # Images come first, as the fusion was trained.
-        tokens = self._run(side_by_side(image, text), len(self.blocks) - left_out)
+        joined = side_by_side(image, text)
+        tokens = self._run(joined, len(self.blocks) - left_out)
         special = 1 + self._encoder.use_cls_token  # the image tower's [CLS], after the fusion's own
         length = image.token_count
-        return unmasked(tokens[:, special:length]), masked(tokens[:, length:], text.mask)
+        patches = tokens[:, special:length]
+        words = tokens[:, length:]
+        return unmasked(patches), masked(words, text.mask)
 
     def _run(self, joined: Tokens, stop: int) -> Float[Tensor, "P t w"]:
         """All tokens after the first `stop` blocks."""
+        blocks = self.blocks[:stop]
         hidden = hide_padding(joined.mask, self._dtype)
-        return through(self.blocks[:stop], joined.values.to(self._dtype), hidden)
+        return through(blocks, joined.values.to(self._dtype), hidden)

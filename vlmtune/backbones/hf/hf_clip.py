@@ -37,7 +37,9 @@ class HFCLIP(HFDualEncoder):
 
     @override
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:
-        vision, text, model = self.model.vision_model, self.model.text_model, self.model
+        vision = self.model.vision_model
+        text = self.model.text_model
+        model = self.model
         acts = {text.config.hidden_act, vision.config.hidden_act}
         source = str(self.init_args["model"])
         if named_openai(source) and acts != {"quick_gelu"}:

@@ -27,7 +27,8 @@ def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
         UserError: `image_size` is not a multiple of the patch size and of the image processor's
             divisor, or the image processor makes no images of one size.
     """
-    network, processor = loaded.network, loaded.processor
+    network = loaded.network
+    processor = loaded.processor
     tables = {}
     for name, part in network.named_modules():
         if hasattr(part, "interpolate_pos_encoding"):
@@ -55,19 +56,22 @@ def _stretched(old: Any, image_size: int) -> nn.Module:
     name = next(key for key in state if "position_embedding" in key)
     table = state[name]
     count, width = table.shape[-2:]
-    class_tokens = count - math.isqrt(count) ** 2  # patches are a square number, and one may follow
+    patches = math.isqrt(count) ** 2  # patches are a square number, and a class token may follow
+    class_tokens = count - patches
     side = image_size // old.config.patch_size
     shape = (1, side**2 + class_tokens, width)
+    # Only the shape of its first argument counts.
+    tokens = torch.empty(shape)
     with torch.no_grad():
-        # Only the shape of its first argument counts.
-        positions = exact.interpolate_pos_encoding(torch.empty(shape), image_size, image_size)
+        positions = exact.interpolate_pos_encoding(tokens, image_size, image_size)
     # Some tables have a leading dimension of 1.
     state[name] = positions.view(shape[-table.ndim :])
     # The module reads its size from the config when it is made.
     old.config.image_size = image_size
     new = type(old)(old.config)
     new.load_state_dict(state)
-    return new.to(weight.dtype).train(old.training).requires_grad_(weight.requires_grad)
+    new = new.to(weight.dtype).train(old.training)
+    return new.requires_grad_(weight.requires_grad)
 
 
 def _processor(processor: Any, image_size: int, model: str) -> Any:

@@ -28,7 +28,8 @@ from vlmtune.backbones.staging import (
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
-IMAGE, CAPTION = "<image>", "{caption}"
+IMAGE = "<image>"
+CAPTION = "{caption}"
 PROMPT = f'USER: {IMAGE}\nDoes this figure show "{CAPTION}"? Please answer yes or no. ASSISTANT:'
 
 
@@ -72,7 +73,8 @@ class Llava(HFBackbone):
                 f"expected a prompt with one {IMAGE} and one {CAPTION} after it, got {prompt!r}: "
                 "write it as the model was tuned on"
             )
-        self.prompt, self.answers = prompt, (true_answer, false_answer)
+        self.prompt = prompt
+        self.answers = (true_answer, false_answer)
         super().__init__(model, revision, precision, image_size, peft)
 
     @override
@@ -82,13 +84,17 @@ class Llava(HFBackbone):
         self._described = [*self._described, self.prompt]
         self._image_id = int(self.model.config.image_token_id)
         # Whatever two questions of different captions share belongs to the prompt.
-        first = self._ids(self.prompt.replace(CAPTION, "a"))
+        question = self.prompt.replace(CAPTION, "a")
+        first = self._ids(question)
         second = self._ids(self.prompt.replace(CAPTION, "dog"))
-        self.text_special = (_shared(first, second), _shared(first[::-1], second[::-1]))
+        lead = _shared(first, second)
+        trail = _shared(first[::-1], second[::-1])
+        self.text_special = (lead, trail)
         # What stands before an answer may change how it is cut, so a whole question is read.
-        answers = self._answer_ids(self.prompt.replace(CAPTION, "a"), *self.answers)
+        answers = self._answer_ids(question, *self.answers)
         position = first.index(self._image_id)
-        self.fusion = self._fusion = LlavaFusion(self.model, self._dtype, position, answers)
+        self._fusion = LlavaFusion(self.model, self._dtype, position, answers)
+        self.fusion = self._fusion
 
     @override
     def measure(self, pixels: Float[Tensor, "1 3 height width"]) -> None:
@@ -122,8 +128,11 @@ class Llava(HFBackbone):
 
     @override
     def too_long(self, texts: Sequence[str]) -> list[str]:
-        questions = zip(texts, self._questions(texts), strict=True)
-        return [text for text, question in questions if len(self._ids(question)) > self._longest]
+        long = []
+        for text, question in zip(texts, self._questions(texts), strict=True):
+            if len(self._ids(question)) > self._longest:
+                long.append(text)
+        return long
 
     @override
     def fits(self, spec: FeatureSpec, modality: str) -> str | None:
@@ -136,23 +145,27 @@ class Llava(HFBackbone):
 
         Questions begin as `prompt` does, up to `<image>`; anything else is a `UserError`.
         """
-        ids, words = self._answer_ids(questions[0], *answers), self._words(questions)
+        ids = self._answer_ids(questions[0], *answers)
+        words = self._words(questions)
         assert words.ids is not None
-        if not (words.ids[:, self._fusion.position] == self._image_id).all():
+        image_tokens = words.ids[:, self._fusion.position] == self._image_id
+        if not image_tokens.all():
             raise UserError(
                 f"expected questions that begin as the prompt does, up to {IMAGE}, got "
                 f"{questions[0]!r}: begin them as the prompt does"
             )
         with torch.no_grad():
-            return self._fusion.log_odds(self._tokens(pixels.to(self.device)), words, ids)
+            image = self._tokens(pixels.to(self.device))
+            return self._fusion.log_odds(image, words, ids)
 
     def _tokens(self, pixels: Pixels) -> Tokens:
         """The tokens of images that the language model reads."""
-        output = self.model.model.get_image_features(pixels.to(self._dtype), return_dict=True)
+        pixels = pixels.to(self._dtype)
+        output = self.model.model.get_image_features(pixels, return_dict=True)
         rows = list(output.pooler_output)
-        # An empty batch has no rows to stack.
-        tokens = torch.stack(rows) if rows else pixels.new_zeros(0, 1, self.embed_dim)
-        return unmasked(tokens)
+        if not rows:  # of an empty batch, which cannot be stacked
+            return unmasked(pixels.new_zeros(0, 1, self.embed_dim))
+        return unmasked(torch.stack(rows))
 
     def _questions(self, texts: Sequence[str]) -> list[str]:
         return [self.prompt.replace(CAPTION, text) for text in texts]
@@ -193,8 +206,9 @@ class Llava(HFBackbone):
         first_tokens = []
         for answer in answers:
             ids = self._ids(f"{question} {answer}")
-            if ids[: len(start)] == start and len(ids) > len(start):
-                first_tokens.append(ids[len(start)])
+            length = len(start)
+            if ids[:length] == start and len(ids) > length:
+                first_tokens.append(ids[length])
         unknown = self._tokenizer.unk_token_id
         if len(first_tokens) < 2 or first_tokens[0] == first_tokens[1] or unknown in first_tokens:
             raise UserError(
@@ -211,13 +225,17 @@ class LlavaFusion(Fusion):
     are the score.
     """
 
-    image_input, text_input = FeatureSpec("tokens", -1), FeatureSpec("words")
+    image_input = FeatureSpec("tokens", -1)
+    text_input = FeatureSpec("words")
 
     def __init__(
         self, model: Any, dtype: torch.dtype, position: int, answers: tuple[int, int]
     ) -> None:
-        self._language, self._head, self._dtype = model.model.language_model, model.lm_head, dtype
-        self.position, self._answers = position, answers
+        self._language = model.model.language_model
+        self._head = model.lm_head
+        self._dtype = dtype
+        self.position = position
+        self._answers = answers
         self.blocks = list(self._language.layers)
         self.tail = parameters_of(self._language.norm, self._head)
 
@@ -227,16 +245,19 @@ class LlavaFusion(Fusion):
 
     def log_odds(self, image: Tokens, text: Tokens, answers: tuple[int, int]) -> Float[Tensor, "P"]:
         """The log-odds of the first answer against the second."""
-        before = text.map(lambda x: x[:, : self.position])
-        after = text.map(lambda x: x[:, self.position + 1 :])
+        before = text.map(lambda tensor: tensor[:, : self.position])
+        after = text.map(lambda tensor: tensor[:, self.position + 1 :])
         question = side_by_side(side_by_side(before, image), after)
-        states = self._language(
+        output = self._language(
             inputs_embeds=question.values.to(self._dtype),
             attention_mask=question.mask,
             use_cache=False,
-        ).last_hidden_state
-        logits: Float[Tensor, "P v"] = self._head(last_real(states, question.mask))
-        return (logits[:, answers[0]] - logits[:, answers[1]]).float()
+        )
+        # The model writes its answer behind the last token of the question.
+        state = last_real(output.last_hidden_state, question.mask)
+        logits: Float[Tensor, "P v"] = self._head(state)
+        first, second = answers
+        return (logits[:, first] - logits[:, second]).float()
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:

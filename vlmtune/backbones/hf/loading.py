@@ -176,7 +176,8 @@ def _dropped(
     network: PreTrainedModel, report: dict[str, Any], optional: tuple[str, ...]
 ) -> frozenset[str]:
     """Removes optional parts without weights from the network and from the report."""
-    missing, names = set(report.get("missing_keys") or ()), set(network.state_dict())
+    missing = set(report.get("missing_keys") or ())
+    names = set(network.state_dict())
     absent = set()
     for part in optional:
         inside = {name for name in names if name == part or name.startswith(f"{part}.")}
@@ -230,7 +231,8 @@ def _changes(name: str, modules: set[str]) -> bool:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silences the library's reports, which are checked here, and its progress bars."""
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:

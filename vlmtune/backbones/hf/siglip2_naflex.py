@@ -33,7 +33,8 @@ class NaFlexImageTower(HFImageTower):
         lengths = shapes.prod(dim=1)
         longest = int(lengths.max()) if len(lengths) else 0
         patches = patches[:, :longest]
-        mask = torch.arange(patches.shape[1], device=pixels.device) < lengths[:, None]
+        position = torch.arange(patches.shape[1], device=pixels.device)
+        mask = position < lengths[:, None]
         # It takes the shapes of images besides their patches.
         embed: Any = self.embed
         return masked(embed(patches, shapes), mask)
@@ -41,18 +42,23 @@ class NaFlexImageTower(HFImageTower):
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         # Without a mask, attention takes its faster path.
-        hidden = None if bool(state.mask.all()) else hide_padding(state.mask, self.dtype)
-        tokens = through(self.blocks[first:stop], state.values.to(self.dtype), hidden)
+        hidden = None
+        if not bool(state.mask.all()):
+            hidden = hide_padding(state.mask, self.dtype)
+        blocks = self.blocks[first:stop]
+        tokens = through(blocks, state.values.to(self.dtype), hidden)
         return masked(tokens, state.mask)
 
     @override
     def norm(self, state: Tokens) -> Tokens:
-        return masked(self.final_norm(state.values.to(self.dtype)), state.mask)
+        normed = self.final_norm(state.values.to(self.dtype))
+        return masked(normed, state.mask)
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         head: Any = self.head
-        return head(self.norm(state).values.to(self.dtype), state.mask).float()
+        tokens = self.norm(state).values.to(self.dtype)
+        return head(tokens, state.mask).float()
 
 
 class SigLIP2NaFlex(SigLIPFamily):
@@ -124,11 +130,14 @@ def to_strip(
         >>> strip.shape, strip[:2, 0, 0].tolist()
         (torch.Size([3, 14, 2]), [2.0, 3.0])
     """
-    side = round((patches.shape[1] // 3) ** 0.5)
+    pixels = patches.shape[1] // 3
+    side = round(pixels**0.5)
     # Values of a patch are row by row, each pixel with its three channels.
     strip = patches.view(-1, side, 3).permute(2, 0, 1)
+    rows, columns = shape.to(strip)
     head = strip.new_zeros(3, side, side)
-    head[0], head[1] = shape.to(head)
+    head[0] = rows
+    head[1] = columns
     return torch.cat([head, strip], dim=1)
 
 
@@ -146,5 +155,7 @@ def from_strips(
     n, _, height, side = strips.shape
     if height <= side or height % side:
         raise ValueError(f"strips of patches are a multiple of {side} high, not {height}")
-    patches = strips[:, :, side:].permute(0, 2, 3, 1).reshape(n, height // side - 1, -1)
-    return patches, strips[:, :2, 0, 0].long()
+    count = height // side - 1
+    pixels = strips[:, :, side:].permute(0, 2, 3, 1)
+    shapes = strips[:, :2, 0, 0].long()
+    return pixels.reshape(n, count, -1), shapes

@@ -38,11 +38,15 @@ class HFTokenizer:
     """
 
     def __init__(self, tokenizer: Any, positions: int, lower: bool = False) -> None:
-        self._tokenizer, self._positions, self._lower = tokenizer, positions, lower
+        self._tokenizer = tokenizer
+        self._positions = positions
+        self._lower = lower
+        encoded = self._encode(["a"], return_special_tokens_mask=True)
         # 1 where the tokenizer adds a token of its own, 0 where the word is.
-        added = self._encode(["a"], return_special_tokens_mask=True)["special_tokens_mask"][0]
+        added = encoded["special_tokens_mask"][0]
         words = added.logical_not().nonzero().flatten().tolist()
-        self.special = (words[0], len(added) - words[-1] - 1)
+        trail = len(added) - words[-1] - 1
+        self.special = (words[0], trail)
         self.pad = int(tokenizer.pad_token_id)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:
@@ -56,7 +60,8 @@ class HFTokenizer:
         """Returns the captions of more tokens than the model reads; their ends are cut off."""
 
         def mask(some: list[str], length: int) -> Bool[Tensor, "n t"]:
-            return self._encode(some, max_length=length)["attention_mask"].bool()
+            encoded = self._encode(some, max_length=length)
+            return encoded["attention_mask"].bool()
 
         return too_long(texts, self._positions, mask)
 
@@ -96,8 +101,10 @@ class HFImageTower(ImageTower):
     special: int = 1
 
     def __post_init__(self) -> None:
-        self.blocks, self.tail = list(self.block_list), parameters_of(self.final_norm, self.head)
-        self.layers, self.width = len(self.blocks), int(self.final_norm.weight.shape[0])
+        self.blocks = list(self.block_list)
+        self.tail = parameters_of(self.final_norm, self.head)
+        self.layers = len(self.blocks)
+        self.width = int(self.final_norm.weight.shape[0])
 
     @override
     def start(self, pixels: Pixels) -> Tokens:
@@ -105,11 +112,14 @@ class HFImageTower(ImageTower):
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
-        return unmasked(through(self.blocks[first:stop], state.values.to(self.dtype), None))
+        blocks = self.blocks[first:stop]
+        tokens = through(blocks, state.values.to(self.dtype), None)
+        return unmasked(tokens)
 
     def norm(self, state: Tokens) -> Tokens:
         """Applies the final norm."""
-        return unmasked(self.final_norm(state.values.to(self.dtype)))
+        normed = self.final_norm(state.values.to(self.dtype))
+        return unmasked(normed)
 
     @override
     def unprojected(self, state: Tokens) -> Float[Tensor, "n w"] | None:
@@ -135,7 +145,8 @@ def vision_tower(
     if embed is None:
         embed = vision.embeddings
     assert embed is not None
-    blocks, norm = vision.encoder.layers, vision.post_layernorm
+    blocks = vision.encoder.layers
+    norm = vision.post_layernorm
     return kind(embed, blocks, norm, head, dtype, special)
 
 
@@ -154,7 +165,8 @@ class HFTextTower(TextTower, ABC):
     def __post_init__(self) -> None:
         self.blocks = list(self.block_list)
         self.tail = parameters_of(self.final_norm, self.projection)
-        self.layers, self.width = len(self.blocks), self.embedding.embedding_dim
+        self.layers = len(self.blocks)
+        self.width = self.embedding.embedding_dim
         self.positions = self.table.num_embeddings
 
     def embed(self, tokens: States) -> States:
@@ -175,23 +187,28 @@ class HFTextTower(TextTower, ABC):
 
     @override
     def words(self, texts: Sequence[str]) -> Tokens:
-        return embed_words(self.embedding, *self.tokenizer(texts))
+        ids, mask = self.tokenizer(texts)
+        return embed_words(self.embedding, ids, mask)
 
     @override
     def start(self, words: Tokens) -> Tokens:
         # SigLIP attends to the padding, so captions are filled up before positions are added.
         words = self.fill(checked_length(words, self.positions))
-        return masked(self.embed(words.values.to(self.dtype)), words.mask)
+        tokens = self.embed(words.values.to(self.dtype))
+        return masked(tokens, words.mask)
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
+        # `self.blocks` may hold only the parts of a block that a caption uses (`BlipTextTower`).
         blocks = list(self.block_list)[first:stop]
         options = self.attention(state.mask)
-        return masked(through(blocks, state.values.to(self.dtype), **options), state.mask)
+        tokens = through(blocks, state.values.to(self.dtype), **options)
+        return masked(tokens, state.mask)
 
     @override
     def norm(self, state: Tokens) -> Tokens:
-        return masked(self.final_norm(state.values.to(self.dtype)), state.mask)
+        normed = self.final_norm(state.values.to(self.dtype))
+        return masked(normed, state.mask)
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
@@ -219,7 +236,8 @@ class BertTextTower(HFTextTower):
 
     @override
     def embed(self, tokens: States) -> States:
-        embeddings, first = self.embeddings, self.first_position
+        embeddings = self.embeddings
+        first = self.first_position
         types = getattr(embeddings, "token_type_embeddings", None)
         if types is not None:
             tokens = tokens + types.weight[0]
@@ -242,7 +260,8 @@ def bert_tower(
     # ALIGN, BLIP, FLAVA and BridgeTower all have a BERT under these names.
     embeddings = model.embeddings
     kind = options.pop("kind", BertTextTower)
-    table, first = embeddings.position_embeddings, options.get("first_position", 0)
+    table = embeddings.position_embeddings
+    first = options.get("first_position", 0)
     return kind(
         tokenizer=HFTokenizer(tokenizer, table.num_embeddings - first),
         embedding=embeddings.word_embeddings,
@@ -269,8 +288,10 @@ def through(
 def hide_padding(mask: Mask, dtype: torch.dtype) -> Float[Tensor, "n 1 1 t"]:
     """The term to add to attention logits so that no token attends to padding."""
     # The smallest number, not minus infinity: a row that is all padding would become NaN.
-    hidden = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
-    return hidden.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]
+    lowest = torch.finfo(dtype).min
+    term = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
+    term = term.masked_fill(~mask, lowest)
+    return term[:, None, None, :]
 
 
 def log_odds(logits: Float[Tensor, "P 2"]) -> Float[Tensor, "P"]:

@@ -80,7 +80,9 @@ class Vilt(HFBackbone):
         self._patches(pixels)
         patch = self.model.config.patch_size
         # The patches of the largest image.
-        self.image_tokens = self._square.shortest // patch * (self._square.side // patch)
+        rows = self._square.shortest // patch
+        columns = self._square.side // patch
+        self.image_tokens = rows * columns
         self.text_special = self._tokenizer.special
         self.logit_scale = 1.0
 
@@ -94,8 +96,9 @@ class Vilt(HFBackbone):
     def encode_text(self, texts: Sequence[str], spec: FeatureSpec) -> Tokens:
         self.check_fits(spec, "text")
         table = self.model.vilt.embeddings.text_embeddings.word_embeddings
+        ids, mask = self._tokenizer(texts)
         with gradients(spec):
-            return embed_words(table, *self._tokenizer(texts))
+            return embed_words(table, ids, mask)
 
     @override
     def too_long(self, texts: Sequence[str]) -> list[str]:
@@ -117,62 +120,78 @@ class Vilt(HFBackbone):
         positions: dict[tuple[int, int], Tensor] = {}
         sequences = []
         for image, (rows, columns) in zip(grid, sizes.tolist(), strict=True):
-            if (rows, columns) not in positions:
-                positions[rows, columns] = self._positions((rows, columns))
+            shape = (rows, columns)
+            if shape not in positions:
+                positions[shape] = self._positions(shape)
             patches = image[:, :rows, :columns].flatten(1).T
-            sequences.append(torch.cat([class_token, patches + positions[rows, columns]]))
+            patches = patches + positions[shape]
+            sequences.append(torch.cat([class_token, patches]))
         tokens = embeddings.dropout(pad_sequence(sequences, batch_first=True))
         lengths = 1 + sizes.prod(dim=1)
-        mask = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
-        of_images = embeddings.token_type_embeddings.weight[1]
-        return masked(tokens + of_images, mask)
+        index = torch.arange(tokens.shape[1], device=tokens.device)
+        mask = index < lengths[:, None]
+        modality = embeddings.token_type_embeddings.weight[1]
+        return masked(tokens + modality, mask)
 
     def _sizes(self, outside: Bool[Tensor, "n 3 height width"]) -> Int[Tensor, "n 2"]:
         """Rows and columns of whole patches of each image, which lies at the top left."""
         inside = ~outside[:, 0]
         # The first column and the first row cross every image.
-        heights = inside[:, :, 0].sum(dim=1)
-        widths = inside[:, 0].sum(dim=1)
-        return torch.stack([heights, widths], dim=1) // self.model.config.patch_size
+        first_column = inside[:, :, 0]
+        first_row = inside[:, 0]
+        heights = first_column.sum(dim=1)
+        widths = first_row.sum(dim=1)
+        pixels = torch.stack([heights, widths], dim=1)
+        return pixels // self.model.config.patch_size
 
     def _positions(self, size: tuple[int, int]) -> Float[Tensor, "t w"]:
         """Positions of patches, resampled to an image's rows and columns."""
+        config = self.model.config
+        side = config.image_size // config.patch_size
         # Without the row of the class token.
         table = self.model.vilt.embeddings.position_embeddings[:, 1:]
-        side = self.model.config.image_size // self.model.config.patch_size
-        grid = table.transpose(1, 2).unflatten(2, (side, side))
+        grid = table.transpose(1, 2)
+        grid = grid.unflatten(2, (side, side))
         # As the library does, or scores would differ from it.
-        grid = interpolate(grid, size=size, mode="bilinear", align_corners=True)
-        return grid[0].flatten(1).T
+        resampled = interpolate(grid, size=size, mode="bilinear", align_corners=True)
+        return resampled[0].flatten(1).T
 
 
 class ViltFusion(Fusion):
     """All of ViLT's blocks, with pooler and retrieval head."""
 
-    image_input, text_input = FeatureSpec("state", -1), FeatureSpec("words")
+    image_input = FeatureSpec("state", -1)
+    text_input = FeatureSpec("words")
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
-        self._vilt, self._head, self._dtype = model.vilt, model.rank_output, dtype
+        self._vilt = model.vilt
+        self._head = model.rank_output
+        self._dtype = dtype
         self.blocks = list(self._vilt.encoder.layer)
         self.tail = parameters_of(self._vilt.layernorm, self._vilt.pooler, self._head)
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
-        embeddings, texts = self._vilt.embeddings, self._vilt.embeddings.text_embeddings
+        embeddings = self._vilt.embeddings
+        texts = embeddings.text_embeddings
         words = checked_length(text, texts.position_embeddings.num_embeddings)
         tokens = texts(inputs_embeds=words.values.to(self._dtype))
-        return masked(tokens + embeddings.token_type_embeddings.weight[0], words.mask)
+        modality = embeddings.token_type_embeddings.weight[0]
+        return masked(tokens + modality, words.mask)
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
-        return self._head(self.cls_outputs(image, text))[:, 0].float()
+        logits = self._head(self.cls_outputs(image, text))
+        return logits[:, 0].float()
 
     @override
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         joined = side_by_side(text, image)
         hidden = hide_padding(joined.mask, self._dtype)
-        tokens = through(self.blocks, joined.values.to(self._dtype), hidden)
-        return self._vilt.pooler(self._vilt.layernorm(tokens))
+        tokens = joined.values.to(self._dtype)
+        tokens = through(self.blocks, tokens, hidden)
+        normed = self._vilt.layernorm(tokens)
+        return self._vilt.pooler(normed)
 
 
 class SquarePreprocess(Preprocess):
@@ -182,12 +201,14 @@ class SquarePreprocess(Preprocess):
         super().__init__(processor)
         divisor = processor.size_divisor
         self.side = longest_side(processor) // divisor * divisor
-        self.shortest = min(self.side, processor.size["shortest_edge"] // divisor * divisor)
+        shortest = processor.size["shortest_edge"] // divisor * divisor
+        self.shortest = min(self.side, shortest)
 
     @override
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         pixels = super().__call__(image)
+        _, height, width = pixels.shape
         # Shapes differ within a batch, and a batch is one tensor.
         square = pixels.new_full((3, self.side, self.side), OUTSIDE)
-        square[:, : pixels.shape[1], : pixels.shape[2]] = pixels
+        square[:, :height, :width] = pixels
         return square

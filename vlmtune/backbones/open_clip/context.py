@@ -34,8 +34,9 @@ def stretched(positions: Float[Tensor, "n w"], length: int) -> Float[Tensor, "m 
     row = x.long().clamp(max=n - 2)
     weight = (x - row)[:, None].to(positions)
     row = row.to(positions.device)
-    step = positions[row + 1] - positions[row]
-    return torch.cat([positions[:KEPT], positions[row] + weight * step])
+    start = positions[row]
+    step = positions[row + 1] - start
+    return torch.cat([positions[:KEPT], start + weight * step])
 
 
 def extend_context(network: nn.Module, name: str, length: int) -> None:

@@ -31,7 +31,8 @@ from vlmtune.errors import UserError
 
 CONFIG = "open_clip_config.json"
 VOCABULARY = "vocabulary.txt"
-HUB, LOCAL = "hf-hub:", "local-dir:"
+HUB = "hf-hub:"
+LOCAL = "local-dir:"
 WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
 BIG_VISION = (".npz", ".npy")  # weights of SigLIP as their authors publish them
 RANDOM = "random"  # the only way to random weights: forgotten ones would go unnoticed
@@ -193,12 +194,15 @@ def _check_activation(
         return
     cure = f"use model {name + '-quickgelu'!r}"
     if tag is not None:
-        source, quick = tag, get_pretrained_cfg(name, tag).get("quick_gelu", False)
+        source = tag
+        quick = get_pretrained_cfg(name, tag).get("quick_gelu", False)
     elif file is not None:
         # Of all CLIP weights only OpenAI's come as TorchScript.
-        source, quick = str(file), named_openai(str(file)) or is_torchscript(file)
+        source = str(file)
+        quick = named_openai(str(file)) or is_torchscript(file)
     else:
-        source, quick = name, named_openai(name.removeprefix(HUB))
+        source = name
+        quick = named_openai(name.removeprefix(HUB))
         cure = "set quick_gelu to true in its config"
     if quick:
         raise UserError(

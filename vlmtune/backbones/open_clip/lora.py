@@ -50,11 +50,14 @@ def merged_lora(state: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
         up = f"{stem}lora_B"
         weight = f"{stem}weight" if stem.endswith(".") else stem.removesuffix("_")
         with reading(file, f"{weight} and {up} that fit {down}", "save the whole state dict again"):
-            whole, a, b = state[weight].float(), state[down].float(), state[up].float()
+            whole = state[weight].float()
+            a = state[down].float()
+            b = state[up].float()
             # Matrices of a convolution have a row, or a column, for each place of the kernel.
             kernel = whole.shape[-1] if whole.ndim == 4 else 1
             rank = a.shape[0] // kernel
-            merged[weight] = whole + (b @ a).view(whole.shape) / rank
+            update = (b @ a).view(whole.shape)
+            merged[weight] = whole + update / rank
         ranks.add(rank)
     warnings.warn(
         f"{file.name} keeps LoRA apart: {len(downs)} updates of rank "

@@ -114,16 +114,20 @@ class OpenClip(Backbone):
         with loaded_whole(f"preprocess_cfg of {model}"):
             config = PreprocessCfg(**self.preprocessing)
             self.transform: Any = image_transform_v2(config, is_train=False)
-            blank = self.transform(Image.new("RGB", (8, 8)))[None].to(self._dtype)
+            picture = Image.new("RGB", (8, 8))
+            blank = self.transform(picture)[None].to(self._dtype)
         # Shadows the method: a bound method would carry the weights into every worker process.
         vars(self)["preprocess"] = self.transform
         # Sizes that no config states are measured on a blank image.
         self._image = ImageSide(self.model, self._dtype, blank)
+        self.image_tower = self._image.tower
+        self.image_width = self._image.width
+        self.image_tokens = self._image.count
         self._text = TextSide(self.model, self.tokenizer, self._dtype)
-        self.image_tower, self.text_tower = self._image.tower, self._text.tower
+        self.text_tower = self._text.tower
+        self.text_width = self._text.width
+        self.text_special = self._text.special
         self.embed_dim = int(self._config["embed_dim"])
-        self.image_width, self.image_tokens = self._image.width, self._image.count
-        self.text_width, self.text_special = self._text.width, self._text.special
         scale: Any = self.model.logit_scale
         self.logit_scale = float(scale.detach().float().exp())
         bias: Any = self.model.logit_bias
@@ -152,14 +156,16 @@ class OpenClip(Backbone):
             # safetensors refuses tensors that share memory or have gaps in it.
             state[name] = value.cpu().contiguous().clone()
         save_file(state, folder / WEIGHTS_FILE)
-        config, encode = self._config, self.tokenizer.encode
+        config = self._config
+        encode = self.tokenizer.encode
         if isinstance(encode, WordTokenizer):
-            write_text(folder / VOCABULARY, "".join(f"{word}\n" for word in encode.words))
+            lines = [f"{word}\n" for word in encode.words]
+            write_text(folder / VOCABULARY, "".join(lines))
             # So that transformers and sentence-transformers read the words too.
             encode.portable().save_pretrained(folder)
             # open_clip reads the tokenizer of a local folder there, whatever it is called.
-            text = {**self._config["text_cfg"], "hf_tokenizer_name": VOCABULARY}
-            config = {**self._config, "text_cfg": text}
+            text = {**config["text_cfg"], "hf_tokenizer_name": VOCABULARY}
+            config = {**config, "text_cfg": text}
         elif isinstance(encode, HFTokenizer):
             encode.save_pretrained(folder)
         content = {"model_cfg": config, "preprocess_cfg": self.preprocessing}

@@ -42,12 +42,15 @@ class Tokenizer:
         self.encode = encode
         inner = getattr(encode, "tokenizer", None)
         if inner is None:
-            self.pad, self.end = 0, int(encode.eot_token_id)
+            self.pad = 0
+            self.end = int(encode.eot_token_id)
             self.special = frozenset({int(encode.sot_token_id), self.end})
         else:
-            # BERT ends captions with its separator.
-            end = inner.eos_token_id if inner.eos_token_id is not None else inner.sep_token_id
-            self.pad, self.end = inner.pad_token_id, end
+            self.pad = inner.pad_token_id
+            self.end = inner.eos_token_id
+            if self.end is None:
+                # BERT ends captions with its separator.
+                self.end = inner.sep_token_id
             self.special = frozenset(inner.all_special_ids)
 
     def __call__(
@@ -63,11 +66,17 @@ class Tokenizer:
         # A tokenizer may strip its end token; the padding then tells the length.
         up_to_padding = (ids != self.pad).sum(dim=1)
         lengths = torch.where(ends.any(dim=1), up_to_end, up_to_padding)
-        return ids, torch.arange(ids.shape[1]) < lengths[:, None]
+        position = torch.arange(ids.shape[1])
+        return ids, position < lengths[:, None]
 
     def too_long(self, texts: Sequence[str]) -> list[str]:
         """Returns the captions of more tokens than the model reads."""
-        return too_long(texts, self.encode.context_length, lambda some, n: self(some, n)[1])
+
+        def mask(some: list[str], length: int) -> Bool[Tensor, "n t"]:
+            _, mask = self(some, length)
+            return mask
+
+        return too_long(texts, self.encode.context_length, mask)
 
     def leading_and_trailing(self, word: str) -> tuple[int, int]:
         """How many special tokens stand before and after the words."""
@@ -92,7 +101,9 @@ class NativeTextTower(TextTower):
 
     def __init__(self, tower: Any, tokenizer: Tokenizer, special: int, dtype: torch.dtype) -> None:
         self.tower = tower
-        self._tokenizer, self._special, self._dtype = tokenizer, special, dtype
+        self._tokenizer = tokenizer
+        self._special = special
+        self._dtype = dtype
         # With causal attention nothing up to the end token sees the padding.
         self.trims = pool_type(tower) != "last" and tower.attn_mask is not None
         self.blocks = list(tower.transformer.resblocks)
@@ -106,17 +117,21 @@ class NativeTextTower(TextTower):
     def words(self, texts: Sequence[str]) -> Tokens:
         ids, mask = self._tokenizer.checked(texts, self._special)
         longest = _longest(mask)
-        return embed_words(self.embedding, ids[:, :longest], mask[:, :longest])
+        ids = ids[:, :longest]
+        mask = mask[:, :longest]
+        return embed_words(self.embedding, ids, mask)
 
     @override
     def start(self, words: Tokens) -> Tokens:
         checked_length(words, self.positions)
         if not self.trims:
-            ids = torch.tensor(self._tokenizer.pad, device=words.device)
+            pad = torch.tensor(self._tokenizer.pad, device=words.device)
             # Attention sees the padding, so it must be what training saw.
-            words = padded(words, self.embedding(ids), self.positions)
-        positions = self.tower.positional_embedding[: words.mask.shape[1]]
-        return masked(words.values.to(self._dtype) + positions.to(self._dtype), words.mask)
+            words = padded(words, self.embedding(pad), self.positions)
+        length = words.mask.shape[1]
+        positions = self.tower.positional_embedding[:length].to(self._dtype)
+        tokens = words.values.to(self._dtype) + positions
+        return masked(tokens, words.mask)
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
@@ -132,7 +147,8 @@ class NativeTextTower(TextTower):
 
     @override
     def norm(self, state: Tokens) -> Tokens:
-        return masked(self.tower.ln_final(state.values.to(self._dtype)), state.mask)
+        normed = self.tower.ln_final(state.values.to(self._dtype))
+        return masked(normed, state.mask)
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
@@ -173,10 +189,12 @@ class TextSide:
         if self.no_tower is None:
             self.tower = NativeTextTower(self.text, tokenizer, sum(self.special), dtype)
         if self.foreign:
-            self.layers, self.width = 0, int(self.text.config.hidden_size)
+            self.layers = 0
+            self.width = int(self.text.config.hidden_size)
         else:
             transformer = self.text.transformer
-            self.layers, self.width = len(transformer.resblocks), int(transformer.width)
+            self.layers = len(transformer.resblocks)
+            self.width = int(transformer.width)
 
     def _why_no_tower(self, word: str) -> str | None:
         if self.foreign:
@@ -188,7 +206,8 @@ class TextSide:
         ids, mask = self.tokenizer([word])
         pool = pool_type(self.text)
         if pool in ("first", "last"):
-            same = bool((ids[~mask] == self.tokenizer.pad).all())
+            padding = ids[~mask]
+            same = bool((padding == self.tokenizer.pad).all())
             return None if same else "its captions are not filled with the padding token"
         if self.text.attn_mask is None:
             return "it pools the end token but sees the padding after it"
@@ -213,9 +232,11 @@ class TextSide:
             return encode_words(self.tower, self.tower.words(texts), spec)
         ids, mask = self.tokenizer.checked(texts, sum(self.special))
         device = self.model.logit_scale.device
-        ids, mask = ids.to(device), mask.to(device)
+        ids = ids.to(device)
+        mask = mask.to(device)
         if spec.kind == "pooled":
-            return Pooled(first_of(self.model.encode_text(ids, normalize=False)).float())
+            pooled = first_of(self.model.encode_text(ids, normalize=False))
+            return Pooled(pooled.float())
         # Without a tower all blocks run on padded captions.
         output = self.text.forward_intermediates(
             ids,
@@ -225,12 +246,15 @@ class TextSide:
             intermediates_only=True,
             output_fmt="NLC",
         )
+        tokens = output["text_intermediates"][0]
         longest = _longest(mask)
-        return masked(output["text_intermediates"][0][:, :longest], mask[:, :longest])
+        return masked(tokens[:, :longest], mask[:, :longest])
 
 
 def _longest(mask: Bool[Tensor, "n t"]) -> int:
-    return int(mask.sum(dim=1).max()) if len(mask) else 0
+    if not len(mask):
+        return 0
+    return int(mask.sum(dim=1).max())
 
 
 def pool_type(tower: Any) -> str:

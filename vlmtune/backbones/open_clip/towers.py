@@ -23,7 +23,8 @@ class OpenClipImageTower(ImageTower):
     """A vision transformer in an open_clip model."""
 
     def __init__(self, visual: Any, dtype: torch.dtype) -> None:
-        self.visual, self._dtype = visual, dtype
+        self.visual = visual
+        self._dtype = dtype
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
@@ -50,19 +51,26 @@ class NativeImageTower(OpenClipImageTower):
     @override
     def start(self, pixels: Pixels) -> Tokens:
         # `_embeds` and `_pool` are the steps of open_clip's own forward pass.
-        return unmasked(self.visual._embeds(pixels.to(self._dtype)))
+        tokens = self.visual._embeds(pixels.to(self._dtype))
+        return unmasked(tokens)
 
     @override
     def unprojected(self, state: Tokens) -> Float[Tensor, "n w"] | None:
-        return None if self.visual.proj is None else self._pooled(state).float()
+        if self.visual.proj is None:
+            return None
+        return self._pooled(state).float()
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         pooled = self._pooled(state)
-        return (pooled if self.visual.proj is None else pooled @ self.visual.proj).float()
+        if self.visual.proj is not None:
+            pooled = pooled @ self.visual.proj
+        return pooled.float()
 
     def _pooled(self, state: Tokens) -> Float[Tensor, "n w"]:
-        return self.visual._pool(state.values.to(self._dtype))[0]
+        tokens = state.values.to(self._dtype)
+        pooled, _ = self.visual._pool(tokens)
+        return pooled
 
 
 class TimmImageTower(OpenClipImageTower):
@@ -71,7 +79,8 @@ class TimmImageTower(OpenClipImageTower):
     def __init__(self, visual: Any, dtype: torch.dtype) -> None:
         super().__init__(visual, dtype)
         trunk: Any = visual.trunk
-        self.width, self.special = int(trunk.embed_dim), int(trunk.num_prefix_tokens)
+        self.width = int(trunk.embed_dim)
+        self.special = int(trunk.num_prefix_tokens)
         self.blocks = list(trunk.blocks)
         heads = (trunk.norm, trunk.attn_pool, trunk.fc_norm, trunk.head, visual.head)
         self.tail = parameters_of(*heads)
@@ -79,9 +88,11 @@ class TimmImageTower(OpenClipImageTower):
 
     @override
     def start(self, pixels: Pixels) -> Tokens:
+        # The steps of timm's own forward pass, up to its blocks.
         trunk = self.visual.trunk
-        tokens = trunk._pos_embed(trunk.patch_embed(pixels.to(self._dtype)))
-        return unmasked(trunk.norm_pre(trunk.patch_drop(tokens)))
+        patches = trunk.patch_embed(pixels.to(self._dtype))
+        tokens = trunk.patch_drop(trunk._pos_embed(patches))
+        return unmasked(trunk.norm_pre(tokens))
 
     @override
     def unprojected(self, state: Tokens) -> Float[Tensor, "n w"] | None:
@@ -91,8 +102,8 @@ class TimmImageTower(OpenClipImageTower):
         # Else the projection, if there is one, stands in the place of timm's classifier.
         if isinstance(trunk.head, nn.Identity):
             return None
-        tokens = trunk.norm(state.values.to(self._dtype))
-        return trunk.forward_head(tokens, pre_logits=True).float()
+        normed = trunk.norm(state.values.to(self._dtype))
+        return trunk.forward_head(normed, pre_logits=True).float()
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
@@ -100,7 +111,8 @@ class TimmImageTower(OpenClipImageTower):
 
     def _pooled(self, state: Tokens) -> Float[Tensor, "n w"]:
         trunk = self.visual.trunk
-        return trunk.forward_head(trunk.norm(state.values.to(self._dtype)))
+        normed = trunk.norm(state.values.to(self._dtype))
+        return trunk.forward_head(normed)
 
 
 class EvaImageTower(TimmImageTower):
@@ -112,25 +124,29 @@ class EvaImageTower(TimmImageTower):
     @override
     def start(self, pixels: Pixels) -> Tokens:
         trunk = self.visual.trunk
-        tokens, _ = trunk._pos_embed(trunk.patch_embed(pixels.to(self._dtype)))
+        patches = trunk.patch_embed(pixels.to(self._dtype))
+        tokens, _ = trunk._pos_embed(patches)
         return unmasked(trunk.norm_pre(tokens))
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
         tokens = state.values.to(self._dtype)
-        rotations = self._rotations(tokens.shape[1] - self.special)
+        patches = tokens.shape[1] - self.special
+        rotations = self._rotations(patches)
         for block in self.blocks[first:stop]:
             tokens = block(tokens, rope=rotations)
         return unmasked(tokens)
 
     def _rotations(self, count: int) -> Float[Tensor, "t angles"] | None:
         """Sines and cosines of each patch; tokens after the patches, as prompts, are not turned."""
-        if self.visual.trunk.rope is None:
+        rope = self.visual.trunk.rope
+        if rope is None:
             return None
-        turned = self.visual.trunk.rope.get_embed()
+        turned = rope.get_embed()
         # An angle of 0: sine 0, and below cosine 1.
-        still = torch.zeros_like(turned[:1]).expand(count - len(turned), -1).clone()
-        still[:, still.shape[1] // 2 :] = 1.0
+        still = turned.new_zeros(count - len(turned), turned.shape[1])
+        half = still.shape[1] // 2
+        still[:, half:] = 1.0
         return torch.cat([turned, still])
 
 
@@ -156,9 +172,12 @@ class ImageSide:
             self.layers = self.tower.layers
         else:
             # Only a plain transformer has blocks of one width; stages of a pyramid differ.
-            self.layers = len(getattr(getattr(self.visual, "trunk", None), "blocks", "1"))
+            trunk = getattr(self.visual, "trunk", None)
+            blocks = getattr(trunk, "blocks", None)
+            self.layers = 1 if blocks is None else len(blocks)
         if isinstance(self.tower, NativeImageTower):
-            self.count = self.visual.grid_size[0] * self.visual.grid_size[1]
+            rows, columns = self.visual.grid_size
+            self.count = rows * columns
             self.width = self.tower.width
         else:
             with torch.no_grad():
@@ -183,10 +202,12 @@ class ImageSide:
     def encode(self, pixels: Pixels, spec: FeatureSpec) -> Features:
         """Encodes preprocessed images, with whatever part of the model the features need."""
         if spec.kind == "pooled":
-            return Pooled(first_of(self.model.encode_image(pixels, normalize=False)).float())
+            pooled = first_of(self.model.encode_image(pixels, normalize=False))
+            return Pooled(pooled.float())
         if spec.kind == "tokens" or self.tower is None:
             return unmasked(self.tokens(pixels, spec.layer))
-        return state_after(self.tower, self.tower.start(pixels), spec.layer)
+        start = self.tower.start(pixels)
+        return state_after(self.tower, start, spec.layer)
 
     def tokens(self, pixels: Pixels, layer: int) -> Float[Tensor, "n t w"]:
         """Patch tokens after block `layer`, without class and register tokens."""
@@ -198,7 +219,8 @@ class ImageSide:
             intermediates_only=True,
             output_fmt="NCHW",  # the one format that every tower has
         )
-        return output["image_intermediates"][0].flatten(2).transpose(1, 2)
+        maps = output["image_intermediates"][0]
+        return maps.flatten(2).transpose(1, 2)
 
 
 def image_tower(visual: Any, dtype: torch.dtype) -> OpenClipImageTower | None:
@@ -217,7 +239,9 @@ def plain_eva(trunk: Any) -> bool:
     """Whether all blocks of timm's Eva see all patches at the same rotary positions."""
     if type(trunk) is not Eva or trunk.patch_drop is not None or trunk.dynamic_img_size:
         return False
-    return not trunk.rope_mixed and (trunk.rope is None or hasattr(trunk.rope, "feat_shape"))
+    if trunk.rope_mixed:
+        return False
+    return trunk.rope is None or hasattr(trunk.rope, "feat_shape")
 
 
 def first_of(output: Any) -> Tensor:

@@ -67,7 +67,9 @@ def preprocessing(name: str) -> dict[str, object]:
     agreed: dict[str, object] = {}
     for field in PREPROCESSING:
         values = [config.get(field) for config in published]
-        if values and values[0] is not None and values.count(values[0]) == len(values):
+        if not values or values[0] is None:
+            continue
+        if values.count(values[0]) == len(values):
             agreed[field] = values[0]
     return agreed
 
@@ -91,10 +93,15 @@ def _named_as(network: nn.Module, state: dict[str, Tensor]) -> dict[str, Tensor]
     if "positional_embedding" in state and not hasattr(network, "positional_embedding"):
         state = convert_to_custom_text_state_dict(state)
     wanted = network.state_dict()
-    for name in state.keys() & wanted.keys() & set(SCALARS):
-        if state[name].numel() == wanted[name].numel() == 1:
-            state[name] = state[name].reshape(wanted[name].shape)
-    return {k: v for k, v in state.items() if k in wanted or k not in NO_WEIGHTS}
+    named = {}
+    for name, value in state.items():
+        if name in NO_WEIGHTS and name not in wanted:
+            continue
+        scalar = name in SCALARS and name in wanted
+        if scalar and value.numel() == wanted[name].numel() == 1:
+            value = value.reshape(wanted[name].shape)
+        named[name] = value
+    return named
 
 
 def check_weights(network: nn.Module, state: dict[str, Tensor], file: Path, name: str) -> None:
