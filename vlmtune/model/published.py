@@ -48,17 +48,15 @@ def with_text_map(model: Model, file: Path) -> Model:
     state = read_state_dict(file)
     size = model.backbone.embed_dim
     weight = state.get("linear.weight")
-    log_scale = state.get("t")
-    weight_fits = weight is not None and weight.shape == (size, size)
-    scale_fits = log_scale is not None and log_scale.numel() == 1
-    if not weight_fits or not scale_fits:
+    scale = state.get("t")
+    if weight is None or scale is None or weight.shape != (size, size) or scale.numel() != 1:
         shapes = {name: tuple(value.shape) for name, value in state.items()}
         raise UserError(
             f"expected linear.weight ({size} x {size}) and t in {file}, got {shapes}: get the file "
             "again"
         )
-    scale = log_scale.float().exp()
-    adapter = TextMap(initial_scale=scale.item())
+    initial_scale = scale.float().exp()  # `t` is its logarithm
+    adapter = TextMap(initial_scale=initial_scale.item())
     adapter.attach(model.backbone)
     adapter.text.weight.data.copy_(weight)
     return Model(model.backbone, adapter.eval())

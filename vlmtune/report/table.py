@@ -177,7 +177,7 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
         benchmark, version, convention = definition
         for line, of_runs in cells[definition].items():
             metric, _ = line
-            row = Row(
+            table_row = Row(
                 benchmark=benchmark,
                 version=version,
                 convention=convention,
@@ -186,7 +186,7 @@ def rows(runs: Sequence[RunReport]) -> tuple[Row, ...]:
                 cells=tuple(of_runs),
                 text_only=text_only,
             )
-            out.append(row)
+            out.append(table_row)
     return tuple(out)
 
 

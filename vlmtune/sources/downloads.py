@@ -79,7 +79,7 @@ def download_missing(benchmarks: Sequence[Benchmark]) -> None:
     A failure is one line of the log; reading the benchmark then fails as before.
     """
     for benchmark in benchmarks:
-        # A benchmark has the name of its module, which may not be the name of this instance.
+        # Sources list a benchmark by its module; a user may have given the instance another name.
         _, _, name = type(benchmark).__module__.rpartition(".")
         try:
             benchmark.load()

@@ -265,8 +265,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         weight = parts.new_tensor(weights)
         weighted_part = (weight * parts).sum()
         weighted_loss = (weight * losses).sum()
-        named_losses = list(zip(names, losses, strict=True))
-        named_losses.append(("loss", weighted_loss))
+        named_losses = [*zip(names, losses, strict=True), ("loss", weighted_loss)]
         return weighted_part, named_losses, shard
 
     def _objectives(self) -> list[Objective]:
