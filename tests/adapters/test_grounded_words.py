@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.functional import cosine_similarity, gelu, layer_norm
+from torch.nn.functional import cosine_similarity, gelu, layer_norm, normalize
 
 from vlmtune.adapters.grounded_words import GroundedWords, coordinates
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
-from vlmtune.types import Tokens
+from vlmtune.types import FeatureSpec, Tokens
 
 TEXTS = ["a red cube", "blue sphere", "a cube left of a red sphere"]
 
@@ -22,7 +22,7 @@ def backbone(model_folder):
 
 def attached(backbone, **options):
     torch.manual_seed(0)
-    adapter = GroundedWords(heads=2, **options)
+    adapter = GroundedWords(heads=2, **{"hidden_words": 0.3, **options})
     adapter.attach(backbone)
     return adapter.eval()
 
@@ -35,7 +35,11 @@ def states(backbone, adapter, images=2):
 
 
 def awaken(adapter):
-    """Gives the weights that start at 0 other values."""
+    """Gives the weights that start at 0 other values, as if training had read every word."""
+    unread = adapter.unread
+    torch.nn.init.uniform_(unread.read, 0.1, 0.3)
+    torch.nn.init.normal_(unread.hidden_word)
+    torch.nn.init.normal_(unread.mean)
     if adapter.locations:
         torch.nn.init.normal_(adapter.location.weight)
         torch.nn.init.normal_(adapter.location.bias)
@@ -60,18 +64,39 @@ def convolved(patches, layer):
     return torch.stack(rows)
 
 
-def naive(backbone, adapter, state, words, scale):
-    """The score of one image with one text, from the formula."""
+def meaning(backbone, word):
+    """The normalised embedding of a word alone."""
+    return normalize(backbone.encode_text([word], FeatureSpec("pooled")).values[0], dim=0)
+
+
+def patch_embeddings(backbone, state, layer):
+    """The embeddings of patches: final norm and projection of each."""
+    tower, visual = backbone.image_tower, backbone.model.visual
+    last = tower.run(state, tower.layers + layer + 1, tower.layers)
+    patches = last.values[0, tower.special :]
+    return normalize(visual.ln_post(patches) @ visual.proj, dim=1)
+
+
+def naive(backbone, adapter, state, caption, scale):
+    """The score of one image with one caption, from the formula."""
     patches = state.values[:, backbone.image_tower.special :]
     x = layer_norm(adapter.project(patches), [adapter.width])
+    grid = coordinates(patches.shape[1])
     if adapter.locations:
-        grid = coordinates(patches.shape[1])
         x = x + adapter.position(torch.cat([grid, grid**2], dim=1))
     x = x + gelu(convolved(x[0], adapter.local))
     full = torch.ones(x.shape[:2], dtype=torch.bool)
     keys, values = adapter.keys_values(adapter.image.all(x, full))[0].chunk(2, dim=1)
+    text = backbone.text_tower.words([caption])
+    ids = text.word_ids[0]
+    embeddings = text.values[0] * (1 + adapter.unread.read[ids])
+    hidden = ["", *caption.split(), ""].index("red") if "red" in caption.split() else None
+    if hidden is not None:
+        embeddings[hidden] = adapter.unread.hidden_word
+    words = backbone.text_tower.start(replace(text, values=embeddings[None]))
     tokens = adapter.text.all(layer_norm(words.values, [adapter.width]), words.mask)[0]
     queries, content = adapter.queries(tokens), adapter.content(tokens)
+    embedded = patch_embeddings(backbone, state, adapter.image_input.layer) - adapter.unread.mean
     size = adapter.width // adapter.heads
     score = float(adapter.bias)
     for word in range(len(tokens)):
@@ -79,20 +104,20 @@ def naive(backbone, adapter, state, words, scale):
             part = slice(head * size, (head + 1) * size)
             logits = keys[:, part] @ queries[word, part] / math.sqrt(size)
             read = logits.softmax(dim=0)
+            if word == hidden:
+                product = read @ embedded @ meaning(backbone, "red")
+                score += 0.7 * backbone.logit_scale * float(product) / adapter.heads
+                continue
             content_read = read @ values[:, part] / math.sqrt(size)
             score += float(content_read @ content[word, part]) / 2
             if adapter.locations:
                 location = adapter.location(tokens)[word, 2 * head : 2 * head + 2]
                 score += float((read @ grid) @ location) / 2
     if scale:
-        image, text = (
-            embedding(tower, rows, tower.layers + spec.layer + 1)
-            for tower, rows, spec in (
-                (backbone.image_tower, state, adapter.image_input),
-                (backbone.text_tower, words, adapter.text_input),
-            )
-        )
-        score += scale * float(cosine_similarity(image, text))
+        tower = backbone.image_tower
+        image = embedding(tower, state, tower.layers + adapter.image_input.layer + 1)
+        frozen = backbone.encode_text([caption], FeatureSpec("pooled")).values
+        score += scale * float(cosine_similarity(image, frozen))
     return score
 
 
@@ -100,14 +125,16 @@ def naive(backbone, adapter, state, words, scale):
 @pytest.mark.parametrize("weight", [1.0, 0.0, 0.3])
 @torch.no_grad()
 def test_scores_are_those_of_the_formula(backbone, locations, weight):
-    adapter = attached(backbone, frozen_weight=weight, locations=locations)
+    adapter = attached(backbone, frozen_weight=weight, locations=locations, meaning_weight=0.7)
     awaken(adapter)
+    red = backbone.text_tower.words(["red"]).word_ids[0, 1]
+    adapter.unread.read.data[red] = 0
     image, text = states(backbone, adapter)
     scores = adapter(image, text).values
     parts, factor = (backbone, adapter), weight * backbone.logit_scale
     for i in range(2):
-        for j, length in enumerate(text.lengths.tolist()):
-            expected = naive(*parts, image[[i]], text[[j]].cut(length), factor)
+        for j, caption in enumerate(TEXTS):
+            expected = naive(*parts, image[[i]], caption, factor)
             assert scores[i, j].item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
@@ -115,9 +142,10 @@ def test_scores_are_those_of_the_formula(backbone, locations, weight):
 def test_training_reads_an_image_once_for_all_its_texts(backbone, memory):
     adapter = attached(backbone, frozen_weight=0.0, memory=memory)
     awaken(adapter)
+    adapter.unread.rate = 0.0
     image, text = states(backbone, adapter, images=3)
     pairs = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
-    parameters = list(adapter.parameters())
+    parameters = [p for name, p in adapter.named_parameters() if name != "unread.mean"]
     scores, gradients = [], []
     for training in (False, True):
         one = adapter.train(training)(image, text, pairs).values[pairs]
@@ -212,3 +240,44 @@ def test_patches_make_a_square(backbone, monkeypatch):
     monkeypatch.setattr(backbone, "image_tokens", 6)
     with pytest.raises(UserError, match="choose another backbone"):
         attached(backbone)
+
+
+@torch.no_grad()
+def test_one_image_with_many_texts_and_one_text_with_many_images_agree(backbone):
+    """Three ways to compute a score, with a hidden word and without."""
+    adapter = attached(backbone)
+    awaken(adapter)
+    adapter.unread.read.data[backbone.text_tower.words(["red"]).word_ids[0, 1]] = 0
+    state, words = states(backbone, adapter, images=3)
+    image, text = adapter.prepare_image(state), adapter.prepare_text(words)
+    by_image = torch.stack([adapter.score_pairs(image[[i]], text) for i in range(3)])
+    by_text = torch.stack([adapter.score_pairs(image, text[[j]]) for j in range(3)], dim=1)
+    torch.testing.assert_close(by_image, by_text)
+
+
+def test_a_share_of_training_texts_has_one_hidden_word(backbone):
+    adapter = attached(backbone).train()
+    texts = backbone.encode_text(TEXTS * 400, adapter.text_input)
+    hidden = adapter.unread.hidden(texts)
+    assert set(hidden.sum(dim=1).tolist()) == {0, 1}
+    assert hidden.any(dim=1).float().mean().item() == pytest.approx(0.3, abs=0.05)
+    # Any word may be hidden, special tokens never.
+    for number, caption in enumerate(TEXTS):
+        positions = hidden[number :: len(TEXTS)].any(dim=0).nonzero()[:, 0].tolist()
+        assert positions == list(range(1, 1 + len(caption.split())))
+
+
+def test_only_words_with_a_gradient_count_as_read(backbone):
+    """Before training none is hidden, afterwards all that no step had."""
+    adapter = attached(backbone)
+    image, text = states(backbone, adapter)
+    assert not adapter.unread.hidden(text).any()
+    optimizer = torch.optim.AdamW(adapter.parameters(), weight_decay=0.1)
+    for _ in range(2):
+        adapter(image, text[[0]]).values.sum().backward()  # "a red cube"
+        optimizer.step()
+        optimizer.zero_grad()
+    hidden = adapter.unread.hidden(text)
+    assert hidden[0].sum() == 0
+    assert hidden[1].tolist()[1:3] == [True, True]  # "blue sphere"
+    assert hidden[2].sum() == 3  # "left", "of" and "sphere"

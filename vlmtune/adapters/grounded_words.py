@@ -11,13 +11,14 @@ import torch
 from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, normalize
+from torch.nn.functional import gelu, layer_norm, normalize, pad
 from typing_extensions import override
 
 from vlmtune.adapters.base import Dropout, JointAdapter, Numbers, PairScores, Vectors
 from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
+from vlmtune.adapters.unread_words import UnreadWords
 from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
@@ -42,6 +43,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     3 x 3 patches, $x + \mathrm{GELU}(\mathrm{conv}(x))$, as shapes may differ in how their parts
     join. Keys and values are linear in the tokens after `image_layers` layers of self-attention. v
     and t in the first term are the embeddings of the frozen backbone.
+
+    With `hidden_words`, a word w that no training text has is read by what the frozen model knows
+    of it (`UnreadWords`). Its part of the sum is
+    $\frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, t_w^\top (z_p - m)$.
 
     The weights of contents and locations depend on the text alone, so that a relation is a linear
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
@@ -74,6 +79,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         image_layer: Layer of the image's states, counted from the end, -1 excluded.
         text_layer: Layer of the text's states, likewise, or "words" for the embeddings of the
             tokens before the first block: words that the text tower treats alike still differ.
+        hidden_words: Probability that one word of a training text is hidden, so that words that
+            training lacks can be read; 0 leaves this out.
+        meaning_weight: $\mu$, the weight of what the frozen model knows of such words. A smaller
+            one binds them less and keeps more of the frozen scores.
         memory: Bytes that scoring a chunk of pairs may take.
 
     Example:
@@ -97,6 +106,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         frozen_weight: NonNegativeFloat = 1.0,
         image_layer: EarlyLayer = -2,
         text_layer: EarlyLayer | Literal["words"] = "words",
+        hidden_words: Dropout = 0.0,
+        meaning_weight: NonNegativeFloat = 1.0,
         memory: PositiveInt = 512 * 2**20,
     ) -> None:
         super().__init__()
@@ -112,10 +123,20 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         layer = -2 if text_layer == "words" else text_layer
         self.text_input = FeatureSpec("state", layer)
         self.from_words = text_layer == "words"
+        self.hidden_words = hidden_words
+        self.meaning_weight = meaning_weight
+        if hidden_words:
+            # Deeper states of a word depend on the words around it, so no word can be hidden.
+            if not self.from_words:
+                raise UserError(
+                    f'expected text_layer "words" to hide words, got {text_layer}: leave it out, '
+                    "or set hidden_words to 0"
+                )
+            self.text_input = FeatureSpec("words")
 
     @override
     def attach(self, backbone: Backbone) -> None:
-        if self.from_words:
+        if self.from_words and not self.hidden_words:
             self.text_input = word_embeddings(backbone)
         super().attach(backbone)
         if backbone.images_differ:
@@ -124,9 +145,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
                 f"{type(backbone).__name__}, whose images keep theirs: choose "
                 f"{backbones_with('image_tower', one_shape=True)}"
             )
-        self.towers: dict[str, Tower] = {"image": image_tower(backbone)}
-        self.towers["text"] = text_tower(backbone)
-        self.first_patch = image_tower(backbone).special
+        self.image_tower = image_tower(backbone)
+        self.text_tower = text_tower(backbone)
         width = backbone.text_width
         factory = LayerFactory(width, self.heads, self.hidden * width, self.dropout, True)
         # Everything is computed in the text's width.
@@ -148,12 +168,21 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             nn.init.zeros_(self.location.bias)
         self.scale = self.frozen_weight * backbone.logit_scale
         self.bias = nn.Parameter(torch.zeros(()))
+        # Numbers of a patch: key, content and embedding in the shared space. Numbers of a word:
+        # query, weights of content and location, and the meaning that patches are compared with.
+        compared = 0
+        if self.hidden_words:
+            self.unread = UnreadWords(backbone, self.hidden_words, self.meaning_weight)
+            compared = backbone.embed_dim
+        location = 2 * self.heads * self.locations
+        self.patch_sizes = [width, width, compared]
+        self.word_sizes = [width, width, location, compared]
 
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
-        pooled = self._embedding("image", image)
-        mask = image.mask[:, self.first_patch :]
-        patches = self.project(image.values[:, self.first_patch :])
+        special = self.image_tower.special
+        mask = image.mask[:, special:]
+        patches = self.project(image.values[:, special:])
         patches = layer_norm(patches, [self.width])
         if self.locations:
             location = torch.cat([self.grid, self.grid**2], dim=1)
@@ -161,20 +190,47 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # Each patch reads its neighbours, before all patches read each other.
         square = patches.mT.unflatten(2, (self.side, self.side))
         patches = patches + gelu(self.local(square)).flatten(2).mT
-        keys_values = self.keys_values(self.image.all(patches, mask))
-        return PooledTokens(pooled, Tokens(keys_values, mask))
+        parts = [self.keys_values(self.image.all(patches, mask))]
+        pooled = image.values.new_zeros(len(image), 0)
+        # Training without hidden words needs nothing of the last blocks.
+        if self.hidden_words or not self.training:
+            last = self._last(self.image_tower, image, self.image_input.layer)
+            if self.hidden_words:
+                parts.append(self.unread.patches(last))
+            if not self.training:
+                pooled = self._embedding(self.image_tower, last)
+        return PooledTokens(pooled, Tokens(torch.cat(parts, dim=2), mask))
 
     @override
     def prepare_text(self, text: Tokens) -> PooledTokens:
         text = text.trimmed()
-        states = layer_norm(text.values, [self.width])
-        words = self.text.all(states, text.mask)
-        parts = [self.queries(words), self.content(words)]
+        pooled = text.values.new_zeros(len(text), 0)
+        if not self.training:
+            layer = -1 - self.text_tower.layers
+            if text.ids is None:
+                layer = self.text_input.layer
+            last = self._last(self.text_tower, self._state(text), layer)
+            pooled = self._embedding(self.text_tower, last)
+        counts = text.mask
+        meanings = text.values.new_zeros(*counts.shape, 0)
+        if self.hidden_words:
+            hidden = self.unread.hidden(text)
+            meanings = self.unread.meanings(text, hidden)
+            text = self.unread.hide(text, hidden)
+            # A hidden word has no other weight than its meaning.
+            counts = counts & ~hidden
+        state = self._state(text)
+        words = self.text.all(layer_norm(state.values, [self.width]), state.mask)
+        weights = [self.content(words)]
         if self.locations:
-            parts.append(self.location(words))
-        # Padding has no weight in the sum.
-        weighted = torch.cat(parts, dim=2) * text.mask[:, :, None]
-        return PooledTokens(self._embedding("text", text), Tokens(weighted, text.mask))
+            weights.append(self.location(words))
+        # Some towers fill texts with padding, which has no weight.
+        padding = state.token_count - text.token_count
+        counts = pad(counts, (0, padding))
+        meanings = pad(meanings, (0, 0, 0, padding))
+        weighted = torch.cat(weights, dim=2) * counts[:, :, None]
+        parts = [self.queries(words), weighted, meanings]
+        return PooledTokens(pooled, Tokens(torch.cat(parts, dim=2), state.mask))
 
     @override
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> PairScores:
@@ -222,12 +278,16 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     ) -> Float[Tensor, "n words"]:
         """The evidence of each word in its image."""
         # Not by slices, whose gradients are padded to the whole and added.
-        keys, values = image.values.chunk(2, dim=2)
-        queries, content, location = self._word_parts(words)
+        keys, values, patches = image.values.split(self.patch_sizes, dim=2)
+        queries, content, location, meanings = words.split(self.word_sizes, dim=2)
         weight = self._by_head(content) @ self._by_head(values).mT / self._root
         keys = self._by_head(keys)
         if self.locations:
             weight = weight + self._by_head(location) @ self.grid.T.to(keys.dtype)
+        if self.hidden_words:
+            # The mean over the heads, once the sum below is halved.
+            compared = meanings @ patches.mT
+            weight = weight + 2 / self.heads * compared[:, None]
         # A word sums over the patches what they count for, by how much it reads each.
         read = self._read(keys, self._by_head(queries), image)
         return (read * weight).sum(dim=(1, 3)) / 2
@@ -237,11 +297,16 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
         The heads of the text stand in a block-diagonal matrix, so that no image is copied by head.
         """
-        queries, content, location = self._word_parts(text.values)
+        queries, content, location, meanings = text.values.split(self.word_sizes, dim=2)
         queries = self._by_head(queries)[0]
         content = self._by_head(content)[0]
         # (2 width, 2 heads x words): each head reads its own part of keys and values.
         blocks = torch.block_diag(*queries.mT, *content.mT) / self._root
+        if self.hidden_words:
+            # Below them (d, 2 heads x words): meanings add to what the patches count for.
+            compared = 2 / self.heads * meanings[0].T.repeat(1, self.heads)
+            below = torch.cat([torch.zeros_like(compared), compared], dim=1)
+            blocks = torch.cat([blocks, below])
         # (P, patches, heads x words) each: what is read, and what the content there counts for.
         products, weight = (image.values @ blocks).chunk(2, dim=2)
         if self.locations:
@@ -261,9 +326,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         \sum_w q_{wh} e_{wh}^\top \big\rangle \Big)$,
         a sum of products of numbers of the image and numbers of the text. Without b, the vectors
         of both have d = D + H y + H w_h y numbers, with y = w_h + 2 where locations are used.
+        Words that training never read count in the frozen score alone.
         """
         # k and u of the docstring: (n, patches, heads, width of a head), u with the coordinates.
-        keys, values = image.tokens.values.chunk(2, dim=2)
+        keys, values, _ = image.tokens.values.split(self.patch_sizes, dim=2)
         keys = keys.unflatten(2, (self.heads, -1))
         values = values.unflatten(2, (self.heads, -1)) / self._root
         if self.locations:
@@ -283,7 +349,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def recall_text(self, text: PooledTokens) -> Float[Tensor, "m d"]:
         r"""The text's part, see `recall_image`; padding has no weight."""
-        queries, content, location = self._word_parts(text.tokens.values)
+        queries, content, location, _ = text.tokens.values.split(self.word_sizes, dim=2)
         queries = queries.unflatten(2, (self.heads, -1))
         content = content.unflatten(2, (self.heads, -1))
         location = location.unflatten(2, (self.heads, -1))
@@ -314,7 +380,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:
         patches = image.token_count
         words = text.token_count
-        gathered = 2 * self.width * patches + 2 * (self.width + self.heads) * words
+        gathered = sum(self.patch_sizes) * patches + sum(self.word_sizes) * words
         products = self.heads * patches * words
         # Products, attention and weights; a backward pass keeps the masked products too.
         copies = 4 if training else 3
@@ -326,29 +392,23 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         """W of the tokens."""
         return self.queries.in_features
 
-    def _embedding(self, side: str, state: Tokens) -> Vectors:
-        """The normalised embeddings of the frozen backbone; no numbers where they are not used."""
-        if self.training:
-            return state.values.new_zeros(len(state), 0)
-        # The frozen score: what is left of the tower runs from the state that is read.
-        tower = self.towers[side]
-        layer = self.image_input.layer
-        if side == "text":
-            layer = self.text_input.layer
+    def _state(self, text: Tokens) -> Tokens:
+        """The states of a text that are read: word embeddings have their positions added."""
+        return text if text.ids is None else self.text_tower.start(text)
+
+    def _last(self, tower: Tower, state: Tokens, layer: int) -> Tokens:
+        """The state after the last block of a frozen tower."""
         with torch.no_grad(), evaluation_mode(*tower.blocks):
-            last = run_last(tower, state.trimmed(), -layer - 1)
+            return run_last(tower, state.trimmed(), -layer - 1)
+
+    def _embedding(self, tower: Tower, last: Tokens) -> Vectors:
+        with torch.no_grad():
             return normalize(tower.finish(last), dim=-1)
 
     @property
     def _root(self) -> float:
         r"""$\sqrt{w_h}$."""
         return math.sqrt(self.width / self.heads)
-
-    def _word_parts(self, words: Float[Tensor, "n words x"]) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, and weights of contents and of locations, as `prepare_text` joins them."""
-        locations = words.shape[2] - 2 * self.width
-        queries, content, location = words.split([self.width, self.width, locations], dim=2)
-        return queries, content, location
 
     def _by_head(self, values: Float[Tensor, "P t x"]) -> Float[Tensor, "P heads t y"]:
         return values.unflatten(2, (self.heads, -1)).transpose(1, 2)
