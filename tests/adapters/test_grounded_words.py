@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, gelu, layer_norm, normalize
 
+from tests.backbones.kinds import tiny_backbone
 from vlmtune.adapters.grounded_words import GroundedWords, coordinates
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.errors import UserError
@@ -281,3 +282,41 @@ def test_only_words_with_a_gradient_count_as_read(backbone):
     assert hidden[0].sum() == 0
     assert hidden[1].tolist()[1:3] == [True, True]  # "blue sphere"
     assert hidden[2].sum() == 3  # "left", "of" and "sphere"
+
+
+@pytest.mark.parametrize("family", ["open_clip", "hf_clip", "siglip", "flava", "blip"])
+def test_words_are_hidden_and_read_on_every_family_of_towers(family, tmp_path):
+    """Towers differ in special tokens, padding, dropout and pooling."""
+    backbone = tiny_backbone(family, tmp_path / family).train()  # dropout must not matter
+    torch.manual_seed(0)
+    adapter = GroundedWords(heads=2, hidden_words=0.5)
+    adapter.attach(backbone)
+    adapter.train()
+    image = backbone.encode_image(torch.randn(2, 3, 32, 32), adapter.image_input)
+    optimizer = torch.optim.AdamW(adapter.parameters(), lr=0.01)
+    for _ in range(8):
+        adapter(
+            image, backbone.encode_text(["red cube"], adapter.text_input)
+        ).values.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    adapter.eval()
+    captions = ["red cube", "red sphere", "a blue sphere left of the red cube"]
+    text = backbone.encode_text(captions, adapter.text_input)
+    hidden = adapter.unread.hidden(text)
+    assert not hidden[0].any()
+    assert hidden[1].any()
+    assert hidden[2].sum() > hidden[1].sum()
+    with torch.no_grad():
+        together = adapter(image, text).values
+        alone = [adapter(image, text[[i]].trimmed()).values for i in range(3)]
+        torch.testing.assert_close(torch.cat(alone, dim=1), together, rtol=1e-4, atol=1e-4)
+        loaded = GroundedWords(heads=2, hidden_words=0.5)
+        loaded.attach(backbone)
+        loaded.load_state_dict(adapter.state_dict())
+        torch.testing.assert_close(loaded.eval()(image, text).values, together)
+        # A hidden word counts by its meaning.
+        adapter.unread.scale = 0.0
+        without = adapter(image, text).values
+    torch.testing.assert_close(without[:, 0], together[:, 0])
+    assert (without[:, 1:] - together[:, 1:]).abs().min() > 1e-4

@@ -398,7 +398,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def _last(self, tower: Tower, state: Tokens, layer: int) -> Tokens:
         """The state after the last block of a frozen tower."""
-        with torch.no_grad(), evaluation_mode(*tower.blocks):
+        with evaluation_mode(*tower.blocks):
             return run_last(tower, state.trimmed(), -layer - 1)
 
     def _embedding(self, tower: Tower, last: Tokens) -> Vectors:

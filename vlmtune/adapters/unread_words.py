@@ -14,6 +14,7 @@ from torch.nn.functional import normalize
 from vlmtune.adapters.towers import each_token, image_tower, run_all, text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone
+from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.types import Tokens
 
 
@@ -24,8 +25,7 @@ class UnreadWords(nn.Module):
     it tell which patches it reads. What it means is left to the frozen model: its normalised
     embedding $t_w$, of a text of this word alone, is compared with the normalised embeddings $z_p$
     of the patches: $\mu e^{\tau} \, t_w^\top (z_p - m)$, with the logit scale $e^\tau$ of the model
-    and a trained m. $\mu$ is fixed: where it is trained, it falls to almost 0 before hidden words
-    have learnt where to look, and then nothing teaches them.
+    and a trained m. $\mu$ is fixed.
 
     In training a text has one hidden word with probability `rate`, which may be any of its words,
     so that hidden words learn where to look. Afterwards a word is hidden if no training text had
@@ -89,14 +89,14 @@ class UnreadWords(nn.Module):
             end - after + torch.arange(after, device=row.device),
         ]
         alone = Tokens.full(text.values[row[:, None], torch.cat(columns, dim=1)])
-        with torch.no_grad():
+        with evaluation_mode(*self.tower.blocks):
             embedded = normalize(self.tower.finish(run_all(self.tower, alone)), dim=1)
         return meanings.index_put((row, position), self.scale * embedded)
 
     def patches(self, last: Tokens) -> Float[Tensor, "n patches d"]:
         """$z_p - m$ of the patches of images, from the state after the last block."""
         patches = last.values[:, self.image_tower.special :]
-        with torch.no_grad():
+        with evaluation_mode(*self.image_tower.blocks):
             flat = each_token(self.image_tower, patches.flatten(0, 1), self.image_tower.special)
             embedded = normalize(flat, dim=1).unflatten(0, patches.shape[:2])
         return embedded - self.mean
