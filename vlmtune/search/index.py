@@ -196,7 +196,7 @@ class Index:
             top: Files to return.
         """
         vectors = self._recalled()
-        query = vectors[[image]] if isinstance(image, int) else self._recall_vector(image)
+        query = vectors[image : image + 1] if isinstance(image, int) else self._recall_vector(image)
         cosines = cosine_similarity(query, vectors)
         if isinstance(image, int):
             # A file that is asked for comes last, and is left out below.
