@@ -221,6 +221,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             counts = counts & ~hidden
         state = self._state(text)
         words = self.text.all(layer_norm(state.values, [self.width]), state.mask)
+        queries = self.queries(words)
         weights = [self.content(words)]
         if self.locations:
             weights.append(self.location(words))
@@ -229,7 +230,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         counts = pad(counts, (0, padding))
         meanings = pad(meanings, (0, 0, 0, padding))
         weighted = torch.cat(weights, dim=2) * counts[:, :, None]
-        parts = [self.queries(words), weighted, meanings]
+        parts = [queries, weighted, meanings]
         return PooledTokens(pooled, Tokens(torch.cat(parts, dim=2), state.mask))
 
     @override
