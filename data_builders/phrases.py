@@ -66,11 +66,19 @@ def clear_direction(
         >>> clear_direction((-2.0, 0.5, 0.0), axes), clear_direction((-0.5, 0.1, 0.0), axes)
         ('left', None)
     """
-    x = sum(o * d for o, d in zip(offset, axes["right"], strict=True))
-    y = sum(o * d for o, d in zip(offset, axes["behind"], strict=True))
+    x = _dot(offset, axes["right"])
+    y = _dot(offset, axes["behind"])
     shorter, longer = sorted((abs(x), abs(y)))
     if longer < max(CLEAR_MARGIN, CLEAR_RATIO * shorter):
         return None
     if abs(x) > abs(y):
         return "right" if x > 0 else "left"
     return "behind" if y > 0 else "front"
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    # Not by `sum`, whose rounding depends on the version of Python.
+    total = 0.0
+    for x, y in zip(a, b, strict=True):
+        total += x * y
+    return total

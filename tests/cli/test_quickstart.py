@@ -46,7 +46,7 @@ def value(call: list[str], option: str) -> str:
 def test_the_steps_and_what_is_printed(run, capsys):
     calls = run()
     assert [call[0] for call in calls] == [
-        *("build", "build", "evaluate", "fit"),
+        *("build", "build", "build", "evaluate", "fit"),
         *("build", "build", "build", "build", "build"),
         *("fit", "export", "score", "report"),
     ]
@@ -54,8 +54,8 @@ def test_the_steps_and_what_is_printed(run, capsys):
     assert len(lines) == len(calls) + 1
     assert all(re.match(r"\[ +\d+ s\] \S", line) for line in lines)
     assert lines[-1].endswith("open runs/quickstart/report/report.html")
-    frozen, recipe, mixture = calls[2], calls[3], calls[9]
-    assert calls[8] == calls[1]  # the mixture waits for the queries
+    frozen, recipe, mixture = calls[3], calls[4], calls[10]
+    assert calls[8:10] == calls[1:3]  # the mixture waits for the queries and the relations
     assert value(frozen, "--text-only") == value(calls[1], "--out")
     runs = [value(call, "--trainer.default_root_dir") for call in (recipe, mixture)]
     assert calls[-1][1:4] == [value(frozen, "--out"), *runs]
@@ -115,7 +115,8 @@ def test_the_full_size_has_more_images_foils_steps_and_benchmarks(run):
 
 
 def test_a_step_that_fails_ends_it(run, capsys):
-    assert [call[0] for call in run(fails="evaluate")] == ["build", "build", "evaluate"]
+    commands = [call[0] for call in run(fails="evaluate")]
+    assert commands == ["build", "build", "build", "evaluate"]
     assert capsys.readouterr().err == (
         "vlmtune: error: expected a step, got a toy: choose another\n"
     )

@@ -56,6 +56,7 @@ SHARDS = {
     "captions": "coco",
     "foils": "table",
 }
+SHARED = ("queries", "relations")  # written alongside the others
 
 Step = tuple[str, list[Any]]
 
@@ -75,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
     World, shards and features in `options.out` are reused. A training resumes from its last
     checkpoint, or is only measured if it is complete. Each process computes with one thread, so
     results do not depend on the number of cores; on two cores or more, the frozen CLIP and the
-    paper's recipe run alongside the mixture, whose training waits for their queries.
+    paper's recipe run alongside the mixture, whose training waits for their shards.
     """
     start = time.monotonic()
     configs = write_configs(options.out, options.size)
@@ -171,16 +172,22 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
     names = ["--name", "CLIP, zero-shot", "--text-only", out / "queries", "--out", frozen]
     checkpoint = [mixture / LAST, "--report", mixture]
     texts = ["--text", CAPTIONS[0], "--text", CAPTIONS[1]]
-    queries, *others = (
-        (f"writing the {name}", _build(builder, name, out, configs))
-        for name, builder in SHARDS.items()
-    )
+    shared: list[Step] = []
+    own: list[Step] = []
+    waits: list[Step] = []
+    for name, builder in SHARDS.items():
+        step = f"writing the {name}", _build(builder, name, out, configs)
+        if name in SHARED:
+            shared.append(step)
+            waits.append((f"waiting for the {name}", step[1]))
+        else:
+            own.append(step)
     # An image of a composition that no training shows.
     image = out / "world/images/cola/cola_unseen_000000.png"
     return Plan(
         prepare=[("rendering the world", _build("scenes", "world", out, configs))],
         recipe=[
-            queries,
+            *shared,
             ("measuring the frozen CLIP", ["evaluate", "--model", CLIP, *benchmarks, *names]),
             (
                 "training the MM-Adapter on Cola's queries",
@@ -188,8 +195,8 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
             ),
         ],
         mixture=[
-            *others,
-            ("waiting for the queries", queries[1]),
+            *own,
+            *waits,
             (
                 "training grounded words on the mixture",
                 _fit(configs / "grounded_words.yaml", mixture, seed),

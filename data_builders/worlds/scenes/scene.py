@@ -6,8 +6,10 @@ Coordinates are right-handed, z up, the floor at z = 0.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -147,6 +149,8 @@ def camera_position(azimuth: float, pitch: float, distance: float) -> Vector:
     )
 
 
+# Captions ask for the axes of one scene hundreds of times.
+@lru_cache(maxsize=256)
 def camera(jitter: Vector = ORIGIN) -> Camera:
     """Returns the camera at its nominal position + jitter, aimed at CAMERA_TARGET, without roll."""
     nominal = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
@@ -159,13 +163,20 @@ def camera(jitter: Vector = ORIGIN) -> Camera:
     return Camera(position, right, up, forward)
 
 
-def directions(jitter: Vector = ORIGIN) -> dict[str, Vector]:
+@lru_cache(maxsize=256)
+def directions(jitter: Vector = ORIGIN) -> Mapping[str, Vector]:
     """Returns CLEVR's six unit vectors: the camera's axes projected onto the ground, and z."""
     right = camera(jitter).right
     behind = (-right[1], right[0], 0.0)
-    return {"right": right, "left": (-right[0], -right[1], 0.0), "behind": behind,
-            "front": (-behind[0], -behind[1], 0.0), "above": (0.0, 0.0, 1.0),
-            "below": (0.0, 0.0, -1.0)}  # fmt: skip
+    axes: dict[str, Vector] = {
+        "right": right,
+        "left": (-right[0], -right[1], 0.0),
+        "behind": behind,
+        "front": (-behind[0], -behind[1], 0.0),
+        "above": (0.0, 0.0, 1.0),
+        "below": (0.0, 0.0, -1.0),
+    }
+    return MappingProxyType(axes)
 
 
 def half_height(obj: SceneObject) -> float:

@@ -8,6 +8,7 @@ CLEVR's bound (`sampling.relations`), and undecided in between.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import permutations, product
 
 from data_builders.phrases import ATTRIBUTE_ORDER
@@ -114,13 +115,17 @@ def absent(scene: Scene, noun: Noun) -> bool:
     return exists(scene, noun) is False
 
 
+# Writers of captions ask hundreds of times about one scene before they turn to the next.
+_relations = lru_cache(maxsize=8)(relations)
+
+
 def relation_holds(scene: Scene, first: Noun, relation: str, second: Noun) -> Truth:
     """Tells whether an object of the first noun has the relation to one of the second."""
     both = product(referents(scene, first), referents(scene, second))
     pairs = [(i, j) for i, j in both if i != j]
     if any(clear_relation(scene, i, j) == relation for i, j in pairs):
         return True
-    table = relations(scene)[relation]
+    table = _relations(scene)[relation]
     if any(i in table[j] for i, j in pairs):
         return None
     return False
