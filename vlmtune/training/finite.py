@@ -1,10 +1,14 @@
 """Finds the cause of NaN or infinite scores, gradients and weights.
 
-In: a score shard, gradients or weights. Out: whether they are finite on all ranks, and the first
+In: scores, losses, gradients or weights. Out: whether they are finite on all ranks, and the first
 culprit of this rank. Never: the end of the run; `module` stops it.
+
+Reading a number from a GPU waits for all that was launched before. So the checks of a step stay on
+the device, and `module` reads all of them together, once, before the optimizer steps.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,37 +19,64 @@ from torch.nn.utils import get_total_norm
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.training.signals import Signals
-from vlmtune.types import Batch, ScoreShard
+from vlmtune.types import Batch, Scores, ScoreShard
 
 
-def all_finite(shard: ScoreShard, group: ProcessGroup, signals: Signals | None = None) -> bool:
-    """Returns whether all scores of all ranks are finite; ranks agree on `signals` on the way."""
+@dataclass(frozen=True)
+class BatchCheck:
+    """What tells whether scores and losses of a batch are finite, and what names the culprit.
+
+    Attributes:
+        sums: Sums over ranks: how many scores are not finite, the signals, and the k losses.
+        rows: The rank's scores and which were computed, as in `ScoreShard`; likewise `columns`.
+        batch: The rank's batch, without its pixels.
+        layout: Its place among the batches of all ranks.
+    """
+
+    sums: Float[Tensor, "s"]
+    rows: Scores
+    columns: Scores
+    batch: Batch
+    layout: ShardLayout
+
+
+def batch_check(
+    shard: ScoreShard,
+    parts: Float[Tensor, "k"],
+    batch: Batch,
+    layout: ShardLayout,
+    group: ProcessGroup,
+    signals: Signals | None = None,
+) -> BatchCheck:
+    """Adds what a batch is checked by over all ranks; `signals` of each rank travel along.
+
+    `parts` are the rank's parts of the losses.
+    """
     # Every score is in the rows of some rank.
     is_wrong = ~shard.rows.values.isfinite()
     wrong = is_wrong.sum().reshape(1)
-    if signals is None:
-        return not int(group.sum(wrong))
-    # One sum over the ranks carries both counts: each sum costs a wait for all ranks.
-    signal_counts = wrong.new_tensor(signals.counts())
-    both = torch.cat([wrong, signal_counts])
-    total_wrong, *total_signals = group.sum(both).tolist()
-    signals.agree(total_signals)
-    return not total_wrong
+    counts = [] if signals is None else signals.counts()
+    # One sum over the ranks carries all: each sum costs a wait for all ranks.
+    own = torch.cat([wrong.to(parts.dtype), parts.new_tensor(counts), parts.detach()])
+    sums = group.sum(own)
+    # Without gradients and pixels, a batch that waits for its step costs little memory.
+    rows = Scores(shard.rows.values.detach(), shard.rows.computed)
+    columns = Scores(shard.columns.values.detach(), shard.columns.computed)
+    return BatchCheck(sums, rows, columns, replace(batch, pixels=None), layout)
 
 
-def first_wrong_record(
-    shard: ScoreShard, batch: Batch, layout: ShardLayout, group: ProcessGroup
-) -> str:
+def first_wrong_record(check: BatchCheck, group: ProcessGroup) -> str:
     """Returns the key of the first record with an image or a text that has no finite score.
 
     If there is none, it is the first record with any score that is not finite.
     """
     # A text or an image without any finite score is the cause, others only meet it.
-    images = _none_finite(shard.rows.values, shard.rows.computed)
-    texts = _none_finite(shard.columns.values.T, shard.columns.computed.T)
-    owners = batch.targets.same_group[:, layout.texts]
+    batch = check.batch
+    images = _none_finite(check.rows.values, check.rows.computed)
+    texts = _none_finite(check.columns.values.T, check.columns.computed.T)
+    owners = batch.targets.same_group[:, check.layout.texts]
     certain = images | (owners & texts).any(dim=1)
-    is_wrong = ~shard.rows.values.isfinite()
+    is_wrong = ~check.rows.values.isfinite()
     possible = is_wrong.any(dim=1)
 
     first_keys = (_first_key(certain, batch), _first_key(possible, batch))
@@ -74,10 +105,12 @@ def _first_key(wrong: Bool[Tensor, "n"], batch: Batch) -> str | None:
     return batch.keys[groups[0]] if groups else None
 
 
-def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> bool:
-    """Returns whether all gradients of all ranks are finite.
+def gradient_norm(parameters: Sequence[nn.Parameter], infinity: bool = False) -> Tensor:
+    """Returns the norm of this rank's gradients, a tensor without dimensions on their device.
 
-    Gradients of DDP are equal on all ranks, others need not be.
+    It is NaN or infinite if a gradient is. The L2 norm may be infinite for finite gradients, whose
+    squares are not; the largest absolute value (`infinity`) never is, but takes eight times as long
+    on a CPU.
     """
     gradients = []
     for parameter in parameters:
@@ -86,14 +119,17 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
             gradient = _local_part(parameter.grad)
             if gradient.numel():
                 gradients.append(gradient)
-    if not gradients:  # on this rank; the others still call `sum`
-        none = torch.zeros((), dtype=torch.int64, device=parameters[0].device)
-        return not int(group.sum(none))
-    # The sum of squares is eight times as fast as the largest absolute value on a CPU, but may be
-    # infinite for finite numbers.
-    norm = get_total_norm(gradients)
-    if not norm.isfinite():
-        norm = get_total_norm(gradients, norm_type=torch.inf)
+    if not gradients:  # on this rank; the others still wait for its number
+        return torch.zeros((), device=parameters[0].device)
+    return get_total_norm(gradients, norm_type=torch.inf if infinity else 2.0)
+
+
+def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> bool:
+    """Returns whether all gradients of all ranks are finite, and waits for the device.
+
+    Gradients of DDP are equal on all ranks, others need not be.
+    """
+    norm = gradient_norm(parameters, infinity=True)
     wrong = (~norm.isfinite()).sum()
     return not int(group.sum(wrong))
 

@@ -7,7 +7,7 @@ Never: anything that belongs to one method.
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, Any, NamedTuple, NoReturn, cast
 
 import torch
 from pydantic import Field, PositiveInt
@@ -28,11 +28,13 @@ from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.batch_features import CorpusContent
 from vlmtune.training.checkpointing import TrainedWeights
 from vlmtune.training.finite import (
-    all_finite,
+    BatchCheck,
+    batch_check,
     finite_gradients,
     first_wrong_gradient,
     first_wrong_record,
     first_wrong_weight,
+    gradient_norm,
 )
 from vlmtune.training.needs import check_needs, check_precision
 from vlmtune.training.optimization import parameter_groups, warmup_cosine
@@ -50,6 +52,22 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
     """Returns AdamW with learning rate 1e-3 and weight decay 1e-4."""
     return AdamW(parameters, lr=1e-3, weight_decay=1e-4)
+
+
+class _BatchLoss(NamedTuple):
+    """The loss of a batch.
+
+    Attributes:
+        part: This rank's part of the weighted sum, with gradients.
+        losses: The losses of all ranks and their weighted sum, by name.
+        shard: The rank's scores.
+        check: What tells whether scores and losses are finite.
+    """
+
+    part: Tensor
+    losses: list[tuple[str, Tensor]]
+    shard: ScoreShard
+    check: BatchCheck
 
 
 class AdaptationModule(TrainedWeights, StopsAtSignals):
@@ -130,6 +148,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         names = [objective.name for objective in objectives]
         self.validation = Validation([*names, "loss"])
         self._first_key = ""  # of the first record of the present step, on this rank
+        self._checks: list[BatchCheck] = []  # of the batches of the present step
 
     # -- features and scores ------------------------------------------------------------------
 
@@ -189,29 +208,41 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         """Returns the weighted sum of the objectives."""
         if not self._accumulated(batch_idx):
             self._first_key = batch.keys[0]
+            self._checks = []
         for line in batch.damaged:
             print(f"skipped a damaged record: {line}", flush=True)  # of any rank
         group = ProcessGroup()
         # Ranks agree on signals where they agree that scores are finite.
-        part, losses, shard = self._loss(batch, batch_idx, group, self.signals)
-        for name, loss in losses:
+        batch_loss = self._loss(batch, batch_idx, group, self.signals)
+        self._checks.append(batch_loss.check)
+        for name, loss in batch_loss.losses:
             whole = name == "loss"
             self.log(f"train/{name}", loss, prog_bar=whole, batch_size=len(batch.keys))
-        self._diagnose(shard)
+        self._diagnose(batch_loss.shard)
         # Lightning averages gradients over ranks, and they must be added.
-        return group.size * part
+        return group.size * batch_loss.part
 
     @override
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Stops the run before a NaN or infinite gradient would spoil all weights."""
-        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
-            return  # the scaler of 16-mixed precision skips such a step by itself
+        """Stops the run before a NaN or an infinity would spoil all weights."""
         group = ProcessGroup()
         # Only gradients that the step uses can spoil weights.
         trained: list[nn.Parameter] = []
         for parameters in optimizer.param_groups:
             trained += parameters["params"]
-        if finite_gradients(trained, group):
+        suspect = torch.zeros(1, device=trained[0].device)
+        # The scaler of 16-mixed precision skips a step with such gradients by itself.
+        if getattr(self.trainer.precision_plugin, "scaler", None) is None:
+            finite = gradient_norm(trained).isfinite()
+            suspect = group.sum(suspect + ~finite)
+        checks, self._checks = self._checks, []
+        # The one place of a step that waits for the device.
+        suspects, *numbers = torch.cat([suspect, *(check.sums for check in checks)]).tolist()
+        for check in checks:
+            self._stop_if_wrong(check, numbers[: len(check.sums)], group, self.signals)
+            numbers = numbers[len(check.sums) :]
+        # The norm of finite gradients may be infinite, so suspects are looked at again.
+        if not suspects or finite_gradients(trained, group):
             return
         # With DDP all ranks have one gradient, with FSDP2 only some hold the wrong part.
         wrong = first_wrong_gradient(self.named_parameters())
@@ -225,9 +256,12 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     @override
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Logs losses and accuracy on held-out records; ranks may have unequal numbers of them."""
-        _, losses, shard = self._loss(batch, batch_idx, ProcessGroup(alone=True))
+        group = ProcessGroup(alone=True)
+        batch_loss = self._loss(batch, batch_idx, group)
+        self._stop_if_wrong(batch_loss.check, batch_loss.check.sums.tolist(), group)
         records = len(batch.keys)
-        metrics = self.validation.update(losses, shard.rows, shard.row_targets, records)
+        shard = batch_loss.shard
+        metrics = self.validation.update(batch_loss.losses, shard.rows, shard.row_targets, records)
         for name, metric in metrics.items():
             self.log(name, metric, prog_bar=name == "val/loss")
 
@@ -237,36 +271,44 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
 
     def _loss(
         self, batch: Batch, batch_idx: int, group: ProcessGroup, signals: Signals | None = None
-    ) -> tuple[Tensor, list[tuple[str, Tensor]], ScoreShard]:
-        """Returns this rank's part of the loss, the losses of all ranks by name, and its scores."""
+    ) -> _BatchLoss:
         layout = shard_layout(batch, group, merged=not self.adapter.joint)
         # With a separate generator, pairs do not depend on what else a step draws.
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
         shard = self.scores.shard(batch, layout, group, generator)
-        names = []
-        weights = []
-        for objective in self._objectives():
-            names.append(objective.name)
-            weights.append(objective.weight)
-        if not all_finite(shard, group, signals):
-            key = first_wrong_record(shard, batch, layout, group)
-            wanted = f"finite scores for {', '.join(names)}"
-            self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
-
         # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
-        part_list = [self._part(objective, shard, group) for objective in self._objectives()]
-        parts = torch.stack(part_list)
-        losses = group.sum(parts.detach())
-        for name, loss in zip(names, losses.tolist(), strict=True):
-            if not math.isfinite(loss):
-                first_keys = group.objects(batch.keys[0])
-                record = f"first record {first_keys[0]!r}"
-                self._stop("a finite loss", f"{loss} from {name}", record, group)
-        weight = parts.new_tensor(weights)
+        objectives = self._objectives()
+        parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
+        check = batch_check(shard, parts, batch, layout, group, signals)
+        losses = check.sums[-len(objectives) :]
+        weight = parts.new_tensor([objective.weight for objective in objectives])
         weighted_part = (weight * parts).sum()
         weighted_loss = (weight * losses).sum()
+        names = [objective.name for objective in objectives]
         named_losses = [*zip(names, losses, strict=True), ("loss", weighted_loss)]
-        return weighted_part, named_losses, shard
+        return _BatchLoss(weighted_part, named_losses, shard, check)
+
+    def _stop_if_wrong(
+        self,
+        check: BatchCheck,
+        numbers: list[float],
+        group: ProcessGroup,
+        signals: Signals | None = None,
+    ) -> None:
+        """Stops at scores or losses that are not finite; `numbers` are the sums of the check."""
+        names = [objective.name for objective in self._objectives()]
+        wrong, *others = numbers
+        if signals is not None:
+            signals.agree(others[: -len(names)])
+        if wrong:
+            key = first_wrong_record(check, group)
+            wanted = f"finite scores for {', '.join(names)}"
+            self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
+        for name, loss in zip(names, others[-len(names) :], strict=True):
+            if not math.isfinite(loss):
+                first_keys = group.objects(check.batch.keys[0])
+                record = f"first record {first_keys[0]!r}"
+                self._stop("a finite loss", f"{loss} from {name}", record, group)
 
     def _objectives(self) -> list[Objective]:
         """The objectives, which `ModuleList` types as any module."""

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class Signals(_SignalConnector):
     """The signals of a run, in place of the handlers of Lightning's trainer.
 
     A handler notes the signal on its rank. Each training step adds the notes of all ranks
-    (`finite.all_finite`), so all ranks know of a signal in the same step, and `act` at its end.
+    (`finite.batch_check`), so all ranks know of a signal in the same step, and `act` at its end.
     SIGTERM and SIGINT write a checkpoint and stop. SIGUSR1 writes one and trains on; in a job of
     Slurm it requeues the job and stops. Before the first step and after the last, SIGTERM and
     SIGINT stop at once; so does a second SIGINT.
@@ -80,7 +81,7 @@ class Signals(_SignalConnector):
         """Returns 1 for each of `SIGNALS` that came to this rank, else 0."""
         return [int(number in self._here) for number in SIGNALS]
 
-    def agree(self, counts: list[int]) -> None:
+    def agree(self, counts: Sequence[float]) -> None:
         """Notes the signals that came to any rank, given the sums of `counts` over ranks."""
         for number, count in zip(SIGNALS, counts, strict=True):
             if count:
