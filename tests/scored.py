@@ -99,6 +99,10 @@ class Thread(ProcessGroup):
         super().__init__(alone=True)
         self.number, self.barrier, self.slots = number, barrier, slots
 
+    @property
+    def size(self) -> int:
+        return len(self.slots)
+
     def _all(self, value: torch.Tensor) -> list[torch.Tensor]:
         self.slots[self.number] = value
         self.barrier.wait(60)

@@ -85,12 +85,14 @@ class Targets:
             hard negatives.
         mined_negatives: True where a similarity cache found the text, false here, hard for the
             image; None without mining.
+        source: The targets on the CPU that these were moved from; None if they were not.
     """
 
     truth: Bool[Tensor, "N M"]
     known: Bool[Tensor, "N M"]
     same_group: Bool[Tensor, "N M"]
     mined_negatives: Bool[Tensor, "N M"] | None = None
+    source: "Targets | None" = None
 
     @staticmethod
     def diagonal(n: int) -> "Targets":
@@ -105,7 +107,29 @@ class Targets:
 
     def to(self, device: torch.device | str) -> "Targets":
         """Returns the targets on `device`."""
-        return self.map(lambda matrix: matrix.to(device))
+        moved = self.map(lambda matrix: matrix.to(device))
+        return replace(moved, source=self.on_cpu())
+
+    def on_cpu(self) -> "Targets":
+        """Returns the targets on the CPU; those that were moved from there need no wait for a GPU.
+
+        Positions of true pairs are looked for there: on a GPU their number is known only once all
+        that was launched before is done.
+        """
+        if self.truth.device.type == "cpu":
+            return self
+        return self.source or self.map(lambda matrix: matrix.cpu())
+
+    def true_pairs(self) -> tuple[Int[Tensor, "P"], Int[Tensor, "P"]]:
+        """Returns image and text of each true pair, row by row, on the device of the targets.
+
+        Example:
+            >>> Targets.diagonal(2).true_pairs()
+            (tensor([0, 1]), tensor([0, 1]))
+        """
+        image, text = self.on_cpu().truth.nonzero(as_tuple=True)
+        device = self.truth.device
+        return image.to(device), text.to(device)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Targets":
         """Returns the targets with `change` applied to each matrix."""
@@ -193,12 +217,15 @@ class Rows(ABC):
         """
         if torch.compiler.is_exporting() or not len(self):
             return self
-        return self.cut(int(self.lengths.max()))
+        return self.cut(int(self.lengths.max()))  # waits for a GPU
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self: RowsT, rows: Any) -> RowsT:
+        everything = slice(0, len(self), 1)
+        if isinstance(rows, slice) and slice(*rows.indices(len(self))) == everything:
+            return self
         return self.map(lambda tensor: tensor[rows])
 
     @property
@@ -241,16 +268,19 @@ class Tokens(Rows):
         values: Token states, zero where `mask` is False.
         mask: True where a token is real (for texts, start and end tokens are real).
         ids: Token ids, of word embeddings only.
+        tight: True if some row is known to have no padding, so that there is none to cut.
     """
 
     values: Float[Tensor, "n t w"]
     mask: Bool[Tensor, "n t"]
     ids: Int[Tensor, "n t"] | None = None
+    tight: bool = False
 
     @staticmethod
     def full(values: Float[Tensor, "n t w"]) -> "Tokens":
         """Tokens without padding."""
-        return Tokens(values, torch.ones(values.shape[:2], dtype=torch.bool, device=values.device))
+        mask = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
+        return Tokens(values, mask, tight=True)
 
     @override
     def map(self, change: Callable[..., Tensor], *others: Any) -> "Tokens":
@@ -258,6 +288,18 @@ class Tokens(Rows):
         mask = change(self.mask, *(other.mask for other in others))
         ids = None if self.ids is None else change(self.ids, *(other.ids for other in others))
         return Tokens(values, mask, ids)
+
+    @override
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Tokens":
+        tight = self.tight
+        if self.device.type == "cpu" and not torch.compiler.is_exporting():
+            # Looked up before they move: a GPU would have to be waited for.
+            tight = bool(self.mask[:, -1:].any())
+        return replace(super().to(device, dtype), tight=tight)
+
+    @override
+    def trimmed(self) -> "Tokens":
+        return self if self.tight else replace(super().trimmed(), tight=True)
 
     @property
     @override

@@ -68,7 +68,8 @@ def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features
         return Pooled(tower.finish(last))
     state = state_after(tower, start, spec.layer)
     if spec.kind == "state":
-        return state
+        same = state.token_count == words.token_count
+        return replace(state, tight=words.tight and same)
     if spec.layer == -1:
         state = tower.norm(state)
     # A tower may have filled captions up; its states are then longer than the words.
@@ -78,11 +79,15 @@ def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features
 
 def embed_words(embedding: nn.Embedding, ids: Int[Tensor, "n t"], mask: Mask) -> Tokens:
     """Returns the embeddings of token ids, on the device of the table."""
+    # Tokenizers give ids on the CPU, where looking at the last column is no wait for a GPU.
+    tight = False
+    if mask.device.type == "cpu" and not torch.compiler.is_exporting():
+        tight = bool(mask[:, -1:].any())
     device = embedding.weight.device
     ids = ids.to(device)
     mask = mask.to(device)
     words = masked(embedding(ids), mask)
-    return replace(words, ids=ids)
+    return replace(words, ids=ids, tight=tight)
 
 
 def unmasked(tokens: Float[Tensor, "n t w"]) -> Tokens:

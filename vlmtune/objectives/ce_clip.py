@@ -89,8 +89,7 @@ class CEClip(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         scores = shard.rows
         truth = shard.row_targets.truth
-        true = truth & scores.computed
-        row, column = true.nonzero(as_tuple=True)
+        row, column = shard.row_targets.true_pairs()
         hard = hard_negatives(scores, shard.row_targets)
         # Ranks add counts: a text counts if it is a hard negative of any image of any rank.
         hard_counts = group.sum(hard.sum(dim=0))

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
-from vlmtune.objectives.functional import embedded_of, gather_pairs
+from vlmtune.objectives.functional import count_of, embedded_of, gather_pairs
 from vlmtune.types import ScoreShard
 
 
@@ -65,8 +65,7 @@ class CyClip(ShardedObjective):
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         rows = embedded_of(shard.rows, "CyClip")
         columns = embedded_of(shard.columns, "CyClip")
-        true = shard.row_targets.truth & shard.rows.computed
-        row, text = true.nonzero(as_tuple=True)
+        row, text = shard.row_targets.true_pairs()
         images, texts = gather_pairs(row, text, shard, group)
         # Pairs p of this rank's images (u, v) against pairs q of all ranks.
         u = rows.image[row]
@@ -76,7 +75,7 @@ class CyClip(ShardedObjective):
         cross_modal = (u @ all_v.T - v @ all_u.T).square()
         in_modal = (u @ all_u.T - v @ all_v.T).square()
         gaps = self.cross_modal * cross_modal + self.in_modal * in_modal
-        captions = torch.bincount(images, minlength=len(columns.image))
+        captions = count_of(images, len(columns.image))
         weight = captions.to(rows.image.dtype).reciprocal()
         w_p = weight[row + shard.row_start]
         w_q = weight[images]

@@ -94,6 +94,16 @@ def gather_pairs(
     return all_images, all_texts
 
 
+def count_of(numbers: Int[Tensor, "P"], total: int) -> Int[Tensor, "total"]:
+    """How often each of 0 to `total` - 1 occurs; unlike `bincount` it does not wait for a GPU.
+
+    Example:
+        >>> count_of(torch.tensor([0, 2, 2]), 4)
+        tensor([1, 0, 2, 0])
+    """
+    return numbers.new_zeros(total).index_add(0, numbers, torch.ones_like(numbers))
+
+
 def only(values: Float[Tensor, "*shape"], mask: Bool[Tensor, "*#shape"]) -> Float[Tensor, "*shape"]:
     """The values where `mask` is True, elsewhere a number that has no weight in a softmax.
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Loss, ShardedObjective
-from vlmtune.objectives.functional import embedded_of, gather_pairs, mean_contrast
+from vlmtune.objectives.functional import count_of, embedded_of, gather_pairs, mean_contrast
 from vlmtune.types import ScoreShard
 
 
@@ -60,7 +60,7 @@ class ReadAlignment(ShardedObjective):
         anchors = embedded_of(shard.columns, "ReadAlignment").text
         embedded = embedded_of(shard.rows, "ReadAlignment")
         total = len(embedded.text)
-        row, text = shard.row_targets.truth.nonzero(as_tuple=True)
+        row, text = shard.row_targets.true_pairs()
         images, captions = gather_pairs(row, text, shard, group)
         # How many images text a of this rank and text p of all ranks have in common.
         true = shard.column_targets.truth[images].T.to(torch.int32)
@@ -69,7 +69,7 @@ class ReadAlignment(ShardedObjective):
         paraphrases = common > 0
         # Hard negatives describe no image: they are neither anchors nor negatives.
         has_image = paraphrases.any(dim=1, keepdim=True)
-        described = torch.bincount(captions, minlength=total) > 0
+        described = count_of(captions, total) > 0
         negatives = ~paraphrases & has_image & described
         # A text is not a paraphrase of itself.
         position = torch.arange(len(anchors), device=anchors.device)

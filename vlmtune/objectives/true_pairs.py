@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.objectives.functional import gather_pairs, only
+from vlmtune.objectives.functional import count_of, gather_pairs, only
 from vlmtune.types import ScoreShard
 
 Normalise = Literal["none", "row", "sigmoid"]
@@ -73,19 +73,23 @@ class TruePairs:
         true = targets.truth & targets.same_group & rows.computed
         self._row, text = true.nonzero(as_tuple=True)
         self._images, self._texts = gather_pairs(self._row, text, shard, group)
-        before = self._images < shard.row_start
-        self.start = int(before.sum())
+        self.start = 0
+        if group.size > 1:
+            self.start = int((self._images < shard.row_start).sum())
         # A text may be on several ranks: then its column may lie on another rank than the image.
         # Such columns are gathered, and stand behind the rank's own.
         width = columns.values.shape[1]
         column = text - shard.column_start
-        here = (column >= 0) & (column < width)
-        remote_texts = group.gather(text[~here])
-        self._remote_texts = remote_texts.unique()
-        remote = width + torch.searchsorted(self._remote_texts, text)
-        self._column = torch.where(here, column, remote)
+        self._remote_texts = text[:0]
+        if group.size > 1:
+            here = (column >= 0) & (column < width)
+            remote_texts = group.gather(text[~here])
+            self._remote_texts = remote_texts.unique()
+            remote = width + torch.searchsorted(self._remote_texts, text)
+            column = torch.where(here, column, remote)
+        self._column = column
         # An image counts as one, however many captions it has.
-        captions = torch.bincount(self._images, minlength=len(columns.values))
+        captions = count_of(self._images, len(columns.values))
         captions_of_pair = captions[self._images].to(rows.values.dtype)
         self.weight: Float[Tensor, "A"] = 1 / captions_of_pair
         self.comparable = self._comparable()

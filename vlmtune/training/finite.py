@@ -121,7 +121,8 @@ def gradient_norm(parameters: Sequence[nn.Parameter], infinity: bool = False) ->
                 gradients.append(gradient)
     if not gradients:  # on this rank; the others still wait for its number
         return torch.zeros((), device=parameters[0].device)
-    return get_total_norm(gradients, norm_type=torch.inf if infinity else 2.0)
+    order = torch.inf if infinity else 2.0
+    return get_total_norm(gradients, norm_type=order)
 
 
 def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) -> bool:

@@ -1,0 +1,123 @@
+"""A step on a GPU mixes no devices, and waits for it where it must."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+
+from tests.pretended_gpu import DEVICE, move, pretended_gpu
+from tests.runs import QUIET, fit, module
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.config import instantiate
+from vlmtune.objectives.base import Objective
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.pairs.base import PairPolicy
+
+pytestmark = QUIET
+
+PLUGINS = Path(__file__).parents[2] / "configs/plugins"
+
+
+class Grabbed(Exception):
+    pass
+
+
+def grab(made, shards, folder, monkeypatch):
+    """The first batch of a training."""
+    batches = []
+
+    def step(batch, batch_idx):  # Lightning knows arguments by their names
+        batches.append(batch)
+        raise Grabbed
+
+    monkeypatch.setattr(made, "training_step", step)
+    with pytest.raises(Grabbed):
+        fit(made, shards, folder, steps=1)
+    monkeypatch.undo()
+    return batches[0]
+
+
+def waits_of_a_step(made, batch, monkeypatch):
+    """Takes one step on the pretended GPU."""
+    move(made)
+    # All of a trainer that a step reads.
+    made._trainer = SimpleNamespace(
+        precision_plugin=None, accumulate_grad_batches=1, global_step=0, global_rank=0
+    )
+    monkeypatch.setattr(made, "log", lambda *args, **options: None)
+    with pretended_gpu(monkeypatch) as waits:
+        trained = [parameter for parameter in made.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, foreach=False)
+        loss = made.training_step(batch.to(DEVICE), 0)
+        loss.backward()
+        made.on_before_optimizer_step(optimizer)
+        optimizer.step()
+        assert all(parameter.device == DEVICE for parameter in trained)
+        return list(waits)
+
+
+def made_of(kind, stem, base):
+    return instantiate(yaml.safe_load((PLUGINS / kind / f"{stem}.yaml").read_text()), base)
+
+
+def stems(kind):
+    return sorted(path.stem for path in (PLUGINS / kind).glob("*.yaml"))
+
+
+# Each wait costs a GPU some of the time in which it could run ahead. Dual encoders wait once, where
+# a step is checked before the optimizer. Pairs of a joint adapter, and objectives over chosen pairs
+# or tokens, still ask for positions on the GPU.
+MORE = {
+    "pair_bce": 8,
+    "eqsim": 2,
+    "fsc_clip": 12,
+    "mm_adapter": 15,
+    "mm_pred": 15,
+    "grounded_words": 16,
+    "mutual_pairs": 19,
+}
+# The others train nothing, or read a fusion encoder.
+DUAL_ENCODERS = sorted({*stems("adapters")} - {"zero_shot", "fusion_tuning", "matching"})
+
+
+def step(made, stem, shards, tmp_path, monkeypatch):
+    batch = grab(made, shards, tmp_path, monkeypatch)
+    waits = waits_of_a_step(made, batch, monkeypatch)
+    joint = made.adapter.joint
+    assert waits[-1] == "tolist"  # the check
+    assert len(waits) <= MORE.get(stem, MORE["mm_adapter"] if joint else 1), waits
+
+
+@pytest.mark.parametrize("stem", stems("objectives"))
+def test_objectives(stem, model_folder, shards, tmp_path, monkeypatch):
+    objective = made_of("objectives", stem, Objective)
+    adapter = FullFineTuning(tokens="tokens" in objective.needs)
+    made = module(model_folder, adapter, [objective])
+    step(made, stem, shards, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("stem", DUAL_ENCODERS)
+def test_adapters(stem, model_folder, shards, tmp_path, monkeypatch):
+    adapter = made_of("adapters", stem, Adapter)
+    made = module(model_folder, adapter, [PairBCE() if adapter.joint else InfoNCE()])
+    step(made, stem, shards, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("stem", stems("pairs"))
+def test_pairs(stem, model_folder, shards, tmp_path, monkeypatch):
+    pairs = made_of("pairs", stem, PairPolicy)
+    made = module(model_folder, made_of("adapters", "mm_adapter", Adapter), pairs=pairs)
+    step(made, stem, shards, tmp_path, monkeypatch)
+
+
+def test_devices_that_mix_are_found(monkeypatch):
+    with pretended_gpu(monkeypatch) as waits:
+        there = torch.ones(2, device=DEVICE)
+        with pytest.raises(RuntimeError, match="two devices in add"):
+            there.add(torch.ones(2))
+        assert (there * 2).tolist() == [2, 2]
+        assert waits == ["tolist"]
