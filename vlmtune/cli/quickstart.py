@@ -173,7 +173,7 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
     checkpoint = [mixture / LAST, "--report", mixture]
     texts = ["--text", CAPTIONS[0], "--text", CAPTIONS[1]]
     shared: list[Step] = []
-    own: list[Step] = []
+    rest: list[Step] = []
     waits: list[Step] = []
     for name, builder in SHARDS.items():
         step = f"writing the {name}", _build(builder, name, out, configs)
@@ -181,7 +181,7 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
             shared.append(step)
             waits.append((f"waiting for the {name}", step[1]))
         else:
-            own.append(step)
+            rest.append(step)
     # An image of a composition that no training shows.
     image = out / "world/images/cola/cola_unseen_000000.png"
     return Plan(
@@ -195,7 +195,7 @@ def steps(out: Path, configs: Path, seed: int) -> Plan:
             ),
         ],
         mixture=[
-            *own,
+            *rest,
             *waits,
             (
                 "training grounded words on the mixture",
