@@ -13,6 +13,7 @@ from .crepe_productivity import CrepeProductivity as CrepeProductivity
 from .crepe_systematicity import CrepeSystematicity as CrepeSystematicity
 from .eqben import EqBen as EqBen
 from .items import Items as Items
+from .mmvp_vlm import MmvpVlm as MmvpVlm
 from .pair_scorer import Embedder as Embedder
 from .pair_scorer import PairScorer as PairScorer
 from .pug_animals import PugAnimals as PugAnimals
