@@ -3,6 +3,7 @@
 from .aro import Aro as Aro
 from .aro_order import AroOrder as AroOrder
 from .base import Benchmark as Benchmark
+from .bivlc import BiVLC as BiVLC
 from .boundary_grounding import BoundaryGrounding as BoundaryGrounding
 from .clevr_questions import ClevrQuestions as ClevrQuestions
 from .clevr_statements import ClevrStatements as ClevrStatements
