@@ -39,5 +39,6 @@ from .table_multiple_choice import TableMultipleChoice as TableMultipleChoice
 from .table_pairs import TablePairs as TablePairs
 from .table_retrieval import TableRetrieval as TableRetrieval
 from .valse import Valse as Valse
+from .whats_up import WhatsUp as WhatsUp
 from .winoground import Winoground as Winoground
 from .zero_shot_classification import ZeroShotClassification as ZeroShotClassification

@@ -6,7 +6,7 @@ beside the table, once.
 Files: `test-*.parquet` with the columns image, caption, negative_caption, negative_image, type
 (replace, swap or add) and subtype (obj, att or rel): 2,933 rows. The caption is true of the image,
 a photograph of COCO, and the negative caption of the negative image, a generated one. Source:
-Miranda et al. 2024, sections 3 and 4.
+Miranda et al. 2024.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class BiVLC(Paired):
 
     full_name: ClassVar[str] = "BiVLC"
     asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Miranda et al. 2024, BiVLC, section 4 (I2T, T2I, group score)"
+    citation: ClassVar[str] = "Miranda et al. 2024, BiVLC (I2T, T2I and group score)"
     source: ClassVar[str] = "vlmtune download bivlc"
 
     path: str

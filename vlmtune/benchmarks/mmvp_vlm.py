@@ -4,7 +4,7 @@ In: the csv and its images. Out: items of the paired rule.
 
 File: `Questions.csv` with the columns Question ID, Type and Statement, 270 rows in pairs: 15 pairs
 of each of nine visual patterns, which `Type` names. The statement of a row is true of the image
-`<Type>/<Question ID>.jpg`. Source: Tong et al. 2024, "Eyes Wide Shut?", section 4.
+`<Type>/<Question ID>.jpg`. Source: Tong et al. 2024, "Eyes Wide Shut?".
 """
 
 from pathlib import Path
@@ -49,7 +49,7 @@ class MmvpVlm(Paired):
     keys: ClassVar[tuple[str, str, str]] = ("text_accuracy", "accuracy", "group_accuracy")
     full_name: ClassVar[str] = "MMVP-VLM"
     asks: ClassVar[str] = "changes of an image"
-    citation: ClassVar[str] = "Tong et al. 2024, Eyes Wide Shut?, section 4 (MMVP-VLM)"
+    citation: ClassVar[str] = "Tong et al. 2024, Eyes Wide Shut? (MMVP-VLM, accuracy of pairs)"
     source: ClassVar[str] = "vlmtune download mmvp_vlm"
 
     path: str
