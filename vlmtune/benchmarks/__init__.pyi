@@ -15,6 +15,8 @@ from .crepe_systematicity import CrepeSystematicity as CrepeSystematicity
 from .eqben import EqBen as EqBen
 from .items import Items as Items
 from .mmvp_vlm import MmvpVlm as MmvpVlm
+from .negbench import NegBench as NegBench
+from .negbench_retrieval import NegBenchRetrieval as NegBenchRetrieval
 from .pair_scorer import Embedder as Embedder
 from .pair_scorer import PairScorer as PairScorer
 from .pug_animals import PugAnimals as PugAnimals
