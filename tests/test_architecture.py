@@ -37,8 +37,8 @@ UPSTREAM = {
         "data.tables",
     },
     "benchmarks": BASICS
-    | {"metrics", "language", "data.schema", "data.table_rows", "data.distinct_images"}
-    | {"results", "storage.files"},
+    | {"metrics", "language", "data.schema", "data.tables", "data.table_rows"}
+    | {"data.distinct_images", "results", "storage.files"},
     "mining": {"types", "errors", "storage", "data", "features", "model.model"},
     "evaluation": {"types", "errors", "distributed", "storage", "features", "language"}
     | {"results", "adapters.base"}

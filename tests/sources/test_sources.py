@@ -7,6 +7,7 @@ import yaml
 
 from scripts.sources_page import PAGE, page
 from vlmtune.config import ROOT
+from vlmtune.sources.addresses import request_of
 from vlmtune.sources.order import Order, orders
 from vlmtune.sources.source import source_of, sources
 
@@ -90,6 +91,14 @@ def test_two_files_have_two_places(name):
     single = [file.path for file in order.files if file.unpack is None]
     assert len(single) == len(set(single))
     assert Path(ROOT, "configs/sources", f"{name}.yaml").stat().st_size < 8000
+
+
+def test_a_name_with_blanks_is_escaped_once():
+    (images,) = sources()["mmvp_vlm"].images
+    first, second = images.addresses(PurePosixPath("Texts and more/1.jpg"))
+    end = "MLLM_VLM%20Images/Texts%20and%20more/1.jpg"
+    assert request_of(first).url.endswith(f"/resolve/main/{end}")
+    assert request_of(second).url.endswith("/resolve/main/MLLM_VLM%20Images/1.jpg")
 
 
 def test_a_file_that_no_source_brings_has_none():

@@ -3,6 +3,7 @@
 from .aro import Aro as Aro
 from .aro_order import AroOrder as AroOrder
 from .base import Benchmark as Benchmark
+from .bivlc import BiVLC as BiVLC
 from .boundary_grounding import BoundaryGrounding as BoundaryGrounding
 from .clevr_questions import ClevrQuestions as ClevrQuestions
 from .clevr_statements import ClevrStatements as ClevrStatements
@@ -13,6 +14,9 @@ from .crepe_productivity import CrepeProductivity as CrepeProductivity
 from .crepe_systematicity import CrepeSystematicity as CrepeSystematicity
 from .eqben import EqBen as EqBen
 from .items import Items as Items
+from .mmvp_vlm import MmvpVlm as MmvpVlm
+from .negbench import NegBench as NegBench
+from .negbench_retrieval import NegBenchRetrieval as NegBenchRetrieval
 from .pair_scorer import Embedder as Embedder
 from .pair_scorer import PairScorer as PairScorer
 from .pug_animals import PugAnimals as PugAnimals
@@ -37,5 +41,6 @@ from .table_multiple_choice import TableMultipleChoice as TableMultipleChoice
 from .table_pairs import TablePairs as TablePairs
 from .table_retrieval import TableRetrieval as TableRetrieval
 from .valse import Valse as Valse
+from .whats_up import WhatsUp as WhatsUp
 from .winoground import Winoground as Winoground
 from .zero_shot_classification import ZeroShotClassification as ZeroShotClassification

@@ -94,11 +94,16 @@ def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:
         )
     if isinstance(image, Path):
         return ImageRef(image)
+    return written_image(image, Path.home() / ".cache/vlmtune/images")
+
+
+def written_image(content: bytes, folder: Path) -> ImageRef:
+    """Writes an encoded image to a folder once, and returns it."""
     # By its content: many rows may hold one image, and a table is measured more than once.
-    path = Path.home() / ".cache/vlmtune/images" / hashlib.sha256(image).hexdigest()
+    path = folder / hashlib.sha256(content).hexdigest()
     if not path.is_file():
         with write_atomically(path) as temporary:
-            temporary.write_bytes(image)
+            temporary.write_bytes(content)
     return ImageRef(path)
 
 

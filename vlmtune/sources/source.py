@@ -117,10 +117,14 @@ class SourceImages(_Declared):
 
     def addresses(self, name: PurePath) -> tuple[str, ...]:
         """The addresses of an image by its path in the folder."""
-        whole = quote(name.as_posix())
-        last = quote(name.name)
         addresses = []
         for form in self.urls:
+            whole = name.as_posix()
+            last = name.name
+            # The library of the hub escapes a path itself.
+            if not form.startswith("hub"):
+                whole = quote(whole)
+                last = quote(last)
             address = form.replace("{name}", whole)
             addresses.append(address.replace("{file}", last))
         return tuple(addresses)

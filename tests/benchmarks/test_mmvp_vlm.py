@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.benchmarks.models import by_name, drawn, oracle
+from tests.refusals import refused
+from vlmtune.benchmarks.files import write_csv
+from vlmtune.benchmarks.mmvp_vlm import COLUMNS, MmvpVlm
+
+PATTERNS = ("Orientation and Direction", "Texts", "Color and Appearance")
+
+
+def write(folder: Path, pairs: int) -> MmvpVlm:
+    """So many pairs of each pattern, in the layout of the release; images by number alone."""
+    rows = []
+    for pattern in PATTERNS:
+        for _ in range(2 * pairs):
+            number = len(rows) + 1
+            (folder / f"{number}.jpg").write_bytes(b"0")
+            rows.append((number, pattern, f"statement {number}"))
+    return MmvpVlm(write_csv(folder / "Questions.csv", COLUMNS, rows), str(folder))
+
+
+def test_against_the_rule_of_the_released_script_without_its_ties(tmp_path):
+    pairs = 20
+    look = drawn(0, values=5)
+    result = write(tmp_path, pairs).run(by_name(look))
+    right = dict.fromkeys(PATTERNS, 0)
+    for k in range(len(PATTERNS) * pairs):
+        one, two = 2 * k + 1, 2 * k + 2
+        first, second = f"a photo of statement {one}", f"a photo of statement {two}"
+        # Each statement chooses one of the two images, and equal scores choose neither.
+        chooses_first = look(f"{one}.jpg", first) > look(f"{two}.jpg", first)
+        chooses_second = look(f"{two}.jpg", second) > look(f"{one}.jpg", second)
+        right[PATTERNS[k // pairs]] += chooses_first and chooses_second
+    metrics = result.metrics
+    for pattern in PATTERNS:
+        assert metrics[f"accuracy/{pattern}"].value == pytest.approx(right[pattern] / pairs)
+    total = sum(right.values()) / (len(PATTERNS) * pairs)
+    assert metrics["accuracy"].value == pytest.approx(total)
+    assert (metrics["accuracy"].chance, result.primary) == (0.25, "accuracy")
+
+
+def test_a_tie_loses_where_the_released_script_chooses_the_second_image(tmp_path):
+    made = write(tmp_path, 2)
+    # The first statement chooses its image, the second scores both alike.
+    score = by_name(lambda name, text: float(text.endswith(" 1") and name == "1.jpg"))
+    assert made.run(score).metrics["accuracy"].value == 0.0
+    assert made.run(oracle(made)).metrics["accuracy"].value == 1.0
+
+
+def test_images_are_found_by_number_and_statements_have_their_prompt(tmp_path):
+    made = MmvpVlm.fixture(tmp_path)
+    names = [image.path.relative_to(made.images).as_posix() for image in made.items.images]
+    assert names[:2] == ["Texts/1.jpg", "Texts/2.jpg"]
+    assert names[4:] == ["Quantity and Count/5.jpg", "Quantity and Count/6.jpg"]
+    assert made.items.texts[0] == "a photo of a sign without words"
+    bare = MmvpVlm(made.path, made.images, prompt="{}")
+    assert bare.items.texts[0] == "a sign without words"
+    assert torch.equal(bare.items.truth, made.items.truth)
+
+
+def test_a_row_without_its_partner_is_one_line(tmp_path):
+    made = MmvpVlm.fixture(tmp_path)
+    lines = Path(made.path).read_text().splitlines()
+    Path(made.path).write_text("\n".join(lines[:-1]))
+    with refused("two rows a pair"):
+        made.load()

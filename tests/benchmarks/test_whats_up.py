@@ -1,0 +1,131 @@
+"""What'sUp's reader against the rules of the released script, with its ties and without them."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.benchmarks.models import by_name, drawn
+from tests.refusals import refused
+from vlmtune.benchmarks.whats_up import CONTROLLED, QUESTIONS, WhatsUp
+
+SIDES = {
+    "controlled_a": ("left_of", "right_of", "on", "under"),
+    "controlled_b": ("left_of", "right_of", "in-front_of", "behind"),
+}
+OBJECTS = ("mug", "beer-bottle", "dog", "book", "cap", "bowl")
+SIZES = {"coco_one": 50, "coco_two": 30, "vg_one": 40, "vg_two": 20}
+
+
+def touch(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"0")
+
+
+def write(folder: Path, **options) -> WhatsUp:
+    """All parts, parts A and B with a set for each two of six objects."""
+    for part, (file, images) in CONTROLLED.items():
+        rows = []
+        for side in SIDES[part]:
+            for one, two in itertools.combinations(OBJECTS, 2):
+                name = f"{one}_{side}_{two}.jpeg"
+                touch(folder / images / name)
+                others = [other for other in SIDES[part] if other != side]
+                captions = [f"A {one} {words} a {two}" for words in (side, *others)]
+                row = {"image_path": f"data/{images}/{name}", "caption_options": captions}
+                rows.append(row)
+        (folder / file).write_text(json.dumps(rows))
+    for part, file in QUESTIONS.items():
+        rows = []
+        for number in range(SIZES[part]):
+            image = f"vg_images/{number}.jpg"
+            if part.startswith("coco"):
+                image = f"val2017/{number:012d}.jpg"
+            touch(folder / image)
+            rows.append([number, f"{part} {number} left", f"{part} {number} right"])
+        (folder / file).write_text(json.dumps(rows))
+    return WhatsUp(str(folder), str(folder), str(folder / "val2017"), **options)
+
+
+def rows_of(folder: Path, part: str) -> list[tuple[str, list[str]]]:
+    """Image and captions of each row."""
+    if part in CONTROLLED:
+        rows = json.loads((folder / CONTROLLED[part][0]).read_text())
+        return [(Path(row["image_path"]).name, row["caption_options"]) for row in rows]
+    rows = json.loads((folder / QUESTIONS[part]).read_text())
+    width = 12 if part.startswith("coco") else 0
+    return [(f"{number:0{width}d}.jpg", captions) for number, *captions in rows]
+
+
+@pytest.mark.parametrize("convention", ["strict", "reference"])
+def test_against_the_rules_of_the_released_script(tmp_path, convention):
+    made = write(tmp_path, convention=convention)
+    noise = drawn(0, values=4)
+    parts = (*CONTROLLED, *QUESTIONS)
+    rows = [row for part in parts for row in rows_of(tmp_path, part)]
+    true_pairs = {(name, captions[0]) for name, captions in rows}
+
+    def look(*pair):  # true captions score better, so that whole sets are right
+        return noise(*pair) + 2 * (pair in true_pairs)
+
+    result = made.run(by_name(look))
+    metrics = result.metrics
+    accuracies = []
+    for part in parts:
+        right = {}
+        for name, captions in rows_of(tmp_path, part):
+            true, *false = [look(name, caption) for caption in captions]
+            # argmax takes the first of the best, and the first caption is the true one.
+            best = max(false)
+            right[name] = true >= best if convention == "reference" else true > best
+        accuracies.append(sum(right.values()) / len(right))
+        assert metrics[f"accuracy/{part}"].value == pytest.approx(accuracies[-1])
+        assert metrics[f"accuracy/{part}"].n == len(right)
+        assert metrics[f"accuracy/{part}"].chance == (0.25 if part in CONTROLLED else 0.5)
+        if part not in CONTROLLED:
+            continue
+        pairs, sets = 0, 0
+        one, two, three, four = SIDES[part]
+        for first, second in itertools.combinations(OBJECTS, 2):
+            won = {side: right[f"{first}_{side}_{second}.jpeg"] for side in SIDES[part]}
+            pairs += won[one] and won[two]
+            pairs += won[three] and won[four]
+            sets += all(won.values())
+        pair = metrics[f"pair_accuracy/{part}"]
+        whole = metrics[f"set_accuracy/{part}"]
+        assert pair.value == pytest.approx(pairs / (len(right) / 2))
+        assert whole.value == pytest.approx(sets / (len(right) / 4))
+        assert (pair.n, whole.n) == (len(right) / 2, len(right) / 4)
+        assert (pair.chance, whole.chance) == pytest.approx((1 / 16, 1 / 256))
+        assert pairs > sets > 0
+    assert metrics["macro_accuracy"].value == pytest.approx(sum(accuracies) / 6)
+    assert metrics["macro_accuracy"].chance == pytest.approx((2 * 0.25 + 4 * 0.5) / 6)
+    assert result.primary == "macro_accuracy"
+
+
+def test_a_constant_wins_in_the_script_alone(tmp_path):
+    for convention, value in (("strict", 0.0), ("reference", 1.0)):
+        made = write(tmp_path, convention=convention)
+        metrics = made.run(lambda images, texts, pairs: torch.ones(len(pairs))).metrics
+        for key in ("macro_accuracy", "pair_accuracy/controlled_a", "set_accuracy/controlled_b"):
+            assert metrics[key].value == value
+
+
+def test_what_a_limit_cuts_is_no_pair(tmp_path):
+    made = write(tmp_path, parts=["controlled_a", "vg_one"], limit=2, seed=None)
+    metrics = made.run(lambda images, texts, pairs: torch.rand(len(pairs))).metrics
+    assert metrics["accuracy"].n == 4
+    assert not [key for key in metrics if key.startswith(("pair", "set"))]
+
+
+def test_other_layouts_are_one_line(tmp_path):
+    made = write(tmp_path)
+    (tmp_path / "vg_qa_two_obj.json").write_text('[["a", "b"]]')
+    with refused(r"expected a list of \[image id, true caption, false caption\]"):
+        made.load()
+    path = tmp_path / "controlled_images_dataset.json"
+    path.write_text('[{"image_path": "a.jpeg", "caption_options": ["b", "c"]}]')
+    with refused("<object>_<preposition>_<object>.jpeg"):
+        WhatsUp(made.path, made.images, made.coco).load()
