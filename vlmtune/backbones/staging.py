@@ -68,8 +68,8 @@ def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features
         return Pooled(tower.finish(last))
     state = state_after(tower, start, spec.layer)
     if spec.kind == "state":
-        same = state.token_count == words.token_count
-        return replace(state, tight=words.tight and same)
+        as_long = state.token_count == words.token_count
+        return replace(state, tight=words.tight and as_long)
     if spec.layer == -1:
         state = tower.norm(state)
     # A tower may have filled captions up; its states are then longer than the words.

@@ -57,8 +57,8 @@ def batch_check(
     wrong = is_wrong.sum().reshape(1)
     counts = [] if signals is None else signals.counts()
     # One sum over the ranks carries all: each sum costs a wait for all ranks.
-    own = torch.cat([wrong.to(parts.dtype), parts.new_tensor(counts), parts.detach()])
-    sums = group.sum(own)
+    of_rank = torch.cat([wrong.to(parts.dtype), parts.new_tensor(counts), parts.detach()])
+    sums = group.sum(of_rank)
     # Without gradients and pixels, a batch that waits for its step costs little memory.
     rows = Scores(shard.rows.values.detach(), shard.rows.computed)
     columns = Scores(shard.columns.values.detach(), shard.columns.computed)
