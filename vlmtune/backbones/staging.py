@@ -79,7 +79,7 @@ def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features
 
 def embed_words(embedding: nn.Embedding, ids: Int[Tensor, "n t"], mask: Mask) -> Tokens:
     """Returns the embeddings of token ids, on the device of the table."""
-    # Tokenizers give ids on the CPU, where looking at the last column is no wait for a GPU.
+    # Tokenizers give ids on the CPU, where looking at the last column does not wait for a GPU.
     tight = False
     if mask.device.type == "cpu" and not torch.compiler.is_exporting():
         tight = bool(mask[:, -1:].any())
