@@ -12,6 +12,7 @@ from .color_swap import ColorSwap as ColorSwap
 from .crepe_productivity import CrepeProductivity as CrepeProductivity
 from .crepe_systematicity import CrepeSystematicity as CrepeSystematicity
 from .eqben import EqBen as EqBen
+from .half_truths import HalfTruths as HalfTruths
 from .items import Items as Items
 from .pair_scorer import Embedder as Embedder
 from .pair_scorer import PairScorer as PairScorer
