@@ -38,5 +38,6 @@ from .table_multiple_choice import TableMultipleChoice as TableMultipleChoice
 from .table_pairs import TablePairs as TablePairs
 from .table_retrieval import TableRetrieval as TableRetrieval
 from .valse import Valse as Valse
+from .vsr import VSR as VSR
 from .winoground import Winoground as Winoground
 from .zero_shot_classification import ZeroShotClassification as ZeroShotClassification
