@@ -1,5 +1,6 @@
 # The public names of this room: type checkers and `__init__.py` read them here.
 
+from .abc_6k import ABC6K as ABC6K
 from .aro import Aro as Aro
 from .aro_order import AroOrder as AroOrder
 from .base import Benchmark as Benchmark
