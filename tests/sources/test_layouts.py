@@ -46,6 +46,16 @@ def table():
     return file.getvalue()
 
 
+def half_truths():
+    """Two comparisons, each with its image, as the hub has them."""
+    texts = {"anchor": "a man", "half_truth": "a man and a cow", "full_truth": "a man on a mat"}
+    image = {"bytes": encoded("red"), "path": None}
+    rows = [{"id": k, "triplet_type": k, "image": image, **texts} for k in ("entity", "relation")]
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+    return file.getvalue()
+
+
 def color_swap():
     """An archive within an archive."""
     made = Path("made")
@@ -77,6 +87,7 @@ SPECIAL = {
     "coco_order": lambda: json.dumps(CAPTIONS).encode(),
     "color_swap": color_swap,
     "whats_up": whats_up,
+    "half_truths": half_truths,
 }
 
 
@@ -121,7 +132,12 @@ def test_a_source_comes_whole(mirror, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "reader"), [("cifar10", "zero_shot_classification"), ("color_swap", "color_swap")]
+    ("name", "reader"),
+    [
+        ("cifar10", "zero_shot_classification"),
+        ("color_swap", "color_swap"),
+        ("half_truths", "half_truths"),
+    ],
 )
 def test_a_reader_takes_what_a_conversion_made(mirror, name, reader):
     redeclare(name)

@@ -1,5 +1,6 @@
 # The public names of this room: type checkers and `__init__.py` read them here.
 
+from .abc_6k import ABC6K as ABC6K
 from .aro import Aro as Aro
 from .aro_order import AroOrder as AroOrder
 from .base import Benchmark as Benchmark
@@ -13,6 +14,7 @@ from .color_swap import ColorSwap as ColorSwap
 from .crepe_productivity import CrepeProductivity as CrepeProductivity
 from .crepe_systematicity import CrepeSystematicity as CrepeSystematicity
 from .eqben import EqBen as EqBen
+from .half_truths import HalfTruths as HalfTruths
 from .items import Items as Items
 from .mmvp_vlm import MmvpVlm as MmvpVlm
 from .negbench import NegBench as NegBench
@@ -33,6 +35,7 @@ from .rules.paired import Paired as Paired
 from .rules.paired import PairedItem as PairedItem
 from .rules.ranking import CaptionedImage as CaptionedImage
 from .rules.ranking import Ranking as Ranking
+from .spec_image_to_text import SpecImageToText as SpecImageToText
 from .sugar_crepe import SugarCrepe as SugarCrepe
 from .sugar_crepe_pp import SugarCrepePP as SugarCrepePP
 from .table_abilities import TableAbilities as TableAbilities
@@ -41,6 +44,7 @@ from .table_multiple_choice import TableMultipleChoice as TableMultipleChoice
 from .table_pairs import TablePairs as TablePairs
 from .table_retrieval import TableRetrieval as TableRetrieval
 from .valse import Valse as Valse
+from .vsr import VSR as VSR
 from .whats_up import WhatsUp as WhatsUp
 from .winoground import Winoground as Winoground
 from .zero_shot_classification import ZeroShotClassification as ZeroShotClassification

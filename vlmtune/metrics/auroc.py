@@ -39,8 +39,8 @@ def auroc(
         )
     true = true.double().contiguous()
     false = false.double().contiguous()
-    above = _placements(true, false)
-    below = 1 - _placements(false, true)
+    above = placements(true, false)
+    below = 1 - placements(false, true)
     area = float(above.mean())
     true_deviations = (above - area) / len(true)
     false_deviations = (below - area) / len(false)
@@ -57,7 +57,7 @@ def auroc(
     return MetricValue(area, n, 0.5, low, high, clusters=variance.clusters)
 
 
-def _placements(values: Float[Tensor, "n"], others: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
+def placements(values: Float[Tensor, "n"], others: Float[Tensor, "m"]) -> Float[Tensor, "n"]:
     """For each value the fraction of others below it, equal ones counted half."""
     ordered = others.sort().values
     below = torch.searchsorted(ordered, values, side="left")

@@ -3,8 +3,8 @@
 In: a spec and a seed. Out: series to render, and annotation files.
 
 Scenes show all compositions and are never used for training. Files are in `aro`, `crepe`,
-`sugar_crepe`, `valse`, `winoground`, `eqben` and `geb`, images in `crepe/VG_100K` and
-`images/{suite,eqben,geb,pug_spar,pug_animals,pug_imagenet/<factor>/*,classification/*}`,
+`half_truths`, `sugar_crepe`, `valse`, `winoground`, `eqben` and `geb`, images in `crepe/VG_100K`
+and `images/{suite,eqben,geb,pug_spar,pug_animals,pug_imagenet/<factor>/*,classification/*}`,
 scene graphs in `clevr/scenes_suite_<series>.json`.
 """
 
@@ -23,6 +23,7 @@ from data_builders.worlds.scenes.formats import (
     clevr,
     crepe,
     eqben,
+    half_truths,
     pug,
     sugar_crepe,
     valse,
@@ -158,6 +159,7 @@ def _write_captions(folder: Path, scenes: SuiteScenes) -> None:
     captions, shuffles = aro_order.files(scenes)
     write_text(folder / "aro/coco_karpathy_test.json", captions)
     write_text(folder / "aro/coco_karpathy_test_shuffles.json", shuffles)
+    write_json(folder / "half_truths/units.json", half_truths.units(scenes))
     for file, content in sugar_crepe.subsets(scenes).items():
         write_json(folder / f"sugar_crepe/{file}.json", content)
     for file, content in valse.pieces(scenes).items():

@@ -1,9 +1,11 @@
 """Folders of images out of Parquet files.
 
-In: a folder of Parquet files with images as bytes. Out: a folder for each class, with its images.
-Never: an image decoded, or a folder that a killed run left half full taken as whole.
+In: Parquet files with images as bytes. Out: a folder for each class, with its images, or one folder
+of images with their rows. Never: an image decoded, or a folder that a killed run left half full
+taken as whole.
 """
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +42,29 @@ def write_class_folders(
             path = folder / name / f"{counts[name]:05d}{_suffix(content, source)}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
+
+
+def write_rows(root: Path, parquet: str, out: str, image: str, columns: Sequence[str]) -> None:
+    """Writes `out`/00001.jpg, ... and `out`/rows.jsonl, with the names of the images in the rows.
+
+    Args:
+        root: The data root.
+        parquet: The Parquet file, or the folder of them, below it.
+        out: Folder to write, below it.
+        image: Column with the bytes of the images.
+        columns: Columns that are kept as they are.
+    """
+    source = root / parquet
+    lines = []
+    with write_atomically(root / out) as folder:
+        folder.mkdir(parents=True)
+        for number, row in enumerate(read_cells(source), start=1):
+            content = _content(row.get(image), source)
+            name = f"{number:05d}{_suffix(content, source)}"
+            (folder / name).write_bytes(content)
+            kept = {column: row.get(column) for column in columns}
+            lines.append(json.dumps({image: name, **kept}) + "\n")
+        (folder / "rows.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def _class_name(number: Any, names: Sequence[str], source: Path) -> str:

@@ -40,6 +40,11 @@ def texts(world: Path):
         yield from leaves([ast.literal_eval(value) for value in lists])
     yield from leaves([v for row in rows for k, v in row.items() if "caption" in k or k == "foil"])
     yield from leaves(load(world / "aro/coco_karpathy_test_shuffles.json")["shuffles"])
+    for row in load(world / "half_truths/units.json"):
+        yield row["original_caption"]
+        phrases = [foil for own in row["negative_entities"].values() for foil in own]
+        phrases += row["relations"][0]["negatives"]
+        yield from (v for foil in phrases for k, v in foil.items() if k != "change_type")
     videos = [row for own in load(world / "geb/test.json").values() for row in own]
     yield from (f"{row['subject']} {row[f'status_{k}']}" for row in videos for k in SIDES)
 
@@ -82,9 +87,10 @@ def test_every_file_has_as_many_rows_as_asked(suite):
     for pattern in ("prod_hard_negatives/*_all.csv", "syst_hard_negatives/*.csv"):
         counts |= {path.stem: len(rows_of(path)) for path in (suite / "crepe").glob(pattern)}
     counts["winoground"] = len((suite / "winoground/examples.jsonl").read_text().splitlines())
+    counts["half_truths"] = len(load(suite / "half_truths/units.json"))
     counts["videos"] = sum(map(len, load(suite / "geb/test.json").values()))
     assert counts.pop("eqben_kubric") == 3 * SUITE["benchmarks"]
-    assert len(counts) == 7 + 11 + 3 + 7 + 5 + 2
+    assert len(counts) == 7 + 11 + 3 + 7 + 5 + 3
     assert counts == dict.fromkeys(counts, SUITE["benchmarks"])
 
 

@@ -11,6 +11,7 @@ from vlmtune.benchmarks.boundary_grounding import BoundaryGrounding
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
+from vlmtune.benchmarks.half_truths import HalfTruths
 from vlmtune.benchmarks.pug_imagenet import PugImageNet
 from vlmtune.benchmarks.pug_spar import PugSpar
 from vlmtune.benchmarks.pug_spar_retrieval import PugSparRetrieval
@@ -42,6 +43,7 @@ READERS = [
     (CrepeProductivity, [PROD, "crepe"], {}, "accuracy", None),
     (CrepeProductivity, [PROD, "crepe"], {"complexities": None}, "accuracy", None),
     (CrepeSystematicity, [SYST, "crepe"], {}, "accuracy", 2 * COUNT),
+    (HalfTruths, ["half_truths/units.json", "images/suite"], {}, "accuracy", None),
     (PugImageNet, ["images/pug_imagenet"], {"factors": list(FACTORS)}, "accuracy", None),
     (PugSpar, SPAR, {"setups": list(SETUPS)}, "accuracy", None),
     (PugSparRetrieval, SPAR, {"setups": ["scene"]}, "accuracy", None),

@@ -1,0 +1,101 @@
+import json
+
+import pytest
+from PIL import Image
+
+from tests.benchmarks.models import by_text, drawn, oracle
+from tests.refusals import refused
+from vlmtune.benchmarks.half_truths import HalfTruths
+
+
+def phrase(text):
+    subject, relation, thing = text.split("|")
+    return {"subject": subject, "relation_type": relation, "object": thing}
+
+
+def record(name, entities, foils, relations):
+    return {
+        "sample_id": name,
+        "image_path": f"datasets/COCO/val2014/{name}.png",
+        "entities": entities,
+        "negative_entities": {
+            entity: [{"negative": text, "change_type": "object_change"} for text in texts]
+            for entity, texts in foils.items()
+        },
+        "relations": [
+            phrase(true) | {"negatives": [phrase(text) for text in false]}
+            for true, false in relations.items()
+        ],
+    }
+
+
+RECORDS = [
+    record(
+        "a",
+        ["man", "horse", "hat"],
+        {"horse": ["cow", "bike"], "man": ["woman"]},
+        {"man|riding|horse": ["man|leading|horse", "horse|riding|man"], "man|in|hat": []},
+    ),
+    record("b", ["dog"], {"dog": ["cat"]}, {}),
+]
+EXPECTED = [
+    ("entity", "horse", "horse and woman"),
+    ("entity", "man", "man and cow"),
+    ("entity", "man", "man and bike"),
+    ("relation", "man", "man leading horse"),
+    ("relation", "man", "man and horse riding man"),
+]
+
+
+def written(folder, records):
+    for name in "ab":
+        Image.new("RGB", (4, 4)).save(folder / f"{name}.png")
+    path = folder / "units.json"
+    path.write_text(json.dumps(records))
+    return path
+
+
+def test_how_units_become_comparisons(tmp_path):
+    benchmark = HalfTruths(str(written(tmp_path, RECORDS)), str(tmp_path))
+    made = [(item.group, *item.candidates) for item in benchmark.read()]
+    assert made == EXPECTED
+    # The half-truth says what the short description says, and more.
+    assert all(long.startswith(f"{short} ") for _, short, long in made)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_against_the_rule_of_the_released_script(tmp_path, seed):
+    rows = [
+        {"id": i, "image": "a.png", "triplet_type": kind, "full_truth": f"{i} and {i}"}
+        | {"anchor": f"{i}", "half_truth": f"{i} and not {i}"}
+        for i, kind in enumerate(["entity", "relation", "relation", "entity", "relation"] * 3)
+    ]
+    written(tmp_path, [])
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    look = drawn(seed)
+    metrics = HalfTruths(str(path), str(tmp_path)).run(by_text(look)).metrics
+    for kind in ("entity", "relation", None):
+        own = [row for row in rows if kind in (None, row["triplet_type"])]
+        won = sum(look(row["anchor"]) > look(row["half_truth"]) for row in own)
+        metric = metrics["accuracy" if kind is None else f"accuracy/{kind}"]
+        assert (metric.value, metric.n, metric.chance) == (won / len(own), len(own), 0.5)
+
+
+def test_a_folder_of_files_and_images_at_their_own_paths(tmp_path):
+    folder = tmp_path / "units"
+    folder.mkdir()
+    for i, one in enumerate(RECORDS):
+        (folder / f"{i}.json").write_text(json.dumps([one]))
+    place = tmp_path / "datasets/COCO/val2014/a.png"
+    place.parent.mkdir(parents=True)
+    Image.new("RGB", (4, 4)).save(place)
+    benchmark = HalfTruths(str(folder), str(tmp_path))
+    assert benchmark.run(oracle(benchmark)).metrics["accuracy"].n == len(EXPECTED)
+    assert [image.path for image in benchmark.items.images] == [place]
+
+
+def test_a_file_of_another_layout_is_one_line(tmp_path):
+    path = written(tmp_path, [{"image_path": "a.png", "entities": ["man"]}])
+    with refused("got nothing at 0/negative_entities.*vlmtune download half_truths"):
+        HalfTruths(str(path), str(tmp_path)).load()

@@ -1,0 +1,154 @@
+"""ABC-6K: a COCO caption with two colours against the same with the colours exchanged.
+
+In: the text file, COCO's own captions, and its images. Out: items of the multiple-choice rule.
+
+File: `ABC-6K.txt`, 6,434 lines: a caption, then the same with exchanged colours, 3,217 times. It
+names no image, so the captions are looked up in `captions_train2014.json` and
+`captions_val2014.json`. Source: Feng et al. 2023, Structured Diffusion Guidance, section 4.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+from typing_extensions import TypedDict, override
+
+from vlmtune.benchmarks.base import Convention
+from vlmtune.benchmarks.files import first_file, get_file, write_image, write_json
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.results.metric_value import count
+from vlmtune.results.result import Result
+from vlmtune.storage.files import read_json, reading, regular
+from vlmtune.types import ImageRef
+
+LAYOUT = "COCO captions with images and annotations"
+
+
+class _Image(TypedDict):
+    id: int
+    file_name: str
+
+
+class _Annotation(TypedDict):
+    image_id: int
+    caption: str
+
+
+class _Captions(TypedDict):
+    """A file of COCO's captions; it holds more."""
+
+    images: list[_Image]
+    annotations: list[_Annotation]
+
+
+class ABC6K(MultipleChoice):
+    """How often the caption scores higher than the same with exchanged colours; chance 1/2.
+
+    - `captions_without_image`: how many of the captions are in no file of `captions` and left out.
+
+    A caption of several images has the first of them. Conventions:
+
+    - "strict": the space before punctuation is closed. The file has it in exchanged captions
+      ("a blue sink and door ."), mostly not in others, which tells them apart without the image.
+      Where nothing else differs the item is left out (`identical_candidates`).
+    - "reference": both captions as the file writes them.
+
+    Args:
+        path: `ABC-6K.txt`.
+        captions: Files of COCO's captions, in the order in which they are searched.
+        images: The folder with `train2014` and `val2014`, or with all images.
+    """
+
+    full_name: ClassVar[str] = "ABC-6K"
+    asks: ClassVar[str] = "attributes"
+    citation: ClassVar[str] = "Feng et al. 2023, Structured Diffusion Guidance, section 4 (ABC-6K)"
+    source: ClassVar[str] = "vlmtune download abc_6k"
+
+    path: str
+    captions: Sequence[str]
+    images: str
+    convention: Convention = "strict"
+
+    @override
+    @classmethod
+    def fixture(cls, folder: Path) -> "ABC6K":
+        colours = (("red", "blue"), ("black", "white"), ("green", "brown"))
+        lines = []
+        images = []
+        annotations = []
+        for i, (first, second) in enumerate(colours):
+            name = f"COCO_val2014_{i:012d}.jpg"
+            write_image(folder / "val2014" / name, 80 * i, 0, 90)
+            lines += [f"A {first} cup on a {second} mat.", f"A {second} cup on a {first} mat ."]
+            images.append({"id": i, "file_name": name})
+            annotations.append({"image_id": i, "caption": f"{lines[-2]}\n"})
+        content = {"images": images, "annotations": annotations}
+        captions = write_json(folder / "captions_val2014.json", content)
+        path = folder / "ABC-6K.txt"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return cls(str(path), [captions], str(folder))
+
+    @override
+    def read(self) -> list[ChoiceItem]:
+        items = []
+        for true, false in self._pairs:
+            image = self._images.get(closed(true))
+            if image is None:
+                continue
+            texts = (true, false)
+            if self.strict:
+                texts = (closed(true), closed(false))
+            items.append(ChoiceItem(image, texts))
+        return items
+
+    @override
+    def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
+        result = super().evaluate(scores)
+        missing = [true for true, _ in self._pairs if closed(true) not in self._images]
+        if missing:
+            metric = count(len(missing), len(self._pairs))
+            result.metrics["captions_without_image"] = metric
+        return result
+
+    @cached_property
+    def _pairs(self) -> list[tuple[str, str]]:
+        """The lines two by two."""
+        with reading(self.path, "lines in pairs", get_file(self.source)):
+            text = regular(self.path).read_text(encoding="utf-8")
+            lines = [line.strip() for line in text.split("\n") if line.strip()]
+            return list(zip(lines[::2], lines[1::2], strict=True))
+
+    @cached_property
+    def _images(self) -> dict[str, ImageRef]:
+        """The first image of each caption of COCO."""
+        images: dict[str, ImageRef] = {}
+        # COCO has 600,000 captions, of which few are wanted.
+        wanted = {closed(true) for true, _ in self._pairs}
+        for path in self.captions:
+            content: _Captions = read_json(path, LAYOUT, get_file(self.source), _Captions)
+            names = {image["id"]: image["file_name"] for image in content["images"]}
+            for annotation in content["annotations"]:
+                caption = closed(annotation["caption"])
+                name = names.get(annotation["image_id"])
+                if caption in wanted and caption not in images and name is not None:
+                    images[caption] = self._image(name)
+        return images
+
+    def _image(self, name: str) -> ImageRef:
+        """An image `COCO_val2014_000000000042.jpg`, in the folder of its split or in the one."""
+        split = name.split("_")[1:2]
+        return ImageRef(first_file([Path(self.images, *split, name), Path(self.images, name)]))
+
+
+def closed(text: str) -> str:
+    """The text with single spaces, and none before punctuation.
+
+    Example:
+        >>> closed("A kitchen has white cabinets , and the cook 's hat is red .")
+        "A kitchen has white cabinets, and the cook's hat is red."
+    """
+    return re.sub(r" (?=[.,;:!?]|'s\b|n't\b)", "", " ".join(text.split()))

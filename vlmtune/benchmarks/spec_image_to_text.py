@@ -1,0 +1,82 @@
+"""SPEC, image to text: which of the captions that differ in size, position, existence or count.
+
+In: six folders of JSON and images. Out: items of the multiple-choice rule.
+
+Files: `absolute_size`, `relative_size`, `absolute_spatial`, `relative_spatial`, `existence` and
+`count`, each with `image2text.json`, a list of `{"query", "keys", "label"}`: an image of the
+folder, its candidate captions, and the position of the true one. Source: Peng et al. 2024, SPEC,
+section 3.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from typing_extensions import TypedDict, override
+
+from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
+from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
+from vlmtune.storage.files import read_json
+from vlmtune.types import ImageRef
+
+SIZES = ("absolute_size", "relative_size")
+SUBSETS = (*SIZES, "absolute_spatial", "relative_spatial", "existence", "count")
+LAYOUT = "a list of query, keys and label"
+
+
+class _Case(TypedDict):
+    query: Text
+    keys: list[Text]
+    label: int
+
+
+class SpecImageToText(MultipleChoice):
+    """How often the true caption scores highest, by subset.
+
+    - `macro_accuracy`: mean over the subsets, the number of the paper.
+    - `accuracy/<subset>`, and `accuracy` over all images; chance is 1 over the number of captions.
+
+    A tie is wrong, where the published script takes the first of the best. SPEC's other direction,
+    a caption with candidate images (`text2image.json`), is not measured here.
+
+    Args:
+        path: The folder with the six folders.
+        subsets: The subsets to evaluate.
+    """
+
+    full_name: ClassVar[str] = "SPEC image to text"
+    asks: ClassVar[str] = "edited captions"
+    citation: ClassVar[str] = "Peng et al. 2024, SPEC, section 3 (image-to-text accuracy)"
+    source: ClassVar[str] = "vlmtune download spec_image_to_text"
+    subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"subsets": SUBSETS}
+    limit_per_group: ClassVar[bool] = True
+
+    path: str
+    subsets: Sequence[str] = SUBSETS
+
+    @override
+    @classmethod
+    def fixture(cls, folder: Path) -> "SpecImageToText":
+        counts = ("one dog", "two dogs", "three dogs")
+        for k, subset in enumerate(("count", "existence")):
+            cases = []
+            for label in range(2):
+                write_image(folder / subset / f"{label}.jpg", 90 * k, 200 * label, 20)
+                cases.append({"query": f"{label}.jpg", "keys": counts[k:], "label": label})
+            write_json(folder / subset / "image2text.json", cases)
+        return cls(str(folder), ["count", "existence"])
+
+    @override
+    def read(self) -> list[ChoiceItem]:
+        items = []
+        for subset in self.subsets:
+            path = Path(self.path, subset, "image2text.json")
+            for case in read_json(path, LAYOUT, get_file(self.source), list[_Case]):
+                false = list(case["keys"])
+                if not 0 <= case["label"] < len(false):
+                    came = f"label {case['label']} for {len(false)} keys"
+                    raise file_error(path, LAYOUT, came, self.source)
+                true = false.pop(case["label"])
+                image = ImageRef(path.parent / case["query"])
+                items.append(ChoiceItem(image, (true, *false), subset))
+        return items
