@@ -11,6 +11,7 @@ from .full_finetuning import FullFineTuning as FullFineTuning
 from .fusion_tuning import FusionTuning as FusionTuning
 from .grounded_words import GroundedWords as GroundedWords
 from .last_blocks import LastBlocks as LastBlocks
+from .late_interaction import LateInteraction as LateInteraction
 from .linear_probe import LinearProbe as LinearProbe
 from .lora import LoRA as LoRA
 from .matching import Matching as Matching
