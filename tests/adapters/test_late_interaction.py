@@ -78,7 +78,7 @@ def test_the_padding_that_a_tower_reads_is_no_word(family):
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_padding_is_neither_the_best_patch_nor_the_best_word(symmetric):
     """The real patch is opposite to the real word; padding of both sides would fit better."""
-    adapter, *_ = made(trained=False, symmetric=symmetric, frozen_weight=0.0)
+    adapter, *_ = made(trained=False, symmetric=symmetric)
     start, word, end, padding = torch.eye(16)[:4]
     none = torch.zeros(1, 0)
     patches = torch.stack([-word, word, padding])[None]
@@ -91,7 +91,7 @@ def test_padding_is_neither_the_best_patch_nor_the_best_word(symmetric):
 
 @torch.no_grad()
 def test_recall_is_at_most_the_score_and_equal_where_an_image_has_one_patch():
-    adapter, _, image, text = made()
+    adapter, _, image, text = made(frozen_weight=0.3)
     images, texts = adapter.prepare_image(image), adapter.prepare_text(text)
     scores = adapter(image, text).values - adapter.bias
     recalled = adapter.recall_image(images) @ adapter.recall_text(texts).T
@@ -105,7 +105,7 @@ def test_recall_is_at_most_the_score_and_equal_where_an_image_has_one_patch():
 
 @torch.no_grad()
 def test_reading_is_the_patch_that_the_score_takes():
-    adapter, _, image, text = made(frozen_weight=0.0)
+    adapter, _, image, text = made()
     images, texts = adapter.prepare_image(image)[[0]], adapter.prepare_text(text)[[1]]
     reading = adapter.reading(images, texts)[0]
     assert reading.sum(dim=1).eq(1).all()

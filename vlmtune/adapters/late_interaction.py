@@ -40,27 +40,28 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
     With `symmetric` the first mean is itself averaged with that of the other direction,
     $\frac{1}{N_p} \sum_p \max_w \cos(z_w, z_p)$.
 
-    In training the tokens alone are scored, as in `GroundedWords`: with the frozen score most pairs
-    are easy from the start.
+    In training the tokens alone are scored whatever $\lambda$, as in `GroundedWords`: with the
+    frozen score most pairs are easy from the start.
 
     Choose it for words that single patches show, at the cost of one product a pair.
 
     - Requirements: captions with hard negatives; towers that run block by block, whose last states
       may be stored.
-    - Recommended: `PairBCE`; `frozen_weight: 0` to see what the tokens alone have learnt.
+    - Recommended: `PairBCE`; a `frozen_weight` above 0 where what the frozen model knows matters
+      more than what training teaches.
     - Relations: `GroundedWords` reads several patches and their locations, `MMAdapter` fuses tokens
       before it scores; `FTLate` compares the means of tokens.
     - Config: `--model.adapter late_interaction`.
 
-    Source: FILIP (Yao et al. 2022), section 3.1, equations (3) to (5), and ColBERT (Khattab and
-    Zaharia 2020), section 3.3. Both train the encoders; here they are frozen. FILIP trains one loss
-    on each direction, where `symmetric` averages both in one score. ColBERT sums over words rather
-    than averaging, so that a long query counts for more. Both keep special tokens. W beside F,
-    $\lambda$ and b are ours.
+    Source: FILIP (Yao et al. 2022), section 3.1, and ColBERT (Khattab and Zaharia 2020), section
+    3.3. Both train the encoders; here they are frozen. FILIP trains one loss on each direction,
+    where `symmetric` averages both in one score. ColBERT sums over words rather than averaging, so
+    that a long query counts for more, and keeps special tokens. W beside F, $\lambda$ and b are
+    ours.
 
     Args:
         symmetric: Whether patches look for their best word too.
-        frozen_weight: $\lambda$, the weight of the frozen score; 0 leaves it out.
+        frozen_weight: $\lambda$, the weight of the frozen score; 0 leaves it out, as the papers do.
         initial_scale: $e^{\tau}$ at the start.
         memory: Bytes that scoring a chunk of pairs may take.
 
@@ -76,7 +77,7 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
     def __init__(
         self,
         symmetric: bool = False,
-        frozen_weight: NonNegativeFloat = 1.0,
+        frozen_weight: NonNegativeFloat = 0.0,
         initial_scale: Scale = 10.0,
         memory: PositiveInt = 512 * 2**20,
     ) -> None:
