@@ -11,11 +11,13 @@ from .full_finetuning import FullFineTuning as FullFineTuning
 from .fusion_tuning import FusionTuning as FusionTuning
 from .grounded_words import GroundedWords as GroundedWords
 from .last_blocks import LastBlocks as LastBlocks
+from .late_interaction import LateInteraction as LateInteraction
 from .linear_probe import LinearProbe as LinearProbe
 from .lora import LoRA as LoRA
 from .matching import Matching as Matching
 from .mm_adapter import MMAdapter as MMAdapter
 from .mm_pred import MMPred as MMPred
+from .peak_patch import PeakPatch as PeakPatch
 from .text_map import TextMap as TextMap
 from .word_prompts import WordPrompts as WordPrompts
 from .zero_shot import ZeroShot as ZeroShot
