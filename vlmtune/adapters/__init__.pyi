@@ -4,6 +4,7 @@ from .base import Adapter as Adapter
 from .base import DualAdapter as DualAdapter
 from .base import JointAdapter as JointAdapter
 from .bottleneck import Bottleneck as Bottleneck
+from .compressed import Compressed as Compressed
 from .context_prompts import ContextPrompts as ContextPrompts
 from .deep_prompts import DeepPrompts as DeepPrompts
 from .ft_late import FTLate as FTLate
