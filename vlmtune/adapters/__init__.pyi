@@ -17,6 +17,7 @@ from .lora import LoRA as LoRA
 from .matching import Matching as Matching
 from .mm_adapter import MMAdapter as MMAdapter
 from .mm_pred import MMPred as MMPred
+from .similarity_map import SimilarityMap as SimilarityMap
 from .text_map import TextMap as TextMap
 from .word_prompts import WordPrompts as WordPrompts
 from .zero_shot import ZeroShot as ZeroShot
