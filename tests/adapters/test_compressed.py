@@ -1,0 +1,135 @@
+"""Compressed against one written from its formula: an image, a query and a head at a time."""
+
+import math
+
+import pytest
+import torch
+
+from tests.adapters.families import attached
+from tests.adapters.fused import features
+from tests.tiny import Widths
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.compressed import Compressed
+from vlmtune.adapters.fusion_styles.fiber import Fiber
+from vlmtune.adapters.grounded_words import GroundedWords
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.mm_pred import MMPred
+from vlmtune.config import instantiate
+from vlmtune.errors import UserError
+from vlmtune.search.parts import Encoded, write_part
+from vlmtune.types import Tokens
+
+LENGTHS = (5, 2, 4, 1)  # patches of four images
+SIZES = {"image_width": 6, "text_width": 8, "image_tokens": 5}
+
+
+def made(cls=MMAdapter, tokens=3, **options):
+    """An adapter in double precision, none of whose weights is zero or one."""
+    torch.manual_seed(0)
+    adapter = Compressed(cls(heads=2, hidden=2, dropout=0.0, **options), tokens, heads=2, hidden=2)
+    adapter.attach(Widths(**SIZES))
+    with torch.no_grad():
+        for parameter in adapter.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return adapter.double()
+
+
+def padded(filler=0.0):
+    """Images that differ in their number of patches, with `filler` in the padding, and texts."""
+    image, text = features()
+    mask = torch.arange(5) < torch.tensor(LENGTHS)[:, None]
+    return Tokens(image.values.masked_fill(~mask[:, :, None], filler), mask), text
+
+
+def naive_token(adapter, patches, number):
+    """Token `number` of one image, from its real patches."""
+    keys, values = adapter.keys_values.weight.chunk(2)
+    query, half = adapter.queries[number], 3  # two heads of half the width
+    parts = []
+    for start in (0, half):
+        rows = slice(start, start + half)
+        weights = [math.e ** (query[rows] @ keys[rows] @ x / math.sqrt(half)) for x in patches]
+        pairs = zip(weights, patches, strict=True)
+        parts.append(sum(a / sum(weights) * (values[rows] @ x) for a, x in pairs))
+    h = torch.cat(parts)
+    spread = ((h - h.mean()) ** 2).mean()
+    normed = (h - h.mean()) / torch.sqrt(spread + 1e-5) * adapter.norm.weight + adapter.norm.bias
+    first, _, last = adapter.mlp
+    hidden = first.weight @ normed + first.bias
+    active = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
+    return adapter.project.weight @ (h + last.weight @ active + last.bias)
+
+
+@pytest.mark.parametrize("cls", [MMAdapter, MMPred])
+def test_values_and_gradients_equal_the_loops(cls):
+    adapter = made(cls).eval()
+    image, text = padded()
+    rows = []
+    for patches, length in zip(image.values, LENGTHS, strict=True):
+        rows.append(torch.stack([naive_token(adapter, patches[:length], i) for i in range(3)]))
+    tokens = torch.stack(rows)
+    torch.testing.assert_close(adapter.compress(image).values, tokens)
+    got = adapter(image, text).values
+    want = adapter.adapter(Tokens.full(tokens), text).values
+    torch.testing.assert_close(got, want)
+    parameters = list(adapter.parameters())
+    weights = torch.randn(4, 3, dtype=torch.float64)
+    ours = torch.autograd.grad((got * weights).sum(), parameters)
+    theirs = torch.autograd.grad((want * weights).sum(), parameters)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+
+
+@torch.no_grad()
+def test_padding_of_images_is_never_read():
+    adapter = made().eval()
+    want = adapter(*padded()).values
+    torch.testing.assert_close(adapter(*padded(filler=1e6)).values, want)
+    longest, text = padded()
+    alone = adapter(longest[[1]].trimmed(), text).values
+    torch.testing.assert_close(alone[0], want[1])
+
+
+@torch.no_grad()
+def test_the_bytes_of_an_image_fall_with_the_tokens(tmp_path):
+    image, _ = features()
+    adapters = {k: made(tokens=k) for k in (1, 2, 4)}
+    sizes = {}
+    for k, adapter in {**adapters, 5: adapters[1].adapter}.items():
+        prepared = adapter.prepare_image(image).to("cpu", torch.float32)
+        assert prepared.token_count == k  # of 5 patches without compression
+        part = tmp_path / str(k)
+        write_part(part, {}, [Encoded("abcd", torch.ones(4, 2), prepared)])
+        sizes[k] = sum((part / name).stat().st_size for name in ("tokens.bin", "scales.bin")) / 4
+    # Query, key, value and token of 8 numbers in a byte each, and a scale.
+    assert sizes == {k: k * (4 * 8 + 4) for k in (1, 2, 4, 5)}
+
+
+def test_its_size_on_clip_is_the_stated_one():
+    inner, adapter = MMAdapter(), Compressed(MMAdapter())
+    for each in (inner, adapter):
+        each.attach(Widths())
+    counts = [sum(p.numel() for p in each.parameters()) for each in (inner, adapter)]
+    assert counts[1] - counts[0] == 6_505_728
+
+
+def test_it_scores_in_the_memory_of_the_adapter_inside():
+    adapter = made(memory=2**20, training_memory=0, fusion=Fiber())
+    assert (adapter.memory, adapter.training_memory) == (2**20, 0)
+    image, text = features()
+    images, texts = adapter.prepare_image(image), adapter.prepare_text(text)
+    for training in (True, False):
+        size = adapter.pair_bytes(images, texts, training)
+        assert size == adapter.adapter.pair_bytes(images, texts, training) > 0
+
+
+def test_what_it_cannot_hold_is_an_error_in_one_line():
+    with pytest.raises(UserError, match="new layers read patch tokens, got GroundedWords") as error:
+        attached(Compressed(GroundedWords()))
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="divide the width 768 of image tokens, got 5"):
+        Compressed(MMAdapter(), heads=5).attach(Widths())
+    dual = {"class_path": "vlmtune.adapters.ft_late.FTLate", "init_args": {}}
+    spec = {"class_path": "vlmtune.adapters.Compressed", "init_args": {"adapter": dual}}
+    with pytest.raises(UserError, match="JointAdapter as adapter of"):
+        instantiate(spec, Adapter)
