@@ -40,9 +40,10 @@ def embedded(values: torch.Tensor) -> Embedded:
 
 
 def scored(values: torch.Tensor, computed: torch.Tensor | None = None) -> Scores:
-    """Scores with all that an objective may need; the backbone's own are near them."""
+    """Scores with all that an objective may need; the backbone's own and a teacher's are near."""
     computed = torch.ones_like(values, dtype=torch.bool) if computed is None else computed
-    return Scores(values, computed, embedded(values), values.detach().round())
+    near = values.detach().round()
+    return Scores(values, computed, embedded(values), near, Scores.full(near))
 
 
 def cut(scores: Scores, rows: slice, columns: slice) -> Scores:
@@ -51,7 +52,11 @@ def cut(scores: Scores, rows: slice, columns: slice) -> Scores:
     tokens = inside.image_tokens[rows], inside.text_tokens[columns]
     part = Embedded(inside.image[rows], inside.text[columns], inside.scale, *tokens)
     reference = None if scores.reference is None else scores.reference[rows, columns]
-    return Scores(scores.values[rows, columns], scores.computed[rows, columns], part, reference)
+    teacher = scores.teacher
+    if teacher is not None:
+        teacher = Scores(teacher.values[rows, columns], teacher.computed[rows, columns])
+    values, computed = scores.values[rows, columns], scores.computed[rows, columns]
+    return Scores(values, computed, part, reference, teacher)
 
 
 def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> ScoreShard:

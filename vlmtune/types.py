@@ -395,12 +395,14 @@ class Scores:
         computed: True where `values` holds a score.
         embedded: The embeddings, if the adapter is dual.
         reference: Scores of the frozen backbone itself, if an objective needs them.
+        teacher: Scores of another trained model, of the pairs that an objective needs, if any.
     """
 
     values: Float[Tensor, "N M"]
     computed: Bool[Tensor, "N M"]
     embedded: Embedded | None = None
     reference: Float[Tensor, "N M"] | None = None
+    teacher: "Scores | None" = None
 
     @staticmethod
     def full(values: Float[Tensor, "N M"]) -> "Scores":

@@ -45,7 +45,8 @@ def test_the_own_block_knows_what_was_mined():
 def test_pairs_of_other_ranks_were_not_computed():
     values, targets = random_values(0), random_targets(0)
     whole = share_of(scored(values), targets, ROWS, COLUMNS)
-    where = ShardLayout(torch.arange(5), 1, 4, whole.row_targets, whole.column_targets)
+    own = torch.arange(5)
+    where = ShardLayout(own, 1, 4, whole.row_targets, whole.column_targets, own + 4)
     computed = values[ROWS, COLUMNS] > 0
     mine = Scores(values[ROWS, COLUMNS] * computed, computed)
     share = joint_score_shard(mine, where, Second())

@@ -12,6 +12,7 @@ from .info_nce import InfoNCE as InfoNCE
 from .itm import ITM as ITM
 from .on_embeddings import OnEmbeddings as OnEmbeddings
 from .pair_bce import PairBCE as PairBCE
+from .rank_kl import RankKL as RankKL
 from .read_alignment import ReadAlignment as ReadAlignment
 from .sigmoid import Sigmoid as Sigmoid
 from .triplet_clip import TripletClip as TripletClip

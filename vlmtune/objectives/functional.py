@@ -135,6 +135,16 @@ def embedded_of(scores: Scores, objective: str) -> Embedded:
     return scores.embedded
 
 
+def teacher_of(scores: Scores, objective: str) -> Scores:
+    """The teacher's scores; `objective` names the loss for the error."""
+    if scores.teacher is None:
+        raise UserError(
+            f"expected a teacher's scores for {objective}, got none: set model.teacher to an "
+            "export or a checkpoint"
+        )
+    return scores.teacher
+
+
 def reference_of(scores: Scores, objective: str) -> Float[Tensor, "N M"]:
     """The frozen backbone's scores; `objective` names the loss for the error."""
     if scores.reference is None:

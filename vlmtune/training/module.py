@@ -36,7 +36,7 @@ from vlmtune.training.finite import (
     first_wrong_weight,
     gradient_norm,
 )
-from vlmtune.training.needs import check_needs, check_precision
+from vlmtune.training.needs import check_needs, check_precision, check_teacher
 from vlmtune.training.optimization import parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
@@ -102,6 +102,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         chunk: How many images or texts are embedded at a time, with activations computed again in
             the backward pass (GradCache, Gao et al. 2021): only its embeddings then limit a dual
             adapter's batch. None embeds all at once, which is faster.
+        teacher: A trained model for `RankKL`, by any name that `vlmtune.load` takes: the folder of
+            an export or a checkpoint.
 
     Raises:
         UserError: There is no objective, or one reads what adapter or backbone do not give.
@@ -120,6 +122,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         store_dtype: StoreDType = "float32",
         seed: int | None = None,
         chunk: PositiveInt | None = None,
+        teacher: str | None = None,
     ) -> None:
         super().__init__()
         if not objectives:
@@ -142,8 +145,15 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         self.strict_loading = True
         # Read before the adapter may unfreeze or wrap weights: it names the pre-trained ones.
         self.fingerprint = backbone.fingerprint
+        # Before the seed: the weights of a teacher are drawn, too, before they are loaded.
+        self.teacher = None
+        if teacher is not None:
+            from vlmtune.training.teacher import load_teacher  # most runs have none
+
+            self.teacher = load_teacher(teacher, whole="teacher_batch" in needs)
         torch.manual_seed(self.seed)
-        self.scores = TrainingScores(backbone, adapter, pairs or AllPairs(), needs, chunk)
+        options = (pairs or AllPairs(), needs, chunk, self.teacher)
+        self.scores = TrainingScores(backbone, adapter, *options)
         self.original = self.scores.original  # registered, so that it moves between devices
         names = [objective.name for objective in objectives]
         self.validation = Validation([*names, "loss"])
@@ -160,21 +170,20 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     @override
     def on_fit_start(self) -> None:
         """Opens or builds the feature stores."""
-        if self.store is None:
-            return
+        check_teacher(self._objectives(), self.teacher is not None)
+        if self.store is not None:
+            self._open_stores(self.store)
+        if self.teacher is not None:
+            self.teacher.check_pixels(self.backbone)
+
+    def _open_stores(self, store: str) -> None:
         corpus: CorpusContent | None = getattr(self.trainer, "datamodule", None)
         if corpus is None:
             raise UserError(
                 "expected a datamodule to fill the feature store from, got none: "
                 "fit with a ShardDataModule or set store to null"
             )
-        inputs = self.scores.inputs
-        options = (Path(self.store), corpus, self.fingerprint, self.store_dtype)
-        inputs.open(*options)
-        if inputs.images is not None:
-            corpus.use_stored_images(inputs.images)
-        if "reference" in self.scores.needs:
-            self.scores.reference.open(*options)
+        self.scores.open(Path(store), corpus, self.fingerprint, self.store_dtype)
 
     @property
     def preprocess(self) -> Callable[[Any], Tensor]:

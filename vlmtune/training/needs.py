@@ -51,6 +51,21 @@ def check_mined(pairs: PairPolicy, targets: Targets) -> None:
         )
 
 
+def check_teacher(objectives: Collection[Objective], has_teacher: bool) -> None:
+    """Raises a `UserError` if a teacher is read and not given, or given and not read."""
+    readers = [objective.name for objective in objectives if "teacher" in objective.needs]
+    if readers and not has_teacher:
+        raise UserError(
+            f"expected a teacher for {readers[0]}, got none: set model.teacher to an export or a "
+            "checkpoint"
+        )
+    if has_teacher and not readers:
+        raise UserError(
+            "expected an objective that reads the teacher's scores, got none: add a RankKL, or "
+            "leave model.teacher out"
+        )
+
+
 def check_precision(precision: str) -> None:
     """Raises a `UserError` if all numbers would be of another type than float32."""
     if precision.endswith("-true") and precision != "32-true":

@@ -120,10 +120,13 @@ def gather_all(shard: ScoreShard, group: ProcessGroup) -> tuple[Scores, Targets]
     reference = rows.reference
     if reference is not None:
         reference = group.gather(reference)
+    teacher = rows.teacher
+    if teacher is not None:
+        teacher = Scores(group.gather(teacher.values), group.gather(teacher.computed))
     values = group.gather(rows.values)
     computed = group.gather(rows.computed)
     targets = shard.row_targets.map(group.gather)
-    return Scores(values, computed, embedded, reference), targets
+    return Scores(values, computed, embedded, reference, teacher), targets
 
 
 def local_scores(shard: ScoreShard) -> tuple[Scores, Targets]:
@@ -140,7 +143,10 @@ def local_scores(shard: ScoreShard) -> tuple[Scores, Targets]:
     reference = rows.reference
     if reference is not None:
         reference = reference[:, columns]
+    teacher = rows.teacher
+    if teacher is not None:
+        teacher = Scores(teacher.values[:, columns], teacher.computed[:, columns])
     values = rows.values[:, columns]
     computed = rows.computed[:, columns]
     targets = shard.row_targets.map(lambda matrix: matrix[:, columns])
-    return Scores(values, computed, embedded, reference), targets
+    return Scores(values, computed, embedded, reference, teacher), targets

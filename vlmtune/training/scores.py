@@ -8,7 +8,8 @@ import copy
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,10 @@ from torch import Tensor
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.features.store_key import Modality
+from vlmtune.features.store_key import Modality, StoreDType
 from vlmtune.objectives.base import Need
 from vlmtune.pairs.base import PairPolicy
-from vlmtune.training.batch_features import BatchFeatures
+from vlmtune.training.batch_features import BatchFeatures, CorpusContent
 from vlmtune.training.contrast import Contrast, contrastive_scores
 from vlmtune.training.needs import check_mined, check_pairs, contrast_of
 from vlmtune.training.recompute import in_chunks
@@ -32,6 +33,9 @@ from vlmtune.training.score_shards import (
 from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.types import Batch, Features, Pooled, PooledTokens, ScoreShard
 
+if TYPE_CHECKING:  # most runs have no teacher
+    from vlmtune.training.teacher import Teacher
+
 
 class TrainingScores:
     """Scores batches with a backbone and an adapter, and attaches the adapter.
@@ -41,6 +45,7 @@ class TrainingScores:
         reference: The frozen backbone's own pooled embeddings.
         original: A frozen copy of the backbone, if the reference is needed and training changes
             the backbone.
+        teacher: Another trained model that scores the batch too, if any.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class TrainingScores:
         pairs: PairPolicy,
         needs: Collection[Need] = (),
         chunk: int | None = None,
+        teacher: "Teacher | None" = None,
     ) -> None:
         self.contrast = contrast_of(adapter)
         if adapter.joint and pairs.needs_reference and self.contrast is None:
@@ -72,6 +78,19 @@ class TrainingScores:
         self.pairs = pairs
         self.needs = needs
         self.chunk = chunk
+        self.teacher = teacher
+
+    def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:
+        """Opens the stores of all features that are frozen, building those that are missing."""
+        self.inputs.open(root, corpus, fingerprint, dtype)
+        needs_pixels = False
+        if self.teacher is not None:
+            self.teacher.open(root, corpus, dtype)
+            needs_pixels = self.teacher.features.images is None
+        if self.inputs.images is not None and not needs_pixels:
+            corpus.use_stored_images(self.inputs.images)
+        if "reference" in self.needs:
+            self.reference.open(root, corpus, fingerprint, dtype)
 
     def shard(
         self, batch: Batch, layout: ShardLayout, group: ProcessGroup, generator: torch.Generator
@@ -95,6 +114,8 @@ class TrainingScores:
             shard = joint_score_shard(scores, layout, group)
             shard = replace(shard, contrast=contrast and contrast.shard)
         self.scored = shard.rows.computed.sum()  # pairs of this rank, for the run's monitor
+        if self.teacher is not None:
+            shard = self.teacher.add(shard, contrast, batch, self.chunk, layout, group)
         if "reference" not in self.needs:
             return shard
         if self.original is not None:

@@ -38,6 +38,7 @@ class ShardLayout:
         column_start: Position of its first text.
         rows: Targets of its images against all texts.
         columns: Targets of all images against its texts.
+        text_columns: For each text of the rank's batch its column, which may be another rank's.
     """
 
     texts: Int[Tensor, "m"]
@@ -45,6 +46,7 @@ class ShardLayout:
     column_start: int
     rows: Targets
     columns: Targets
+    text_columns: Int[Tensor, "t"]
 
 
 def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout:
@@ -60,7 +62,7 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
     """
     if group.size == 1:
         everything = torch.arange(len(batch.texts), device=batch.targets.truth.device)
-        return ShardLayout(everything, 0, 0, batch.targets, batch.targets)
+        return ShardLayout(everything, 0, 0, batch.targets, batch.targets, everything)
     assert len(batch.text_ids) == len(batch.texts)
     # Ids and counts alone travel first: they fix every rank's rows and columns.
     gathered = group.objects((batch.text_ids, len(batch.image_ids)))
@@ -89,6 +91,7 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
         column_start=columns.start,
         rows=_targets([rank_targets], rows, all_columns).to(device),
         columns=_targets(targets_by_rank, all_rows, columns).to(device),
+        text_columns=torch.tensor(column_of, dtype=torch.int64, device=device),
     )
 
 

@@ -31,6 +31,7 @@ from data_builders.worlds.scenes.formats import (
     cola,
     eqben,
     foils,
+    graded,
     grammar,
     karpathy,
     visual_genome,
@@ -121,6 +122,9 @@ class ScenesBuilder(Builder):
             relations or negation; one or two sentences of the foil are false.
         grammar: At most this many sentences with a false counterpart per image of
             `grammar/train.csv`, in many orders, with and without negation.
+        graded: At most this many rows per image of `graded/train.csv`, each with five captions: an
+            exact one, one that states less, one with a wrong attribute, one with a wrong object and
+            one of another scene.
         spar_repeats: Times to render PUG: SPAR's grid, of 540 images if `benchmarks` is 40 or more;
             8 gives 400 images or more for each set-up.
         eqben_train: Items (two scenes each) of each of EqBen's engine parts (location, counting,
@@ -136,6 +140,7 @@ class ScenesBuilder(Builder):
         "processes": ..., "benchmarks": 0, "placements": 0, "foils": 0, "eqben_train": 0,
         "classes": 0, "long_foils": 0, "spar_repeats": 1, "unread_colors": (), "held_out": 0,
         "ar4t_form": "world", "clevr": False, "grammar": 0,
+        "graded": 0,
     }  # fmt: skip
 
     def __init__(
@@ -156,6 +161,7 @@ class ScenesBuilder(Builder):
         classes: NonNegativeInt = 0, long_foils: NonNegativeInt = 0,
         unread_colors: Sequence[str] = (), held_out: NonNegativeInt = 0,
         ar4t_form: AR4TForm = "world", clevr: bool = False, grammar: NonNegativeInt = 0,
+        graded: NonNegativeInt = 0,
     ) -> None:  # fmt: skip
         if not train + val + test:
             raise UserError("expected scenes in train, val or test, got none: raise one of them")
@@ -183,7 +189,7 @@ class ScenesBuilder(Builder):
         self.benchmarks, self.placements = benchmarks, placements
         self.spar_repeats, self.foils, self.eqben_train = spar_repeats, foils, eqben_train
         self.classes, self.long_foils, self.held_out = classes, long_foils, held_out
-        self.grammar = grammar
+        self.grammar, self.graded = grammar, graded
 
     @override
     def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
@@ -296,6 +302,9 @@ class ScenesBuilder(Builder):
         if self.grammar and "train" in images:
             content = grammar.table(images["train"], self.training, self.seed, self.grammar)
             write_text(folder / "grammar/train.csv", content)
+        if self.graded and "train" in images:
+            content = graded.table(images["train"], self.training, self.seed, self.graded)
+            write_text(folder / "graded/train.csv", content)
 
     def _write_foils(self, folder: Path, images: Images) -> None:
         """Writes the table to train on, and that of validation scenes to choose settings by."""

@@ -1,0 +1,175 @@
+"""A table of captions that are true of an image to five degrees, to train on their order.
+
+In: training scenes. Out: the text of the csv.
+
+An exact caption names two objects, with a relation or without one. A partial one states less of
+them. The false ones have one attribute wrong, one object wrong, or are of another scene that has
+none of their objects here. `vlmtune build table` reads the table.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from data_builders.phrases import both, related, with_article
+from data_builders.text_files import csv_table
+from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.image_files import SceneImage
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.statements import (
+    Noun,
+    Truth,
+    absent,
+    clear_relations,
+    describe,
+    exists,
+    relation_holds,
+    stated_attributes,
+    stated_kinds,
+)
+
+COLUMNS = ("image", "exact", "partial", "wrong_attribute", "wrong_object", "unrelated")
+_ATTEMPTS = 4  # exact captions to try for each row, and other scenes to try for each of them
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One object or two, with the relation of the first to the second, if any."""
+
+    nouns: tuple[Noun, ...]
+    relation: str | None = None
+
+    def holds(self, scene: Scene) -> Truth:
+        """Tells whether it is true of a scene; None where that is undecided."""
+        if self.relation is None:
+            return exists(scene, *self.nouns)
+        first, second = self.nouns
+        return relation_holds(scene, first, self.relation, second)
+
+    def with_noun(self, position: int, noun: Noun) -> "Statement":
+        """Returns the statement with another noun at a position."""
+        nouns = list(self.nouns)
+        nouns[position] = noun
+        return replace(self, nouns=tuple(nouns))
+
+    def __str__(self) -> str:
+        """The words.
+
+        Example:
+            >>> str(Statement((Noun("cube"), Noun("cone")), "left"))
+            'a cube to the left of a cone'
+        """
+        if len(self.nouns) == 1:
+            return with_article(self.nouns[0])
+        if self.relation is None:
+            return both(*self.nouns)
+        first, second = self.nouns
+        return related(first, self.relation, second)
+
+
+Scenes = Sequence[SceneImage]
+
+
+def table(images: Scenes, spec: WorldSpec, seed: int, count: int) -> str:
+    """Returns the csv: at most `count` rows an image, each about other words.
+
+    No caption, true or false, states a forbidden composition of `spec`.
+    """
+    rows = []
+    for image in images:
+        rng = random.Random(f"{seed}:graded:{image.file}")
+        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+        written: dict[str, tuple[Statement, ...]] = {}
+        for _ in range(_ATTEMPTS * count):
+            graded = _graded(context, spec, images)
+            if graded is not None and len(written) < count:
+                written.setdefault(str(graded[0]), graded)
+        for statements in written.values():
+            captions = map(str, statements)
+            rows.append(dict(zip(COLUMNS, (image.file, *captions), strict=True)))
+    return csv_table(COLUMNS, rows)
+
+
+def _graded(context: SceneContext, spec: WorldSpec, images: Scenes) -> tuple[Statement, ...] | None:
+    """The five statements in their order, or None if one of them is not found."""
+    exact = _exact(context)
+    if exact is None:
+        return None
+    partial = context.rng.choice(_partial(exact))
+    attribute = _first_false(context, spec, _other_attributes(context, exact))
+    thing = _first_false(context, spec, _other_objects(context, exact))
+    unrelated = _unrelated(context, images)
+    if attribute is None or thing is None or unrelated is None:
+        return None
+    return exact, partial, attribute, thing, unrelated
+
+
+def _exact(context: SceneContext) -> Statement | None:
+    """Two objects with a colour or with all their attributes, half of them in a relation."""
+    objects = context.scene.objects
+    if len(objects) < 2:
+        return None
+    i, j = context.rng.sample(range(len(objects)), 2)
+    relation = None
+    edges = clear_relations(context.scene)
+    if edges and context.rng.random() < 0.5:
+        i, relation, j = context.rng.choice(edges)
+    kinds = context.rng.choice((["color"], list(context.kinds)))
+    nouns = []
+    for obj in (objects[i], objects[j]):
+        nouns.append(describe(obj, stated_kinds(obj, kinds)))
+    return Statement(tuple(nouns), relation)
+
+
+def _partial(exact: Statement) -> list[Statement]:
+    """What states less and follows: one object alone, no relation, or an object without colour."""
+    weaker = [Statement((noun,)) for noun in exact.nouns]
+    if exact.relation is not None:
+        weaker.append(Statement(exact.nouns))
+    for position, noun in enumerate(exact.nouns):
+        weaker.append(exact.with_noun(position, Noun(noun.shape)))
+    return weaker
+
+
+def _other_attributes(context: SceneContext, exact: Statement) -> Iterator[Statement]:
+    """The statement with another value of one stated attribute."""
+    for position, noun in enumerate(exact.nouns):
+        for kind, stated in noun.attributes:
+            for value in context.kinds[kind]:
+                if value != stated:
+                    yield exact.with_noun(position, noun.replaced(kind, value))
+
+
+def _other_objects(context: SceneContext, exact: Statement) -> Iterator[Statement]:
+    """The statement with another shape of one object."""
+    for position, noun in enumerate(exact.nouns):
+        for shape in context.shapes:
+            if shape != noun.shape:
+                yield exact.with_noun(position, noun.replaced("shape", shape))
+
+
+def _first_false(
+    context: SceneContext, spec: WorldSpec, statements: Iterator[Statement]
+) -> Statement | None:
+    """One of the statements at random that is false and states no forbidden composition."""
+    for statement in context.shuffled(list(statements)):
+        if _allowed(statement, spec) and statement.holds(context.scene) is False:
+            return statement
+    return None
+
+
+def _allowed(statement: Statement, spec: WorldSpec) -> bool:
+    return all((noun.get("color"), noun.shape) not in spec.forbidden for noun in statement.nouns)
+
+
+def _unrelated(context: SceneContext, images: Scenes) -> Statement | None:
+    """The exact statement of another scene, whose objects are all absent here."""
+    for _ in range(_ATTEMPTS):
+        other = replace(context, scene=context.rng.choice(images).scene)
+        statement = _exact(other)
+        if statement is None:
+            continue
+        if all(absent(context.scene, noun) for noun in statement.nouns):
+            return statement
+    return None
