@@ -186,7 +186,13 @@ class FeatureSpec:
 
 
 class Rows(ABC):
-    """Tensors with one row for each of n images or texts."""
+    """Tensors with one row for each of n images or texts.
+
+    Attributes:
+        tight: True if some row is known to have no padding, so that there is none to cut.
+    """
+
+    tight: bool = False
 
     @abstractmethod
     def map(self: RowsT, change: Callable[..., Tensor], *others: Any) -> RowsT:
@@ -215,7 +221,7 @@ class Rows(ABC):
 
         While torch exports a graph it stays: the shapes of a graph cannot depend on the data.
         """
-        if torch.compiler.is_exporting() or not len(self):
+        if self.tight or torch.compiler.is_exporting() or not len(self):
             return self
         return self.cut(int(self.lengths.max()))  # waits for a GPU
 
@@ -268,7 +274,6 @@ class Tokens(Rows):
         values: Token states, zero where `mask` is False.
         mask: True where a token is real (for texts, start and end tokens are real).
         ids: Token ids, of word embeddings only.
-        tight: True if some row is known to have no padding, so that there is none to cut.
     """
 
     values: Float[Tensor, "n t w"]
@@ -296,10 +301,6 @@ class Tokens(Rows):
             # Looked up before they move: a GPU would have to be waited for.
             tight = bool(self.mask[:, -1:].any())
         return replace(super().to(device, dtype), tight=tight)
-
-    @override
-    def trimmed(self) -> "Tokens":
-        return self if self.tight else replace(super().trimmed(), tight=True)
 
     @property
     @override
