@@ -21,7 +21,7 @@ from vlmtune.errors import expect
 from vlmtune.objectives.functional import Loss
 from vlmtune.types import Scores, ScoreShard, Targets
 
-Need = Literal["embedded", "tokens", "reference", "contrast"]
+Need = Literal["embedded", "tokens", "reference", "contrast", "phrases"]
 Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """What a loss or a term of it is multiplied by: at least 0, and finite."""
 
@@ -35,7 +35,7 @@ class Objective(Configured, nn.Module, ABC):
     Attributes:
         needs: What it needs of `Scores` beside the values: "embedded" (embeddings of a dual
             adapter), "tokens" (its tokens too), "reference" (scores of the frozen backbone),
-            "contrast" (contrastive scores).
+            "contrast" (contrastive scores), "phrases" (scores of phrases of the captions).
         regulariser: True where the loss does not reward true scores above false ones.
     """
 
