@@ -35,7 +35,8 @@ class C2LIP(ShardedObjective):
 
     - Requirements: captions with noun phrases, and `NounPhrases` as `data.phrases`.
     - Inputs: patch tokens, `FullFineTuning(tokens=True)`, unless `pooling_weight` is 0.
-    - Recommended: SigLIP, long captions, a learning rate of 1e-5 and the default weights.
+    - Recommended: SigLIP with `initial_bias: null` of the adapter, long captions, a learning rate
+      of 1e-5 and the default weights.
     - Relations: at weights 0 it is `Sigmoid`; `FSCClip` pools patches for each word instead.
     - Config: `--config configs/experiments/overlays/c2lip.yaml`.
 
