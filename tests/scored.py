@@ -3,13 +3,14 @@
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
-from vlmtune.types import Embedded, Scores, ScoreShard, Targets, Tokens
+from vlmtune.types import Embedded, PhraseScores, Scores, ScoreShard, Targets, Tokens
 
 
 def embedded(values: torch.Tensor) -> Embedded:
@@ -40,10 +41,15 @@ def embedded(values: torch.Tensor) -> Embedded:
 
 
 def scored(values: torch.Tensor, computed: torch.Tensor | None = None) -> Scores:
-    """Scores with all that an objective may need; the backbone's own and a teacher's are near."""
+    """Scores with all that an objective may need; the backbone's own and a teacher's are near.
+
+    The phrases are the texts once more, true of an image where its score is positive.
+    """
     computed = torch.ones_like(values, dtype=torch.bool) if computed is None else computed
     near = values.detach().round()
-    return Scores(values, computed, embedded(values), near, Scores.full(near))
+    inside = embedded(values)
+    phrases = PhraseScores(values, values.detach() > 0, inside.text)
+    return Scores(values, computed, inside, near, Scores.full(near), phrases)
 
 
 def cut(scores: Scores, rows: slice, columns: slice) -> Scores:
@@ -65,6 +71,10 @@ def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> S
     for part in ((rows, slice(None)), (slice(None), columns)):
         flags = (targets.truth[part], targets.known[part], targets.same_group[part])
         held += [cut(scores, *part), Targets(*flags)]
+    # Each rank has the phrases of all, for its own images.
+    if (all_of := scores.phrases) is not None:
+        phrases = PhraseScores(all_of.values[rows], all_of.truth[rows], all_of.text)
+        held[0] = replace(held[0], phrases=phrases)
     return ScoreShard(*held, rows.start, columns.start)
 
 

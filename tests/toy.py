@@ -9,6 +9,7 @@ from torch import nn
 from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.data.collate import collate
+from vlmtune.data.noun_phrases import NounPhrases
 from vlmtune.types import Batch, FeatureSpec, Group, Pooled, Tokens
 
 LETTERS = "abcdefgh"
@@ -134,9 +135,10 @@ def groups(sizes=(2, 3, 1, 2), seed=0, distinct=False) -> list[list[Group]]:
 
 
 def batch(some: list[Group]) -> Batch:
-    """The groups as a batch; an image's pixels follow from its id."""
+    """The groups as a batch, with phrases; an image's pixels follow from its id."""
     made = collate(some)
     seeds = (int.from_bytes(name.encode(), "big") for name in made.image_ids)
     chances = (torch.Generator().manual_seed(seed) for seed in seeds)
     pixels = [torch.randn(3, 2, 2, generator=g, dtype=torch.float64) for g in chances]
-    return replace(made, pixels=torch.stack(pixels))
+    phrases = collate(NounPhrases().groups(some))
+    return replace(made, pixels=torch.stack(pixels), phrases=phrases)

@@ -6,7 +6,7 @@ Shape legend:
     k, m    images and texts of one group            N, M    images and texts of one batch or bank
     n       rows of one modality (N or M)            t       tokens of the longest row
     d       width of the shared embedding space      w       width of one tower's tokens
-    P       chosen image-text pairs
+    P       chosen image-text pairs          K       phrases of the captions of one batch
 """
 
 from abc import ABC, abstractmethod
@@ -146,6 +146,7 @@ class Batch:
         pixels: Preprocessed images, or None where features are read from the store.
         damaged: One line for each record that was skipped since the batch before.
         true_ids, exhaustive: For each image, as in `Group`.
+        phrases: Phrases of the captions, as texts of the same images; None without `data.phrases`.
     """
 
     keys: tuple[str, ...]
@@ -158,12 +159,15 @@ class Batch:
     text_ids: tuple[str, ...] = ()
     true_ids: tuple[frozenset[str], ...] = ()
     exhaustive: tuple[bool, ...] = ()
+    phrases: "Batch | None" = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         """Returns the batch on `device` (Lightning calls this)."""
         pixels = None if self.pixels is None else self.pixels.to(device, non_blocking=non_blocking)
         targets, image_group = self.targets.to(device), self.image_group.to(device)
-        return replace(self, targets=targets, image_group=image_group, pixels=pixels)
+        phrases = None if self.phrases is None else self.phrases.to(device)
+        moved = replace(self, targets=targets, image_group=image_group, pixels=pixels)
+        return replace(moved, phrases=phrases)
 
 
 @dataclass(frozen=True)
@@ -388,6 +392,20 @@ class Embedded:
 
 
 @dataclass(frozen=True)
+class PhraseScores:
+    """Training scores of N images against the K phrases of a batch's captions.
+
+    Attributes:
+        truth: True where the phrase is of a caption of the image, presumably false elsewhere.
+        text: The normalised embeddings of the phrases.
+    """
+
+    values: Float[Tensor, "N K"]
+    truth: Bool[Tensor, "N K"]
+    text: Float[Tensor, "K d"]
+
+
+@dataclass(frozen=True)
 class Scores:
     """Training scores of N images against M texts, and which of them were computed.
 
@@ -397,6 +415,7 @@ class Scores:
         embedded: The embeddings, if the adapter is dual.
         reference: Scores of the frozen backbone itself, if an objective needs them.
         teacher: Scores of another trained model, of the pairs that an objective needs, if any.
+        phrases: Scores of the same images and phrases, if an objective needs them.
     """
 
     values: Float[Tensor, "N M"]
@@ -404,6 +423,7 @@ class Scores:
     embedded: Embedded | None = None
     reference: Float[Tensor, "N M"] | None = None
     teacher: "Scores | None" = None
+    phrases: PhraseScores | None = None
 
     @staticmethod
     def full(values: Float[Tensor, "N M"]) -> "Scores":

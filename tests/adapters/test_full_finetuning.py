@@ -43,6 +43,15 @@ def test_all_weights_of_clip_are_trained_but_its_own_temperature():
     assert frozen.log_scale.exp().item() == pytest.approx(10)
 
 
+def test_the_bias_starts_where_it_is_told():
+    given, _ = attached(FullFineTuning(initial_bias=-2.0))
+    assert given.bias.item() == -2
+    sigmoid, model = attached(FullFineTuning(initial_bias=None), "siglip")
+    assert sigmoid.bias.item() == pytest.approx(model.logit_bias)
+    assert model.logit_bias != 0
+    assert sigmoid.bias.requires_grad
+
+
 def test_what_no_embedding_uses_stays():
     _, model = attached(FullFineTuning(), "flava")
     assert trained(model)

@@ -12,6 +12,7 @@ from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.language import caption_edits
 from vlmtune.language.rewriting import Rewriter
+from vlmtune.language.tagger import LexiconTagger, tagged_sentence
 from vlmtune.language.words import Edits, Sentence, canonical
 
 ALL = [
@@ -64,7 +65,7 @@ def test_the_same_parts_in_another_order_are_no_negative(caption, same):
         caption_edits.SwapAdjectives(),
         caption_edits.ExchangeAttributes(),
     ]
-    sentence = Rewriter(rules)._sentence(caption)
+    sentence = tagged_sentence(caption, LexiconTagger())
     rng = random.Random(0)
     texts = {sentence.edited(e) for rule in rules for e in rule.rewrites(sentence, rng, None)}
     assert same in texts

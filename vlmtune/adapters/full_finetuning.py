@@ -55,6 +55,8 @@ class FullFineTuning(DualAdapter[Features, Features]):
         tokens: Embed tokens too, from the last state of the images and the words of the texts.
         learn_scale: Whether $\tau$ and $b$ are trained; CLIP trains $\tau$ with the towers.
         initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
+        initial_bias: $b$ at the start, or None for the backbone's: a sigmoid loss on SigLIP needs
+            it, as the learning rates of towers hardly move it.
 
     Example:
         >>> adapter = FullFineTuning(image=False)
@@ -70,11 +72,13 @@ class FullFineTuning(DualAdapter[Features, Features]):
         tokens: bool = False,
         learn_scale: bool = True,
         initial_scale: Scale | None = None,
+        initial_bias: float | None = 0.0,
     ) -> None:
         super().__init__(learn_scale, initial_scale)
         self.trains_image = image
         self.trains_text = text
         self.decay = decay
+        self.initial_bias = initial_bias
         self.gives_tokens = tokens  # type: ignore[misc]
         image_kind = "state" if tokens else "pooled"
         text_kind = "words" if tokens else "pooled"
@@ -87,6 +91,10 @@ class FullFineTuning(DualAdapter[Features, Features]):
             self.image_tower = image_tower(backbone)
             self.text_tower = text_tower(backbone)
         super().attach(backbone)
+        bias = self.initial_bias
+        if bias is None:
+            bias = backbone.logit_bias
+        nn.init.constant_(self.bias, bias)
         # Both sides are found before any weight is unfrozen, as a tower may share some.
         self.trained: dict[str, list[nn.Parameter]] = {}
         if self.trains_image:

@@ -6,5 +6,6 @@ from .caption_negatives import CaptionNegatives as CaptionNegatives
 from .datamodule import ShardDataModule as ShardDataModule
 from .images import open_image as open_image
 from .loader import BatchNeighbours as BatchNeighbours
+from .noun_phrases import NounPhrases as NounPhrases
 from .rendered import RenderedSet as RenderedSet
 from .shards import ShardSet as ShardSet

@@ -18,7 +18,14 @@ from typing_extensions import override
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
 from vlmtune.data.hard_negatives import HardNegatives
-from vlmtune.data.loader import BatchNeighbours, EpochLoader, GroupChanges, NoBatches, Position
+from vlmtune.data.loader import (
+    BatchNeighbours,
+    CaptionPhrases,
+    EpochLoader,
+    GroupChanges,
+    NoBatches,
+    Position,
+)
 from vlmtune.data.position import TrainingPosition, align
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, check_sets
@@ -53,6 +60,8 @@ class ShardDataModule(LightningDataModule):
         augmentation: Changes training images at random, such as a transform of
             `torchvision.transforms.v2`; None for none. It needs images whose features are
             not stored. See `augmented`.
+        phrases: Takes phrases from the captions of training and validation, for objectives that
+            read them, such as `C2LIP`; None for none. See `NounPhrases`.
     """
 
     def __init__(
@@ -70,6 +79,7 @@ class ShardDataModule(LightningDataModule):
         captions: PositiveInt | None = None,
         hard_negatives: HardNegatives = "all",
         augmentation: nn.Module | None = None,
+        phrases: CaptionPhrases | None = None,
     ) -> None:
         super().__init__()
         self.sets = {"train": list(train), "val": list(val or [])}
@@ -81,7 +91,9 @@ class ShardDataModule(LightningDataModule):
         self.max_damaged = max_damaged
         self.negatives = negatives
         self.mined = mined
-        self.changes = GroupChanges(mined, hard_negatives, captions, negatives, augmentation)
+        self.changes = GroupChanges(
+            mined, hard_negatives, captions, negatives, augmentation, phrases
+        )
         self._decodes = True
         self._stored: Container[str] | None = None
         self._training = TrainingPosition()
@@ -137,7 +149,8 @@ class ShardDataModule(LightningDataModule):
         if not self.sets["val"]:
             return NoBatches()
         stream = self._stream("val", train=False)
-        return self._loader(stream, lambda: (0, 0))
+        # Records as they are; phrases belong to the loss, so validation has them too.
+        return self._loader(stream, lambda: (0, 0), GroupChanges(phrases=self.changes.phrases))
 
     @override
     def test_dataloader(self) -> NoBatches:

@@ -9,7 +9,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -57,6 +57,14 @@ class BatchNeighbours(Configured, ABC):
         """
 
 
+class CaptionPhrases(Configured, ABC):
+    """Takes phrases from captions, as `NounPhrases` does; a run without them loads no tagger."""
+
+    @abstractmethod
+    def groups(self, groups: Sequence[Group]) -> list[Group]:
+        """Returns for each group the same images with phrases as texts."""
+
+
 @dataclass(frozen=True)
 class GroupChanges:
     """What training does to the groups of a batch, in this order; the defaults do nothing.
@@ -69,6 +77,7 @@ class GroupChanges:
     captions: int | None = None
     negatives: CaptionNegatives | None = None
     augmentation: nn.Module | None = None
+    phrases: CaptionPhrases | None = None
 
     def apply(
         self, groups: list[Group], stream: GroupStream, epoch: int
@@ -88,6 +97,10 @@ class GroupChanges:
             shown = augmented(shown, self.augmentation, seed, epoch)
         return shown, damaged
 
+    def phrases_of(self, groups: Sequence[Group]) -> Batch | None:
+        """Returns the phrases of the changed groups as a batch, if phrases are wanted."""
+        return None if self.phrases is None else collate(self.phrases.groups(groups))
+
     def state(self) -> dict[str, Any]:
         """Returns what the order of batches depends on."""
         return {
@@ -96,6 +109,7 @@ class GroupChanges:
             "captions": self.captions,
             "hard_negatives": self.hard_negatives,
             "augmentation": None if self.augmentation is None else repr(self.augmentation),
+            "phrases": None if self.phrases is None else self.phrases.spec(),
         }
 
 
@@ -212,7 +226,8 @@ class _Reader(IterableDataset):
         try:
             for groups, damaged in self.stream.batches(self.epoch, consumer, self.start):
                 shown, further = self.changes.apply(groups, self.stream, self.epoch)
-                yield collate(shown, self.preprocess, [*damaged, *further])
+                batch = collate(shown, self.preprocess, [*damaged, *further])
+                yield replace(batch, phrases=self.changes.phrases_of(shown))
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.
             yield error

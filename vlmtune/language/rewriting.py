@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.language.caption_edits import Rule
-from vlmtune.language.tagger import LexiconTagger, Tagger
+from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.vocabulary import Vocabulary
-from vlmtune.language.words import Sentence, canonical_parts
+from vlmtune.language.words import canonical_parts
 
 MOST = 50_000  # captions to learn words from; more take minutes and do not change frequencies
 
@@ -77,7 +77,7 @@ class Rewriter(Configured):
         return tuple(negatives)
 
     def _rewritten(self, caption: str, key: str) -> Iterator[str]:
-        sentence = self._sentence(caption)
+        sentence = tagged_sentence(caption, self.tagger)
         # Seeded by text, so that the caption alone decides, whatever was rewritten before.
         rng = random.Random(f"{self.seed}\n{key}\n{caption}")
         turns = []
@@ -93,13 +93,3 @@ class Rewriter(Configured):
                     turns.remove(turn)
                 else:
                     yield sentence.edited(edits)
-
-    def _sentence(self, caption: str) -> Sentence:
-        split, gaps = Sentence.split(caption)
-        tags = tuple(self.tagger.tag(split))
-        if len(tags) != len(split):
-            raise UserError(
-                f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: "
-                "return one a word"
-            )
-        return Sentence(split, gaps, tags)

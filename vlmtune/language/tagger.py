@@ -3,7 +3,7 @@
 Tags are the coarse universal ones (universaldependencies.org/u/pos): NOUN, PROPN, PRON, VERB, AUX,
 ADJ, ADV, ADP, DET, NUM, CCONJ, SCONJ, PART, PUNCT.
 
-In: the words of a caption. Out: a tag for each word.
+In: a caption, or its words. Out: a tag for each word.
 """
 
 import importlib
@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
 from vlmtune.language.tagging_rules import tagged
+from vlmtune.language.words import Sentence
 
 
 @runtime_checkable
@@ -74,3 +75,22 @@ class SpacyTagger(Configured):
         # Words as they are split here; spaCy's own tokenizer would split others.
         document = tokens.Doc(self._pipeline.vocab, words=list(words))
         return [token.pos_ for token in self._pipeline(document)]
+
+
+def tagged_sentence(caption: str, tagger: Tagger) -> Sentence:
+    """A caption as words with their tags.
+
+    Raises:
+        UserError: The tagger gives another number of tags than words.
+
+    Example:
+        >>> tagged_sentence("Two dogs run.", LexiconTagger()).tags
+        ('NUM', 'NOUN', 'VERB', 'PUNCT')
+    """
+    split, gaps = Sentence.split(caption)
+    tags = tuple(tagger.tag(split))
+    if len(tags) != len(split):
+        raise UserError(
+            f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: return one a word"
+        )
+    return Sentence(split, gaps, tags)

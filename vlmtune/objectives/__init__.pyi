@@ -2,6 +2,7 @@
 
 from .base import Objective as Objective
 from .base import ShardedObjective as ShardedObjective
+from .c2lip import C2LIP as C2LIP
 from .ce_clip import CEClip as CEClip
 from .cyclip import CyClip as CyClip
 from .distillation import Distillation as Distillation

@@ -21,7 +21,7 @@ from vlmtune.errors import expect
 from vlmtune.objectives.functional import Loss
 from vlmtune.types import Scores, ScoreShard, Targets
 
-Need = Literal["embedded", "tokens", "reference", "contrast", "teacher", "teacher_batch"]
+Need = Literal["embedded", "tokens", "reference", "contrast", "teacher", "teacher_batch", "phrases"]
 Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """What a loss or a term of it is multiplied by: at least 0, and finite."""
 
@@ -36,7 +36,8 @@ class Objective(Configured, nn.Module, ABC):
         needs: What it needs of `Scores` beside the values: "embedded" (embeddings of a dual
             adapter), "tokens" (its tokens too), "reference" (scores of the frozen backbone),
             "contrast" (contrastive scores), "teacher" (a teacher's scores of the pairs of each
-            group), "teacher_batch" (of all pairs of a rank's batch).
+            group), "teacher_batch" (of all pairs of a rank's batch), "phrases" (scores of phrases
+            of the captions).
         regulariser: True where the loss does not reward true scores above false ones.
     """
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
-from vlmtune.types import Embedded, Scores, ScoreShard, Targets
+from vlmtune.types import Embedded, PhraseScores, Scores, ScoreShard, Targets
 
 Loss = Float[Tensor, ""]
 Matrix = Float[Tensor, "rows columns"]
@@ -153,3 +153,13 @@ def reference_of(scores: Scores, objective: str) -> Float[Tensor, "N M"]:
             "choose a dual backbone, or another objective"
         )
     return scores.reference
+
+
+def phrases_of(scores: Scores, objective: str) -> PhraseScores:
+    """The scores of the captions' phrases; `objective` names the loss for the error."""
+    if scores.phrases is None:
+        raise UserError(
+            f"expected scores of phrases for {objective}, got none: "
+            "set data.phrases to NounPhrases, or choose another objective"
+        )
+    return scores.phrases

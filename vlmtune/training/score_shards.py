@@ -13,7 +13,7 @@ from torch.nn.functional import normalize, pad
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.shard_layout import ShardLayout
-from vlmtune.types import Pooled, PooledTokens, Scores, ScoreShard, Targets
+from vlmtune.types import PhraseScores, Pooled, PooledTokens, Scores, ScoreShard, Targets
 
 Embeddings = Pooled | PooledTokens
 
@@ -105,6 +105,23 @@ def with_reference(
     reference = scale * all_images @ text.transpose(0, 1) + bias
     columns = replace(shard.columns, reference=reference)
     return replace(shard, rows=rows, columns=columns)
+
+
+def with_phrases(
+    adapter: DualAdapter,
+    shard: ScoreShard,
+    phrases: Pooled,
+    layout: ShardLayout,
+    group: ProcessGroup,
+) -> ScoreShard:
+    """Adds the scores of the rank's images against the phrases of all ranks, to its rows alone."""
+    assert shard.rows.embedded is not None
+    # A phrase of several ranks is a column of the first alone, so that it counts once.
+    all_phrases = group.gather(phrases[layout.texts])
+    scores = adapter.scores(shard.rows.embedded.image, all_phrases.values)
+    assert scores.embedded is not None
+    scored = PhraseScores(scores.values, layout.rows.truth, scores.embedded.text)
+    return replace(shard, rows=replace(shard.rows, phrases=scored))
 
 
 def gather_all(shard: ScoreShard, group: ProcessGroup) -> tuple[Scores, Targets]:

@@ -29,8 +29,9 @@ from vlmtune.training.score_shards import (
     Embeddings,
     dual_score_shard,
     joint_score_shard,
+    with_phrases,
 )
-from vlmtune.training.shard_layout import ShardLayout
+from vlmtune.training.shard_layout import ShardLayout, shard_layout
 from vlmtune.types import Batch, Features, Pooled, PooledTokens, ScoreShard
 
 if TYPE_CHECKING:  # most runs have no teacher
@@ -100,9 +101,15 @@ class TrainingScores:
         features: dict[Modality, Features] = {}
         contrast: Contrast | None = None
         if isinstance(self.adapter, DualAdapter):
-            image = self._embed("image", batch, features)
-            text = self._embed("text", batch, features)
+            tokens = "tokens" in self.needs
+            image = self._embed("image", batch, features, tokens)
+            text = self._embed("text", batch, features, tokens)
             shard = dual_score_shard(self.adapter, image, text, layout, group)
+            if batch.phrases is not None and "phrases" in self.needs:
+                phrases = self._embed("text", batch.phrases, {}, tokens=False)
+                assert isinstance(phrases, Pooled)
+                phrase_layout = shard_layout(batch.phrases, group, merged=True)
+                shard = with_phrases(self.adapter, shard, phrases, phrase_layout, group)
         else:
             image = self.inputs.encode_batch("image", batch, self.chunk)
             text = self.inputs.encode_batch("text", batch, self.chunk)
@@ -136,10 +143,10 @@ class TrainingScores:
         return self.pairs(batch.targets, generator, reference)
 
     def _embed(
-        self, side: Modality, batch: Batch, features: dict[Modality, Features]
+        self, side: Modality, batch: Batch, features: dict[Modality, Features], tokens: bool
     ) -> Embeddings:
-        """Embeds one side, with tokens if an objective needs them; notes frozen features."""
-        embed = self._embedder(side)
+        """Embeds one side, with its tokens where `tokens` is set; notes frozen features."""
+        embed = self._embedder(side, tokens)
         if self.inputs.specs[side].frozen:
             # A frozen backbone has no activations to recompute, only the adapter has.
             frozen = self.inputs.encode_batch(side, batch, self.chunk)
@@ -156,11 +163,11 @@ class TrainingScores:
 
         return in_chunks(embed_rows, count, self.chunk, self.inputs.backbone.device)
 
-    def _embedder(self, side: Modality) -> Callable[[Features], Embeddings]:
+    def _embedder(self, side: Modality, tokens: bool) -> Callable[[Features], Embeddings]:
         adapter = self.adapter
         assert isinstance(adapter, DualAdapter)
         embed = adapter.embed_image if side == "image" else adapter.embed_text
-        if "tokens" not in self.needs:
+        if not tokens:
             return lambda features: Pooled(embed(features))
-        tokens: Any = adapter.embed_patches if side == "image" else adapter.embed_words
-        return lambda features: PooledTokens(embed(features), tokens(features))
+        each: Any = adapter.embed_patches if side == "image" else adapter.embed_words
+        return lambda features: PooledTokens(embed(features), each(features))

@@ -1,0 +1,92 @@
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from vlmtune.data.collate import collate
+from vlmtune.data.noun_phrases import NounPhrases
+from vlmtune.types import Group
+
+
+def group(key: str, images: int, texts: tuple[str, ...], truth: list[list[int]]) -> Group:
+    matrix = torch.tensor(truth) > 0
+    true = [frozenset(t for t, known in zip(texts, row, strict=True) if known) for row in truth]
+    names = tuple(f"{key}{i}" for i in range(images))
+    return Group(key, names, texts, texts, matrix, tuple(true), exhaustive=True)
+
+
+@pytest.mark.parametrize(
+    ("caption", "phrases"),
+    [
+        ("A red car.", ("red car",)),
+        ("Two big, black dogs and a fire truck", ("two big, black dogs", "fire truck")),
+        ("a red-brown horse in front of the horse", ("red-brown horse", "horse")),
+        ("A dog chases a dog", ("dog",)),
+        ("a Black and White cat", ("black and white cat",)),
+        ("It runs.", ("It runs.",)),  # of itself
+        (".", (".",)),
+    ],
+)
+def test_phrases_of_a_caption(caption, phrases):
+    assert NounPhrases().of_caption(caption) == phrases
+
+
+def test_phrases_are_texts_of_the_images_whose_captions_have_them():
+    texts = ("a dog left of a red cube", "a red cube left of a dog", "a cat", "a big horse")
+    pair = group("a", 2, texts, [[1, 0, 1, 0], [0, 1, 0, 0]])
+    other = group("b", 1, ("A dog barks",), [[1]])
+    batch = collate(NounPhrases().groups([pair, other]))
+    assert batch.image_ids == ("a0", "a1", "b0")
+    assert batch.texts == batch.text_ids == ("dog", "red cube", "cat")  # no horse: it is false
+    assert batch.targets.truth.int().tolist() == [[1, 1, 1], [1, 1, 0], [1, 0, 0]]
+    assert batch.targets.known.equal(batch.targets.same_group)
+    # Within a group what is not true is unknown, though the corpus of captions is exhaustive.
+    assert batch.targets.known[:2].equal(batch.targets.truth[:2])
+
+
+def test_truth_is_that_of_the_loops():
+    words = ("dog", "cat", "red cube", "horse", "boat")
+    maker = NounPhrases()
+    for seed in range(20):
+        rng = random.Random(seed)
+        groups = []
+        for key in "abc":
+            texts = tuple(f"a {' and a '.join(rng.sample(words, 2))} {key}{j}" for j in range(3))
+            truth = [[rng.randint(0, 1) for _ in texts] for _ in range(2)]
+            groups.append(group(key, 2, texts, truth))
+        batch = collate(maker.groups(groups))
+        rows = [(g, i) for g in groups for i in range(2)]
+        wanted = set()
+        for row, (g, i) in enumerate(rows):
+            for j, text in enumerate(g.texts):
+                if g.truth[i, j]:
+                    wanted |= {(row, phrase) for phrase in maker.of_caption(text)}
+        got = {(i, batch.texts[j]) for i, j in batch.targets.truth.nonzero().tolist()}
+        assert got == wanted
+        assert set(batch.texts) == {phrase for _, phrase in wanted}
+
+
+def test_a_group_without_a_true_text_has_no_phrase():
+    (empty,) = NounPhrases().groups([group("a", 2, ("a dog",), [[0], [0]])])
+    assert (empty.texts, empty.truth.shape) == ((), (2, 0))
+
+
+def test_a_batch_moves_with_its_phrases():
+    groups = [group("a", 1, ("a dog",), [[1]])]
+    batch = replace(collate(groups), phrases=collate(NounPhrases().groups(groups)))
+    moved = batch.to("meta")
+    assert moved.phrases.targets.truth.device.type == "meta"
+    assert moved.phrases.texts == ("dog",)
+
+
+class Listed(NounPhrases):
+    """Phrases that a corpus brings."""
+
+    def of_caption(self, caption):
+        return ("the sea", caption.split()[0])
+
+
+def test_a_corpus_may_bring_its_own():
+    (made,) = Listed().groups([group("a", 1, ("boats at sea",), [[1]])])
+    assert made.texts == ("the sea", "boats")

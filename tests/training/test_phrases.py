@@ -1,0 +1,89 @@
+"""Phrases on their way from the data module to an objective, past all others."""
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from tests.refusals import refused
+from tests.runs import QUIET, module, quiet_trainer
+from tests.toy import Toy, Tune, batch, groups
+from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.noun_phrases import NounPhrases
+from vlmtune.data.shards import ShardSet
+from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.objectives.c2lip import C2LIP
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.pairs.all_pairs import AllPairs
+from vlmtune.training.scores import TrainingScores
+from vlmtune.training.shard_layout import shard_layout
+from vlmtune.types import FeatureSpec
+
+pytestmark = QUIET
+BATCH = batch([group for part in groups((2, 2)) for group in part])
+
+
+def share(scores, made=BATCH):
+    ranks = ProcessGroup()
+    where = shard_layout(made, ranks, merged=True)
+    return scores.shard(made, where, ranks, torch.Generator())
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_phrases_are_scored_as_texts_are(chunk):
+    backbone, adapter = Toy(), Tune()
+    rows = share(TrainingScores(backbone, adapter, AllPairs(), {"phrases"}, chunk)).rows
+    made = BATCH.phrases
+    with torch.no_grad():
+        image = adapter.embed_image(backbone.encode_image(BATCH.pixels, FeatureSpec("pooled")))
+        text = adapter.embed_text(backbone.encode_text(made.texts, FeatureSpec("pooled")))
+    unit = normalize(text, dim=1)
+    cosines = normalize(image, dim=1) @ unit.T
+    torch.testing.assert_close(rows.phrases.values, adapter.log_scale.exp() * cosines)
+    torch.testing.assert_close(rows.phrases.text, unit)
+    assert rows.phrases.truth.equal(made.targets.truth)
+
+
+def test_objectives_that_ask_for_no_phrases_get_none():
+    backbone = Toy()
+    rows = share(TrainingScores(backbone, Tune(), AllPairs(), {"embedded"})).rows
+    assert rows.phrases is None
+    assert rows.values.shape == BATCH.targets.truth.shape
+    assert backbone.texts == [list(BATCH.texts)]
+
+
+def data(shards, phrases):
+    sets = [ShardSet(str(shards))]
+    return ShardDataModule(sets, 4, val=sets, phrases=phrases)
+
+
+def losses(folder, shards, tmp_path, objectives, phrases):
+    made = module(folder, FullFineTuning(tokens=True, initial_scale=10.0), objectives)
+    trainer = quiet_trainer(max_steps=3, default_root_dir=tmp_path)
+    trainer.fit(made, datamodule=data(shards, phrases))
+    return {name: value.item() for name, value in trainer.callback_metrics.items()}
+
+
+def test_a_fit_trains_and_validates_on_phrases(model_folder, shards, tmp_path):
+    logged = losses(model_folder, shards, tmp_path, [C2LIP()], NounPhrases())
+    assert logged["train/C2LIP"] > 0
+    assert logged["val/C2LIP"] > 0
+
+
+def test_other_objectives_are_what_they_were(model_folder, shards, tmp_path):
+    runs = [
+        losses(model_folder, shards, tmp_path, [InfoNCE()], phrases)
+        for phrases in (None, NounPhrases())
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_a_fit_without_phrases_says_what_to_do(model_folder, shards, tmp_path):
+    with refused("expected scores of phrases for C2LIP, got none: set data.phrases to NounPhrases"):
+        losses(model_folder, shards, tmp_path, [C2LIP()], None)
+
+
+def test_other_phrases_are_another_order(shards):
+    trained, plain = (data(shards, phrases).changes.state() for phrases in (NounPhrases(), None))
+    assert trained["phrases"]["class_path"] == "vlmtune.data.noun_phrases.NounPhrases"
+    assert plain["phrases"] is None

@@ -1,0 +1,93 @@
+"""Takes the noun phrases of captions, for objectives that compare them with images.
+
+In: groups. Out: groups of the same images whose texts are phrases. Never: a phrase of a false text.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from vlmtune.data.loader import CaptionPhrases
+from vlmtune.language.phrases import noun_phrases
+from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
+from vlmtune.language.words import canonical
+from vlmtune.types import Group
+
+
+class NounPhrases(CaptionPhrases):
+    """The noun phrases of the captions that are true of an image: "red car", "two black dogs".
+
+    A phrase is nouns in a row with the adjectives and the numeral before them, in lower case and
+    without an article. Nouns that name no object ("front", "side") are left out. A caption without
+    a phrase stands for itself. Phrases are texts of their own, beside the captions of a batch: only
+    objectives that ask for phrases get them.
+
+    Equal phrases of a batch are one text, true of each image that has a caption with it. Of other
+    images its truth is unknown.
+
+    A corpus that brings phrases of its own needs a subclass with another `of_caption`.
+
+    Args:
+        tagger: Tags parts of speech; None uses the `LexiconTagger`.
+
+    Example:
+        >>> NounPhrases().of_caption("A red car in front of two big, black dogs.")
+        ('red car', 'two big, black dogs')
+    """
+
+    def __init__(self, tagger: Tagger | None = None) -> None:
+        self.tagger: Tagger = LexiconTagger() if tagger is None else tagger
+
+    def of_caption(self, caption: str) -> tuple[str, ...]:
+        """Returns the phrases of a caption in order, each once; at least one."""
+        sentence = tagged_sentence(caption, self.tagger)
+        phrases = []
+        for phrase in noun_phrases(sentence):
+            if phrase.light:
+                continue
+            start = phrase.start
+            if phrase.number:
+                start -= 1
+            # The gap before the first word is not part of the phrase.
+            text = sentence.words[start]
+            for position in range(start + 1, phrase.stop):
+                text += sentence.gaps[position] + sentence.words[position]
+            phrases.append(canonical(text))
+        if not phrases:
+            return (caption,)
+        return tuple(dict.fromkeys(phrases))
+
+    @override
+    def groups(self, groups: Sequence[Group]) -> list[Group]:
+        return [self._group(group) for group in groups]
+
+    def _group(self, group: Group) -> Group:
+        truth_of: dict[str, Tensor] = {}
+        for caption, truth in zip(group.texts, group.truth.T, strict=True):
+            # A hard negative names what the images may not show.
+            if not truth.any():
+                continue
+            # A phrase of several captions is true where any of them is.
+            for phrase in self.of_caption(caption):
+                truth_of[phrase] = truth | truth_of.get(phrase, False)
+        phrases = tuple(truth_of)
+        # A group without a true text has no phrase, and its matrix no column.
+        truth = torch.zeros(len(group.image_ids), len(phrases), dtype=torch.bool)
+        for column, is_true in enumerate(truth_of.values()):
+            truth[:, column] = is_true
+        true_ids = []
+        for row in truth.tolist():
+            true_ids.append(frozenset(itertools.compress(phrases, row)))
+        # What is not true is unknown, within the group too: the captions need not name everything.
+        return Group(
+            group.key,
+            group.image_ids,
+            phrases,
+            phrases,
+            truth,
+            tuple(true_ids),
+            same_group=truth,
+        )
