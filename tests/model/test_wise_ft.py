@@ -20,6 +20,7 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.adapters.late_interaction import LateInteraction
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.matching import Matching
@@ -81,7 +82,11 @@ def up_to_scale_and_offset(got, want):
     return bool(scale > 0) and torch.allclose(scale * want + offset, got, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("stem", SPECS)
+# It starts as plain MaxSim: neither at random nor as the zero-shot model.
+OTHERS = [stem for stem in SPECS if stem != "late_interaction"]
+
+
+@pytest.mark.parametrize("stem", OTHERS)
 def test_0_is_the_zero_shot_model_and_1_the_trained_one(stem, model_folder):
     adapter = instantiate(SPECS[stem], Adapter)
     made = trained(model_folder, adapter)
@@ -107,6 +112,15 @@ def test_0_is_the_zero_shot_model_and_1_the_trained_one(stem, model_folder):
     line.at(1.0)
     assert made.values().equal(scores)
     assert all(value.equal(before[name]) for name, value in weights(made).items())
+
+
+def test_0_is_the_start_of_an_adapter_that_starts_otherwise(model_folder):
+    untrained = Made(OpenClip(str(model_folder)).eval(), LateInteraction())
+    untrained.adapter.attach(untrained.backbone)
+    untrained.adapter.eval()
+    made = trained(model_folder, LateInteraction())
+    WiseFT(made.backbone, made.adapter).at(0.0)
+    torch.testing.assert_close(made.values(), untrained.values())
 
 
 def test_there_are_adapters_of_either_kind():
