@@ -233,9 +233,11 @@ class Rows(ABC):
         return len(self.lengths)
 
     def __getitem__(self: RowsT, rows: Any) -> RowsT:
-        everything = slice(0, len(self), 1)
-        if isinstance(rows, slice) and slice(*rows.indices(len(self))) == everything:
-            return self
+        # All rows are the same rows, and stay known to be tight.
+        if isinstance(rows, slice):
+            count = len(self)
+            if rows.indices(count) == (0, count, 1):
+                return self
         return self.map(lambda tensor: tensor[rows])
 
     @property
