@@ -3,8 +3,8 @@
 In: a value of this rank. Out: the sum, the rows or the list over all ranks.
 Never: a choice of what to compute where; callers ask for their `slice` of the work.
 A training step exchanges, in this order: sizes of the batches (`training.shard_layout`), embeddings
-or scores (`training.score_shards`), the check of scores (`training.finite`), sums within a loss
-(`objectives`), the check of gradients (`training.finite`), and DDP's sum of gradients. An
+or scores (`training.score_shards`), sums within a loss (`objectives`), losses with the check of
+scores (`training.finite`), DDP's sum of gradients, and the check of gradients (`training`). An
 evaluation exchanges, in this order: digests, features and scores (`evaluation.scorer`), and the
 failure of a benchmark on any rank (`evaluation.suite`).
 

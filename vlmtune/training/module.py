@@ -245,7 +245,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             finite = gradient_norm(trained).isfinite()
             suspect = group.sum(suspect + ~finite)
         checks, self._checks = self._checks, []
-        # The one place of a step that waits for the device.
+        # Here a step waits for the device: once for all its checks.
         suspects, *numbers = torch.cat([suspect, *(check.sums for check in checks)]).tolist()
         for check in checks:
             self._stop_if_wrong(check, numbers[: len(check.sums)], group, self.signals)
