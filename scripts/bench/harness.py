@@ -1,23 +1,30 @@
 """Work to measure goes in, its seconds or bytes come out; never reads data or trained weights."""
 
 import argparse
+import json
+import logging
 import multiprocessing
+import os
 import re
 import statistics
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+import open_clip
 import torch
 from torch.optim import AdamW
 from typing_extensions import override
 
+from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
+from vlmtune.pairs.base import PairPolicy
+from vlmtune.types import Batch, Features, FeatureSpec, Pooled, Targets, Tokens
 
 ResultT = TypeVar("ResultT")
 
@@ -25,6 +32,19 @@ WORDS = ("two", "small", "red", "cubes", "on", "the", "left", "of", "a", "blue",
 CONTEXT = 77  # tokens of a caption in published code, which pads each to this length
 IMAGE, TOKEN = 4370, 38  # millions of multiplications in the towers of ViT-B/32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# With `TINY` in the environment this takes the place of ViT-B/32, to see that a script works.
+TINY = {
+    "embed_dim": 64,
+    "quick_gelu": True,
+    "vision_cfg": {"image_size": 224, "layers": 2, "width": 64, "head_width": 32, "patch_size": 32},
+    "text_cfg": {
+        "context_length": CONTEXT,
+        "vocab_size": 49408,
+        "width": 64,
+        "heads": 2,
+        "layers": 2,
+    },
+}
 
 
 def options(description: str | None, **defaults: Any) -> argparse.Namespace:
@@ -40,6 +60,48 @@ def options(description: str | None, **defaults: Any) -> argparse.Namespace:
     parsed = parser.parse_args()
     print(f"{DEVICE}, {torch.get_num_threads()} threads", flush=True)
     return parsed
+
+
+def figure(
+    name: str, value: float, unit: str, bound: float | None = None, required: str = ""
+) -> None:
+    """Prints a measured figure, with the bound and the requirement that it is compared with.
+
+    Where the environment has `FIGURES`, the figure is also added to that file, as a line of JSON.
+    """
+    limits = []
+    if bound is not None:
+        limits.append(f"bound {bound:.4g} {unit}")
+    if required:
+        limits.append(f"required {required}")
+    beside = f" ({', '.join(limits)})" if limits else ""
+    print(f"{name}: {value:.4g} {unit}{beside}", flush=True)
+    path = os.environ.get("FIGURES")
+    if path is None:
+        return
+    line = {"name": name, "value": value, "unit": unit, "bound": bound, "required": required}
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def matrix_rate(kind: torch.dtype, size: int | None = None) -> float:
+    """Returns the operations a second of a product of two matrices of this type.
+
+    By default the matrices have 8,192 rows on a GPU, which fill it, and 256 on a CPU.
+    """
+    size = size or (8192 if DEVICE == "cuda" else 256)
+    one, other = (torch.randn(size, size, device=DEVICE).to(kind) for _ in range(2))
+    seconds = medians([partial(torch.mm, one, other)], 10, wall=True)[0]
+    return 2 * size**3 / seconds
+
+
+def copy_rate(size: int | None = None) -> float:
+    """Returns the bytes a second that a copy within the device's memory reads and writes."""
+    size = size or (2**31 if DEVICE == "cuda" else 2**24)
+    source = torch.ones(size, dtype=torch.uint8, device=DEVICE)
+    target = torch.empty_like(source)
+    seconds = medians([partial(target.copy_, source)], 10, wall=True)[0]
+    return 2 * size / seconds
 
 
 def timed(work: Callable[[], ResultT], wall: bool = False) -> tuple[ResultT, float]:
@@ -78,11 +140,12 @@ def in_turns(works: Sequence[Callable[[], list[float]]], rounds: int) -> list[fl
 
 
 class TimedAdamW(AdamW):
-    """AdamW that notes the time at the end of each step: processor seconds on a CPU."""
+    """AdamW that notes the time at the end of each step: processor seconds on one CPU thread."""
 
     def __init__(self, parameters: Any, fused: bool | None = None) -> None:
         super().__init__(parameters, lr=1e-5, fused=fused)
-        self.clock = time.process_time if DEVICE == "cpu" else time.perf_counter
+        alone = DEVICE == "cpu" and torch.get_num_threads() == 1
+        self.clock = time.process_time if alone else time.perf_counter
         self.ends: list[float] = []
 
     @override
@@ -99,9 +162,17 @@ class TimedAdamW(AdamW):
 
 
 def fit_seconds(
-    backbone: OpenClip, data: Any, steps: int, fused: bool | None = None
+    backbone: OpenClip,
+    data: Any,
+    steps: int,
+    fused: bool | None = None,
+    adapter: Adapter | None = None,
+    precision: Any = "32-true",
+    pairs: PairPolicy | None = None,
+    chunk: int | None = None,
+    callbacks: Sequence[Any] = (),
 ) -> list[float]:
-    """The seconds of each step of `fit`: full fine-tuning, with the callback of every run.
+    """The seconds of each step of `fit`, by default of full fine-tuning, with its callback.
 
     `data` is what Lightning takes: a DataModule or a loader. `fused` is AdamW's.
     """
@@ -109,6 +180,7 @@ def fit_seconds(
     from tests.runs import quiet_trainer
     from vlmtune.adapters.full_finetuning import FullFineTuning
     from vlmtune.objectives.info_nce import InfoNCE
+    from vlmtune.objectives.pair_bce import PairBCE
     from vlmtune.training.module import AdaptationModule
     from vlmtune.training.run_monitor import RunMonitor
 
@@ -118,25 +190,42 @@ def fit_seconds(
         optimizers.append(TimedAdamW(parameters, fused))
         return optimizers[-1]
 
-    module = AdaptationModule(backbone, FullFineTuning(), [InfoNCE()], optimizer=optimizer)
-    where: dict[str, Any] = {"accelerator": "auto", "devices": 1}
-    trainer = quiet_trainer(max_steps=steps, callbacks=[RunMonitor()], **where)
+    adapter = adapter or FullFineTuning()
+    objective = PairBCE() if adapter.joint else InfoNCE()
+    chosen: dict[str, Any] = {"pairs": pairs, "optimizer": optimizer, "chunk": chunk}
+    module = AdaptationModule(backbone, adapter, [objective], **chosen)
+    where: dict[str, Any] = {"accelerator": "auto", "devices": 1, "precision": precision}
+    trainer = quiet_trainer(max_steps=steps, callbacks=[RunMonitor(), *callbacks], **where)
     trainer.fit(module, data)
     return optimizers[0].seconds()
 
 
 def hide_warnings() -> None:
-    """Hides the warnings that `vlmtune fit` hides."""
+    """Hides the warnings that `vlmtune fit` hides, and what Lightning says of each trainer."""
     from vlmtune.cli.fit import NOISE
 
-    for pattern in NOISE:
+    for pattern in (*NOISE, ".*have no `val_dataloader`.*"):
         warnings.filterwarnings("ignore", pattern)
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    logging.getLogger("lightning_fabric").setLevel(logging.ERROR)
+
+
+@cache
+def model_name() -> str:
+    """Returns open_clip's name of the model that scripts measure: ViT-B/32."""
+    if "TINY" not in os.environ:
+        return "ViT-B-32-quickgelu"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "tiny.json")
+        path.write_text(json.dumps(TINY), encoding="utf-8")
+        open_clip.add_model_config(path)
+    return "tiny"
 
 
 def random_clip() -> OpenClip:
     """Makes ViT-B/32 with random weights."""
     torch.manual_seed(0)
-    return OpenClip("ViT-B-32-quickgelu", "random").to(DEVICE)
+    return OpenClip(model_name(), "random").to(DEVICE)
 
 
 def captions(count: int) -> list[str]:
@@ -146,6 +235,32 @@ def captions(count: int) -> list[str]:
         order = torch.randperm(len(WORDS)).tolist()
         texts.append(" ".join(WORDS[i] for i in order))
     return texts
+
+
+def random_batches(
+    count: int, size: int, side: int, device: str = "cpu", group: int = 1
+) -> list[Batch]:
+    """Batches of random images, each with a caption of its own; `group` of them make a group."""
+    true = torch.eye(size, dtype=torch.bool)
+    image_group = torch.arange(size) // group
+    same_group = image_group[:, None] == image_group
+    out = []
+    for number in range(count):
+        names = tuple(f"{number}-{i}" for i in range(size))
+        texts = tuple(text.replace("glass", "metal") for text in captions(size))
+        batch = Batch(
+            keys=names[::group],
+            image_ids=names,
+            texts=texts,
+            targets=Targets(true, same_group, same_group),
+            image_group=image_group,
+            pixels=torch.randn(size, 3, side, side, device=device),
+            text_ids=names,
+            true_ids=tuple(frozenset({name}) for name in names),
+            exhaustive=(False,) * size,
+        )
+        out.append(batch)
+    return out
 
 
 @torch.no_grad()

@@ -17,7 +17,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from scripts.bench import fusion_eqsim
-from scripts.bench.harness import DEVICE, in_new_process, medians, options, peak_memory, random_clip
+from scripts.bench.harness import (
+    DEVICE,
+    figure,
+    in_new_process,
+    medians,
+    options,
+    peak_memory,
+    random_clip,
+)
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import ShardedObjective
 from vlmtune.objectives.eqsim import EqSim
@@ -116,7 +124,14 @@ def loss_memory(batch: int, ranks: int, sharded: bool) -> int:
 
 def main() -> None:
     """Prints one line for each batch, one for memory, and the table of fusion encoders."""
-    chosen = options(__doc__, batches=[256, 1024, 4096], pairs=8, ranks=8, rounds=3)
+    chosen = options(
+        __doc__,
+        batches=[256, 1024, 4096],
+        pairs=8,
+        ranks=8,
+        rounds=3,
+        fusion_batches=list(fusion_eqsim.BATCHES),
+    )
     each = step_seconds(chosen.pairs, chosen.rounds)
     print(f"ViT-B/32 step: {each:.4f} s a pair")
     for batch in chosen.batches:
@@ -124,19 +139,19 @@ def main() -> None:
         work = partial(loss_step, image, text)
         losses = [partial(work, [InfoNCE()]), partial(work, [InfoNCE(), EqSim()])]
         plain, both = medians(losses, chosen.rounds)
-        print(
-            f"batch {batch:5d}: InfoNCE {plain:.3f} s, EqSim adds {both - plain:.3f} s, "
-            f"{(both - plain) / (each * batch):.3%} of a step (required: under {REQUIRED:.0%})"
-        )
+        print(f"batch {batch:5d}: InfoNCE {plain:.4f} s, EqSim adds {both - plain:.4f} s")
+        share = 100 * (both - plain) / (each * batch)
+        required = f"under {100 * REQUIRED:.0f} %"
+        figure(f"EqSim adds to a step of {batch} pairs", share, "%", required=required)
     batch, ranks = chosen.batches[-1], chosen.ranks
     full, shard = (in_new_process(loss_memory, batch, ranks, x) for x in (False, True))
     print(
         f"batch {batch}, {ranks} ranks: {full / 1e6:.0f} MB with all scores on each, "
-        f"{shard / 1e6:.0f} MB with its shard, {full / shard:.1f}x less "
-        f"(scores alone: {ranks / 2:.0f}x)",
-        flush=True,
+        f"{shard / 1e6:.0f} MB with its shard"
     )
-    fusion_eqsim.report(chosen.rounds)
+    title = f"memory of the loss of {batch} pairs on one of {ranks} ranks, times less"
+    figure(title, full / shard, "x", ranks / 2)
+    fusion_eqsim.report(chosen.rounds, chosen.fusion_batches)
 
 
 if __name__ == "__main__":

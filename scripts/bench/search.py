@@ -28,7 +28,7 @@ from data_builders.worlds.scenes.captions import clear_relation, query
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
-from scripts.bench.harness import DEVICE, options, timed
+from scripts.bench.harness import DEVICE, figure, options, timed
 from vlmtune.config import ROOT
 from vlmtune.model import load
 from vlmtune.model.model import Model
@@ -106,6 +106,7 @@ def main() -> None:
         print(f"index: {len(files) / seconds:.0f} images/s, {size / len(files):.0f} bytes an image")
         _, anew = timed(lambda: best(model, files, captions[:1]))
         print(f"all images from their files: {anew:.1f} s for one caption")
+        figure("index is written", len(files) / seconds, "images/s")
         index = Index.open(out, model)
         index.search(captions[0])
         # Captions in groups, each with every k in turn.
@@ -132,6 +133,9 @@ def main() -> None:
                 f"k = {k}: same {same / len(captions):.1%}, true {shown(first[k]):.1%} "
                 f"(n = {len(captions)})"
             )
+            if k != everything:
+                title = f"search, {k} of {everything} images scored again, times as fast as all"
+                figure(title, taken[everything][0] / taken[k][0], "x")
             for mode, seconds, whole in zip(MODES, taken[k], taken[everything], strict=True):
                 print(
                     f"    {mode}: {len(captions) / seconds:.1f} queries/s, "

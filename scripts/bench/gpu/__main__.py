@@ -1,0 +1,214 @@
+"""Runs every benchmark on a GPU within some minutes; prints one table and writes it as JSON.
+
+Each part is a script of its own, in a process of its own with a share of the time, so a part that
+fails or hangs costs its share and no other part. `--wheels` names the packages that a machine with
+PyTorch for CUDA may lack; they are carried there beforehand. Without a GPU the same parts run on
+the CPU at tiny sizes, which shows that they work and measures nothing.
+
+    python -m scripts.bench.gpu [--minutes 8] [--parts card agreement ...] [--out gpu.json]
+    python -m scripts.bench.gpu --wheels
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+WHEELS = (
+    "annotated-types",
+    "braceexpand",
+    "docstring-parser",
+    "faiss-cpu",
+    "ftfy",
+    "importlib-resources",
+    "jsonargparse",
+    "open_clip_torch",
+    "pydantic",
+    "pydantic-core",
+    "typeshed-client",
+    "wcwidth",
+    "webdataset",
+)
+
+
+class Part(NamedTuple):
+    """One script: its module, its arguments on a GPU and at tiny size, its share of the time."""
+
+    name: str
+    module: str
+    gpu: str
+    tiny: str
+    share: float
+
+
+BENCH = "scripts.bench"
+PARTS = (
+    Part("card", f"{BENCH}.gpu.card", "", "", 0.06),
+    Part(
+        "agreement",
+        f"{BENCH}.gpu.agreement",
+        "",
+        "--adapters mm_adapter --objectives eqsim",
+        0.35,
+    ),
+    Part(
+        "fine-tuning, pixels in memory",
+        f"{BENCH}.fine_tuning",
+        "--batch 256 --steps 10 --rounds 2 --half --in-memory",
+        "--batch 2 --steps 2 --rounds 1 --in-memory",
+        0.08,
+    ),
+    Part(
+        "fine-tuning, images decoded",
+        f"{BENCH}.fine_tuning",
+        "--batch 256 --steps 8 --rounds 2 --half --workers 14",
+        "--batch 2 --steps 2 --rounds 1",
+        0.1,
+    ),
+    Part(
+        "strategies",
+        f"{BENCH}.gpu.strategies",
+        "",
+        "--names lora mm_adapter --largest 2 --chunk 1",
+        0.2,
+    ),
+    Part("profile", f"{BENCH}.gpu.profile", "", "--names lora --batch 2", 0.2),
+    Part("kernels", f"{BENCH}.gpu.kernels", "", "--batch 2", 0.15),
+    Part(
+        "joint scoring",
+        f"{BENCH}.joint_scoring",
+        "--images 256 --texts 256 --pairs 512",
+        "--images 2 --texts 2 --rounds 1",
+        0.1,
+    ),
+    Part(
+        "frozen store",
+        f"{BENCH}.frozen_store",
+        "--images 1024 --batch 64",
+        "--images 2 --batch 2 --rounds 1",
+        0.1,
+    ),
+    Part(
+        "objectives",
+        f"{BENCH}.objectives",
+        "--batches 1024 4096 16384 --pairs 256",
+        "--batches 16 --pairs 2 --rounds 1 --fusion-batches 16",
+        0.12,
+    ),
+    Part("loader", f"{BENCH}.loader", "--images 2048 --batch 256 --workers 14 --rounds 1",
+         "--images 8 --batch 4 --rounds 1 --workers 1", 0.08),
+    Part("step overhead", f"{BENCH}.step_overhead", "--batch 256", "--batch 4 --steps 2 --rounds 1",
+         0.06),
+    Part("suite", f"{BENCH}.suite", "--scale 0.01 --joint-scale 0.002",
+         "--scale 0.00005 --joint-scale 0.00003", 0.15),
+    Part("search", f"{BENCH}.search", "--images 4000", "--images 20 --queries 2 --k 1 10", 0.12),
+    Part("quickstart", "vlmtune", "quickstart --size small --out {folder}",
+         "quickstart --size tiny --out {folder}", 0.6),
+)  # fmt: skip
+
+
+def run(part: Part, seconds: float, tiny: bool, folder: Path) -> dict[str, Any]:
+    """Runs a part; returns its figures, lines, seconds and how it ended."""
+    figures = folder / "figures.jsonl"
+    figures.unlink(missing_ok=True)
+    arguments = part.tiny if tiny else part.gpu
+    words = arguments.format(folder=folder / "out").split()
+    environment = {**os.environ, "FIGURES": str(figures), "PYTHONUNBUFFERED": "1"}
+    if tiny:
+        environment["TINY"] = "1"
+    began = time.monotonic()
+    log = folder / "log.txt"
+    with log.open("w", encoding="utf-8") as output:
+        command = [sys.executable, "-m", part.module, *words]
+        process = subprocess.Popen(  # noqa: S603
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        ended = f"stopped after {seconds:.0f} s"
+        try:
+            code = process.wait(seconds)
+            ended = "ok" if code == 0 else f"failed ({code})"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    measured = []
+    if figures.exists():
+        measured = [json.loads(line) for line in figures.read_text(encoding="utf-8").splitlines()]
+    return {
+        "part": part.name,
+        "command": " ".join([part.module, *words]).replace(str(folder), "FOLDER"),
+        "ended": ended,
+        "seconds": round(time.monotonic() - began, 1),
+        "figures": measured,
+        "lines": lines,
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """Prints the table of a part, and the last lines of one that failed."""
+    print(f"\n{result['part']}: {result['ended']}, {result['seconds']:.0f} s", flush=True)
+    for row in result["figures"]:
+        bound = "" if row["bound"] is None else f"bound {row['bound']:.4g}"
+        required = row["required"] and f"required {row['required']}"
+        print(f"  {row['name'][:78]:78} {row['value']:10.4g} {row['unit']:8} {bound} {required}")
+    if result["ended"] != "ok":
+        print("\n".join(f"  | {line[:200]}" for line in result["lines"][-12:]), flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    """Parses the command line."""
+    summary = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser("python -m scripts.bench.gpu", description=summary)
+    names = [part.name for part in PARTS]
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--parts", nargs="+", choices=names, default=names, metavar="PART")
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    parser.add_argument("--wheels", action="store_true", help="name the packages to carry, and end")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Runs the chosen parts, in their order."""
+    chosen = arguments()
+    if chosen.wheels:
+        for name in WHEELS:
+            print(f"{name}=={importlib.metadata.version(name)}")
+        return
+    tiny = not torch.cuda.is_available()
+    device = "CPU, at tiny sizes" if tiny else torch.cuda.get_device_name()
+    print(f"{device}, torch {torch.__version__}", flush=True)
+    began = time.monotonic()
+    results: list[dict[str, Any]] = []
+    for part in PARTS:
+        left = 60 * chosen.minutes - (time.monotonic() - began)
+        if part.name not in chosen.parts:
+            continue
+        seconds = min(left, max(60.0, part.share * 60 * chosen.minutes))
+        if seconds < 5:
+            print(f"\n{part.name}: left out, no time", flush=True)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            results.append(run(part, seconds, tiny, Path(folder)))
+        show(results[-1])
+        content = {"device": device, "torch": torch.__version__, "parts": results}
+        chosen.out.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    failed = [result["part"] for result in results if result["ended"] != "ok"]
+    print(f"\n{time.monotonic() - began:.0f} s, written to {chosen.out}")
+    if failed:
+        raise SystemExit(f"expected all parts to end, these did not: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Measures a step of full fine-tuning with compiled towers and with each kernel of attention.
+
+ViT-B/32 with random weights, `--batch` random images with a caption of 12 words each, `fit` in
+bf16-mixed on a GPU.
+
+    python -m scripts.bench.gpu.kernels [--batch 256]
+"""
+
+import statistics
+import time
+from typing import Any
+
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from scripts.bench.harness import (
+    DEVICE,
+    figure,
+    fit_seconds,
+    hide_warnings,
+    options,
+    random_batches,
+    random_clip,
+)
+from tests.runs import Batches
+from vlmtune.training.compile_towers import CompileTowers
+
+PRECISION = "bf16-mixed" if DEVICE == "cuda" else "32-true"
+STEPS = 8
+KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cuDNN": SDPBackend.CUDNN_ATTENTION,
+    "plain": SDPBackend.MATH,
+}
+
+
+def step_seconds(batches: Any, callbacks: Any = ()) -> float:
+    """Seconds of a step; the first two, which compile and choose kernels, are left out."""
+    seconds = fit_seconds(
+        random_clip(), batches, STEPS, fused=True, precision=PRECISION, callbacks=callbacks
+    )
+    return statistics.median(seconds[2:])
+
+
+def main() -> None:
+    """Prints one line for each kernel and one for compiled towers."""
+    chosen = options(__doc__, batch=256)
+    hide_warnings()
+    batches = Batches(random_batches(1, chosen.batch, 224, DEVICE) * STEPS)
+    usual = step_seconds(batches)
+    figure(f"a step of {chosen.batch} pairs, kernels as torch chooses", 1000 * usual, "ms")
+    for name, kernel in KERNELS.items():
+        try:
+            with sdpa_kernel(kernel):
+                seconds = step_seconds(batches)
+        except RuntimeError as error:
+            print(f"{name} attention: not available ({str(error).splitlines()[0]})", flush=True)
+            continue
+        figure(f"{name} attention: times as fast as torch's choice", usual / seconds, "x")
+    began = time.perf_counter()
+    compiled = step_seconds(batches, [CompileTowers()])
+    figure("compiled towers: times as fast", usual / compiled, "x")
+    figure("compiled towers: seconds with compiling", time.perf_counter() - began, "s")
+
+
+if __name__ == "__main__":
+    main()
