@@ -295,6 +295,8 @@ def process_bytes(name: str) -> int:
 
 
 def in_new_process(work: Callable[..., ResultT], *arguments: Any) -> ResultT:
-    """Runs `work` in a process of its own, which has its own peak of memory."""
+    """Runs `work` in a process of its own, which has its own peak of memory; a GPU needs none."""
+    if DEVICE == "cuda":
+        return work(*arguments)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, arguments)

@@ -15,6 +15,7 @@ import multiprocessing
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from multiprocessing.pool import ThreadPool
 from typing import Any, cast
 
 import torch
@@ -143,7 +144,6 @@ class Scorer:
         mask = (torch.arange(CONTEXT) < len(WORDS) + 2).expand(job.texts, -1).clone()
         self.image = Tokens.full(image).to(job.device)
         self.text = Tokens(text * mask[:, :, None], mask).to(job.device)
-        self.before = peak_memory()
 
     def scores(self) -> Tensor:
         """Scores all pairs once."""
@@ -171,8 +171,9 @@ scorer_of = cache(Scorer)  # one in each process
 def one_round(job: Job) -> tuple[Tensor, float, int]:
     """Returns scores, seconds, and bytes taken on top of weights and features."""
     scorer = scorer_of(job)
+    before = peak_memory(reset=True)
     scores, seconds = timed(scorer.scores)
-    return scores, seconds, peak_memory() - scorer.before
+    return scores, seconds, peak_memory() - before
 
 
 def operations(job: Job) -> int:
@@ -185,8 +186,9 @@ def compare(job: Job, rounds: int) -> None:
     jobs = [replace(job, naive=naive) for naive in (True, False)]
     best, last = [math.inf, math.inf], []
     with contextlib.ExitStack() as stack:
-        spawn = multiprocessing.get_context("spawn").Pool
-        pools = [stack.enter_context(spawn(1)) for _ in jobs]
+        # A process each tells their memory on a CPU apart; a GPU counts by itself.
+        kind = ThreadPool if DEVICE == "cuda" else multiprocessing.get_context("spawn").Pool
+        pools = [stack.enter_context(kind(1)) for _ in jobs]
         for number in range(rounds + 1):
             last = [pool.apply(one_round, (each,)) for pool, each in zip(pools, jobs, strict=True)]
             if number:  # the first round warms up

@@ -1,7 +1,7 @@
 """Runs every benchmark on a GPU within some minutes; prints one table and writes it as JSON.
 
-Each part is a script of its own, in a process of its own with a share of the time, so a part that
-fails or hangs costs its share and no other part. `--wheels` names the packages that a machine with
+Each part is a script, in a process of its own with a share of the time, so a part that fails or
+hangs costs its share and no other part. `--wheels` names the packages that a machine with
 PyTorch for CUDA may lack; they are carried there beforehand. Without a GPU the same parts run on
 the CPU at tiny sizes, which shows that they work and measures nothing.
 
@@ -10,18 +10,24 @@ the CPU at tiny sizes, which shows that they work and measures nothing.
 """
 
 import argparse
+import importlib
 import importlib.metadata
 import json
+import multiprocessing
 import os
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# Otherwise the question whether there is a GPU occupies it, and no fork may use it.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+
 import torch
 
+FORK = multiprocessing.get_context("fork")
 WHEELS = (
     "annotated-types",
     "braceexpand",
@@ -34,6 +40,7 @@ WHEELS = (
     "pydantic",
     "pydantic-core",
     "typeshed-client",
+    "typing-inspection",
     "wcwidth",
     "webdataset",
 )
@@ -110,39 +117,36 @@ PARTS = (
     Part("suite", f"{BENCH}.suite", "--scale 0.01 --joint-scale 0.002",
          "--scale 0.00005 --joint-scale 0.00003", 0.15),
     Part("search", f"{BENCH}.search", "--images 4000", "--images 20 --queries 2 --k 1 10", 0.12),
-    Part("quickstart", "vlmtune", "quickstart --size small --out {folder}",
+    Part("quickstart", "vlmtune.cli.main", "quickstart --size small --out {folder}",
          "quickstart --size tiny --out {folder}", 0.6),
 )  # fmt: skip
 
 
+def work(part: Part, words: list[str], log: Path) -> None:
+    """Runs a part in this process, with its output in a file."""
+    with log.open("w", encoding="utf-8") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    os.setsid()  # processes that it starts end with it
+    sys.argv = [part.module, *words]
+    sys.exit(importlib.import_module(part.module).main())
+
+
 def run(part: Part, seconds: float, tiny: bool, folder: Path) -> dict[str, Any]:
-    """Runs a part; returns its figures, lines, seconds and how it ended."""
-    figures = folder / "figures.jsonl"
-    figures.unlink(missing_ok=True)
+    """Runs a part in a new process; returns its figures, lines, seconds and how it ended."""
+    figures, log = folder / "figures.jsonl", folder / "log.txt"
+    os.environ["FIGURES"] = str(figures)
     arguments = part.tiny if tiny else part.gpu
     words = arguments.format(folder=folder / "out").split()
-    environment = {**os.environ, "FIGURES": str(figures), "PYTHONUNBUFFERED": "1"}
-    if tiny:
-        environment["TINY"] = "1"
     began = time.monotonic()
-    log = folder / "log.txt"
-    with log.open("w", encoding="utf-8") as output:
-        command = [sys.executable, "-m", part.module, *words]
-        process = subprocess.Popen(  # noqa: S603
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+    process = FORK.Process(target=work, args=(part, words, log))
+    process.start()
+    process.join(seconds)
+    ended = "ok" if process.exitcode == 0 else f"failed ({process.exitcode})"
+    if process.is_alive() and process.pid is not None:
         ended = f"stopped after {seconds:.0f} s"
-        try:
-            code = process.wait(seconds)
-            ended = "ok" if code == 0 else f"failed ({code})"
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.wait()
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.join()
     measured = []
     if figures.exists():
         measured = [json.loads(line) for line in figures.read_text(encoding="utf-8").splitlines()]
@@ -152,7 +156,7 @@ def run(part: Part, seconds: float, tiny: bool, folder: Path) -> dict[str, Any]:
         "ended": ended,
         "seconds": round(time.monotonic() - began, 1),
         "figures": measured,
-        "lines": lines,
+        "lines": log.read_text(encoding="utf-8", errors="replace").splitlines(),
     }
 
 
@@ -186,10 +190,19 @@ def main() -> None:
         for name in WHEELS:
             print(f"{name}=={importlib.metadata.version(name)}")
         return
-    tiny = not torch.cuda.is_available()
-    device = "CPU, at tiny sizes" if tiny else torch.cuda.get_device_name()
-    print(f"{device}, torch {torch.__version__}", flush=True)
     began = time.monotonic()
+    tiny = not torch.cuda.is_available()
+    device = "CPU, at tiny sizes"
+    if tiny:
+        os.environ["TINY"] = "1"
+    else:
+        with FORK.Pool(1) as pool:
+            device = pool.apply(torch.cuda.get_device_name)
+    print(f"{device}, torch {torch.__version__}", flush=True)
+    # Imported once, for the processes of all parts.
+    for part in PARTS:
+        importlib.import_module(part.module)
+    importlib.import_module("vlmtune.training.module")
     results: list[dict[str, Any]] = []
     for part in PARTS:
         left = 60 * chosen.minutes - (time.monotonic() - began)

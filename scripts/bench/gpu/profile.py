@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from pytorch_lightning.callbacks import Callback
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from typing_extensions import override
 
@@ -86,7 +87,12 @@ def measure(training: Training, batch: int) -> None:
     rows = profiled.profile.key_averages()
     count = STEPS - PROFILED
     if DEVICE == "cuda":
-        busy = sum(row.self_device_time_total for row in rows) / count / 1e6
+        # Rows of kernels alone: the operation that launched one has its time, too.
+        kernels = [row for row in rows if row.device_type == DeviceType.CUDA]
+        kernels = [row for row in kernels if not row.is_user_annotation]
+        busy = sum(row.self_device_time_total for row in kernels) / count / 1e6
+        launched = sum(row.count for row in kernels) / count
+        figure(f"{training.title}: kernels of a step", launched, "")
         title = f"{training.title}: the GPU is busy, of a step of {1000 * alone:.0f} ms"
         figure(title, 100 * busy / alone, "%")
         figure(f"{training.title}: waits of a step", sum(waits.lines.values()), "")
