@@ -147,6 +147,7 @@ class Batch:
         damaged: One line for each record that was skipped since the batch before.
         true_ids, exhaustive: For each image, as in `Group`.
         phrases: Phrases of the captions, as texts of the same images; None without `data.phrases`.
+        token_ids: The tokens of the texts, if a backbone has them made beside the images.
     """
 
     keys: tuple[str, ...]
@@ -160,6 +161,7 @@ class Batch:
     true_ids: tuple[frozenset[str], ...] = ()
     exhaustive: tuple[bool, ...] = ()
     phrases: "Batch | None" = None
+    token_ids: Int[Tensor, "M t"] | None = None
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         """Returns the batch on `device` (Lightning calls this)."""

@@ -4,13 +4,13 @@ In: pixels or captions, and a `FeatureSpec`. Out: `Pooled` or `Tokens`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
@@ -183,6 +183,8 @@ class Backbone(Configured, nn.Module, ABC):
         no_fusion: Why `fusion` is None.
         encodes_texts: Whether it encodes texts; without, it has no text sizes and no `logit_scale`.
         labels: What the outputs of its own classifier are called; empty without one.
+        tokenize: Makes the tokens of captions in worker processes, for `use_tokens`; None where
+            `encode_text` makes them quickly.
         random_weights: Whether the weights are random, not pre-trained.
         weights_file: The `file`, its `sha256` and the `architecture`, if the weights come from a
             single file rather than a published model; else None.
@@ -203,6 +205,7 @@ class Backbone(Configured, nn.Module, ABC):
     no_fusion: str = "it is a dual encoder"
     encodes_texts: bool = True
     labels: Sequence[str] = ()
+    tokenize: Callable[[Sequence[str]], Tensor] | None = None
     random_weights: bool = False
     weights_file: dict[str, str] | None = None
 
@@ -223,6 +226,10 @@ class Backbone(Configured, nn.Module, ABC):
     @abstractmethod
     def preprocess(self, image: Image.Image) -> Float[Tensor, "3 height width"]:
         """Turns an RGB image into pixel values. Must be picklable, for worker processes."""
+
+    def use_tokens(self, texts: Sequence[str], ids: Int[Tensor, "n t"]) -> None:
+        """Takes the tokens of texts that are encoded next, as `tokenize` made them."""
+        raise NotImplementedError
 
     @abstractmethod
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:

@@ -247,15 +247,19 @@ class ShardDataModule(LightningDataModule):
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
         preprocess = None
+        module: Any = self.trainer.lightning_module if self.trainer else None
         if self._decodes and preprocessed:
             if self.trainer is None:
                 raise UserError(
                     "expected a trainer whose module preprocesses images, got none: "
                     "pass the datamodule to a trainer, or call use_stored_images()"
                 )
-            module: Any = self.trainer.lightning_module
             preprocess = module.preprocess
-        return EpochLoader(stream, preprocess, position, rank, world, self.num_workers, changes)
+        tokenize = getattr(module, "tokenize", None)
+        ranks = rank, world
+        return EpochLoader(
+            stream, preprocess, position, *ranks, self.num_workers, changes, tokenize
+        )
 
     def _position(self) -> Position:
         if self.trainer is None or not self.trainer.training or self._fit_loader is None:

@@ -113,12 +113,15 @@ class GroupChanges:
         }
 
 
+Tokenize = Callable[[Sequence[str]], Tensor]
+
+
 class EpochLoader:
     """Batches of one epoch after the other, in this process or from workers.
 
     `position` is called when the first batch of an epoch is fetched, not before: on resuming,
     Lightning creates the iterator before it corrects its counters. Without `preprocess` images are
-    left out.
+    left out, without `tokenize` the tokens of the texts.
     """
 
     def __init__(
@@ -130,9 +133,11 @@ class EpochLoader:
         world: int,
         num_workers: int,
         changes: GroupChanges | None = None,
+        tokenize: Tokenize | None = None,
     ) -> None:
         self.stream = stream
         self.preprocess = preprocess
+        self.tokenize = tokenize
         self.position = position
         self.rank = rank
         self.world = world
@@ -149,6 +154,7 @@ class EpochLoader:
         reader = _Reader(
             self.stream,
             self.preprocess,
+            self.tokenize,
             self.changes,
             self.rank,
             self.world,
@@ -212,6 +218,7 @@ class _Reader(IterableDataset):
 
     stream: GroupStream
     preprocess: Callable[[Any], Tensor] | None
+    tokenize: Tokenize | None
     changes: GroupChanges
     rank: int
     world: int
@@ -227,7 +234,8 @@ class _Reader(IterableDataset):
             for groups, damaged in self.stream.batches(self.epoch, consumer, self.start):
                 shown, further = self.changes.apply(groups, self.stream, self.epoch)
                 batch = collate(shown, self.preprocess, [*damaged, *further])
-                yield replace(batch, phrases=self.changes.phrases_of(shown))
+                ids = None if self.tokenize is None else self.tokenize(batch.texts)
+                yield replace(batch, phrases=self.changes.phrases_of(shown), token_ids=ids)
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.
             yield error

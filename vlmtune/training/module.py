@@ -5,7 +5,7 @@ Never: anything that belongs to one method.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn, cast
 
@@ -191,6 +191,12 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         return self.backbone.preprocess
 
     @property
+    def tokenize(self) -> Callable[[Sequence[str]], Tensor] | None:
+        """Makes the tokens of captions, for the datamodule; None where it would not save time."""
+        stored = self.store is not None and self.adapter.text_input.frozen
+        return None if stored else self.backbone.tokenize
+
+    @property
     def pairs(self) -> PairPolicy:
         """Which pairs a joint adapter is trained on."""
         return self.scores.pairs
@@ -281,6 +287,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     def _loss(
         self, batch: Batch, batch_idx: int, group: ProcessGroup, signals: Signals | None = None
     ) -> _BatchLoss:
+        if batch.token_ids is not None:
+            self.backbone.use_tokens(batch.texts, batch.token_ids)
         layout = shard_layout(batch, group, merged=not self.adapter.joint)
         # With a separate generator, pairs do not depend on what else a step draws.
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))

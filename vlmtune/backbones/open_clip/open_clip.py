@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from open_clip import get_model_preprocess_cfg
 from open_clip.tokenizer import HFTokenizer
 from open_clip.transform import PreprocessCfg, image_transform_v2
@@ -111,6 +111,9 @@ class OpenClip(Backbone):
         self.preprocessing: dict[str, Any] = dict(get_model_preprocess_cfg(network))
         self.preprocessing |= preprocessing or {}
         self.tokenizer = Tokenizer(tokenizer)
+        # Tokenizers in Python take as long for a batch as a GPU takes for its step.
+        if not isinstance(tokenizer, HFTokenizer):
+            self.tokenize = self.tokenizer.ids
         with loaded_whole(f"preprocess_cfg of {model}"):
             config = PreprocessCfg(**self.preprocessing)
             self.transform: Any = image_transform_v2(config, is_train=False)
@@ -187,6 +190,10 @@ class OpenClip(Backbone):
         self.check_fits(spec, "text")
         with gradients(spec):
             return self._text.encode(texts, spec)
+
+    @override
+    def use_tokens(self, texts: Sequence[str], ids: Int[Tensor, "n t"]) -> None:
+        self.tokenizer.use(texts, ids)
 
     @override
     def too_long(self, texts: Sequence[str]) -> list[str]:

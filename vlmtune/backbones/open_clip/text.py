@@ -52,6 +52,15 @@ class Tokenizer:
                 # BERT ends captions with its separator.
                 self.end = inner.sep_token_id
             self.special = frozenset(inner.all_special_ids)
+        self._ready: dict[str, Tensor] = {}
+
+    def ids(self, texts: Sequence[str]) -> Int[Tensor, "n t"]:
+        """Returns padded ids, for `use`."""
+        return self.encode(list(texts))
+
+    def use(self, texts: Sequence[str], ids: Int[Tensor, "n t"]) -> None:
+        """Takes the ids of texts that are tokenized next, in place of those taken before."""
+        self._ready = dict(zip(texts, ids, strict=True))
 
     def __call__(
         self, texts: list[str], length: int | None = None
@@ -60,7 +69,11 @@ class Tokenizer:
 
         Captions are cut to `length` tokens, by default to those that the model reads.
         """
-        ids = self.encode(texts, length)
+        ready = [self._ready[text] for text in texts if text in self._ready]
+        if length is None and texts and len(ready) == len(texts):
+            ids = torch.stack(ready)
+        else:
+            ids = self.encode(texts, length)
         ends = ids == self.end
         up_to_end = ends.int().argmax(dim=1) + 1
         # A tokenizer may strip its end token; the padding then tells the length.
