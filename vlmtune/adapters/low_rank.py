@@ -44,6 +44,9 @@ class LowRank(nn.Module):
         count = len(self.chosen)
         down = torch.empty(count, rank, width, **options)
         up = torch.zeros(count, rows, rank, **options)
+        # Moves with the weights, so that no step copies it to a GPU.
+        index = torch.tensor(self.chosen, device=weight.device)
+        self.register_buffer("index", index, persistent=False)
         self.down = nn.Parameter(down)
         self.up = nn.Parameter(up)
         for matrix in self.down:
@@ -59,9 +62,8 @@ class LowRank(nn.Module):
         updates = self.scale * self.up @ down
         if len(self.chosen) < self.parts:
             # Projections that were not chosen get no update.
-            index = torch.tensor(self.chosen, device=updates.device)
             parts = updates.new_zeros(self.parts, *updates.shape[1:])
-            updates = parts.index_add(0, index, updates)
+            updates = parts.index_add(0, self.index, updates)
         return updates.flatten(0, 1)
 
     def forward(self, weight: Float[Tensor, "out width"]) -> Float[Tensor, "out width"]:
