@@ -27,13 +27,10 @@ Pixels = Float[Tensor, "n 3 height width"]
 
 
 def send(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """Returns the tensor on `device`; a copy to a GPU waits for nothing that was launched before.
-
-    For that it must start from pinned memory.
-    """
+    """Returns the tensor on `device`; a copy to a GPU does not wait for what it still computes."""
     target = torch.device(device)
     if target.type == "cuda" and tensor.device.type == "cpu":
-        tensor = tensor.pin_memory()
+        tensor = tensor.pin_memory()  # no other memory is copied while the CPU goes on
     # Copies to the CPU would be read before they are complete; those to MPS have such a bug.
     waits = target.type in {"cpu", "mps"}
     return tensor.to(target, non_blocking=not waits)
@@ -42,10 +39,7 @@ def send(tensor: Tensor, device: torch.device | str) -> Tensor:
 def positions(
     mask: Bool[Tensor, "N M"], device: torch.device | str
 ) -> tuple[Int[Tensor, "P"], Int[Tensor, "P"]]:
-    """Returns row and column of each True entry of a mask on the CPU, row by row, on `device`.
-
-    On a GPU their number would be known only once all that was launched before is done.
-    """
+    """Returns row and column of each True entry of a mask on the CPU, row by row, on `device`."""
     rows, columns = send(mask.nonzero(), device).unbind(dim=1)
     return rows, columns
 

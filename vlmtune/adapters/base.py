@@ -284,8 +284,8 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         chunks = self._scores(images, texts, rows, which[order])
         scores = torch.cat(chunks)
         values = torch.zeros(pairs.shape, dtype=scores.dtype, device=device)
-        places = send(torch.stack([rows, columns]), device)
-        values = values.index_put((places[0], places[1]), scores)
+        pair_rows, pair_columns = send(torch.stack([rows, columns]), device)
+        values = values.index_put((pair_rows, pair_columns), scores)
         return Scores(values, computed, noted_computed=known)
 
     def _texts(self, text: TextT, used: Int[Tensor, "U"]) -> PreparedT:

@@ -142,10 +142,10 @@ class FullFineTuning(DualAdapter[Features, Features]):
 
 def _each_real(tower: Tower, tokens: Tokens, special: int) -> Tokens:
     """Embeds each real token by itself; padding is 0."""
-    places = positions(tokens.cpu_mask, tokens.device)
-    embedded = each_token(tower, tokens.values[places], special)
+    real = positions(tokens.cpu_mask, tokens.device)
+    embedded = each_token(tower, tokens.values[real], special)
     zeros = embedded.new_zeros(*tokens.mask.shape, embedded.shape[1])
-    return tokens.with_values(zeros.index_put(places, embedded))
+    return tokens.with_values(zeros.index_put(real, embedded))
 
 
 def _image_weights(backbone: Backbone) -> list[nn.Parameter]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
@@ -23,6 +23,8 @@ class LowRank(nn.Module):
     $A$ (r x in) starts as in `nn.Linear`, $B$ (rows x r) as zero. A packed weight such as
     `in_proj_weight` has one pair for each chosen projection.
     """
+
+    index: Int[Tensor, "chosen"]
 
     def __init__(
         self,

@@ -68,9 +68,9 @@ def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features
         return Pooled(tower.finish(last))
     state = state_after(tower, start, spec.layer)
     if spec.kind == "state":
-        # A tower that fills captions up gives them another mask.
-        same = state.mask is words.mask
-        return state.with_lengths(words.noted_lengths if same else None)
+        if state.mask is words.mask:  # a tower that fills captions up has another mask
+            state = state.with_lengths(words.noted_lengths)
+        return state
     if spec.layer == -1:
         state = tower.norm(state)
     # A tower may have filled captions up; its states are then longer than the words.

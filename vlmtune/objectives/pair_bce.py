@@ -59,5 +59,5 @@ class PairBCE(ShardedObjective):
             return sums.sum() / counts.sum().clamp_min(1)
         means = sums / counts.clamp_min(1)
         # Without pairs of a kind the other kind has the whole loss.
-        found = (counts > 0).sum()
-        return means.sum() / found.clamp_min(1)
+        used = (counts > 0).sum()
+        return means.sum() / used.clamp_min(1)
