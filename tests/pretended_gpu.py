@@ -1,8 +1,8 @@
 """A pretended GPU: tensors that say they are on another device, and compute on the CPU.
 
 A training step on it shows two things that otherwise only a GPU would show. Tensors of two devices
-do not mix. And `waits` names each operation that reads a number from the device: a GPU answers only
-after all that was launched before it.
+do not mix. And `waits` names each operation that reads a number from the device, or copies to it
+without `non_blocking`: a GPU answers only after all that was launched before it.
 """
 
 import contextlib
@@ -64,6 +64,8 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     stays = bool(inputs) if device is None else device == DEVICE
     if inputs:
         _note(name, args, stays)
+    elif device == DEVICE and name == "_to_copy" and not kwargs.get("non_blocking"):
+        waits.append(name)
     mixed = any(tensor.ndim and not isinstance(tensor, OnGpu) for tensor in tensors)
     if inputs and mixed and name not in MIXING:
         raise RuntimeError(f"tensors of two devices in {name}")
@@ -87,6 +89,8 @@ def _note(name: str, args: Any, stays: bool) -> None:
     by_mask = False
     if name in INDEXING:
         by_mask = any(index is not None and index.dtype == torch.bool for index in args[1])
+        # Positions on the CPU are copied first, and torch waits for that.
+        by_mask |= any(index is not None and not isinstance(index, OnGpu) for index in args[1])
     from_gpu = name == "copy_" and isinstance(args[1], OnGpu) and not isinstance(args[0], OnGpu)
     if name in READS or by_mask or from_gpu or (name == "_to_copy" and not stays):
         waits.append(name)

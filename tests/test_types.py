@@ -64,7 +64,7 @@ def test_a_batch_moves_as_a_whole(pixels):
         pixels=pixels,
         damaged=("r1: no image",),
     )
-    moved = batch.to("meta", non_blocking=True)
+    moved = batch.to("meta")
     assert moved.targets.source is batch.targets
     for field in dataclasses.fields(Targets):
         if field.name != "source":

@@ -26,6 +26,24 @@ Pixels = Float[Tensor, "n 3 height width"]
 """Preprocessed images."""
 
 
+def send(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Returns the tensor on `device`; a copy to a GPU does not wait for what it still computes."""
+    target = torch.device(device)
+    if target.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()  # no other memory is copied while the CPU goes on
+    # Copies to the CPU would be read before they are complete; those to MPS have such a bug.
+    waits = target.type in {"cpu", "mps"}
+    return tensor.to(target, non_blocking=not waits)
+
+
+def positions(
+    mask: Bool[Tensor, "N M"], device: torch.device | str
+) -> tuple[Int[Tensor, "P"], Int[Tensor, "P"]]:
+    """Returns row and column of each True entry of a mask on the CPU, row by row, on `device`."""
+    rows, columns = send(mask.nonzero(), device).unbind(dim=1)
+    return rows, columns
+
+
 @dataclass(frozen=True)
 class ImageRef:
     """An image file, whole or cropped, that a benchmark wants scored.
@@ -107,15 +125,11 @@ class Targets:
 
     def to(self, device: torch.device | str) -> "Targets":
         """Returns the targets on `device`."""
-        moved = self.map(lambda matrix: matrix.to(device))
+        moved = self.map(lambda matrix: send(matrix, device))
         return replace(moved, source=self.on_cpu())
 
     def on_cpu(self) -> "Targets":
-        """Returns the targets on the CPU; those that were moved from there need no wait for a GPU.
-
-        Positions of true pairs are looked for there: on a GPU their number is known only once all
-        that was launched before is done.
-        """
+        """Returns the targets on the CPU; no GPU is waited for if they were moved from there."""
         if self.truth.device.type == "cpu":
             return self
         return self.source or self.map(lambda matrix: matrix.cpu())
@@ -127,9 +141,7 @@ class Targets:
             >>> Targets.diagonal(2).true_pairs()
             (tensor([0, 1]), tensor([0, 1]))
         """
-        image, text = self.on_cpu().truth.nonzero(as_tuple=True)
-        device = self.truth.device
-        return image.to(device), text.to(device)
+        return positions(self.on_cpu().truth, self.truth.device)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Targets":
         """Returns the targets with `change` applied to each matrix."""
@@ -163,10 +175,14 @@ class Batch:
     phrases: "Batch | None" = None
     token_ids: Int[Tensor, "M t"] | None = None
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
+    def pin_memory(self) -> "Batch":
+        """Returns the batch with pixels that a GPU can copy by itself (a DataLoader calls this)."""
+        return self if self.pixels is None else replace(self, pixels=self.pixels.pin_memory())
+
+    def to(self, device: torch.device | str) -> "Batch":
         """Returns the batch on `device` (Lightning calls this)."""
-        pixels = None if self.pixels is None else self.pixels.to(device, non_blocking=non_blocking)
-        targets, image_group = self.targets.to(device), self.image_group.to(device)
+        pixels = None if self.pixels is None else send(self.pixels, device)
+        targets, image_group = self.targets.to(device), send(self.image_group, device)
         phrases = None if self.phrases is None else self.phrases.to(device)
         moved = replace(self, targets=targets, image_group=image_group, pixels=pixels)
         return replace(moved, phrases=phrases)
@@ -192,13 +208,7 @@ class FeatureSpec:
 
 
 class Rows(ABC):
-    """Tensors with one row for each of n images or texts.
-
-    Attributes:
-        tight: True if some row is known to have no padding, so that there is none to cut.
-    """
-
-    tight: bool = False
+    """Tensors with one row for each of n images or texts."""
 
     @abstractmethod
     def map(self: RowsT, change: Callable[..., Tensor], *others: Any) -> RowsT:
@@ -207,7 +217,16 @@ class Rows(ABC):
     @property
     @abstractmethod
     def lengths(self) -> Int[Tensor, "n"]:
-        """How many real tokens each row has."""
+        """How many real tokens each row has, on the CPU; a GPU is asked if that is not noted."""
+
+    def with_lengths(self: RowsT, lengths: Int[Tensor, "n"] | None) -> RowsT:
+        """Notes the lengths, so that no GPU is asked; None forgets them."""
+        return self
+
+    @property
+    def each(self) -> Tensor:
+        """The first field: a tensor with an entry for each row, where the rows are."""
+        return next(iter(vars(self).values()))
 
     @property
     def token_count(self) -> int:
@@ -227,15 +246,24 @@ class Rows(ABC):
 
         While torch exports a graph it stays: the shapes of a graph cannot depend on the data.
         """
-        if self.tight or torch.compiler.is_exporting() or not len(self):
+        if torch.compiler.is_exporting() or not len(self):
             return self
-        return self.cut(int(self.lengths.max()))  # waits for a GPU
+        lengths = self.lengths
+        return self.cut(int(lengths.max())).with_lengths(lengths)
+
+    def take(self: RowsT, rows: Int[Tensor, "P"]) -> RowsT:
+        """Returns the rows at positions on the CPU, at least one, cut to the longest of them."""
+        lengths = self.lengths[rows]
+        kept = self.cut(int(lengths.max()))
+        index = send(rows, self.device)
+        # Not by [rows], whose gradient is added up in one thread.
+        return kept.map(lambda tensor: tensor.index_select(0, index)).with_lengths(lengths)
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.each)
 
     def __getitem__(self: RowsT, rows: Any) -> RowsT:
-        # All rows are the same rows, and stay known to be tight.
+        # All rows are the same rows, and their lengths stay known.
         if isinstance(rows, slice):
             count = len(self)
             if rows.indices(count) == (0, count, 1):
@@ -245,15 +273,14 @@ class Rows(ABC):
     @property
     def device(self) -> torch.device:
         """Where the rows are."""
-        return self.lengths.device
+        return self.each.device
 
     def to(self: RowsT, device: torch.device | str, dtype: torch.dtype | None = None) -> RowsT:
         """Returns the rows on `device`, real-valued tensors as `dtype` unless it is None."""
 
         def moved(tensor: Tensor) -> Tensor:
-            if tensor.is_floating_point():
-                return tensor.to(device, dtype)
-            return tensor.to(device)
+            there = send(tensor, device)
+            return there.to(dtype=dtype) if tensor.is_floating_point() else there
 
         return self.map(moved)
 
@@ -271,7 +298,7 @@ class Pooled(Rows):
     @property
     @override
     def lengths(self) -> Int[Tensor, "n"]:
-        return self.values.new_zeros(len(self.values), dtype=torch.int64)
+        return torch.zeros(len(self.values), dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -282,18 +309,29 @@ class Tokens(Rows):
         values: Token states, zero where `mask` is False.
         mask: True where a token is real (for texts, start and end tokens are real).
         ids: Token ids, of word embeddings only.
+        noted_lengths: The lengths on the CPU, None where they are not known there.
     """
 
     values: Float[Tensor, "n t w"]
     mask: Bool[Tensor, "n t"]
     ids: Int[Tensor, "n t"] | None = None
-    tight: bool = False
+    noted_lengths: Int[Tensor, "n"] | None = None
 
     @staticmethod
     def full(values: Float[Tensor, "n t w"]) -> "Tokens":
         """Tokens without padding."""
-        mask = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
-        return Tokens(values, mask, tight=True)
+        rows, length, _ = values.shape
+        mask = torch.ones(rows, length, dtype=torch.bool, device=values.device)
+        return Tokens(values, mask, noted_lengths=torch.full((rows,), length))
+
+    def with_values(self, values: Float[Tensor, "n t _"]) -> "Tokens":
+        """Other states of the same tokens, without ids."""
+        return Tokens(values, self.mask, noted_lengths=self.noted_lengths)
+
+    def without_first(self, count: int) -> "Tokens":
+        """Drops the first `count` tokens of each row, which are real."""
+        rest = self.map(lambda tensor: tensor[:, count:])
+        return rest.with_lengths(self.lengths - count)
 
     @override
     def map(self, change: Callable[..., Tensor], *others: Any) -> "Tokens":
@@ -304,16 +342,23 @@ class Tokens(Rows):
 
     @override
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Tokens":
-        tight = self.tight
-        if self.device.type == "cpu" and not torch.compiler.is_exporting():
-            # Looked up before they move: a GPU would have to be waited for.
-            tight = bool(self.mask[:, -1:].any())
-        return replace(super().to(device, dtype), tight=tight)
+        # Looked up before they move: a GPU would have to be waited for.
+        lengths = self.lengths if self.mask.device.type == "cpu" else self.noted_lengths
+        return super().to(device, dtype).with_lengths(lengths)
 
     @property
     @override
     def lengths(self) -> Int[Tensor, "n"]:
-        return self.mask.sum(dim=1)
+        return self.mask.sum(dim=1).cpu() if self.noted_lengths is None else self.noted_lengths
+
+    @override
+    def with_lengths(self, lengths: Int[Tensor, "n"] | None) -> "Tokens":
+        return replace(self, noted_lengths=lengths)
+
+    @property
+    def cpu_mask(self) -> Bool[Tensor, "n t"]:
+        """The mask on the CPU, made from the lengths."""
+        return torch.arange(self.token_count) < self.lengths[:, None]
 
     @property
     @override
@@ -322,6 +367,8 @@ class Tokens(Rows):
 
     @override
     def cut(self, length: int) -> "Tokens":
+        if length >= self.token_count:
+            return self
         return self.map(lambda x: x[:, :length])
 
     @override
@@ -355,6 +402,10 @@ class PooledTokens(Rows):
     def lengths(self) -> Int[Tensor, "n"]:
         return self.tokens.lengths
 
+    @override
+    def with_lengths(self, lengths: Int[Tensor, "n"] | None) -> "PooledTokens":
+        return replace(self, tokens=self.tokens.with_lengths(lengths))
+
     @property
     @override
     def token_count(self) -> int:
@@ -376,7 +427,8 @@ def concatenate(parts: Sequence[RowsT]) -> RowsT:
     """Stacks rows of one type; tokens are padded to the longest."""
     longest = max(part.token_count for part in parts)
     first, *others = (part.padded(longest) for part in parts)
-    return first.map(lambda *tensors: torch.cat(tensors), *others)
+    lengths = torch.cat([part.lengths for part in parts])
+    return first.map(lambda *tensors: torch.cat(tensors), *others).with_lengths(lengths)
 
 
 @dataclass(frozen=True)
@@ -420,6 +472,7 @@ class Scores:
         reference: Scores of the frozen backbone itself, if an objective needs them.
         teacher: Scores of another trained model, of the pairs that an objective needs, if any.
         phrases: Scores of the same images and phrases, if an objective needs them.
+        noted_computed: `computed` on the CPU, None where it is not known there.
     """
 
     values: Float[Tensor, "N M"]
@@ -428,11 +481,19 @@ class Scores:
     reference: Float[Tensor, "N M"] | None = None
     teacher: "Scores | None" = None
     phrases: PhraseScores | None = None
+    noted_computed: Bool[Tensor, "N M"] | None = None
 
     @staticmethod
-    def full(values: Float[Tensor, "N M"]) -> "Scores":
+    def full(values: Float[Tensor, "N M"], embedded: Embedded | None = None) -> "Scores":
         """Scores of all pairs."""
-        return Scores(values, torch.ones_like(values, dtype=torch.bool))
+        known = torch.ones((), dtype=torch.bool).expand(values.shape)  # takes no memory
+        computed = torch.ones_like(values, dtype=torch.bool)
+        return Scores(values, computed, embedded, noted_computed=known)
+
+    @property
+    def cpu_computed(self) -> Bool[Tensor, "N M"]:
+        """`computed` on the CPU; where it is known there, no GPU is waited for."""
+        return self.computed.cpu() if self.noted_computed is None else self.noted_computed
 
 
 @dataclass(frozen=True)

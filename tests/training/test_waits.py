@@ -1,4 +1,4 @@
-"""A step on a GPU mixes no devices, and waits for it where it must."""
+"""A step on a GPU mixes no devices, and waits for it once."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from vlmtune.objectives.base import Objective
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.pairs.base import PairPolicy
+from vlmtune.types import send
 
 pytestmark = QUIET
 
@@ -68,18 +69,9 @@ def stems(kind):
     return sorted(path.stem for path in (PLUGINS / kind).glob("*.yaml"))
 
 
-# Each wait costs a GPU some of the time in which it could run ahead. Dual encoders wait once, where
-# a step is checked before the optimizer. Pairs of a joint adapter, and objectives over chosen pairs
-# or tokens, still ask for positions on the GPU.
-MORE = {
-    "pair_bce": 8,
-    "eqsim": 2,
-    "fsc_clip": 12,
-    "mm_adapter": 16,
-    "mm_pred": 16,
-    "grounded_words": 17,
-    "mutual_pairs": 20,
-}
+# Each wait costs a GPU some of the time in which it could run ahead. A step waits once, where it is
+# checked before the optimizer. Pairs are chosen on the CPU: these policies wait for scores, too.
+RANKING = {"hard_pairs", "mutual_pairs"}
 # The others train nothing, or read a fusion encoder.
 ADAPTERS = sorted({*stems("adapters")} - {"zero_shot", "fusion_tuning", "matching"})
 # The others also read a teacher, or phrases.
@@ -89,9 +81,8 @@ OBJECTIVES = sorted({*stems("objectives")} - {"rank_kl", "c2lip"})
 def step(made, stem, shards, tmp_path, monkeypatch):
     batch = grab(made, shards, tmp_path, monkeypatch)
     waits = waits_of_a_step(made, batch, monkeypatch)
-    joint = made.adapter.joint
-    assert waits[-1] == "tolist"  # the check
-    assert len(waits) <= MORE.get(stem, MORE["mm_adapter"] if joint else 1), waits
+    scores = ["_to_copy"] if stem in RANKING else []
+    assert waits == [*scores, "tolist"]  # the check
 
 
 @pytest.mark.parametrize("stem", OBJECTIVES)
@@ -123,3 +114,12 @@ def test_devices_that_mix_are_found(monkeypatch):
             there.add(torch.ones(2))
         assert (there * 2).tolist() == [2, 2]
         assert waits == ["tolist"]
+
+
+def test_copies_that_are_waited_for_are_found(monkeypatch):
+    with pretended_gpu(monkeypatch) as waits:
+        there = send(torch.arange(3), DEVICE)
+        assert not waits
+        torch.ones(2).to(DEVICE)
+        there[torch.tensor([0, 2])]  # copies the positions
+        assert waits == ["_to_copy", "index"]

@@ -24,7 +24,17 @@ from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Ability, Backbone
 from vlmtune.config import Configured
 from vlmtune.errors import UserError, expect
-from vlmtune.types import Embedded, Features, FeatureSpec, Pooled, Rows, Scores, Tokens, concatenate
+from vlmtune.types import (
+    Embedded,
+    Features,
+    FeatureSpec,
+    Pooled,
+    Rows,
+    Scores,
+    Tokens,
+    concatenate,
+    send,
+)
 
 ImageT = TypeVar("ImageT", bound=Features, default=Any)
 TextT = TypeVar("TextT", bound=Features, default=Any)
@@ -33,7 +43,7 @@ PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 PairMask = Bool[Tensor, "N M"]
 PairScores = Float[Tensor, "P"]
 Numbers = Int[Tensor, "P"]
-"""The row of the image, or of the text, of each of P pairs."""
+"""The row of the image, or of the text, of each of P pairs, on the CPU."""
 Vectors = Float[Tensor, "n d"]
 """An embedding of each of n images or texts."""
 Dropout = Annotated[float, Field(ge=0, lt=1)]
@@ -163,11 +173,10 @@ class DualAdapter(Adapter[ImageT, TextT]):
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
         """Scores embedded images against embedded texts; the result holds the embeddings."""
         values = self.compare(image, text)
-        computed = torch.ones_like(values, dtype=torch.bool)
         scale = self.log_scale.exp()
         image = normalize(image, dim=-1)
         text = normalize(text, dim=-1)
-        return Scores(values, computed, Embedded(image, text, scale))
+        return Scores.full(values, Embedded(image, text, scale))
 
     def compare(
         self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
@@ -251,11 +260,15 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     @override
     def forward(self, image: ImageT, text: TextT, pairs: PairMask | None = None) -> Scores:
         if pairs is None:
-            pairs = torch.ones(len(image), len(text), dtype=torch.bool, device=image.device)
-        rows, columns = pairs.nonzero(as_tuple=True)
+            pairs = torch.ones(len(image), len(text), dtype=torch.bool)
+        # Positions stay on the CPU, which needs their number; rows are taken by copies of them.
+        device = image.device
+        known = pairs.cpu()
+        computed = send(pairs, device)
+        rows, columns = known.nonzero(as_tuple=True)
         if not len(rows):
-            values = torch.zeros(pairs.shape, device=pairs.device)
-            return Scores(values, pairs)
+            values = torch.zeros(pairs.shape, device=device)
+            return Scores(values, computed, noted_computed=known)
         # Captions of one length together, so that a chunk of short captions stays short: `used` are
         # the chosen texts by length, and pair p reads text `which[p]` of them.
         used, position = columns.unique(return_inverse=True)
@@ -270,9 +283,10 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         texts = self._texts(text, used)
         chunks = self._scores(images, texts, rows, which[order])
         scores = torch.cat(chunks)
-        values = torch.zeros(pairs.shape, dtype=scores.dtype, device=pairs.device)
-        values = values.index_put((rows, columns), scores)
-        return Scores(values, pairs)
+        values = torch.zeros(pairs.shape, dtype=scores.dtype, device=device)
+        pair_rows, pair_columns = send(torch.stack([rows, columns]), device)
+        values = values.index_put((pair_rows, pair_columns), scores)
+        return Scores(values, computed, noted_computed=known)
 
     def _texts(self, text: TextT, used: Int[Tensor, "U"]) -> PreparedT:
         """Prepares the chosen texts, ordered by length, in a few groups without much padding."""
@@ -281,8 +295,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         size = max(TEXT_GROUP, even)
         prepared = []
         for rows in used.split(size):
-            group = text[rows].trimmed()
-            prepared.append(self.prepare_text(group))
+            prepared.append(self.prepare_text(text.take(rows)))
         return concatenate(prepared)
 
     def _scores(
@@ -297,18 +310,20 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
             return self._scores_by_image(image, text, rows, columns)
         pair_bytes = self.pair_bytes(image, text, training)
         memory = self.memory
-        if rows.device.type == "cpu" and not training:
+        if image.device.type == "cpu" and not training:
             # A CPU is fastest where a chunk stays in its caches.
             memory = min(memory, CPU_CHUNK)
         size = self.chunk_size(pair_bytes, memory)
         scores = []
+        # `checkpoint` keeps the random state of the devices whose tensors it is given.
+        anchor = torch.empty(0, device=image.device)
         held = 0  # bytes of activations that the backward pass needs
         chunks = zip(rows.split(size), columns.split(size), strict=True)
         for chunk_rows, chunk_columns in chunks:
             chunk = (image, text, chunk_rows, chunk_columns)
             held += size * pair_bytes
             if training and held > self.training_memory:
-                scores.append(checkpoint(self._score_chunk, *chunk, use_reentrant=False))
+                scores.append(checkpoint(self._score_anchored, anchor, *chunk, use_reentrant=False))
             else:
                 scores.append(self._score_chunk(*chunk))
         return scores
@@ -324,12 +339,11 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         _, counts = rows.unique(return_counts=True)
         scores = []
         for pairs in order.split(counts.tolist()):
-            first = rows[pairs[:1]]
-            single = image[first]
+            single = image.take(rows[pairs[:1]])
             pair_bytes = self.pair_bytes(single, text, False)
             size = self.chunk_size(pair_bytes, self.memory)
             for chunk in columns[pairs].split(size):
-                captions = text[chunk].trimmed()
+                captions = text.take(chunk)
                 scores.append(self.score_pairs(single, captions))
         back = order.argsort()
         return [torch.cat(scores)[back]]
@@ -345,17 +359,11 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     def _score_chunk(
         self, image: PreparedT, text: PreparedT, rows: Numbers, columns: Numbers
     ) -> PairScores:
-        images = _gather(image, rows)
-        texts = _gather(text, columns)
-        return self.score_pairs(images, texts)
+        return self.score_pairs(image.take(rows), text.take(columns))
 
-
-def _gather(prepared: PreparedT, rows: Numbers) -> PreparedT:
-    """The chosen rows, cut to the longest of them before they are copied."""
-    longest = int(prepared.lengths[rows].max())
-    prepared = prepared.cut(longest)
-    # Not by [rows], whose gradient is added up in one thread.
-    return prepared.map(lambda tensor: tensor.index_select(0, rows))
+    def _score_anchored(self, anchor: Tensor, *chunk: Any) -> PairScores:
+        del anchor
+        return self._score_chunk(*chunk)
 
 
 def _kind(spec: FeatureSpec) -> type[Features]:

@@ -4,7 +4,6 @@ In: pixels and captions, by way of the towers. Out: scores of all pairs. Never: 
 """
 
 import torch
-from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor, nn
 from typing_extensions import override
@@ -19,8 +18,8 @@ from vlmtune.adapters.towers import (
     text_tower,
     unfreeze,
 )
-from vlmtune.backbones.base import Backbone
-from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
+from vlmtune.backbones.base import Backbone, Tower
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens, positions
 
 LIVE = FeatureSpec("pooled", frozen=False)
 
@@ -130,27 +129,23 @@ class FullFineTuning(DualAdapter[Features, Features]):
 
     @override
     def embed_patches(self, image: Tokens) -> Tokens:
-        tower = self.image_tower
-        patches = image.values[:, tower.special :]
-        mask = image.mask[:, tower.special :]
-        real = patches[mask]
-        return _spread(each_token(tower, real, tower.special), mask)
+        special = self.image_tower.special
+        return _each_real(self.image_tower, image.without_first(special), special)
 
     @override
     def embed_words(self, text: Tokens) -> Tokens:
-        mask = text.trimmed().mask
+        words = text.trimmed()
         # A tower that needs its full length pads captions: padding is not a word.
-        words = run_all(self.text_tower, text).cut(mask.shape[1])
-        real = words.values[mask]
-        return _spread(each_token(self.text_tower, real, 0), mask)
+        states = run_all(self.text_tower, text).cut(words.token_count)
+        return _each_real(self.text_tower, words.with_values(states.values), 0)
 
 
-def _spread(real: Float[Tensor, "r d"], mask: Bool[Tensor, "n t"]) -> Tokens:
-    """Puts real tokens where the mask is True, row by row."""
-    rows, tokens = mask.shape
-    zeros = real.new_zeros(rows, tokens, real.shape[1])
-    values = zeros.index_put((mask,), real)
-    return Tokens(values, mask)
+def _each_real(tower: Tower, tokens: Tokens, special: int) -> Tokens:
+    """Embeds each real token by itself; padding is 0."""
+    real = positions(tokens.cpu_mask, tokens.device)
+    embedded = each_token(tower, tokens.values[real], special)
+    zeros = embedded.new_zeros(*tokens.mask.shape, embedded.shape[1])
+    return tokens.with_values(zeros.index_put(real, embedded))
 
 
 def _image_weights(backbone: Backbone) -> list[nn.Parameter]:

@@ -148,8 +148,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         return replace(tokens, values=self.project(tokens.values))
 
     def _fusible(self, tokens: Tokens) -> Tokens:
-        mask = tokens.mask if self.masked else torch.ones_like(tokens.mask)
-        return Tokens(self.normalized(tokens.values), mask)
+        values = self.normalized(tokens.values)
+        return tokens.with_values(values) if self.masked else Tokens.full(values)
 
     def normalized(self, tokens: Float[Tensor, "n t w"]) -> Float[Tensor, "n t w"]:
         """Layer-normalises tokens where `normalize_tokens` is True."""

@@ -23,7 +23,7 @@ from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
-from vlmtune.types import FeatureSpec, PooledTokens, Tokens
+from vlmtune.types import FeatureSpec, PooledTokens, Tokens, send
 
 EarlyLayer = Annotated[int, Field(le=-2)]
 """A layer whose tower has blocks left to run."""
@@ -181,8 +181,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
         special = self.image_tower.special
-        mask = image.mask[:, special:]
-        patches = self.project(image.values[:, special:])
+        read = image.without_first(special)
+        patches = self.project(read.values)
         patches = layer_norm(patches, [self.width])
         if self.locations:
             location = torch.cat([self.grid, self.grid**2], dim=1)
@@ -190,7 +190,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # Each patch reads its neighbours, before all patches read each other.
         square = patches.mT.unflatten(2, (self.side, self.side))
         patches = patches + gelu(self.local(square)).flatten(2).mT
-        parts = [self.keys_values(self.image.all(patches, mask))]
+        parts = [self.keys_values(self.image.all(patches, read.mask))]
         pooled = image.values.new_zeros(len(image), 0)
         # Training without hidden words needs nothing of the last blocks.
         if self.hidden_words or not self.training:
@@ -199,7 +199,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
                 parts.append(self.unread.patches(last))
             if not self.training:
                 pooled = self._embedding(self.image_tower, last)
-        return PooledTokens(pooled, Tokens(torch.cat(parts, dim=2), mask))
+        return PooledTokens(pooled, read.with_values(torch.cat(parts, dim=2)))
 
     @override
     def prepare_text(self, text: Tokens) -> PooledTokens:
@@ -231,7 +231,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         meanings = pad(meanings, (0, 0, 0, padding))
         weighted = torch.cat(weights, dim=2) * counts[:, :, None]
         parts = [queries, weighted, meanings]
-        return PooledTokens(pooled, Tokens(torch.cat(parts, dim=2), state.mask))
+        return PooledTokens(pooled, state.with_values(torch.cat(parts, dim=2)))
 
     @override
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> PairScores:
@@ -254,7 +254,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # The words of all texts of an image stand in one row, so that no image is copied for each.
         # First every word: its pair, its position in its text, and the number of its image.
         used, image_of = rows.unique(return_inverse=True)
-        pair, position = text.tokens.mask[columns].nonzero(as_tuple=True)
+        pair, position = text.tokens.cpu_mask[columns].nonzero(as_tuple=True)
         by_image = image_of[pair].argsort(stable=True)
         pair = pair[by_image]
         position = position[by_image]
@@ -264,15 +264,16 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         counts = row.bincount(minlength=len(used))
         longest = int(counts.max())
         before = counts.cumsum(0) - counts
-        gaps = torch.arange(len(used), device=pair.device) * longest - before
-        slot = torch.arange(len(pair), device=pair.device) + gaps[row]
-        source = torch.zeros(len(used) * longest, dtype=torch.int64, device=pair.device)
+        gaps = torch.arange(len(used)) * longest - before
+        slot = torch.arange(len(pair)) + gaps[row]
+        source = torch.zeros(len(used) * longest, dtype=torch.int64)
         source[slot] = columns[pair] * text.token_count + position
-        words = text.tokens.values.flatten(0, 1).index_select(0, source)
+        device = image.device
+        words = text.tokens.values.flatten(0, 1).index_select(0, send(source, device))
         words = words.unflatten(0, (len(used), longest))
-        images = image.tokens.map(lambda tensor: tensor.index_select(0, used))
-        evidence = self._evidence(images, words).flatten()[slot]
-        return evidence.new_zeros(len(rows)).index_add(0, pair, evidence) + self.bias
+        evidence = self._evidence(image.tokens.take(used), words).flatten()[send(slot, device)]
+        sums = evidence.new_zeros(len(rows)).index_add(0, send(pair, device), evidence)
+        return sums + self.bias
 
     def _evidence(
         self, image: Tokens, words: Float[Tensor, "n words x"]
@@ -338,7 +339,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             grid = grid.expand(*values.shape[:3], -1)
             values = torch.cat([values, grid], dim=3)
         # Means over the patches, padding left out.
-        weight = image.tokens.mask / image.tokens.lengths[:, None]
+        weight = image.tokens.mask / image.tokens.mask.sum(dim=1, keepdim=True)
         weight = weight[:, :, None, None]
         mean = (weight * values).sum(dim=1)
         centred = keys - (weight * keys).sum(dim=1, keepdim=True)

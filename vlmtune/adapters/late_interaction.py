@@ -107,7 +107,7 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
         tower = self.image_tower
-        patches = image.map(lambda tensor: tensor[:, tower.special :])
+        patches = image.without_first(tower.special)
         projected = _projected(tower, self.image, patches, tower.special)
         return PooledTokens(self._embedding(tower, image), projected)
 
@@ -121,7 +121,7 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
                 last = run_all(tower, text)
         # Where a tower fills texts up, its state is longer than the words.
         values = last.values[:, : text.token_count]
-        projected = _projected(tower, self.text, Tokens(values, text.mask), 0)
+        projected = _projected(tower, self.text, text.with_values(values), 0)
         return PooledTokens(self._embedding(tower, last), projected)
 
     @override
@@ -204,7 +204,7 @@ def _projected(tower: Tower, layer: nn.Linear, tokens: Tokens, special: int) -> 
         frozen = flat.unflatten(0, tokens.mask.shape)
     trained = layer(layer_norm(tokens.values, [tower.width]))
     unit = normalize(frozen + trained, dim=2)
-    return Tokens(unit * tokens.mask[:, :, None], tokens.mask)
+    return tokens.with_values(unit * tokens.mask[:, :, None])
 
 
 def _cosines(image: Tokens, text: Tokens) -> Cosines:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
@@ -23,6 +23,8 @@ class LowRank(nn.Module):
     $A$ (r x in) starts as in `nn.Linear`, $B$ (rows x r) as zero. A packed weight such as
     `in_proj_weight` has one pair for each chosen projection.
     """
+
+    index: Int[Tensor, "chosen"]
 
     def __init__(
         self,
@@ -44,6 +46,9 @@ class LowRank(nn.Module):
         count = len(self.chosen)
         down = torch.empty(count, rank, width, **options)
         up = torch.zeros(count, rows, rank, **options)
+        # Moves with the weights, so that no step copies it to a GPU.
+        index = torch.tensor(self.chosen, device=weight.device)
+        self.register_buffer("index", index, persistent=False)
         self.down = nn.Parameter(down)
         self.up = nn.Parameter(up)
         for matrix in self.down:
@@ -59,9 +64,8 @@ class LowRank(nn.Module):
         updates = self.scale * self.up @ down
         if len(self.chosen) < self.parts:
             # Projections that were not chosen get no update.
-            index = torch.tensor(self.chosen, device=updates.device)
             parts = updates.new_zeros(self.parts, *updates.shape[1:])
-            updates = parts.index_add(0, index, updates)
+            updates = parts.index_add(0, self.index, updates)
         return updates.flatten(0, 1)
 
     def forward(self, weight: Float[Tensor, "out width"]) -> Float[Tensor, "out width"]:

@@ -60,7 +60,7 @@ def cut(words: Tokens, room: int, trail: int) -> Tokens:
     ids = words.ids
     if ids is not None:
         ids = ids.gather(1, source)
-    return Tokens(values, position < kept, ids, tight=True)
+    return Tokens(values, position < kept, ids, words.lengths.clamp(max=room))
 
 
 def insert(
@@ -81,4 +81,4 @@ def insert(
     # Rows are padded on the right, so a row of the mask is its real tokens, then its padding.
     real = words.mask.new_ones(len(words), count)
     mask = torch.cat([real, words.mask], dim=1)
-    return Tokens(values, mask, tight=words.tight)
+    return Tokens(values, mask, noted_lengths=words.lengths + count)

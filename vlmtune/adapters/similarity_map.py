@@ -114,7 +114,7 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
 
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
-        return Tokens(self._embedded(self.image_tower, image, self.image_tower.special), image.mask)
+        return image.with_values(self._embedded(self.image_tower, image, self.image_tower.special))
 
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
@@ -129,7 +129,7 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         which = text.word_ids[:, :, None] == self.functional_ids
         embedded = embedded * ~which.any(dim=2, keepdim=True)
         values = torch.cat([embedded, which.to(embedded.dtype)], dim=2)
-        return Tokens(values * text.mask[:, :, None], text.mask)
+        return text.with_values(values * text.mask[:, :, None])
 
     @override
     def score_pairs(self, image: Tokens, text: Tokens) -> PairScores:
@@ -146,7 +146,7 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         products = embedded @ image.values.mT + which @ self.functional_rows
         # Padding has no part in the mean and the deviation, and is 0 afterwards.
         real = text.mask[:, :, None]
-        count = text.lengths[:, None, None] * self.image_tokens
+        count = real.sum(dim=1, keepdim=True) * self.image_tokens
         mean = (products * real).sum(dim=(1, 2), keepdim=True) / count
         centred = (products - mean) * real
         variance = (centred**2).sum(dim=(1, 2), keepdim=True) / count

@@ -82,7 +82,7 @@ class UnreadWords(nn.Module):
             return meanings
         # A text of the word alone: its special tokens stay around it.
         before, after = self.special
-        end = text.lengths[row, None]
+        end = text.mask.sum(dim=1)[row, None]
         columns = [
             torch.arange(before, device=row.device).expand(len(row), -1),
             position[:, None],

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vlmtune.backbones.base import Fusion, TextTower, Tower
 from vlmtune.errors import UserError
-from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
+from vlmtune.types import Features, FeatureSpec, Pooled, Tokens, send
 
 Mask = Bool[Tensor, "n t"]
 """True where a token is real; padding is False."""
@@ -68,26 +68,25 @@ def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features
         return Pooled(tower.finish(last))
     state = state_after(tower, start, spec.layer)
     if spec.kind == "state":
-        as_long = state.token_count == words.token_count
-        return replace(state, tight=words.tight and as_long)
+        if state.mask is words.mask:  # a tower that fills captions up has another mask
+            state = state.with_lengths(words.noted_lengths)
+        return state
     if spec.layer == -1:
         state = tower.norm(state)
     # A tower may have filled captions up; its states are then longer than the words.
     length = words.mask.shape[1]
-    return masked(state.values[:, :length], words.mask)
+    return masked(state.values[:, :length], words.mask).with_lengths(words.noted_lengths)
 
 
 def embed_words(embedding: nn.Embedding, ids: Int[Tensor, "n t"], mask: Mask) -> Tokens:
     """Returns the embeddings of token ids, on the device of the table."""
-    # Tokenizers give ids on the CPU, where looking at the last column does not wait for a GPU.
-    tight = False
-    if mask.device.type == "cpu" and not torch.compiler.is_exporting():
-        tight = bool(mask[:, -1:].any())
+    # Tokenizers give ids on the CPU, where lengths need no wait for a GPU.
+    lengths = mask.sum(dim=1).cpu()
     device = embedding.weight.device
-    ids = ids.to(device)
-    mask = mask.to(device)
+    ids = send(ids, device)
+    mask = send(mask, device)
     words = masked(embedding(ids), mask)
-    return replace(words, ids=ids, tight=tight)
+    return replace(words, ids=ids, noted_lengths=lengths)
 
 
 def unmasked(tokens: Float[Tensor, "n t w"]) -> Tokens:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
@@ -166,6 +167,7 @@ class EpochLoader:
             batch_size=None,
             num_workers=self.num_workers,
             collate_fn=_identity,
+            pin_memory=torch.cuda.is_available(),
             worker_init_fn=_outlive_a_signal,
         )
         started = time.monotonic()

@@ -326,7 +326,7 @@ class Scorer:
     def _score_block(
         self, images: Features, texts: Features, mask: Bool[Tensor, "r c"]
     ) -> Float[Tensor, "r c"]:
-        scores = self.adapter(images, texts, mask.to(self.backbone.device))
+        scores = self.adapter(images, texts, mask)
         values = scores.values.float()
         # NaN marks a pair without a score: 0 would be a score.
         return values.masked_fill(~scores.computed, torch.nan).cpu()

@@ -293,7 +293,7 @@ def _flatten(features: Features, key: StoreKey) -> tuple[Tensor, Tensor]:
         flat = features.values
         counts = torch.ones(len(features), dtype=torch.int64)
     else:
-        counts = features.lengths.cpu()
+        counts = features.lengths
         # Only real tokens are stored, so they must be a prefix of each row to be found again.
         positions = torch.arange(features.mask.shape[1])
         prefix = positions < counts[:, None]

@@ -18,11 +18,10 @@ from vlmtune.objectives.functional import (
     Mask,
     Matrix,
     embedded_of,
-    hard_negatives,
     mean_over_images,
     only,
 )
-from vlmtune.types import Scores, ScoreShard
+from vlmtune.types import Scores, ScoreShard, positions, send
 
 
 class FSCClip(ShardedObjective):
@@ -95,10 +94,12 @@ class FSCClip(ShardedObjective):
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         scores = shard.rows
-        targets = shard.row_targets
-        hard = hard_negatives(scores, targets)
+        # Pairs are found on the CPU: on a GPU their number would have to be waited for.
+        targets = shard.row_targets.on_cpu()
+        within = targets.same_group & scores.cpu_computed
+        hard = within & ~targets.truth
         # A text of another group may be true too, but it has no hard negatives here.
-        true = targets.truth & targets.same_group & scores.computed
+        true = targets.truth & within
         true = true & hard.any(dim=1, keepdim=True)
         global_loss = self._calibrated(scores.values, true, hard, group)
         loss = self.global_factor * global_loss
@@ -112,9 +113,9 @@ class FSCClip(ShardedObjective):
 
     def _calibrated(self, values: Matrix, true: Mask, hard: Mask, group: ProcessGroup) -> Loss:
         # One row for each true pair: its text and the hard negatives of its image.
-        row, column = true.nonzero(as_tuple=True)
+        row, column = positions(true, values.device)
         column = column[:, None]
-        compared = hard[row].scatter(1, column, True)
+        compared = send(hard, values.device)[row].scatter(1, column, True)
         logits = only(values[row], compared)
         log_p = log_softmax(logits, dim=1).masked_fill(~compared, 0)
         # Smoothing is shared by the true caption and its hard negatives.
@@ -129,15 +130,15 @@ class FSCClip(ShardedObjective):
         focal = error**self.focus
         terms = labels * focal * log_p
         losses = -terms.sum(dim=1)
-        return mean_over_images(losses, row, true, group)
+        return mean_over_images(losses, row, send(true, values.device), group)
 
 
 def local_scores(scores: Scores, pairs: Mask) -> Matrix:
-    """Token-to-patch scores of the chosen pairs, 0 elsewhere."""
+    """Token-to-patch scores of the pairs chosen by a mask on the CPU, 0 elsewhere."""
     embedded = embedded_of(scores, "FSCClip")
     assert embedded.image_tokens is not None, "an adapter that gives tokens"
     assert embedded.text_tokens is not None, "an adapter that gives tokens"
-    row, column = pairs.nonzero(as_tuple=True)
+    row, column = positions(pairs, scores.values.device)
     patches = embedded.image_tokens[row]
     words = embedded.text_tokens[column]
     attended = _attend(patches.values, patches.mask, words.values)

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
-from vlmtune.types import ScoreShard
+from vlmtune.types import ScoreShard, positions, send
 
 
 class PairBCE(ShardedObjective):
@@ -43,19 +43,21 @@ class PairBCE(ShardedObjective):
 
     @override
     def shard_loss(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
-        computed = shard.rows.computed
-        values = shard.rows.values[computed]
-        true = shard.row_targets.truth[computed]
-        false = ~true
-        labels = true.to(values.dtype)
+        # Pairs are counted on the CPU: on a GPU their number would have to be waited for.
+        device = shard.rows.values.device
+        computed = shard.rows.cpu_computed
+        values = shard.rows.values[positions(computed, device)]
+        true = shard.row_targets.on_cpu().truth[computed]
+        labels = send(true, device).to(values.dtype)
         losses = binary_cross_entropy_with_logits(values, labels, reduction="none")
         # Of true pairs and of false ones; their numbers are those of all ranks.
-        sums = torch.stack([losses[true].sum(), losses[false].sum()])
-        counts = torch.stack([true.sum(), false.sum()])
+        kinds = [true.nonzero()[:, 0], (~true).nonzero()[:, 0]]
+        sums = torch.stack([losses[send(kind, device)].sum() for kind in kinds])
+        counts = send(torch.tensor([len(kind) for kind in kinds]), device)
         counts = group.sum(counts)
         if not self.balanced:
             return sums.sum() / counts.sum().clamp_min(1)
         means = sums / counts.clamp_min(1)
         # Without pairs of a kind the other kind has the whole loss.
-        kinds = (counts > 0).sum()
-        return means.sum() / kinds.clamp_min(1)
+        used = (counts > 0).sum()
+        return means.sum() / used.clamp_min(1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.functional import count_of, gather_pairs, only
-from vlmtune.types import ScoreShard
+from vlmtune.types import ScoreShard, positions
 
 Normalise = Literal["none", "row", "sigmoid"]
 By = Literal["row", "union"]
@@ -70,8 +70,9 @@ class TruePairs:
         targets = shard.row_targets
         self.shard = shard
         self.group = group
-        true = targets.truth & targets.same_group & rows.computed
-        self._row, text = true.nonzero(as_tuple=True)
+        known = targets.on_cpu()
+        true = known.truth & known.same_group & rows.cpu_computed
+        self._row, text = positions(true, rows.values.device)
         self._images, self._texts = gather_pairs(self._row, text, shard, group)
         self.start = 0
         if group.size > 1:

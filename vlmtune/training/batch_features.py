@@ -178,5 +178,4 @@ class BatchFeatures:
         # Known texts come first, then missing ones: each back to its position in the batch.
         row_of = {text: row for row, text in enumerate(known + missing)}
         rows = [row_of[text] for text in texts]
-        order = torch.tensor(rows, device=device)
-        return concatenate(parts)[order]
+        return concatenate(parts).take(torch.tensor(rows))

@@ -19,7 +19,7 @@ from torch.nn.utils import get_total_norm
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.training.shard_layout import ShardLayout
 from vlmtune.training.signals import Signals
-from vlmtune.types import Batch, Scores, ScoreShard
+from vlmtune.types import Batch, Scores, ScoreShard, send
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def batch_check(
     wrong = is_wrong.sum().reshape(1)
     counts = [] if signals is None else signals.counts()
     # One sum over the ranks carries all: each sum costs a wait for all ranks.
-    of_rank = torch.cat([wrong.to(parts.dtype), parts.new_tensor(counts), parts.detach()])
+    of_signals = send(torch.tensor(counts, dtype=parts.dtype), parts.device)
+    of_rank = torch.cat([wrong.to(parts.dtype), of_signals, parts.detach()])
     sums = group.sum(of_rank)
     # Without gradients and pixels, a batch that waits for its step costs little memory.
     rows = Scores(shard.rows.values.detach(), shard.rows.computed)

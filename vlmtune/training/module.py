@@ -43,7 +43,7 @@ from vlmtune.training.scores import TrainingScores
 from vlmtune.training.shard_layout import shard_layout
 from vlmtune.training.signals import Signals, StopsAtSignals
 from vlmtune.training.validation import Validation
-from vlmtune.types import Batch, ScoreShard
+from vlmtune.types import Batch, ScoreShard, send
 
 LAST_FINITE = "last-before-nan.ckpt"
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -298,7 +298,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
         check = batch_check(shard, parts, batch, layout, group, signals)
         losses = check.sums[-len(objectives) :]
-        weight = parts.new_tensor([objective.weight for objective in objectives])
+        weights = [objective.weight for objective in objectives]
+        weight = send(torch.tensor(weights, dtype=parts.dtype), parts.device)
         weighted_part = (weight * parts).sum()
         weighted_loss = (weight * losses).sum()
         names = [objective.name for objective in objectives]

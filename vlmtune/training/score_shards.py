@@ -79,7 +79,8 @@ def _padded(scores: Scores, edges: tuple[int, ...]) -> Scores:
     """Adds pairs without a score; `edges` are as in `torch.nn.functional.pad`."""
     values = pad(scores.values, edges)
     computed = pad(scores.computed, edges)
-    return Scores(values, computed)
+    known = pad(scores.cpu_computed, edges)
+    return Scores(values, computed, noted_computed=known)
 
 
 def with_reference(

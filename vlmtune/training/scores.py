@@ -132,15 +132,19 @@ class TrainingScores:
     def _choose_pairs(
         self, batch: Batch, generator: torch.Generator, contrast: Contrast | None
     ) -> Tensor:
-        """Chooses pairs of the rank's batch, by contrastive scores if there are any."""
+        """Chooses pairs of the rank's batch, by contrastive scores if there are any.
+
+        On the CPU, which needs their number; only a policy that ranks by scores waits for a GPU.
+        """
+        targets = batch.targets.on_cpu()
         if self.adapter.training:  # validation batches have no mined neighbours
-            check_mined(self.pairs, batch.targets)
+            check_mined(self.pairs, targets)
         if not self.pairs.needs_reference:
-            return self.pairs(batch.targets, generator)
+            return self.pairs(targets, generator)
         if contrast is not None:
-            return self.pairs(batch.targets, generator, contrast.local)
+            return self.pairs(targets, generator, contrast.local.cpu())
         reference = self.reference.scores(batch, self.chunk)
-        return self.pairs(batch.targets, generator, reference)
+        return self.pairs(targets, generator, reference.cpu())
 
     def _embed(
         self, side: Modality, batch: Batch, features: dict[Modality, Features], tokens: bool

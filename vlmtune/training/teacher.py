@@ -22,7 +22,7 @@ from vlmtune.model.resolving import load
 from vlmtune.training.batch_features import BatchFeatures, CorpusContent
 from vlmtune.training.contrast import Contrast
 from vlmtune.training.shard_layout import ShardLayout
-from vlmtune.types import Batch, Scores, ScoreShard
+from vlmtune.types import Batch, Scores, ScoreShard, send
 
 
 class Teacher(nn.Module):
@@ -86,13 +86,14 @@ class Teacher(nn.Module):
         group: ProcessGroup,
     ) -> ScoreShard:
         """Returns the scores with the teacher's scores beside them."""
-        pairs = batch.targets.same_group
+        pairs = batch.targets.on_cpu().same_group
         if self.whole:
             pairs = torch.ones_like(pairs)
         image = self.features.encode_batch("image", batch, chunk)
         text = self.features.encode_batch("text", batch, chunk)
         scores = self.adapter(image, text, pairs)
-        taught = Scores(scores.values.masked_fill(~pairs, 0), pairs)
+        taught_pairs = send(pairs, scores.values.device)
+        taught = Scores(scores.values.masked_fill(~taught_pairs, 0), taught_pairs)
         if contrast is not None:
             # Contrastive scores have other columns than matching scores.
             both = with_teacher(contrast.shard, taught, contrast.layout, group)

@@ -42,7 +42,7 @@ class Albef(FusionStyle):
     def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.image_encoder.all(image.values, image.mask)
         memory = self.decoder.prepare_memory(states)
-        return tokens_only(Tokens(memory, image.mask))
+        return tokens_only(image.with_values(memory))
 
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
@@ -52,7 +52,7 @@ class Albef(FusionStyle):
         target = torch.cat([cls, states], dim=1)
         mask = with_cls(text.mask)
         prepared, others = self.decoder.prepare_target(target, mask)
-        return PooledTokens(prepared, Tokens(others, text.mask))
+        return PooledTokens(prepared, text.with_values(others))
 
     @override
     def fuse(self, image: PooledTokens, text: PooledTokens, query: ClsTokens) -> ClsOutputs:

@@ -89,12 +89,12 @@ class JointEncoderStyle(FusionStyle):
     @override
     def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
         packed = self.encoder.pack(image.values)
-        return tokens_only(Tokens(packed, image.mask))
+        return tokens_only(image.with_values(packed))
 
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
         packed = self.encoder.pack(text.values)
-        return tokens_only(Tokens(packed, text.mask))
+        return tokens_only(text.with_values(packed))
 
     def reading(self, image: Tokens, text: Tokens, heads: int) -> Float[Tensor, "P words patches"]:
         r"""How much each text token attends to each patch in the first layer of the encoder.
@@ -134,10 +134,9 @@ def side_by_side(*parts: Tokens) -> tuple[Float[Tensor, "P t w"], Bool[Tensor, "
         >>> side_by_side(Tokens.full(torch.ones(2, 3, 4)), Tokens.full(torch.ones(2, 1, 4)))[1]
     """
     values = torch.cat([part.values for part in parts], dim=1)
-    mask = torch.cat([part.mask for part in parts], dim=1)
-    if mask.all():
+    if all(bool((part.lengths == part.token_count).all()) for part in parts):
         return values, None
-    return values, mask
+    return values, torch.cat([part.mask for part in parts], dim=1)
 
 
 def with_cls(mask: Bool[Tensor, "P t"]) -> Bool[Tensor, "P t1"]:

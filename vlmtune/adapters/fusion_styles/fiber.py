@@ -46,12 +46,14 @@ class Fiber(FusionStyle):
     @override
     def prepare_image(self, image: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.image_encoder.all(image.values, image.mask)
-        return self.image_side(states, image.mask, query)
+        side = self.image_side(states, image.mask, query)
+        return side.with_lengths(image.noted_lengths)
 
     @override
     def prepare_text(self, text: Tokens, query: ClsTokens) -> PooledTokens:
         states = self.text_encoder.all(text.values, text.mask)
-        return self.text_side(states, text.mask, query)
+        side = self.text_side(states, text.mask, query)
+        return side.with_lengths(text.noted_lengths)
 
     def image_side(self, states: States, mask: TokenMask, query: ClsTokens) -> PooledTokens:
         """What the decoders need of encoded images; `pooled` belongs to [CLS]."""
