@@ -255,6 +255,11 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         rows, columns = pairs.nonzero(as_tuple=True)
         if not len(rows):
             values = torch.zeros(pairs.shape, device=pairs.device)
+            if torch.is_grad_enabled() and pairs.numel():
+                # DDP waits for a gradient of each weight from each rank, so one pair gives zeros.
+                one = torch.zeros_like(pairs)
+                one[0, 0] = True
+                values = 0 * self(image, text, one).values
             return Scores(values, pairs)
         # Captions of one length together, so that a chunk of short captions stays short: `used` are
         # the chosen texts by length, and pair p reads text `which[p]` of them.
