@@ -14,7 +14,6 @@ import torch.distributed as dist
 import yaml
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers.utils import logging
 
 from tests.adapters.families import backbone
 from tests.collectives import Collectives, difference
@@ -217,7 +216,8 @@ def plugins(rank, kind, folder):
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory):
     """The export of a dual adapter, which teaches."""
-    logging.disable_progress_bar()
+    for family in ("open_clip", "flava"):
+        backbone(family)  # once, before ranks are forked
     folder = tmp_path_factory.mktemp("teacher") / "export"
     model = backbone()
     adapter = FullFineTuning()
@@ -247,7 +247,7 @@ SIZES = [
 
 @pytest.mark.parametrize(("kind", "size"), SIZES)
 def test_plugins(kind, size, teacher, tmp_path):
-    assert_same(run_ranks(size, tmp_path / "ranks", plugins, kind, teacher))
+    assert_same(run_ranks(size, tmp_path / "ranks", plugins, kind, teacher, patience=600))
 
 
 # Whole runs of a trainer, in one pair of processes.
