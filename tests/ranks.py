@@ -10,10 +10,11 @@ import torch
 import torch.distributed as dist
 
 
-def run_ranks(size, folder, function, *arguments):
+def run_ranks(size, folder, function, *arguments, patience=120):
     """Calls `function(rank, *arguments)` in `size` processes that form a gloo group.
 
-    Returns what each gave, in rank order; what one raised is raised here as text.
+    Returns what each gave, in rank order; what one raised is raised here as text. A rank may take
+    `patience` seconds.
     """
     context = multiprocessing.get_context("fork")
     results = context.Queue()
@@ -25,7 +26,7 @@ def run_ranks(size, folder, function, *arguments):
     for process in processes:
         process.start()
     try:
-        given = dict(results.get(timeout=120) for _ in processes)
+        given = dict(results.get(timeout=patience) for _ in processes)
         given = {rank: unpacked(value) for rank, value in given.items()}
     finally:
         for process in processes:

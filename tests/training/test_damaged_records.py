@@ -47,10 +47,8 @@ def image_of(key, shard):
     return next(((shard, one) for one in named if not one.name.endswith(".json")), None)
 
 
-@pytest.fixture
-def corrupt(shards, tmp_path):
+def corrupted(shards, folder):
     """Shards with one corrupt image, in the second record of rank 1's second batch; its key."""
-    folder = tmp_path / "shards"
     shutil.copytree(shards, folder)
     data = ShardSet(str(folder))
     key = keys_of(data, 1)[1][1]
@@ -59,6 +57,11 @@ def corrupt(shards, tmp_path):
         file.seek(member.offset_data)
         file.write(b"\0" * member.size)
     return data, key
+
+
+@pytest.fixture
+def corrupt(shards, tmp_path):
+    return corrupted(shards, tmp_path / "shards")
 
 
 def train(rank, data, model_folder, folder, workers, max_damaged):

@@ -13,7 +13,7 @@ A loss over the batch of all ranks is cut into parts, one on each rank, that add
 each rank's weights receive their part of the exact gradient of the whole loss.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -73,30 +73,32 @@ class ProcessGroup:
         """Adds a tensor over ranks; its gradient is the sum of the gradients of all ranks."""
         return value if self.size == 1 else _Sum.apply(value)
 
-    def gather(self, value: Any) -> Any:
+    def gather(self, value: Any, sizes: Sequence[int] = ()) -> Any:
         """Concatenates rows over ranks, in rank order; ranks may have different numbers of rows.
 
         Args:
             value: A tensor of at least one dimension, or `Rows`, whose tokens are padded to the
                 longest of all ranks.
+            sizes: The numbers of rows of all ranks. Where they are not known, ranks exchange them,
+                and each waits for its device to read them.
         """
         if self.size == 1:
             return value
         if isinstance(value, PooledTokens):
-            pooled = self.gather(value.pooled)
-            tokens = self.gather(value.tokens)
+            pooled = self.gather(value.pooled, sizes)
+            tokens = self.gather(value.tokens, sizes)
             return PooledTokens(pooled, tokens)
         if isinstance(value, Tokens):
             # Each rank pads to its longest caption. Rows of one tensor need one length.
             lengths = self._sizes(value.mask.shape[1], value.device)
             value = value.padded(max(lengths))
         if isinstance(value, Rows):
-            return value.map(self.gather)
+            return value.map(lambda tensor: self.gather(tensor, sizes))
         if value.dtype == torch.bool:
             # Not every backend of torch.distributed can send booleans.
-            numbers = self.gather(value.to(torch.uint8))
+            numbers = self.gather(value.to(torch.uint8), sizes)
             return numbers.to(torch.bool)
-        sizes = self._sizes(len(value), value.device)
+        sizes = sizes or self._sizes(len(value), value.device)
         return _Gather.apply(value, sizes, self.rank)
 
     def objects(self, value: Any) -> list[Any]:
@@ -165,7 +167,7 @@ class _Gather(torch.autograd.Function):
     """y on each rank is all x, one after another; so dx is its rows of the sum of all dy."""
 
     @staticmethod
-    def forward(ctx: Any, value: Tensor, sizes: list[int], rank: int) -> Tensor:
+    def forward(ctx: Any, value: Tensor, sizes: Sequence[int], rank: int) -> Tensor:
         ctx.start = sum(sizes[:rank])
         ctx.stop = ctx.start + sizes[rank]
         # all_gather takes one shape from all ranks, so every rank sends the largest number of rows.

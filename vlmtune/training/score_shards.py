@@ -31,8 +31,8 @@ def dual_score_shard(
         return ScoreShard(scores, layout.rows, scores, layout.columns)
     # A text of several ranks is a column of the first alone, so that it counts once.
     text = text[layout.texts]
-    all_images = group.gather(image)
-    all_texts = group.gather(text)
+    all_images = group.gather(image, layout.image_counts)
+    all_texts = group.gather(text, layout.text_counts)
     return ScoreShard(
         _scores(adapter, image, all_texts),
         layout.rows,
@@ -96,13 +96,13 @@ def with_reference(
     # Gathered after they are normalised, so that each rank normalises only its own.
     image = normalize(image, dim=-1)
     text = normalize(text[layout.texts], dim=-1)
-    all_texts = group.gather(text)
+    all_texts = group.gather(text, layout.text_counts)
     reference = scale * image @ all_texts.transpose(0, 1) + bias
     rows = replace(shard.rows, reference=reference)
     # On one rank rows and columns are the same matrix.
     if group.size == 1:
         return replace(shard, rows=rows, columns=rows)
-    all_images = group.gather(image)
+    all_images = group.gather(image, layout.image_counts)
     reference = scale * all_images @ text.transpose(0, 1) + bias
     columns = replace(shard.columns, reference=reference)
     return replace(shard, rows=rows, columns=columns)
@@ -118,7 +118,7 @@ def with_phrases(
     """Adds the scores of the rank's images against the phrases of all ranks, to its rows alone."""
     assert shard.rows.embedded is not None
     # A phrase of several ranks is a column of the first alone, so that it counts once.
-    all_phrases = group.gather(phrases[layout.texts])
+    all_phrases = group.gather(phrases[layout.texts], layout.text_counts)
     scores = adapter.scores(shard.rows.embedded.image, all_phrases.values)
     assert scores.embedded is not None
     scored = PhraseScores(scores.values, layout.rows.truth, scores.embedded.text)

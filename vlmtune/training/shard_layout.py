@@ -5,7 +5,7 @@ In: the batch of each rank. Out: its `ShardLayout`. Never: features, scores or t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -16,11 +16,26 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.types import Batch, Targets
 
 Entries = list[tuple[int, int]]
-"""Row and column, in the batch of all ranks, of each True entry of a matrix."""
+"""Row and column of each True entry of a matrix."""
+
+
+class RankTargets(NamedTuple):
+    """The targets of one rank's batch, as they travel: the whole matrix is on no rank.
+
+    Attributes:
+        text_ids, true_ids, exhaustive: As in `Batch`.
+        same_group: Entries of the rank's own batch; likewise `mined_negatives`.
+    """
+
+    text_ids: tuple[str, ...]
+    true_ids: tuple[frozenset[str], ...]
+    exhaustive: tuple[bool, ...]
+    same_group: Entries
+    mined_negatives: Entries | None
 
 
 class SparseTargets(NamedTuple):
-    """The targets of one rank's images, as they travel: the whole matrix is on no rank."""
+    """The same with rows and columns counted over all ranks."""
 
     truth: Entries
     same_group: Entries
@@ -39,6 +54,8 @@ class ShardLayout:
         rows: Targets of its images against all texts.
         columns: Targets of all images against its texts.
         text_columns: For each text of the rank's batch its column, which may be another rank's.
+        image_counts: How many images each rank has; empty where ranks would have to exchange it.
+        text_counts: How many columns each rank has, likewise.
     """
 
     texts: Int[Tensor, "m"]
@@ -47,6 +64,8 @@ class ShardLayout:
     rows: Targets
     columns: Targets
     text_columns: Int[Tensor, "t"]
+    image_counts: tuple[int, ...] = ()
+    text_counts: tuple[int, ...] = ()
 
 
 def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout:
@@ -64,22 +83,27 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
         everything = torch.arange(len(batch.texts), device=batch.targets.truth.device)
         return ShardLayout(everything, 0, 0, batch.targets, batch.targets, everything)
     assert len(batch.text_ids) == len(batch.texts)
-    # Ids and counts alone travel first: they fix every rank's rows and columns.
-    gathered = group.objects((batch.text_ids, len(batch.image_ids)))
-    text_ids, image_counts = zip(*gathered, strict=True)
-    columns_of, column_starts = _columns(text_ids, merged)
+    # One exchange: each of them waits for all ranks, and for the device if NCCL sends it.
+    by_rank = group.objects(_rank_targets(batch))
+    columns_of, column_starts = _columns([one.text_ids for one in by_rank], merged)
+    image_counts = tuple(len(one.true_ids) for one in by_rank)
+    text_counts = tuple(stop - start for start, stop in pairwise(column_starts))
     # Ranks follow one another, so a rank's rows and columns are ranges among all.
     row_starts = [0, *accumulate(image_counts)]
     all_rows = range(row_starts[-1])
     all_columns = range(column_starts[-1])
     rows = range(row_starts[group.rank], row_starts[group.rank + 1])
     columns = range(column_starts[group.rank], column_starts[group.rank + 1])
-    # A merged text that an earlier rank has too is a column of that rank.
-    column_of = list(columns)
-    if merged:
-        column_of = [columns_of[name][0] for name in batch.text_ids]
-    rank_targets = _sparse_targets(batch, rows.start, column_of, columns_of)
-    targets_by_rank = group.objects(rank_targets)
+    targets_by_rank = []
+    columns_by_rank = []
+    for one, row_start, column_start in zip(by_rank, row_starts, column_starts, strict=False):
+        column_of = list(range(column_start, column_start + len(one.text_ids)))
+        if merged:  # a text that an earlier rank has too is a column of that rank
+            column_of = [columns_of[name][0] for name in one.text_ids]
+        columns_by_rank.append(column_of)
+        targets_by_rank.append(_sparse_targets(one, row_start, column_of, columns_of))
+    column_of = columns_by_rank[group.rank]
+    rank_targets = targets_by_rank[group.rank]
     texts = []
     for text, column in enumerate(column_of):
         if column in columns:
@@ -92,6 +116,8 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
         rows=_targets([rank_targets], rows, all_columns).to(device),
         columns=_targets(targets_by_rank, all_rows, columns).to(device),
         text_columns=torch.tensor(column_of, dtype=torch.int64, device=device),
+        image_counts=image_counts,
+        text_counts=text_counts,
     )
 
 
@@ -113,27 +139,39 @@ def _columns(
     return columns_of, starts
 
 
+def _rank_targets(batch: Batch) -> RankTargets:
+    # The copy on the CPU: there is nothing to wait for.
+    targets = batch.targets.on_cpu()
+    same_group = _entries(targets.same_group)
+    mined_negatives = None
+    if targets.mined_negatives is not None:
+        mined_negatives = _entries(targets.mined_negatives)
+    ids = (batch.text_ids, batch.true_ids, batch.exhaustive)
+    return RankTargets(*ids, same_group, mined_negatives)
+
+
+def _entries(matrix: Bool[Tensor, "rows columns"]) -> Entries:
+    return [(row, column) for row, column in matrix.nonzero().tolist()]
+
+
 def _sparse_targets(
-    batch: Batch, row_start: int, column_of: list[int], columns_of: Mapping[str, list[int]]
+    targets: RankTargets, row_start: int, column_of: list[int], columns_of: Mapping[str, list[int]]
 ) -> SparseTargets:
     """The targets of a rank's batch, with rows and columns counted over all ranks."""
-    targets = batch.targets
     truth: Entries = []
     # A caption of another rank may be true too, so truth goes by id and not by position.
-    for row, true_ids in enumerate(batch.true_ids, row_start):
+    for row, true_ids in enumerate(targets.true_ids, row_start):
         for name in true_ids:
             for column in columns_of.get(name, ()):
                 truth.append((row, column))
 
-    def entries(matrix: Tensor) -> Entries:
-        positions = matrix.nonzero().tolist()
-        return [(row_start + i, column_of[j]) for i, j in positions]
+    def placed(entries: Entries) -> Entries:
+        return [(row_start + i, column_of[j]) for i, j in entries]
 
-    same_group = entries(targets.same_group)
     mined_negatives = None
     if targets.mined_negatives is not None:
-        mined_negatives = entries(targets.mined_negatives)
-    return SparseTargets(truth, same_group, mined_negatives, batch.exhaustive)
+        mined_negatives = placed(targets.mined_negatives)
+    return SparseTargets(truth, placed(targets.same_group), mined_negatives, targets.exhaustive)
 
 
 def _targets(by_rank: Sequence[SparseTargets], rows: range, columns: range) -> Targets:

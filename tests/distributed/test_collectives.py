@@ -1,0 +1,310 @@
+"""Every rank makes the same collectives, whatever its batch holds: NCCL would hang otherwise."""
+
+import signal
+import traceback
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.adapters.families import backbone
+from tests.collectives import Collectives, difference
+from tests.ranks import run_ranks
+from tests.runs import QUIET, fit
+from tests.runs import module as module_of
+from tests.tiny import write_cola
+from tests.toy import groups
+from tests.training.test_damaged_records import corrupted
+from tests.training.test_damaged_records import train as train_damaged
+from tests.training.test_process_group import broken, steep, trained
+from tests.training.test_signals import stops
+from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.fusion_tuning import FusionTuning
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.config import instantiate
+from vlmtune.data.collate import collate
+from vlmtune.data.noun_phrases import NounPhrases
+from vlmtune.errors import UserError
+from vlmtune.export import save_export
+from vlmtune.objectives.base import Objective
+from vlmtune.objectives.info_nce import InfoNCE
+from vlmtune.objectives.itm import ITM
+from vlmtune.objectives.pair_bce import PairBCE
+from vlmtune.pairs.base import PairPolicy
+from vlmtune.training.benchmark_callback import BenchmarkCallback
+from vlmtune.training.failures import publish_failure
+from vlmtune.training.module import AdaptationModule
+from vlmtune.types import Group
+
+pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
+
+PLUGINS = Path(__file__).parents[2] / "configs/plugins"
+FUSED = ("matching", "fusion_tuning")
+
+
+def made_of(kind, stem, base):
+    return instantiate(yaml.safe_load((PLUGINS / kind / f"{stem}.yaml").read_text()), base)
+
+
+def stems(kind):
+    return sorted(path.stem for path in (PLUGINS / kind).glob("*.yaml"))
+
+
+# What the records of a batch hold, by a letter each.
+
+
+def pair(key):
+    """Two images with a caption each, a false text that other ranks have too, and a mined one."""
+    texts = ("a red cube left of the blue sphere", "a blue cube", "dog")
+    names = (f"{key}-a", f"{key}-b", "dog")
+    true = tuple(frozenset({name}) for name in names[:2])
+    mined = frozenset({"100-a", "110-a", "000-a"})
+    truth = torch.eye(2, 3, dtype=torch.bool)
+    return Group(key, (f"{key}-0", f"{key}-1"), names, texts, truth, true, mined_negatives=mined)
+
+
+def lone(key, name=None, text="a green sphere"):
+    """One image and its caption: no negative of its own."""
+    name = name or f"{key}-a"
+    truth = torch.ones(1, 1, dtype=torch.bool)
+    return Group(key, (f"{key}-0",), (name,), (text,), truth, (frozenset({name}),), exhaustive=True)
+
+
+def shared(key):
+    """One image and a caption that other ranks have too, who may keep its column."""
+    return lone(key, "dog", "dog")
+
+
+def untrue(key):
+    """One image, and a text that is false of it: no true pair."""
+    return replace(lone(key), truth=torch.zeros(1, 1, dtype=torch.bool), true_ids=(frozenset(),))
+
+
+KINDS = {"p": pair, "l": lone, "s": shared, "u": untrue}
+# The records of each rank in each step.
+STEPS = (
+    ("ppp", "l", "s"),
+    ("s", "s", "s"),  # nothing is a hard negative, and only the first rank has a column
+    ("l", "pp", "u"),
+    ("u", "u", "p"),  # two ranks have no true pair
+)
+
+
+def batch(rank, step):
+    groups = []
+    for number, letter in enumerate(STEPS[step][rank]):
+        groups.append(KINDS[letter](f"{step}{rank}{number}"))
+    made = collate(groups, damaged=("a record",) if rank == 1 else ())
+    chances = torch.Generator().manual_seed(10 * step + rank)
+    pixels = torch.randn(len(made.image_ids), 3, 32, 32, generator=chances)
+    return replace(made, pixels=pixels, phrases=collate(NounPhrases().groups(groups)))
+
+
+class Step(nn.Module):
+    """A training step as the call of a module, as DDP takes it."""
+
+    def __init__(self, made):
+        super().__init__()
+        self.made = made
+
+    def forward(self, *given):
+        return self.made.training_step(*given)
+
+
+def train(made, rank, **options):
+    """Steps under DDP, without a trainer: it takes ten times as long."""
+    made._trainer = SimpleNamespace(
+        precision_plugin=None,
+        accumulate_grad_batches=1,
+        global_step=0,
+        global_rank=rank,
+        log_every_n_steps=1,
+    )
+    made.log = lambda *arguments, **named: None
+    made.train()
+    trained = [parameter for parameter in made.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=1e-3)
+    wrapped = DistributedDataParallel(Step(made), **options)
+    for step in range(len(STEPS)):
+        made.on_train_batch_start(batch(rank, step), step)
+        optimizer.zero_grad()
+        wrapped(batch(rank, step), step).backward()
+        made.on_before_optimizer_step(optimizer)
+        optimizer.step()
+
+
+def module(adapter, objectives, pairs=None, family="open_clip", teacher=None):
+    return lambda: AdaptationModule(backbone(family), adapter, objectives, pairs, teacher=teacher)
+
+
+def objectives(folder):
+    for stem in stems("objectives"):
+        objective = made_of("objectives", stem, Objective)
+        teacher = str(folder) if "teacher" in objective.needs else None
+        # What trains only some weights needs company: DDP has no gradient of the others.
+        company = [InfoNCE()] if objective.regulariser else []
+        dual = FullFineTuning(tokens="tokens" in objective.needs)
+        yield f"{stem}, dual", module(dual, [objective, *company], teacher=teacher)
+        yield f"{stem}, joint", module(joint(), [objective, *company], teacher=teacher)
+        both = FusionTuning(contrast=True)
+        yield f"{stem}, both", module(both, [objective, ITM()], family="flava")
+
+
+def adapters(folder):
+    for stem in stems("adapters"):
+        adapter = made_of("adapters", stem, Adapter)
+        objective = PairBCE() if adapter.joint else InfoNCE()
+        family = "flava" if stem in FUSED else "open_clip"
+        if stem != "zero_shot":  # trains nothing
+            yield stem, module(adapter, [objective], family=family)
+
+
+def pairs(folder):
+    for stem in stems("pairs"):
+        policy = made_of("pairs", stem, PairPolicy)
+        eqsim = made_of("objectives", "eqsim", Objective)
+        yield stem, module(joint(), [PairBCE(), eqsim], policy)
+
+
+KINDS_OF_PLUGINS = {"objectives": objectives, "adapters": adapters, "pairs": pairs}
+
+
+def joint():
+    return MMAdapter(heads=2, hidden=2)
+
+
+@contextmanager
+def noted(name, out):
+    """Adds the name, the collectives of the block and the error that ended it."""
+    error = None
+    with Collectives() as made:
+        try:
+            yield
+        except Exception:
+            error = traceback.format_exc()
+    out.append((name, made.calls, error))
+
+
+def plugins(rank, kind, folder):
+    # A rank that waits for a collective of another would wait half an hour.
+    dist.set_timeout(timedelta(seconds=20))
+    out = []
+    for name, make in KINDS_OF_PLUGINS[kind](folder):
+        torch.manual_seed(1)
+        try:
+            made = make()
+        except UserError:  # the objective does not fit the adapter
+            continue
+        with noted(name, out):
+            train(made, rank)
+        if out[-1][2]:
+            break
+    return out
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """The export of a dual adapter, which teaches."""
+    for family in ("open_clip", "flava"):
+        backbone(family)  # once, before ranks are forked
+    folder = tmp_path_factory.mktemp("teacher") / "export"
+    model = backbone()
+    adapter = FullFineTuning()
+    adapter.attach(model)
+    save_export(folder, model, adapter, provenance={})
+    return folder
+
+
+def assert_same(by_rank):
+    for parts in zip(*by_rank, strict=True):
+        names, calls, errors = zip(*parts, strict=True)
+        assert len({*names}) == 1
+        found = difference(list(calls))
+        assert found is None, f"{names[0]}: {found}\n{errors}"
+        assert not any(errors), f"{names[0]}: {errors}"
+        assert calls[0]
+
+
+SIZES = [
+    ("objectives", 2),
+    ("pairs", 3),
+    pytest.param("adapters", 2, marks=pytest.mark.slow),
+    pytest.param("objectives", 3, marks=pytest.mark.slow),
+    pytest.param("adapters", 3, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("kind", "size"), SIZES)
+def test_plugins(kind, size, teacher, tmp_path):
+    assert_same(run_ranks(size, tmp_path / "ranks", plugins, kind, teacher, patience=600))
+
+
+# Whole runs of a trainer, in one pair of processes.
+
+
+def runs(rank, folder, model_folder, shards, damaged):
+    """Names, collectives and errors of runs; the last one ends on rank 1 alone."""
+    dist.set_timeout(timedelta(seconds=20))
+    torch.set_num_threads(1)
+    corpora = [groups((3, 2), seed) for seed in range(3)]
+    distinct = [groups((3, 2), seed, distinct=True) for seed in range(3)]
+    held_out = [corpora[0][0]], [corpora[0][1], corpora[1][1]]
+    ddp = {"devices": 2, "strategy": "ddp"}
+    many = {**ddp, "accumulate_grad_batches": 2}
+
+    def stored(name):
+        evaluation = BenchmarkCallback([cola(folder)], every_n_epochs=0, every_n_steps=1)
+        options = {"store": str(folder / "store")}
+        made = module_of(model_folder, LinearProbe(), [InfoNCE()], **options)
+        fit(made, shards, folder / name, 3, (evaluation,), val=True, **ddp)
+
+    cases = {
+        "accumulated": lambda: trained(rank, corpora, folder, held_out, **many),
+        "in chunks": lambda: trained(rank, corpora, folder, held_out, chunk=2, **many),
+        "store, validation and benchmark": lambda: stored("building"),
+        "the store again": lambda: stored("reading"),
+        "damaged": lambda: train_damaged(rank, damaged, model_folder, folder, 0, 0.01),
+        "NaN scores": lambda: broken(rank, distinct, folder, "image"),
+        "NaN gradient": lambda: steep(rank, distinct, folder),
+        "SIGTERM": lambda: stops(rank, corpora, folder, signal.SIGTERM, 1),
+    }
+    out = []
+    for name, run in cases.items():
+        with noted(name, out):
+            run()
+    with noted("too much damage", out):
+        try:
+            train_damaged(rank, damaged, model_folder, folder, 0, 0.0)
+        except UserError:  # as `vlmtune fit` does with it
+            publish_failure("damage")
+            raise
+    return out
+
+
+def cola(folder):
+    return ColaMulti(str(folder / "cola/cola.json"), str(folder / "cola"))
+
+
+def test_runs(model_folder, shards, tmp_path):
+    write_cola(tmp_path / "cola")
+    damaged, _ = corrupted(shards, tmp_path / "damaged")
+    arguments = (tmp_path, model_folder, shards, damaged)
+    by_rank = run_ranks(2, tmp_path / "ranks", runs, *arguments)
+    stopped = [calls.pop() for calls in by_rank]
+    assert_same(by_rank)
+    (_, waited, lost), (_, made, error) = stopped
+    assert "expected at most 0 damaged" in error
+    assert "Connection closed" in lost
+    # The other rank waits in the first collective that this one no longer makes.
+    assert difference([waited[:-1], made]) is None
