@@ -8,6 +8,7 @@ import torch
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from tests.adapters.families import backbone
 from tests.distributed.test_real_adapters import corpora, trained
@@ -162,6 +163,67 @@ def test_checkpoints_benchmarks_and_resumed_runs_are_those_of_ddp(
     for name, value in exported.backbone.named_parameters():
         if (trained := want["state_dict"].get(f"backbone.{name}")) is not None:
             torch.testing.assert_close(value, trained, rtol=1e-3, atol=1e-5)
+
+
+class Whole(EarlyStopping):
+    """Notes all weights and the optimizer's state, gathered, when training begins and ends."""
+
+    def __init__(self):
+        super().__init__("train/loss", check_on_train_epoch_end=True)
+        self.states = []
+
+    def note(self, trainer, pl_module):
+        content = [pl_module.state_dict(), trainer.optimizers[0].state_dict()]
+        whole = tree_map_only(DTensor, lambda part: part.full_tensor(), content)
+        self.states.append(copy.deepcopy(whole))
+
+    on_train_start = on_train_end = note
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.001, eps=0.001)
+
+
+def in_parts(rank, model_folder, shards, folder, ranks, strategy, steps, resume=None):
+    """Losses, and states at the start and the end, of a run whose batches have 12 groups."""
+    made = module(model_folder, FullFineTuning(), [InfoNCE()], optimizer=adamw)
+    whole, groups = Whole(), 12 // ranks
+    options = {"devices": ranks, "strategy": strategy, "batch_size": groups, "resume": resume}
+    trainer, watch = fit(made, shards, folder, steps, (whole,), save=True, **options)
+    if rank == 0 and ranks == 4:
+        assert any(isinstance(value, DTensor) for value in made.state_dict().values())
+    if isinstance(strategy, FSDP2):
+        strategy._sharded_checkpoints = False
+        trainer.save_checkpoint(folder / "whole.ckpt")
+    return watch.losses, *whole.states
+
+
+def same(one, other):
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(2, 1), pytest.param((4, 2, 3), marks=pytest.mark.slow)], ids=str
+)
+def test_a_sharded_checkpoint_resumes_on_other_numbers_of_ranks(
+    sizes, model_folder, shards, tmp_path, monkeypatch
+):
+    resume, losses, last = None, [], None
+    for number, ranks in enumerate(sizes):
+        folder = tmp_path / f"{ranks}"
+        arguments = model_folder, shards, folder, ranks, FSDP2(sharded_checkpoints=True)
+        given = run_ranks(ranks, folder, in_parts, *arguments, 2 * number + 2, resume)
+        for _, start, end in given:
+            same(end, given[0][2])
+            if last is not None:
+                same(start, last)
+        losses += given[0][0]
+        last = given[0][2]
+        resume = folder / f"stepstep={2 * number + 2}.ckpt"
+        assert len(list(resume.glob("*.safetensors"))) == ranks
+    steps = 2 * len(sizes)
+    straight = in_parts(0, model_folder, shards, tmp_path / "one", 1, "auto", steps)
+    assert losses == pytest.approx(straight[0], rel=1e-4)
 
 
 def column(log, name):

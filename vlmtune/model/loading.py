@@ -5,7 +5,7 @@ In: a folder, the id of a hub repository, or a `.ckpt`. Out: the model. Never: a
 
 import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -31,6 +31,7 @@ from vlmtune.model.layout import (
     read_config,
 )
 from vlmtune.model.model import Model
+from vlmtune.model.sharded_checkpoint import checkpoint_file, filled, on_cpu
 from vlmtune.storage.files import check_shape, reading, regular
 
 TensorValue = Annotated[Tensor, InstanceOf]
@@ -57,6 +58,7 @@ class CheckpointContent(TypedDict):
     live_state_dict: NotRequired[dict[str, TensorValue]]
     wandb_runs: NotRequired[list[RunId]]
     provenance: NotRequired[Any]  # a file may hold anything here
+    parts: NotRequired[dict[str, str]]
 
 
 def load_export(
@@ -107,25 +109,33 @@ def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
 
     It may import classes from vlmtune and from `packages`; any other is a `UserError`.
     """
-    checkpoint = check_checkpoint(path)
+    checkpoint = check_checkpoint(path, on_cpu)
     specs = checkpoint["vlmtune"]
     check_packages(specs["backbone"], specs["adapter"], packages=packages, source=str(path))
     backbone, adapter = _rebuild(specs, checkpoint["state_dict"], str(path))
     return Model(backbone, adapter, provenance=checkpoint.get("provenance"))
 
 
-def check_checkpoint(path: str | Path) -> dict[str, Any]:
+def check_checkpoint(
+    path: str | Path,
+    make: Callable[[Tensor], Tensor] | None = None,
+    checked: slice = slice(None),
+) -> dict[str, Any]:
     """Reads and checks a training checkpoint without building the model.
+
+    Of a folder that FSDP2 wrote, tensors in parts are read only where `make` is given (see
+    `sharded_checkpoint.filled`); without it they are on the meta device.
 
     Raises:
         UserError: It is not a vlmtune checkpoint, is damaged, or has weights that are not finite.
     """
     fix = "name a file such as checkpoints/last.ckpt in the folder of a run"
     with reading(path, "a vlmtune checkpoint", fix):
-        check_archive(regular(path))
+        file = checkpoint_file(path)
+        check_archive(regular(file))
         try:
             # Tensors and plain values only: a pickle could run code.
-            checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError) as error:
             # torch would advise to load it with the code that it holds.
             raise ValueError(one_line(error)) from error
@@ -134,8 +144,12 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
         "open_clip with --model FILE --architecture NAME"
     )
     check_shape(checkpoint, CheckpointContent, path, "a vlmtune checkpoint", fix)
+    if make is not None:
+        with reading(path, "a vlmtune checkpoint", fix):
+            checkpoint = filled(checkpoint, Path(path), make, checked)
     for key in ("state_dict", LIVE):
-        check_finite(checkpoint.get(key, {}), f"{path} is damaged; use another checkpoint")
+        values = {n: value for n, value in checkpoint.get(key, {}).items() if not value.is_meta}
+        check_finite(values, f"{path} is damaged; use another checkpoint")
     return checkpoint
 
 

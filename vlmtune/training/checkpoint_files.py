@@ -20,7 +20,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
         >>> newest_checkpoint(Path("none"))
     """
     paths = [folder / name for name in (LAST, ON_SIGNAL)]
-    present = [path for path in paths if path.is_file()]
+    present = [path for path in paths if path.exists()]
     if len(present) > 1:
         return max(present, key=_step)
     return present[0] if present else None

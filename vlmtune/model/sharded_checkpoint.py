@@ -1,0 +1,89 @@
+"""Reads a checkpoint that is a folder: what each rank held, and the rest in one file.
+
+In: the rest, where tensors that lie in the parts are on the meta device. Out: the same checkpoint
+with their values. Never: a process group, anything unpickled. `training.sharded_checkpoint` writes
+the folder.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map_with_path
+
+from vlmtune.backbones.weight_checks import sha256
+from vlmtune.errors import UserError
+
+REST = "rest.ckpt"
+PARTS = "parts"  # in the rest: the checksum of each file of a rank
+PATTERN = "*.safetensors"
+
+
+def is_checkpoint(path: str | Path) -> bool:
+    """Whether there is a file, or the folder of a sharded checkpoint."""
+    return checkpoint_file(path).is_file()
+
+
+def checkpoint_file(path: str | Path) -> Path:
+    """Returns the file that `torch.load` reads; in a folder it is the rest."""
+    rest = Path(path) / REST
+    return rest if rest.is_file() else Path(path)
+
+
+def named_tensors(content: Any, chosen: Callable[[Tensor], bool]) -> dict[str, Tensor]:
+    """Returns the chosen tensors by the name that they have in the parts."""
+    tensors = {}
+    for path, value in tree_flatten_with_path(content)[0]:
+        if isinstance(value, Tensor) and chosen(value):
+            tensors[keystr(path)] = value
+    return tensors
+
+
+def on_cpu(hollow: Tensor) -> Tensor:
+    """Makes the whole tensor on the CPU, without values."""
+    return torch.empty_like(hollow, device="cpu")
+
+
+def filled(
+    rest: dict[str, Any],
+    folder: Path,
+    make: Callable[[Tensor], Tensor],
+    checked: slice = slice(None),
+) -> dict[str, Any]:
+    """Reads the parts into the rest.
+
+    Args:
+        rest: The content of the rest, or of a checkpoint in one file, which needs nothing more.
+        folder: Where it lies.
+        make: Makes a tensor without values from one on the meta device; of a DTensor the part of
+            this rank is read.
+        checked: Which files are compared with their checksums; ranks may share this work.
+
+    Raises:
+        UserError: A part is missing or damaged.
+    """
+    # It takes a moment to import, and few checkpoints are folders.
+    from torch.distributed.checkpoint import DefaultLoadPlanner, HuggingFaceStorageReader
+
+    sums = rest.pop(PARTS, {})
+    hollow = named_tensors(rest, lambda value: value.is_meta)
+    if not hollow:
+        return rest
+    names = sorted(path.name for path in folder.glob(PATTERN))
+    wrong = sorted(sums.keys() ^ set(names))
+    if not wrong:
+        wrong = [name for name in names[checked] if sha256(folder / name) != sums[name]]
+    if wrong:
+        raise UserError(
+            f"expected the parts of {folder} as they were written, got another or no "
+            f"{wrong[0]}: copy the folder again, or use another checkpoint"
+        )
+    tensors = {name: make(value) for name, value in hollow.items()}
+    reader, planner = HuggingFaceStorageReader(str(folder)), DefaultLoadPlanner()
+    metadata = reader.read_metadata()
+    planner.set_up_planner(tensors, metadata)
+    reader.set_up_storage_reader(metadata, is_coordinator=False)
+    reader.read_data(planner.create_local_plan(), planner)
+    return tree_map_with_path(lambda path, value: tensors.get(keystr(path), value), rest)
