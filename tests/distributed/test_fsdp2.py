@@ -15,7 +15,7 @@ from tests.distributed.test_real_adapters import corpora, trained
 from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module
-from tests.tiny import write_cola
+from tests.tiny import fit_config, plugin, write_cola
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.lora import LoRA
@@ -24,8 +24,10 @@ from vlmtune.cli.main import main
 from vlmtune.cli.run_folder import AtomicCheckpoints
 from vlmtune.model import load
 from vlmtune.model.layout import WEIGHTS
+from vlmtune.model.sharded_checkpoint import REST
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.benchmark_callback import BenchmarkCallback
+from vlmtune.training.checkpoint_files import newest_checkpoint
 from vlmtune.training.ema import EMA
 from vlmtune.training.fsdp2 import FSDP2
 from vlmtune.training.retention_budget import RetentionBudget
@@ -231,6 +233,34 @@ def test_a_sharded_checkpoint_resumes_on_other_numbers_of_ranks(
         assert main(["export", name, "--out", f"export of {name}"]) == 0
     one, other = (path.read_bytes() for path in folders[0].glob(f"export*/{WEIGHTS}"))
     assert one == other
+
+
+def command(rank, *words):
+    return main([*words])
+
+
+def test_commands_take_a_sharded_checkpoint_and_replace_it(
+    model_folder, shards, tmp_path, monkeypatch
+):
+    every = {"every_n_train_steps": 1, "save_last": True}
+    callback = {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": every}
+    trainer = {"max_steps": 2, "callbacks": [callback], "strategy": plugin("training.fsdp2.FSDP2")}
+    config = fit_config(tmp_path / "a", model_folder, shards, trainer=trainer)
+    fit_words = ["fit", "--config", str(config)]
+    sharded = ["--trainer.strategy.init_args.sharded_checkpoints", "true"]
+    assert run_ranks(1, tmp_path / "ranks", command, *fit_words, *sharded) == [0]
+    folder = tmp_path / "a/run/checkpoints"
+    last = folder / "last.ckpt"
+    assert newest_checkpoint(tmp_path / "a/run") == last
+    saved = {path.name for path in folder.iterdir() if (path / REST).is_file()}
+    assert saved == {"last.ckpt", "epoch=0-step=2.ckpt"}  # step 1 was removed
+    before = load(last).adapter.state_dict()
+
+    more = ["--trainer.strategy", "auto", "--trainer.max_steps", "3", "--ckpt_path", str(last)]
+    monkeypatch.setattr("sys.argv", ["vlmtune"])
+    assert main([*fit_words, *more]) == 0
+    assert last.is_file()
+    assert load(last).adapter.state_dict().keys() == before.keys()
 
 
 def column(log, name):

@@ -5,7 +5,7 @@ with their values. Never: a process group, anything unpickled. `training.sharded
 the folder.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,11 @@ def named_tensors(content: Any, chosen: Callable[[Tensor], bool]) -> dict[str, T
     return tensors
 
 
+def checksums(files: Iterable[Path]) -> dict[str, str]:
+    """Returns the checksum of each file by its name."""
+    return {file.name: sha256(file) for file in files}
+
+
 def on_cpu(hollow: Tensor) -> Tensor:
     """Makes the whole tensor on the CPU, without values."""
     return torch.empty_like(hollow, device="cpu")
@@ -71,10 +76,10 @@ def filled(
     hollow = named_tensors(rest, lambda value: value.is_meta)
     if not hollow:
         return rest
-    names = sorted(path.name for path in folder.glob(PATTERN))
-    wrong = sorted(sums.keys() ^ set(names))
-    if not wrong:
-        wrong = [name for name in names[checked] if sha256(folder / name) != sums[name]]
+    files = sorted(folder.glob(PATTERN))
+    wrong = sorted(sums.keys() ^ {file.name for file in files})
+    found = checksums(files[checked])
+    wrong += [name for name, value in found.items() if sums.get(name) != value]
     if wrong:
         raise UserError(
             f"expected the parts of {folder} as they were written, got another or no "

@@ -17,9 +17,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
-from vlmtune.backbones.weight_checks import sha256
 from vlmtune.errors import UserError
-from vlmtune.model.sharded_checkpoint import PARTS, PATTERN, REST, named_tensors
+from vlmtune.model.sharded_checkpoint import PARTS, PATTERN, REST, checksums, named_tensors
 from vlmtune.storage.files import write_atomically
 
 
@@ -41,7 +40,9 @@ def write_folder(
     parts = named_tensors(checkpoint, lambda value: isinstance(value, DTensor))
     is_first = dist.get_rank() == 0
     with contextlib.ExitStack() as stack:
-        where = [str(stack.enter_context(write_atomically(path)))] if is_first else [""]
+        where = [""]
+        if is_first:
+            where[0] = str(stack.enter_context(write_atomically(path)))
         dist.broadcast_object_list(where)
         folder = Path(where[0])
         sums = _write_parts(parts, folder)
@@ -65,13 +66,11 @@ def _write_parts(parts: dict[str, Tensor], folder: Path) -> dict[str, str]:
     except CheckpointException as error:  # it is no Exception
         first, _ = next(iter(error.failures.values()))
         raise OSError(str(first)) from error
-    mine = {}
-    for file in folder.glob(f"shard-{dist.get_rank() + 1:05d}-{PATTERN}"):
-        mine[file.name] = sha256(file)
-    everyones: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyones, mine)
+    mine = folder.glob(f"shard-{dist.get_rank() + 1:05d}-{PATTERN}")
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, checksums(mine))
     sums = {}
-    for of_rank in everyones:
+    for of_rank in by_rank:
         sums |= of_rank
     return sums
 
