@@ -5,11 +5,12 @@ import os
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor import Shard, distribute_tensor, empty
 
 from tests.ranks import run_ranks
 from tests.refusals import refused
 from vlmtune.cli.run_folder import AtomicCheckpoints
+from vlmtune.errors import UserError
 from vlmtune.model import check_checkpoint
 from vlmtune.model.sharded_checkpoint import REST, is_checkpoint, on_cpu
 from vlmtune.training.sharded_checkpoint import write_folder
@@ -46,6 +47,20 @@ def write(rank, path, save=torch.save, spoil=None):
     return None
 
 
+def read(rank, path):
+    """The weights that two ranks read in parts, gathered."""
+    mesh = init_device_mesh("cpu", (2,))
+
+    def part(hollow):
+        return empty(hollow.shape, dtype=hollow.dtype, device_mesh=mesh, placements=[Shard(0)])
+
+    try:
+        got = check_checkpoint(path, part, slice(rank, None, 2))
+    except UserError as error:
+        return str(error)
+    return {name: value.full_tensor() for name, value in got["state_dict"].items()}
+
+
 def killed(checkpoint, path):
     torch.save(checkpoint, path)
     raise SystemExit
@@ -63,6 +78,8 @@ def test_a_folder_is_written_whole_read_whole_and_replaced(tmp_path):
         got, want = check_checkpoint(path, on_cpu), content()
         assert got.pop("vlmtune") == want.pop("vlmtune")
         torch.testing.assert_close(got, want, rtol=0, atol=0)
+    for got in run_ranks(2, tmp_path / "two", read, path):
+        torch.testing.assert_close(got, content()["state_dict"], rtol=0, atol=0)
     facts = check_checkpoint(path)
     assert facts["global_step"] == 2
     assert facts["state_dict"]["five"].is_meta
@@ -109,5 +126,9 @@ def test_weights_elsewhere_are_refused(read, tmp_path):
 
 def test_weights_that_are_not_finite_are_refused(tmp_path):
     run_ranks(3, tmp_path / "ranks", write, tmp_path / "last.ckpt", torch.save, not_finite)
-    with refused("expected finite weights, got NaN or infinity in 'five'"):
+    said = "expected finite weights, got NaN or infinity in 'five'"
+    with refused(said):
         check_checkpoint(tmp_path / "last.ckpt", on_cpu)
+    one, other = run_ranks(2, tmp_path / "two", read, tmp_path / "last.ckpt")
+    assert one == other
+    assert said in one

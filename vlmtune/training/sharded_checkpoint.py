@@ -65,7 +65,7 @@ def _write_parts(parts: dict[str, Tensor], folder: Path) -> dict[str, str]:
         dcp.save(parts, storage_writer=writer)
     except CheckpointException as error:  # it is no Exception
         first, _ = next(iter(error.failures.values()))
-        raise OSError(str(first)) from error
+        raise first from error
     mine = folder.glob(f"shard-{dist.get_rank() + 1:05d}-{PATTERN}")
     by_rank: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(by_rank, checksums(mine))
