@@ -24,7 +24,7 @@ from vlmtune.cli.main import main
 from vlmtune.cli.run_folder import AtomicCheckpoints
 from vlmtune.model import check_checkpoint, load
 from vlmtune.model.layout import WEIGHTS
-from vlmtune.model.sharded_checkpoint import REST
+from vlmtune.model.loading import REST
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.checkpoint_files import newest_checkpoint

@@ -11,8 +11,7 @@ from tests.ranks import run_ranks
 from tests.refusals import refused
 from vlmtune.cli.run_folder import AtomicCheckpoints
 from vlmtune.errors import UserError
-from vlmtune.model import check_checkpoint
-from vlmtune.model.sharded_checkpoint import REST, is_checkpoint, on_cpu
+from vlmtune.model.loading import REST, check_checkpoint, is_checkpoint, on_cpu
 from vlmtune.training.sharded_checkpoint import write_folder
 
 SPEC = {"class_path": "vlmtune.X", "init_args": {}}

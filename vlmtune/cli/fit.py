@@ -4,7 +4,6 @@ In: configs and arguments. Out: a run's folder. Never: a step; Lightning and `tr
 """
 
 import argparse
-import contextlib
 import logging
 import os
 import shlex
@@ -266,8 +265,7 @@ class VlmtuneCLI(LightningCLI):
         # be resumed fails here, early.
         path = self.config[self.command].get("ckpt_path")
         if path and path not in KEYWORDS:
-            with contextlib.suppress(FileNotFoundError):  # another rank was faster
-                remove_leftovers(Path(path))
+            remove_leftovers(Path(path))
             check_checkpoint(path)
 
     def before_instantiate_classes(self) -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from vlmtune.model import check_checkpoint
-from vlmtune.model.sharded_checkpoint import is_checkpoint
+from vlmtune.model.loading import check_checkpoint, is_checkpoint
 
 
 def last_checkpoint(trainer: pl.Trainer) -> Path | None:

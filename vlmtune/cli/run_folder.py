@@ -23,8 +23,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from typing_extensions import override
 
 from vlmtune.errors import UserError
-from vlmtune.model import check_checkpoint
-from vlmtune.model.sharded_checkpoint import is_checkpoint, on_cpu
+from vlmtune.model.loading import check_checkpoint, is_checkpoint, on_cpu
 from vlmtune.storage.files import beside, write_atomically
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL

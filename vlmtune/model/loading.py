@@ -31,12 +31,12 @@ from vlmtune.model.layout import (
     read_config,
 )
 from vlmtune.model.model import Model
-from vlmtune.model.sharded_checkpoint import checkpoint_file, filled, on_cpu
 from vlmtune.storage.files import check_shape, reading, regular
 
 TensorValue = Annotated[Tensor, InstanceOf]
 RunId = Annotated[str, Field(pattern=r"^[^:;,#?/\\'\s]+$")]  # W&B names a folder by it
 
+REST = "rest.ckpt"  # in the folder of a sharded checkpoint: all but the parts of ranks
 LIVE = "live_state_dict"  # in a checkpoint of averaged weights: those to train on from
 
 
@@ -104,6 +104,16 @@ def load_export(
     return Model(backbone, adapter, provenance=config.get("provenance"))
 
 
+def is_checkpoint(path: str | Path) -> bool:
+    """Whether there is a file, or the folder of a sharded checkpoint."""
+    return Path(path).is_file() or (Path(path) / REST).is_file()
+
+
+def on_cpu(hollow: Tensor) -> Tensor:
+    """Makes a tensor on the CPU of the shape of one on the meta device."""
+    return torch.empty_like(hollow, device="cpu")
+
+
 def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
     """Builds the model of a training checkpoint, with its weights.
 
@@ -131,8 +141,10 @@ def check_checkpoint(
     """
     fix = "name a file such as checkpoints/last.ckpt in the folder of a run"
     with reading(path, "a vlmtune checkpoint", fix):
-        file = checkpoint_file(path)
-        check_archive(regular(file))
+        file = regular(path)
+        if (file / REST).is_file():
+            file = regular(file / REST)
+        check_archive(file)
         try:
             # Tensors and plain values only: a pickle could run code.
             checkpoint = torch.load(file, map_location="cpu", weights_only=True)
@@ -144,12 +156,16 @@ def check_checkpoint(
         "open_clip with --model FILE --architecture NAME"
     )
     check_shape(checkpoint, CheckpointContent, path, "a vlmtune checkpoint", fix)
-    if make is not None:
+    in_parts = any(value.is_meta for value in checkpoint["state_dict"].values())
+    if in_parts:
+        if make is None:
+            return checkpoint
+        from vlmtune.model.sharded_checkpoint import filled  # few checkpoints are folders
+
         with reading(path, "a vlmtune checkpoint", fix):
             checkpoint = filled(checkpoint, Path(path), make, checked)
     for key in ("state_dict", LIVE):
-        values = {n: value for n, value in checkpoint.get(key, {}).items() if not value.is_meta}
-        check_finite(values, f"{path} is damaged; use another checkpoint")
+        check_finite(checkpoint.get(key, {}), f"{path} is damaged; use another checkpoint")
     return checkpoint
 
 

@@ -19,9 +19,8 @@ from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.hub import HF, PEFT, hf_spec, hub_kind, is_hf_folder, is_hub_id, peft_spec
 from vlmtune.model.layout import CONFIG, WEIGHTS, is_peft
-from vlmtune.model.loading import load_export, read_checkpoint
+from vlmtune.model.loading import is_checkpoint, load_export, read_checkpoint
 from vlmtune.model.model import Model
-from vlmtune.model.sharded_checkpoint import is_checkpoint
 from vlmtune.storage.files import reading
 from vlmtune.types import FeatureSpec
 

@@ -9,27 +9,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.distributed.checkpoint import DefaultLoadPlanner, HuggingFaceStorageReader
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map_with_path
 
 from vlmtune.backbones.weight_checks import sha256
 from vlmtune.errors import UserError
 
-REST = "rest.ckpt"
 PARTS = "parts"  # in the rest: the checksum of each file of a rank
 PATTERN = "*.safetensors"
-
-
-def is_checkpoint(path: str | Path) -> bool:
-    """Whether there is a file, or the folder of a sharded checkpoint."""
-    return checkpoint_file(path).is_file()
-
-
-def checkpoint_file(path: str | Path) -> Path:
-    """Returns the file that `torch.load` reads; in a folder it is the rest."""
-    rest = Path(path) / REST
-    return rest if rest.is_file() else Path(path)
 
 
 def named_tensors(content: Any, chosen: Callable[[Tensor], bool]) -> dict[str, Tensor]:
@@ -46,11 +34,6 @@ def checksums(files: Iterable[Path]) -> dict[str, str]:
     return {file.name: sha256(file) for file in files}
 
 
-def on_cpu(hollow: Tensor) -> Tensor:
-    """Makes the whole tensor on the CPU, without values."""
-    return torch.empty_like(hollow, device="cpu")
-
-
 def filled(
     rest: dict[str, Any],
     folder: Path,
@@ -60,7 +43,7 @@ def filled(
     """Reads the parts into the rest.
 
     Args:
-        rest: The content of the rest, or of a checkpoint in one file, which needs nothing more.
+        rest: The content of the rest.
         folder: Where it lies.
         make: Makes a tensor without values from one on the meta device; of a DTensor the part of
             this rank is read.
@@ -69,13 +52,7 @@ def filled(
     Raises:
         UserError: A part is missing or damaged.
     """
-    # It takes a moment to import, and few checkpoints are folders.
-    from torch.distributed.checkpoint import DefaultLoadPlanner, HuggingFaceStorageReader
-
     sums = rest.pop(PARTS, {})
-    hollow = named_tensors(rest, lambda value: value.is_meta)
-    if not hollow:
-        return rest
     files = sorted(folder.glob(PATTERN))
     wrong = sorted(sums.keys() ^ {file.name for file in files})
     found = checksums(files[checked])
@@ -85,6 +62,7 @@ def filled(
             f"expected the parts of {folder} as they were written, got another or no "
             f"{wrong[0]}: copy the folder again, or use another checkpoint"
         )
+    hollow = named_tensors(rest, lambda value: value.is_meta)
     tensors = {name: make(value) for name, value in hollow.items()}
     reader, planner = HuggingFaceStorageReader(str(folder)), DefaultLoadPlanner()
     metadata = reader.read_metadata()

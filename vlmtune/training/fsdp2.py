@@ -22,8 +22,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import override
 
 from vlmtune.errors import UserError
-from vlmtune.model.loading import check_checkpoint
-from vlmtune.model.sharded_checkpoint import on_cpu
+from vlmtune.model.loading import check_checkpoint, on_cpu
 from vlmtune.training.ema import EMA
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.retention_budget import RetentionBudget

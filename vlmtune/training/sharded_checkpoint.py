@@ -18,7 +18,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from vlmtune.errors import UserError
-from vlmtune.model.sharded_checkpoint import PARTS, PATTERN, REST, checksums, named_tensors
+from vlmtune.model.loading import REST
+from vlmtune.model.sharded_checkpoint import PARTS, PATTERN, checksums, named_tensors
 from vlmtune.storage.files import write_atomically
 
 
