@@ -55,8 +55,8 @@ def filled(
     sums = rest.pop(PARTS, {})
     files = sorted(folder.glob(PATTERN))
     wrong = sorted(sums.keys() ^ {file.name for file in files})
-    found = checksums(files[checked])
-    wrong += [name for name, value in found.items() if sums.get(name) != value]
+    read = checksums(files[checked])
+    wrong += [name for name, value in read.items() if sums.get(name) != value]
     if wrong:
         raise UserError(
             f"expected the parts of {folder} as they were written, got another or no "
