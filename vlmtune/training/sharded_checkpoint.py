@@ -64,7 +64,7 @@ def _write_parts(parts: dict[str, Tensor], folder: Path) -> dict[str, str]:
     writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
         dcp.save(parts, storage_writer=writer)
-    except CheckpointException as error:  # it is no Exception
+    except CheckpointException as error:  # a BaseException
         first, _ = next(iter(error.failures.values()))
         raise first from error
     mine = folder.glob(f"shard-{dist.get_rank() + 1:05d}-{PATTERN}")
