@@ -98,6 +98,7 @@ def fit(
     resume: Path | None = None,
     die_at: int | None = None,
     val: bool = False,
+    batch_size: int = 4,
     **options: Any,
 ) -> tuple[Trainer, Watch]:
     """Trains for `steps` steps, three to an epoch; saves after each where `save` is set.
@@ -110,7 +111,7 @@ def fit(
     given = {"devices": 1, "default_root_dir": folder, "enable_checkpointing": save, **options}
     trainer = quiet_trainer(max_steps=steps, callbacks=list(callbacks), **given)
     sets = [ShardSet(str(shards))]
-    data = ShardDataModule(sets, batch_size=4, val=sets if val else None)
+    data = ShardDataModule(sets, batch_size=batch_size, val=sets if val else None)
     try:
         trainer.fit(made, datamodule=data, ckpt_path=resume, weights_only=True)
     except Killed:

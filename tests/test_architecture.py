@@ -56,7 +56,7 @@ UPSTREAM = {
     "training": BASICS
     | {"distributed", "pairs", "features", "backbones.base", "adapters.base", "objectives.base"}
     | {"adapters.trained_state"}
-    | {"benchmarks.base", "report", "results", "model", "evaluation", "storage.secrets"}
+    | {"benchmarks.base", "report", "results", "model", "evaluation", "storage"}
     | {"metrics.torchmetrics", "sources.downloads"},
     # The one file of training that names methods.
     "training.methods": BASICS | {"pairs", "backbones.base", "adapters", "objectives", "training"},

@@ -8,21 +8,26 @@ import torch
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from tests.adapters.families import backbone
 from tests.distributed.test_real_adapters import corpora, trained
 from tests.ranks import run_ranks
 from tests.refusals import refused
 from tests.runs import QUIET, fit, module
-from tests.tiny import write_cola
+from tests.tiny import fit_config, plugin, write_cola
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.lora import LoRA
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.cli.main import main
-from vlmtune.model import load
+from vlmtune.cli.run_folder import AtomicCheckpoints
+from vlmtune.model import check_checkpoint, load
+from vlmtune.model.layout import WEIGHTS
+from vlmtune.model.loading import REST
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.benchmark_callback import BenchmarkCallback
+from vlmtune.training.checkpoint_files import newest_checkpoint
 from vlmtune.training.ema import EMA
 from vlmtune.training.fsdp2 import FSDP2
 from vlmtune.training.retention_budget import RetentionBudget
@@ -162,6 +167,104 @@ def test_checkpoints_benchmarks_and_resumed_runs_are_those_of_ddp(
     for name, value in exported.backbone.named_parameters():
         if (trained := want["state_dict"].get(f"backbone.{name}")) is not None:
             torch.testing.assert_close(value, trained, rtol=1e-3, atol=1e-5)
+
+
+class Whole(EarlyStopping):
+    """Gathers all weights and the optimizer's state at each step, and as training begins."""
+
+    def __init__(self):
+        super().__init__("train/loss", check_on_train_epoch_end=True)
+        self.states = {}
+
+    def note(self, trainer, pl_module, *_):
+        content = [pl_module.state_dict(), trainer.optimizers[0].state_dict()]
+        whole = tree_map_only(DTensor, lambda part: part.full_tensor(), content)
+        self.states[trainer.global_step] = copy.deepcopy(whole)
+
+    on_train_start = on_train_batch_end = note
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.001, eps=0.001)
+
+
+def in_parts(rank, model_folder, shards, folder, ranks, resume=None):
+    """States by step of a run whose batches have 12 groups; one rank is without FSDP2."""
+    made = module(model_folder, FullFineTuning(), [InfoNCE()], optimizer=adamw)
+    whole = Whole()
+    options = {"devices": ranks, "batch_size": 12 // ranks, "resume": resume}
+    if ranks == 1:
+        options["plugins"] = [AtomicCheckpoints()]
+    else:
+        options["strategy"] = FSDP2(sharded_checkpoints=True)
+    trainer, _ = fit(made, shards, folder, 3, (whole,), save=True, **options)
+    if ranks > 1:
+        with trainer.strategy.whole_weights():  # as at the end of a validation
+            trainer.save_checkpoint(folder / "last.ckpt")
+        trainer.strategy._sharded_checkpoints = False
+        trainer.save_checkpoint(folder / "gathered.ckpt")
+    return whole.states
+
+
+def close(one, other, rtol=0.0, atol=0.0):
+    torch.testing.assert_close(one, other, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), pytest.param((4, 2, 3), marks=pytest.mark.slow)])
+def test_a_sharded_checkpoint_resumes_on_other_numbers_of_ranks(
+    sizes, model_folder, shards, tmp_path, monkeypatch
+):
+    folders = [tmp_path / f"{ranks}" for ranks in sizes]
+    first = run_ranks(sizes[0], folders[0], in_parts, model_folder, shards, folders[0], sizes[0])
+    uninterrupted = before = first[0]
+    for step, ranks in enumerate(sizes[1:], start=1):
+        saved = folders[step - 1] / f"stepstep={step}.ckpt"
+        assert len(list(saved.glob("*.safetensors"))) == sizes[step - 1]
+        arguments = model_folder, shards, folders[step], ranks, saved
+        if ranks == 1:
+            states = in_parts(0, *arguments)
+        else:
+            states = run_ranks(ranks, folders[step], in_parts, *arguments)[0]
+        assert min(states) == step
+        close(states[step], before[step])
+        close(states[3], uninterrupted[3], rtol=1e-3, atol=1e-5)
+        before = states
+
+    monkeypatch.chdir(folders[0])
+    weights = check_checkpoint("last.ckpt")["state_dict"].values()
+    assert all(value.is_meta for value in weights if value.ndim)
+    for name in ("last.ckpt", "gathered.ckpt"):
+        assert main(["export", name, "--out", f"export of {name}"]) == 0
+    one, other = (path.read_bytes() for path in Path().glob(f"export*/{WEIGHTS}"))
+    assert one == other
+
+
+def command(rank, *words):
+    return main([*words])
+
+
+def test_commands_take_a_sharded_checkpoint_and_replace_it(
+    model_folder, shards, tmp_path, monkeypatch
+):
+    every = {"every_n_train_steps": 1, "save_last": True}
+    callback = {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": every}
+    trainer = {"max_steps": 2, "callbacks": [callback], "strategy": plugin("training.fsdp2.FSDP2")}
+    config = fit_config(tmp_path / "a", model_folder, shards, trainer=trainer)
+    fit_words = ["fit", "--config", str(config)]
+    sharded = ["--trainer.strategy.init_args.sharded_checkpoints", "true"]
+    assert run_ranks(1, tmp_path / "ranks", command, *fit_words, *sharded) == [0]
+    folder = tmp_path / "a/run/checkpoints"
+    last = folder / "last.ckpt"
+    assert newest_checkpoint(tmp_path / "a/run") == last
+    saved = {path.name for path in folder.iterdir() if (path / REST).is_file()}
+    assert saved == {"last.ckpt", "epoch=0-step=2.ckpt"}  # step 1 was removed
+    before = load(last).adapter.state_dict()
+
+    more = ["--trainer.strategy", "auto", "--trainer.max_steps", "3", "--ckpt_path", str(last)]
+    monkeypatch.setattr("sys.argv", ["vlmtune"])
+    assert main([*fit_words, *more]) == 0
+    assert last.is_file()
+    assert load(last).adapter.state_dict().keys() == before.keys()
 
 
 def column(log, name):

@@ -97,7 +97,7 @@ def default_name(model: Model, given: str) -> str:
     """
     path = Path(given)
     name = path.stem or given
-    if path.suffix == ".ckpt" and path.is_file():
+    if path.suffix == ".ckpt" and path.exists():
         folder = path.resolve().parent
         if folder.name == "checkpoints":
             folder = folder.parent

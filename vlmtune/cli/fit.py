@@ -35,6 +35,7 @@ from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.model import check_checkpoint
 from vlmtune.report.screen import show
 from vlmtune.report.table import count
+from vlmtune.storage.files import remove_leftovers
 from vlmtune.training.benchmark_callback import BenchmarkCallback
 from vlmtune.training.failures import failure_of_others, is_lost, publish_failure
 from vlmtune.training.module import AdaptationModule
@@ -264,6 +265,7 @@ class VlmtuneCLI(LightningCLI):
         # be resumed fails here, early.
         path = self.config[self.command].get("ckpt_path")
         if path and path not in KEYWORDS:
+            remove_leftovers(Path(path))
             check_checkpoint(path)
 
     def before_instantiate_classes(self) -> None:

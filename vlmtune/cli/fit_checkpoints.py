@@ -8,14 +8,14 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from vlmtune.model import check_checkpoint
+from vlmtune.model.loading import check_checkpoint, is_checkpoint
 
 
 def last_checkpoint(trainer: pl.Trainer) -> Path | None:
     """The checkpoint of the last step, if one was saved."""
     for callback in trainer.checkpoint_callbacks:
         path = Path(getattr(callback, "last_model_path", ""))
-        if path.is_file() and check_checkpoint(path)["global_step"] == trainer.global_step:
+        if is_checkpoint(path) and check_checkpoint(path)["global_step"] == trainer.global_step:
             return path
     return None
 
@@ -28,7 +28,7 @@ def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
         if not isinstance(callback, ModelCheckpoint):
             continue
         for path in (callback.last_model_path, callback.best_model_path):
-            if path and Path(path).is_file():
+            if path and is_checkpoint(path):
                 paths[path] = check_checkpoint(path)["global_step"]
         if callback.monitor and callback.best_model_path in paths:
             monitored[callback.best_model_path] = (callback.monitor, callback.best_model_score)

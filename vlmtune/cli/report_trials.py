@@ -71,7 +71,7 @@ def _checkpoint(best: Trial, folder: Path) -> Path:
         runs += sorted(folder.parent.glob(f"*/{best.folder.name}"))
     for run in runs:
         path = run / "checkpoints/last.ckpt"
-        if path.is_file():
+        if path.exists():
             return path
     raise UserError(
         f"expected checkpoints/last.ckpt of the best trial in {best.folder} or beside {folder}, "

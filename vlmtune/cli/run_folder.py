@@ -23,8 +23,8 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from typing_extensions import override
 
 from vlmtune.errors import UserError
-from vlmtune.model import check_checkpoint
-from vlmtune.storage.files import write_atomically
+from vlmtune.model.loading import check_checkpoint, is_checkpoint, on_cpu
+from vlmtune.storage.files import beside, write_atomically
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import LAST, ON_SIGNAL
 
@@ -47,17 +47,21 @@ class AtomicCheckpoints(TorchCheckpointIO):
         if "://" in str(path):  # an object store writes whole files itself
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        with write_atomically(Path(path)) as temporary, temporary.open("wb") as file:
-            torch.save(checkpoint, file)
-            file.flush()
-            os.fsync(file.fileno())
+        path = Path(path).resolve()
+        with write_atomically(path) as temporary:
+            with temporary.open("wb") as file:
+                torch.save(checkpoint, file)
+                file.flush()
+                os.fsync(file.fileno())
+            if path.is_dir() and is_checkpoint(path):  # a file cannot replace a folder
+                path.replace(beside(path, "old"))
 
     @override
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Checks a local file before it is loaded: torch compares no checksum."""
-        if "://" not in str(path):
-            check_checkpoint(path)
-        return super().load_checkpoint(path, *arguments, **options)
+        if "://" in str(path):
+            return super().load_checkpoint(path, *arguments, **options)
+        return check_checkpoint(path, on_cpu)
 
 
 class MetricsFile(CSVLogger):

@@ -5,7 +5,7 @@ In: a folder, the id of a hub repository, or a `.ckpt`. Out: the model. Never: a
 
 import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -36,6 +36,7 @@ from vlmtune.storage.files import check_shape, reading, regular
 TensorValue = Annotated[Tensor, InstanceOf]
 RunId = Annotated[str, Field(pattern=r"^[^:;,#?/\\'\s]+$")]  # W&B names a folder by it
 
+REST = "rest.ckpt"  # in the folder of a sharded checkpoint: all but the parts of ranks
 LIVE = "live_state_dict"  # in a checkpoint of averaged weights: those to train on from
 
 
@@ -57,6 +58,7 @@ class CheckpointContent(TypedDict):
     live_state_dict: NotRequired[dict[str, TensorValue]]
     wandb_runs: NotRequired[list[RunId]]
     provenance: NotRequired[Any]  # a file may hold anything here
+    parts: NotRequired[dict[str, str]]
 
 
 def load_export(
@@ -102,30 +104,50 @@ def load_export(
     return Model(backbone, adapter, provenance=config.get("provenance"))
 
 
+def is_checkpoint(path: str | Path) -> bool:
+    """Whether there is a file, or the folder of a sharded checkpoint."""
+    return Path(path).is_file() or (Path(path) / REST).is_file()
+
+
+def on_cpu(hollow: Tensor) -> Tensor:
+    """Makes a tensor on the CPU of the shape of one on the meta device."""
+    return torch.empty_like(hollow, device="cpu")
+
+
 def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
     """Builds the model of a training checkpoint, with its weights.
 
     It may import classes from vlmtune and from `packages`; any other is a `UserError`.
     """
-    checkpoint = check_checkpoint(path)
+    checkpoint = check_checkpoint(path, on_cpu)
     specs = checkpoint["vlmtune"]
     check_packages(specs["backbone"], specs["adapter"], packages=packages, source=str(path))
     backbone, adapter = _rebuild(specs, checkpoint["state_dict"], str(path))
     return Model(backbone, adapter, provenance=checkpoint.get("provenance"))
 
 
-def check_checkpoint(path: str | Path) -> dict[str, Any]:
+def check_checkpoint(
+    path: str | Path,
+    make: Callable[[Tensor], Tensor] | None = None,
+    checked: slice = slice(None),
+) -> dict[str, Any]:
     """Reads and checks a training checkpoint without building the model.
+
+    Of a folder that FSDP2 wrote, tensors in parts are read only where `make` is given (see
+    `sharded_checkpoint.filled`); without it they are on the meta device.
 
     Raises:
         UserError: It is not a vlmtune checkpoint, is damaged, or has weights that are not finite.
     """
     fix = "name a file such as checkpoints/last.ckpt in the folder of a run"
     with reading(path, "a vlmtune checkpoint", fix):
-        check_archive(regular(path))
+        file = regular(path)
+        if (file / REST).is_file():
+            file = regular(file / REST)
+        check_archive(file)
         try:
             # Tensors and plain values only: a pickle could run code.
-            checkpoint = torch.load(Path(path), map_location="cpu", weights_only=True)
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         except (pickle.UnpicklingError, RuntimeError) as error:
             # torch would advise to load it with the code that it holds.
             raise ValueError(one_line(error)) from error
@@ -134,6 +156,14 @@ def check_checkpoint(path: str | Path) -> dict[str, Any]:
         "open_clip with --model FILE --architecture NAME"
     )
     check_shape(checkpoint, CheckpointContent, path, "a vlmtune checkpoint", fix)
+    in_parts = any(value.is_meta for value in checkpoint["state_dict"].values())
+    if in_parts:
+        if make is None:
+            return checkpoint
+        from vlmtune.model.sharded_checkpoint import filled  # few checkpoints are folders
+
+        with reading(path, "a vlmtune checkpoint", fix):
+            checkpoint = filled(checkpoint, Path(path), make, checked)
     for key in ("state_dict", LIVE):
         check_finite(checkpoint.get(key, {}), f"{path} is damaged; use another checkpoint")
     return checkpoint

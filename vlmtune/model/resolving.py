@@ -19,7 +19,7 @@ from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.hub import HF, PEFT, hf_spec, hub_kind, is_hf_folder, is_hub_id, peft_spec
 from vlmtune.model.layout import CONFIG, WEIGHTS, is_peft
-from vlmtune.model.loading import load_export, read_checkpoint
+from vlmtune.model.loading import is_checkpoint, load_export, read_checkpoint
 from vlmtune.model.model import Model
 from vlmtune.storage.files import reading
 from vlmtune.types import FeatureSpec
@@ -241,7 +241,7 @@ def _is_export(name: str, hub: str | None) -> bool:
 
 
 def _is_checkpoint(name: str) -> bool:
-    return Path(name).is_file() and Path(name).suffix not in (".yaml", ".yml")
+    return is_checkpoint(name) and Path(name).suffix not in (".yaml", ".yml")
 
 
 def _spec(

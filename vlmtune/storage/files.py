@@ -147,7 +147,8 @@ def remove_leftovers(path: Path) -> None:
         if match is None or _is_alive(int(match[1])):
             continue
         if match[2] == "old" and not path.exists():  # killed between two renamings
-            leftover.replace(path)
+            with suppress(FileNotFoundError):  # another rank was faster
+                leftover.replace(path)
         else:
             remove(leftover)
 

@@ -5,6 +5,8 @@ In: the folder. Out: the newest checkpoint that the run resumes from. Never: wha
 
 from pathlib import Path
 
+from vlmtune.storage.files import remove_leftovers
+
 LAST = "checkpoints/last.ckpt"
 ON_SIGNAL = "last-on-signal.ckpt"
 """Written where a signal stops the run."""
@@ -20,7 +22,9 @@ def newest_checkpoint(folder: Path) -> Path | None:
         >>> newest_checkpoint(Path("none"))
     """
     paths = [folder / name for name in (LAST, ON_SIGNAL)]
-    present = [path for path in paths if path.is_file()]
+    for path in paths:
+        remove_leftovers(path)  # restores a folder, if a kill came as another one replaced it
+    present = [path for path in paths if path.exists()]
     if len(present) > 1:
         return max(present, key=_step)
     return present[0] if present else None

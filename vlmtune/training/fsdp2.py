@@ -7,6 +7,7 @@ on each of W ranks, and ordinary checkpoints. Never: another loss.
 import contextlib
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import pytorch_lightning as pl
@@ -16,14 +17,16 @@ from pytorch_lightning.strategies import ModelParallelStrategy, Strategy
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor, empty
 from torch.utils._pytree import tree_map_only
 from typing_extensions import override
 
 from vlmtune.errors import UserError
+from vlmtune.model.loading import check_checkpoint, on_cpu
 from vlmtune.training.ema import EMA
 from vlmtune.training.module import AdaptationModule, adaptation
 from vlmtune.training.retention_budget import RetentionBudget
+from vlmtune.training.sharded_checkpoint import write_folder
 
 
 class FSDP2(ModelParallelStrategy):
@@ -34,15 +37,22 @@ class FSDP2(ModelParallelStrategy):
     weights elsewhere and single numbers (the temperature) stay whole on each rank. An evaluation
     gathers all weights, so that ranks need not run equal numbers of batches.
 
-    Checkpoints are as with any strategy: gathered, of the trained weights alone. A run may
-    resume with another strategy or another number of ranks.
+    Checkpoints are as with any strategy, unless `sharded_checkpoints` is set: gathered, of the
+    trained weights alone. A run may resume with another strategy or another number of ranks.
+
+    Args:
+        sharded_checkpoints: Makes a checkpoint a folder in which each rank writes its own part of
+            weights and optimizer state, so that no rank ever holds the whole. All that reads
+            checkpoints reads such folders too. All ranks must share the file system.
 
     Raises:
-        UserError: The module embeds in chunks, or a callback changes weights between steps.
+        UserError: The module embeds in chunks, a callback changes weights between steps, or
+            sharded checkpoints would be written to an address.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sharded_checkpoints: bool = False) -> None:
         super().__init__(save_distributed_checkpoint=False)
+        self._sharded_checkpoints = sharded_checkpoints
         self._groups: list[FSDPModule] = []  # the whole module first
 
     @override
@@ -61,6 +71,11 @@ class FSDP2(ModelParallelStrategy):
         self.model_to_device()
         if trainer.state.fn == TrainerFn.FITTING:
             check_parts(trainer, module)
+            if self._sharded_checkpoints and "://" in str(trainer.default_root_dir):
+                raise UserError(
+                    "expected a folder of this machine as --trainer.default_root_dir for sharded "
+                    f"checkpoints, got {trainer.default_root_dir}: choose one that ranks share"
+                )
             self._shard(module)
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
@@ -132,6 +147,8 @@ class FSDP2(ModelParallelStrategy):
     @override
     def lightning_module_state_dict(self) -> dict[str, Any]:
         assert self.lightning_module is not None
+        if self._sharded_checkpoints:
+            self._free()  # a validation, at whose end checkpoints are written, gathered them
         return self.lightning_module.state_dict()
 
     @override
@@ -142,7 +159,10 @@ class FSDP2(ModelParallelStrategy):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
     ) -> None:
-        """Gathers what is in parts, on all ranks; the first writes."""
+        """Writes a folder of parts, or gathers them on all ranks and writes one file."""
+        if self._sharded_checkpoints and self._groups:
+            write_folder(checkpoint, Path(filepath), self.checkpoint_io.save_checkpoint)
+            return
         whole = tree_map_only(DTensor, lambda part: part.full_tensor().cpu(), checkpoint)
         Strategy.save_checkpoint(self, whole, filepath, storage_options)
 
@@ -150,7 +170,17 @@ class FSDP2(ModelParallelStrategy):
     def load_checkpoint(
         self, checkpoint_path: Any, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
+        if not Path(checkpoint_path).is_dir():
+            return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
+        if not self._groups:  # outside training the module is whole
+            return check_checkpoint(checkpoint_path, on_cpu)
+        checked = slice(self.global_rank, None, self.world_size)
+        return check_checkpoint(checkpoint_path, self._make_part, checked)
+
+    def _make_part(self, hollow: Tensor) -> DTensor:
+        """The tensor that this rank's part is read into, split as `fully_shard` splits."""
+        mesh = self.device_mesh["data_parallel"]
+        return empty(hollow.shape, dtype=hollow.dtype, device_mesh=mesh, placements=[Shard(0)])
 
     @override
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
@@ -217,7 +247,7 @@ def _part(value: Any, like: Any) -> Any:
     """This rank's part of a tensor that a sharded one takes; anything else as it is."""
     if not isinstance(like, DTensor) or not isinstance(value, Tensor):
         return value
-    if value.shape != like.shape:
+    if isinstance(value, DTensor) or value.shape != like.shape:
         return value
     on_device = value.to(like.device)
     return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
