@@ -7,8 +7,13 @@ import os
 import sys
 from pathlib import Path
 
-from ray.train import FailureConfig, RunConfig, ScalingConfig, get_context
-from ray.train.torch import TorchTrainer
+from ray.train import (  # pyright: ignore[reportMissingImports]
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    get_context,
+)
+from ray.train.torch import TorchTrainer  # pyright: ignore[reportMissingImports]
 
 from vlmtune.cli.main import main
 
