@@ -171,7 +171,10 @@ def main() -> None:
     ready: list[Batch] = []
     if chosen.in_memory:
         count = chosen.batch
-        ready = random_batches(1, chosen.batch, 224, DEVICE) * (chosen.steps + 1)
+        tokenizer = random_clip().tokenize
+        ready = random_batches(1, chosen.batch, 224, DEVICE, tokenize=tokenizer) * (
+            chosen.steps + 1
+        )
     with tempfile.TemporaryDirectory() as root:
         shards = Path(root) / "shards"
         Photos(count).build(shards, progress=False)

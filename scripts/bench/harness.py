@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import open_clip
 import torch
+from torch import Tensor
 from torch.optim import AdamW
 from typing_extensions import override
 
@@ -238,9 +239,17 @@ def captions(count: int) -> list[str]:
 
 
 def random_batches(
-    count: int, size: int, side: int, device: str = "cpu", group: int = 1
+    count: int,
+    size: int,
+    side: int,
+    device: str = "cpu",
+    group: int = 1,
+    tokenize: Callable[[Sequence[str]], Tensor] | None = None,
 ) -> list[Batch]:
-    """Batches of random images, each with a caption of its own; `group` of them make a group."""
+    """Batches of random images, each with a caption of its own; `group` of them make a group.
+
+    `tokenize` makes the tokens of the captions beforehand, as data workers do.
+    """
     true = torch.eye(size, dtype=torch.bool)
     image_group = torch.arange(size) // group
     same_group = image_group[:, None] == image_group
@@ -258,6 +267,7 @@ def random_batches(
             text_ids=names,
             true_ids=tuple(frozenset({name}) for name in names),
             exhaustive=(False,) * size,
+            token_ids=None if tokenize is None else tokenize(texts),
         )
         out.append(batch)
     return out

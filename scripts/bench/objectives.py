@@ -49,7 +49,7 @@ class EqualRanks(ProcessGroup):
         """Returns the sum over equal ranks."""
         return value * self.ranks
 
-    def gather(self, value: Any) -> Any:
+    def gather(self, value: Any, sizes: Any = None) -> Any:
         """Returns the rows of all ranks."""
         return torch.cat([value, *[value.detach()] * (self.ranks - 1)])
 

@@ -76,7 +76,7 @@ PARTS = (
     Part(
         "fine-tuning, images decoded",
         f"{BENCH}.fine_tuning",
-        "--batch 256 --steps 8 --rounds 2 --half --workers 14",
+        "--batch 256 --steps 6 --rounds 2 --half --workers 14",
         "--batch 2 --steps 2 --rounds 1",
         0.1,
     ),
@@ -177,7 +177,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m scripts.bench.gpu", description=summary)
     names = [part.name for part in PARTS]
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--parts", nargs="+", choices=names, default=names, metavar="PART")
+    parser.add_argument(
+        "--parts", nargs="+", choices=names, default=names, metavar="PART", help="in this order"
+    )
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
     parser.add_argument("--wheels", action="store_true", help="name the packages to carry, and end")
     return parser.parse_args()
@@ -204,10 +206,9 @@ def main() -> None:
         importlib.import_module(part.module)
     importlib.import_module("vlmtune.training.module")
     results: list[dict[str, Any]] = []
-    for part in PARTS:
+    parts = {part.name: part for part in PARTS}
+    for part in map(parts.__getitem__, chosen.parts):
         left = 60 * chosen.minutes - (time.monotonic() - began)
-        if part.name not in chosen.parts:
-            continue
         seconds = min(left, max(60.0, part.share * 60 * chosen.minutes))
         if seconds < 5:
             print(f"\n{part.name}: left out, no time", flush=True)

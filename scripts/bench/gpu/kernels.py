@@ -6,20 +6,20 @@ bf16-mixed on a GPU.
     python -m scripts.bench.gpu.kernels [--batch 256]
 """
 
+import copy
 import statistics
 import time
 from typing import Any
 
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from scripts.bench.gpu.strategies import clip, ready
 from scripts.bench.harness import (
     DEVICE,
     figure,
     fit_seconds,
     hide_warnings,
     options,
-    random_batches,
-    random_clip,
 )
 from tests.runs import Batches
 from vlmtune.training.compile_towers import CompileTowers
@@ -37,7 +37,7 @@ KERNELS = {
 def step_seconds(batches: Any, callbacks: Any = ()) -> float:
     """Seconds of a step; the first two, which compile and choose kernels, are left out."""
     seconds = fit_seconds(
-        random_clip(), batches, STEPS, fused=True, precision=PRECISION, callbacks=callbacks
+        copy.deepcopy(clip()), batches, STEPS, fused=True, precision=PRECISION, callbacks=callbacks
     )
     return statistics.median(seconds[2:])
 
@@ -46,7 +46,7 @@ def main() -> None:
     """Prints one line for each kernel and one for compiled towers."""
     chosen = options(__doc__, batch=256)
     hide_warnings()
-    batches = Batches(random_batches(1, chosen.batch, 224, DEVICE) * STEPS)
+    batches = Batches(ready(chosen.batch) * STEPS)
     usual = step_seconds(batches)
     figure(f"a step of {chosen.batch} pairs, kernels as torch chooses", 1000 * usual, "ms")
     for name, kernel in KERNELS.items():

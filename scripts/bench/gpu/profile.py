@@ -18,8 +18,8 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from typing_extensions import override
 
-from scripts.bench.gpu.strategies import NAMES, Training
-from scripts.bench.harness import DEVICE, figure, hide_warnings, options, random_batches
+from scripts.bench.gpu.strategies import NAMES, Training, ready
+from scripts.bench.harness import DEVICE, figure, hide_warnings, options
 
 STEPS, PROFILED = 8, 5  # of a training; the first step that is profiled
 SYNCHRONISES = "called a synchronizing CUDA operation"
@@ -80,7 +80,7 @@ class Profile(Callback):
 
 def measure(training: Training, batch: int) -> None:
     """Prints the figures of one strategy."""
-    batches = random_batches(1, batch, 224, DEVICE) * STEPS
+    batches = ready(batch) * STEPS
     alone = sorted(training.fit(batches))[STEPS // 2]
     waits, profiled = Waits(), Profile()
     training.fit(batches, [waits, profiled])

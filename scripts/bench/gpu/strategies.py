@@ -49,6 +49,11 @@ def clip() -> OpenClip:
     return random_clip()
 
 
+def ready(batch: int) -> list[Batch]:
+    """One batch of random images and captions, as data workers would give it."""
+    return random_batches(1, batch, 224, DEVICE, tokenize=clip().tokenize)
+
+
 @dataclass(frozen=True)
 class Training:
     """Short trainings of one strategy."""
@@ -78,7 +83,7 @@ class Training:
         gc.collect()
         if DEVICE == "cuda":
             torch.cuda.empty_cache()
-        batches = random_batches(1, batch, 224, DEVICE) * STEPS
+        batches = ready(batch) * STEPS
         peak_memory(reset=True)
         seconds = self.fit(batches)
         return statistics.median(seconds), peak_memory()
@@ -86,7 +91,7 @@ class Training:
     def operations(self, batch: int) -> int:
         """Returns the operations of a step."""
         with FlopCounterMode(display=False) as counter:
-            self.fit(random_batches(1, batch, 224, DEVICE))
+            self.fit(ready(batch))
         return counter.get_total_flops()
 
 
