@@ -1,0 +1,38 @@
+"""The benchmark of a GPU runs whole on a CPU, at tiny sizes, and its table is that of its figures."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.bench.gpu import page
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_every_part_ends_with_figures(tmp_path):
+    from scripts.bench.gpu.__main__ import PARTS
+
+    # The quickstart has tests, and the figures of no other part come from it.
+    parts = [part.name for part in PARTS if part.name != "quickstart"]
+    out = tmp_path / "gpu.json"
+    command = [sys.executable, "-m", "scripts.bench.gpu", "--out", str(out), "--parts", *parts]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    measured = json.loads(out.read_text())["parts"]
+    assert [part["part"] for part in measured] == parts
+    assert all(part["figures"] for part in measured)
+
+
+def test_wheels_are_named_with_their_versions():
+    command = [sys.executable, "-m", "scripts.bench.gpu", "--wheels"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "webdataset==" in done.stdout
+
+
+def test_the_table_is_that_of_the_figures():
+    table = page.table([ROOT / "docs/results/gpu.json"])
+    assert table in (ROOT / "docs/costs.md").read_text()
