@@ -1,4 +1,4 @@
-"""The benchmark of a GPU runs whole on a CPU, at tiny sizes, and its table is that of its figures."""
+"""The GPU benchmark runs whole on a CPU, at tiny sizes, and its table is that of its figures."""
 
 import json
 import subprocess

@@ -25,7 +25,16 @@ from torch.nn.functional import cosine_similarity
 from torch.utils.flop_counter import FlopCounterMode
 from typing_extensions import override
 
-from scripts.bench.harness import CONTEXT, DEVICE, WORDS, figure, options, peak_memory, timed
+from scripts.bench.harness import (
+    CONTEXT,
+    DEVICE,
+    SHARES,
+    WORDS,
+    figure,
+    options,
+    peak_memory,
+    timed,
+)
 from vlmtune.adapters.fused import FusedAdapter
 from vlmtune.adapters.fusion_styles.base import FusionStyle, with_cls
 from vlmtune.adapters.mm_adapter import MMAdapter
@@ -186,8 +195,8 @@ def compare(job: Job, rounds: int) -> None:
     jobs = [replace(job, naive=naive) for naive in (True, False)]
     best, last = [math.inf, math.inf], []
     with contextlib.ExitStack() as stack:
-        # A process each tells their memory on a CPU apart; a GPU counts by itself.
-        kind = ThreadPool if DEVICE == "cuda" else multiprocessing.get_context("spawn").Pool
+        # A process each tells their memory on a CPU apart.
+        kind = ThreadPool if SHARES else multiprocessing.get_context("spawn").Pool
         pools = [stack.enter_context(kind(1)) for _ in jobs]
         for number in range(rounds + 1):
             last = [pool.apply(one_round, (each,)) for pool, each in zip(pools, jobs, strict=True)]

@@ -63,7 +63,7 @@ PARTS = (
         "agreement",
         f"{BENCH}.gpu.agreement",
         "",
-        "--adapters mm_adapter --objectives eqsim",
+        "--adapters mm_adapter --objectives eqsim --batch 4",
         0.35,
     ),
     Part(

@@ -9,8 +9,6 @@ rank. Without a GPU, bf16-mixed alone is compared.
     python -m scripts.bench.gpu.agreement [--adapters mm_adapter ...] [--objectives info_nce ...]
 """
 
-import importlib
-import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -34,7 +32,7 @@ Case = Callable[[], tuple[Any, ...]]
 
 MODEL = ROOT / "checkpoints/scenes-clip"
 PLUGINS = ROOT / "configs/plugins"
-STEPS, BATCH, SIDE = 3, 16, 64
+STEPS, SIDE = 3, 64
 BOUNDS = {"32-true": 0.001, "bf16-mixed": 0.02}
 # Nothing to train, or a fusion encoder, a teacher or phrases are needed.
 LEFT_OUT = {"zero_shot", "fusion_tuning", "matching", "rank_kl", "c2lip"}
@@ -46,21 +44,18 @@ def trained(kind: str) -> list[str]:
 
 
 def adapter_of(stem: str) -> Adapter:
-    """An adapter as its YAML makes it, without dropout."""
-    content = yaml.safe_load((PLUGINS / f"adapters/{stem}.yaml").read_text(encoding="utf-8"))
-    module, _, name = content["class_path"].rpartition(".")
-    adapter = getattr(importlib.import_module(module), name)
-    if "dropout" in inspect.signature(adapter).parameters:
-        content.setdefault("init_args", {})["dropout"] = 0.0
-    return instantiate(content, Adapter)
+    """An adapter as its YAML makes it."""
+    content = (PLUGINS / f"adapters/{stem}.yaml").read_text(encoding="utf-8")
+    return instantiate(yaml.safe_load(content), Adapter)
 
 
-def losses(make: Case, precision: Any, where: dict[str, Any]) -> Tensor:
+def losses(make: Case, precision: Any, where: dict[str, Any], batch: int) -> Tensor:
     """The loss of each step of one training."""
     torch.manual_seed(0)
     adapter, *objectives = make()
-    batches = random_batches(STEPS, BATCH, SIDE, group=2)
+    batches = random_batches(STEPS, batch, SIDE, group=2)
     module = AdaptationModule(OpenClip(str(MODEL)), adapter, objectives)
+    # A GPU draws other numbers than a CPU.
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
@@ -102,16 +97,16 @@ def cases(adapters: list[str], objectives: list[str]) -> Iterator[tuple[str, Cas
 def main() -> None:
     """Prints one line for each training, and the largest differences."""
     everything = {"adapters": trained("adapters"), "objectives": trained("objectives")}
-    chosen = options(__doc__, **everything)
+    chosen = options(__doc__, **everything, batch=16)
     hide_warnings()
     here = {"accelerator": "gpu" if DEVICE == "cuda" else "cpu"}
     precisions = list(BOUNDS) if DEVICE == "cuda" else ["bf16-mixed"]
     worst = dict.fromkeys(precisions, 0.0)
     failed = []
     for name, make in cases(chosen.adapters, chosen.objectives):
-        expected = losses(make, "32-true", {"accelerator": "cpu"})
+        expected = losses(make, "32-true", {"accelerator": "cpu"}, chosen.batch)
         for precision in precisions:
-            got = losses(make, precision, here)
+            got = losses(make, precision, here, chosen.batch)
             size = max(1.0, float(expected.abs().max()))
             difference = float((got - expected).abs().max()) / size
             print(f"{name}, {precision}: {difference:.1e}", flush=True)
@@ -123,8 +118,8 @@ def main() -> None:
         name = f"largest difference of a loss from the CPU's, {precision}"
         figure(name, 100 * difference, "%", required=required)
     lora = partial(with_adapter, "lora")
-    alone = losses(lora, "32-true", here)
-    ranks = losses(lora, "32-true", {**here, "strategy": "ddp"})
+    alone = losses(lora, "32-true", here, chosen.batch)
+    ranks = losses(lora, "32-true", {**here, "strategy": "ddp"}, chosen.batch)
     backend = "NCCL" if DEVICE == "cuda" else "gloo"
     difference = float((alone - ranks).abs().max())
     figure(f"DDP with one rank of {backend}, largest difference of a loss", difference, "")
