@@ -140,9 +140,9 @@ def main() -> None:
         losses = [partial(work, [InfoNCE()]), partial(work, [InfoNCE(), EqSim()])]
         plain, both = medians(losses, chosen.rounds)
         print(f"batch {batch:5d}: InfoNCE {plain:.4f} s, EqSim adds {both - plain:.4f} s")
-        share = 100 * (both - plain) / (each * batch)
+        percent = 100 * (both - plain) / (each * batch)
         required = f"under {100 * REQUIRED:.0f} %"
-        figure(f"EqSim adds to a step of {batch} pairs", share, "%", required=required)
+        figure(f"EqSim adds to a step of {batch} pairs", percent, "%", required=required)
     batch, ranks = chosen.batches[-1], chosen.ranks
     full, shard = (in_new_process(loss_memory, batch, ranks, x) for x in (False, True))
     print(

@@ -1,6 +1,7 @@
 import hashlib
 import logging
 import shutil
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -217,3 +218,10 @@ def test_the_disk_is_asked_first(downloader, mirror, name, tmp_path, monkeypatch
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**7, 9 * 10**6, 10**6))
     with refused("expected 2 MB free on the disk of .*, got 1 MB"):
         downloader.fetch(wanted(tmp_path))
+
+
+def test_a_mirror_has_each_file_of_a_drive_at_a_path_of_its_own(mirror):
+    one, other = (urlsplit(request_of(f"drive:{name}").url) for name in ("1kX2", "2iCHE"))
+    assert one.path == "/drive.usercontent.google.com/1kX2"
+    assert other.path != one.path
+    assert not one.query

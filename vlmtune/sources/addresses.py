@@ -12,7 +12,10 @@ from urllib.parse import unquote, urlsplit
 from vlmtune.errors import UserError
 
 MIRROR = "VLMTUNE_MIRROR"
-"""Environment variable: a server that has every file at /HOST/PATH, and is asked alone."""
+"""Environment variable: a server that has every file at /HOST/PATH, and is asked alone.
+
+A file of Google Drive is at /drive.usercontent.google.com/ID, as a mirror may ignore queries.
+"""
 HAND = "hand:"
 """Start of the address of a file that a person has to get: `hand:FILE NAME`."""
 _HUB = re.compile(r"hub(?P<model>-model)?:(?P<repository>[^@]+)@(?P<revision>[^/]+)/(?P<path>.+)")
@@ -55,8 +58,11 @@ def request_of(address: str) -> ServerRequest:
             f"expected an address of http, https, hub or drive, got {address!r}: see docs/data.md"
         )
     if mirror := os.environ.get(MIRROR):
+        path = url.partition("://")[2]
+        if address.startswith("drive:"):
+            path = address.replace("drive:", f"{urlsplit(_DRIVE).netloc}/")
         # A token of the hub is not for whoever runs a mirror.
-        return ServerRequest(f"{mirror.rstrip('/')}/{url.partition('://')[2]}", address)
+        return ServerRequest(f"{mirror.rstrip('/')}/{path}", address)
     return ServerRequest(url, address, headers)
 
 

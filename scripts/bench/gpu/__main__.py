@@ -1,7 +1,7 @@
 """Runs every benchmark on a GPU within some minutes; prints one table and writes it as JSON.
 
-Each part is a script, in a process of its own with a share of the time, so a part that fails or
-hangs costs its share and no other part. `--wheels` names the packages that a machine with
+Each part is a script, in a process of its own with a limit of time, so a part that fails or
+hangs costs no other part. `--wheels` names the packages that a machine with
 PyTorch for CUDA may lack; they are carried there beforehand. Without a GPU the same parts run on
 the CPU at tiny sizes, which shows that they work and measures nothing.
 
@@ -47,13 +47,13 @@ WHEELS = (
 
 
 class Part(NamedTuple):
-    """One script: its module, its arguments on a GPU and at tiny size, its share of the time."""
+    """One script: its module, its arguments on a GPU and at tiny size, its fraction of the time."""
 
     name: str
     module: str
     gpu: str
     tiny: str
-    share: float
+    fraction: float
 
 
 BENCH = "scripts.bench"
@@ -189,8 +189,9 @@ def main() -> None:
     """Runs the chosen parts, in their order."""
     chosen = arguments()
     if chosen.wheels:
+        here = {package.name for package in importlib.metadata.distributions()}
         for name in WHEELS:
-            print(f"{name}=={importlib.metadata.version(name)}")
+            print(f"{name}=={importlib.metadata.version(name)}" if name in here else name)
         return
     began = time.monotonic()
     tiny = not torch.cuda.is_available()
@@ -209,7 +210,7 @@ def main() -> None:
     parts = {part.name: part for part in PARTS}
     for part in map(parts.__getitem__, chosen.parts):
         left = 60 * chosen.minutes - (time.monotonic() - began)
-        seconds = min(left, max(60.0, part.share * 60 * chosen.minutes))
+        seconds = min(left, max(60.0, part.fraction * 60 * chosen.minutes))
         if seconds < 5:
             print(f"\n{part.name}: left out, no time", flush=True)
             continue
