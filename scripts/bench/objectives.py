@@ -119,7 +119,7 @@ def loss_memory(batch: int, ranks: int, sharded: bool) -> int:
         shard = ScoreShard(scores, targets, scores, targets)
         losses = [o.shard_loss(shard, ProcessGroup(alone=True)) for o in objectives]
     torch.stack(losses).sum().backward()
-    return peak_memory() - before
+    return max(1, peak_memory() - before)  # a tiny loss fits the memory that the process has
 
 
 def main() -> None:
