@@ -49,7 +49,7 @@ def shell(name: str) -> str:
         (text,) = container["args"]
     elif name == "skypilot.yaml":
         text = yaml.safe_load(text)["run"]
-    return text.replace("/work/", "")
+    return text.replace("/workspace/", "")
 
 
 def started(name: str) -> list[str]:
