@@ -228,7 +228,7 @@ class Backbone(Configured, nn.Module, ABC):
         """Turns an RGB image into pixel values. Must be picklable, for worker processes."""
 
     def use_tokens(self, texts: Sequence[str], ids: Int[Tensor, "n t"]) -> None:
-        """Takes the tokens of texts that are encoded next, as `tokenize` made them."""
+        """Takes ids that `tokenize` made of texts encoded next; called only where it is set."""
         raise NotImplementedError
 
     @abstractmethod

@@ -256,9 +256,15 @@ class ShardDataModule(LightningDataModule):
                 )
             preprocess = module.preprocess
         tokenize = getattr(module, "tokenize", None)
-        ranks = rank, world
         return EpochLoader(
-            stream, preprocess, position, *ranks, self.num_workers, changes, tokenize
+            stream,
+            preprocess,
+            position,
+            rank,
+            world,
+            self.num_workers,
+            changes,
+            tokenize,
         )
 
     def _position(self) -> Position:
