@@ -33,8 +33,8 @@ WORDS = ("two", "small", "red", "cubes", "on", "the", "left", "of", "a", "blue",
 CONTEXT = 77  # tokens of a caption in published code, which pads each to this length
 IMAGE, TOKEN = 4370, 38  # millions of multiplications in the towers of ViT-B/32
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# A GPU counts the memory of a part of the work, and tiny sizes measure none.
-TOGETHER = DEVICE == "cuda" or "TINY" in os.environ
+# Memory is measured without a new process: a GPU resets its peak, and tiny sizes measure none.
+IN_PROCESS = DEVICE == "cuda" or "TINY" in os.environ
 # With `TINY` in the environment this takes the place of ViT-B/32, to see that a script works.
 TINY = {
     "embed_dim": 64,
@@ -308,7 +308,7 @@ def process_bytes(name: str) -> int:
 
 def in_new_process(work: Callable[..., ResultT], *arguments: Any) -> ResultT:
     """Runs `work` in a process of its own, which has its own peak of memory; a GPU needs none."""
-    if TOGETHER:
+    if IN_PROCESS:
         return work(*arguments)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(work, arguments)

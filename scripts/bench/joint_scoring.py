@@ -28,7 +28,7 @@ from typing_extensions import override
 from scripts.bench.harness import (
     CONTEXT,
     DEVICE,
-    TOGETHER,
+    IN_PROCESS,
     WORDS,
     figure,
     options,
@@ -196,7 +196,7 @@ def compare(job: Job, rounds: int) -> None:
     best, last = [math.inf, math.inf], []
     with contextlib.ExitStack() as stack:
         # A process each tells their memory on a CPU apart.
-        kind = ThreadPool if TOGETHER else multiprocessing.get_context("spawn").Pool
+        kind = ThreadPool if IN_PROCESS else multiprocessing.get_context("spawn").Pool
         pools = [stack.enter_context(kind(1)) for _ in jobs]
         for number in range(rounds + 1):
             last = [pool.apply(one_round, (each,)) for pool, each in zip(pools, jobs, strict=True)]

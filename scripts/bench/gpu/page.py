@@ -1,6 +1,6 @@
 """Writes the table of docs/costs.md from the figures that `python -m scripts.bench.gpu` measured.
 
-Several files make one table, the later ones with the later rows.
+Each file, of one machine, makes a table.
 
     python -m scripts.bench.gpu.page docs/results/gpu.json
 """
