@@ -257,14 +257,7 @@ class ShardDataModule(LightningDataModule):
             preprocess = module.preprocess
         tokenize = getattr(module, "tokenize", None)
         return EpochLoader(
-            stream,
-            preprocess,
-            position,
-            rank,
-            world,
-            self.num_workers,
-            changes,
-            tokenize,
+            stream, preprocess, position, rank, world, self.num_workers, changes, tokenize
         )
 
     def _position(self) -> Position:
