@@ -305,6 +305,6 @@ def test_runs(model_folder, shards, tmp_path):
     assert_same(by_rank)
     (_, waited, lost), (_, made, error) = stopped
     assert "expected at most 0 damaged" in error
-    assert "Connection closed" in lost
+    assert "DistBackendError" in lost or "RuntimeError" in lost, lost
     # The other rank waits in the first collective that this one no longer makes.
     assert difference([waited[:-1], made]) is None
