@@ -17,9 +17,8 @@ from typing_extensions import override
 from vlmtune.adapters.base import Dropout, JointAdapter, Numbers, PairScores, Vectors
 from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
-from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
+from vlmtune.adapters.towers import run_last, text_tower, tower_of_one_shape, word_embeddings
 from vlmtune.adapters.unread_words import UnreadWords
-from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
@@ -139,13 +138,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.from_words and not self.hidden_words:
             self.text_input = word_embeddings(backbone)
         super().attach(backbone)
-        if backbone.images_differ:
-            raise UserError(
-                "expected a backbone whose images have one square shape, got "
-                f"{type(backbone).__name__}, whose images keep theirs: choose "
-                f"{backbones_with('image_tower', one_shape=True)}"
-            )
-        self.image_tower = image_tower(backbone)
+        self.image_tower = tower_of_one_shape(backbone)
         self.text_tower = text_tower(backbone)
         width = backbone.text_width
         factory = LayerFactory(width, self.heads, self.hidden * width, self.dropout, True)
@@ -436,9 +429,4 @@ def square_side(patches: int) -> int:
         >>> square_side(49)
         7
     """
-    side = math.isqrt(patches)
-    if side**2 != patches:
-        raise UserError(
-            f"expected the patches of a square image, got {patches}: choose another backbone"
-        )
-    return side
+    return math.isqrt(patches)

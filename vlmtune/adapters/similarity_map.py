@@ -14,8 +14,7 @@ from torch.nn.functional import normalize, pad, relu
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter, PairScores
-from vlmtune.adapters.towers import each_token, image_tower, run_all, text_tower
-from vlmtune.backbones.advice import backbones_with
+from vlmtune.adapters.towers import each_token, run_all, text_tower, tower_of_one_shape
 from vlmtune.backbones.base import Backbone, TextTower, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
@@ -90,13 +89,7 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
     @override
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
-        if backbone.images_differ:
-            raise UserError(
-                "expected a backbone whose images have one shape, got "
-                f"{type(backbone).__name__}, whose images keep theirs: choose "
-                f"{backbones_with('image_tower', one_shape=True)}"
-            )
-        self.image_tower = image_tower(backbone)
+        self.image_tower = tower_of_one_shape(backbone)
         self.text_tower = text_tower(backbone)
         self.embed_dim = backbone.embed_dim
         self.image_tokens = self.image_tower.special + backbone.image_tokens

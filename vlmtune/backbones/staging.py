@@ -108,17 +108,6 @@ def last_real(tokens: Float[Tensor, "n t w"], mask: Mask) -> Float[Tensor, "n w"
     return tokens[row, last]
 
 
-def checked_length(words: Tokens, positions: int) -> Tokens:
-    """Returns the words, or raises a `UserError` if there are more than `positions`."""
-    length = words.values.shape[1]
-    if length > positions:
-        raise UserError(
-            f"expected at most {positions} text tokens, special and prompt tokens included, got "
-            f"{length}: shorten the captions or the prompt"
-        )
-    return words
-
-
 def check_words(texts: Sequence[str], mask: Mask, special: int) -> None:
     """Raises a `UserError` if a caption is blank or has no tokens besides its `special` ones."""
     counts = mask.sum(dim=1).tolist()

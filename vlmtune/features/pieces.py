@@ -24,6 +24,7 @@ from vlmtune.features.store import (
     Facts,
     FeatureStore,
     announce,
+    check_rows,
     copy_from,
     open_or_build_store,
     similar_stores,
@@ -104,11 +105,9 @@ class _Pieces:
             meta = self._read(piece)
             if EMPTY not in meta["files"]:
                 full[self._folder(piece)] = meta
-        if not full:
+        if not full:  # another run may find images that can be read
             remove(self.folder)
-            raise EmptyStoreError(
-                f"expected rows to store in {self.path}, got none: check the data source"
-            )
+        check_rows(len(full), self.path)
         ids: list[str] = []
         for (folder, meta), suffix in zip(full.items(), suffixes(len(full)), strict=True):
             ids += read_names(folder, "ids.json")

@@ -87,8 +87,8 @@ class FeatureStore:
         pieces = min(self.meta.get("pieces", 0), len(self.ids))
         try:
             self._pieces = list(map(self._piece, suffixes(pieces)))
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise DamagedError("meta.json contradicts itself") from error
+        except (KeyError, TypeError, RuntimeError):
+            self._pieces = []  # without rows, so that they are refused below
         counts = list(map(_row_count, self._pieces))
         if not sum(counts) == len(self.ids) == self.meta["rows"]:
             raise DamagedError("meta.json contradicts itself")
@@ -269,10 +269,7 @@ def write_store(
             writer.append("values.bin", as_bytes(flat))
             lengths.append(counts)
             advance(len(names))
-    if not ids:
-        raise EmptyStoreError(
-            f"expected rows to store in {writer.folder.parent}, got none: check the data source"
-        )
+    check_rows(len(ids), writer.folder.parent)
     # Pooled rows have one length, so they need no offsets.
     if key.spec.kind != "pooled":
         offsets = torch.cat(lengths).cumsum(0)
@@ -280,6 +277,12 @@ def write_store(
     id_list = json.dumps(list(ids))
     writer.append("ids.json", id_list.encode())
     writer.finish(key.to_dict(), rows=len(ids), width=width)
+
+
+def check_rows(rows: int, path: Path) -> None:
+    """Raises an `EmptyStoreError` where a store would have no rows."""
+    if not rows:
+        raise EmptyStoreError(f"expected rows to store in {path}, got none: check the data source")
 
 
 def as_bytes(values: Tensor) -> Any:

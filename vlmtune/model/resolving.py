@@ -15,6 +15,7 @@ from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ImagesAlone, ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.state_dicts import SUFFIXES
+from vlmtune.backbones.weight_checks import check_none
 from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.hub import HF, PEFT, hf_spec, hub_kind, is_hf_folder, is_hub_id, peft_spec
@@ -144,7 +145,7 @@ def _in_architecture(
             f"ARCHITECTURE:{name}, for example ViT-B-32-quickgelu:{name} for a ViT-B/32 that was "
             "fine-tuned from OpenAI's weights"
         )
-    _check_none(name, pretrained)
+    check_none(name, pretrained)
     return architecture, name
 
 
@@ -183,7 +184,7 @@ def _named(
     if _is_export(name, hub):
         return load_export(name, revision=revision, pretrained=pretrained, packages=packages), True
     if _is_checkpoint(name):
-        _check_none(name, pretrained)
+        check_none(name, pretrained)
         return read_checkpoint(Path(name), packages), True
     spec = _spec(name, pretrained, revision, hub)
     if precision is not None:
@@ -252,12 +253,12 @@ def _spec(
     # A file or folder of the user comes before a plug-in of the same name.
     yaml_file = path if path.exists() else _plugin(name)
     if yaml_file is not None and yaml_file.is_file():
-        _check_none(name, pretrained)
+        check_none(name, pretrained)
         return _untrained_spec(yaml_file)
     if hub == PEFT or is_peft(path / CONFIG):
         return {"backbone": peft_spec(name, revision, pretrained)}
     if hub == HF or is_hf_folder(path):
-        _check_none(name, pretrained)
+        check_none(name, pretrained)
         return {"backbone": hf_spec(name, revision)}
     if revision is not None:
         raise UserError(
@@ -271,15 +272,6 @@ def _spec(
         class_path, model = TIMM_IMAGE, name.removeprefix(TIMM)
     options = {"model": model, "pretrained": pretrained}
     return {"backbone": {"class_path": class_path, "init_args": options}}
-
-
-def _check_none(name: str, pretrained: str | None) -> None:
-    """Raises `UserError` for `pretrained` beside a model with its own weights."""
-    if pretrained is not None:
-        raise UserError(
-            f"expected no pretrained for {name}, which has its own weights, got {pretrained!r}: "
-            "leave it out"
-        )
 
 
 def _plugin(stem: str) -> Path | None:

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import DefaultLoadPlanner, HuggingFaceStorageReader
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map_with_path
 
-from vlmtune.backbones.weight_checks import sha256
-from vlmtune.errors import UserError
+from vlmtune.backbones.weight_checks import check_written, sha256
 
 PARTS = "parts"  # in the rest: the checksum of each file of a rank
 PATTERN = "*.safetensors"
@@ -57,11 +56,7 @@ def filled(
     wrong = sorted(sums.keys() ^ {file.name for file in files})
     read = checksums(files[checked])
     wrong += [name for name, value in read.items() if sums.get(name) != value]
-    if wrong:
-        raise UserError(
-            f"expected the parts of {folder} as they were written, got another or no "
-            f"{wrong[0]}: copy the folder again, or use another checkpoint"
-        )
+    check_written(folder, next(iter(wrong), None))
     hollow = named_tensors(rest, lambda value: value.is_meta)
     tensors = {name: make(value) for name, value in hollow.items()}
     reader, planner = HuggingFaceStorageReader(str(folder)), DefaultLoadPlanner()

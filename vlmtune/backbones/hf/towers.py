@@ -16,13 +16,13 @@ from typing_extensions import override
 from vlmtune.backbones.base import ImageTower, TextTower
 from vlmtune.backbones.staging import (
     check_words,
-    checked_length,
     embed_words,
     masked,
     parameters_of,
     too_long,
     unmasked,
 )
+from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
 
 States = Float[Tensor, "n t w"]
@@ -55,6 +55,15 @@ class HFTokenizer:
         mask = output["attention_mask"].bool()
         check_words(texts, mask, sum(self.special))
         return output["input_ids"], mask
+
+    def check_end(self, fits: bool, wanted: str) -> None:
+        """Raises a `UserError` unless captions end as the model pools them."""
+        if not fits:
+            ids, _ = self(["a"])
+            raise UserError(
+                f"expected captions that end with {wanted}, got {ids[0].tolist()} for 'a': use the "
+                "model's own tokenizer and eos_token_id"
+            )
 
     def too_long(self, texts: Sequence[str]) -> list[str]:
         """Returns the captions of more tokens than the model reads; their ends are cut off."""
@@ -193,7 +202,7 @@ class HFTextTower(TextTower, ABC):
     @override
     def start(self, words: Tokens) -> Tokens:
         # SigLIP attends to the padding, so captions are filled up before positions are added.
-        words = self.fill(checked_length(words, self.positions))
+        words = self.fill(words)
         tokens = self.embed(words.values.to(self.dtype))
         return masked(tokens, words.mask)
 

@@ -17,7 +17,6 @@ from vlmtune.backbones.base import TextTower
 from vlmtune.backbones.open_clip.towers import first_of
 from vlmtune.backbones.staging import (
     check_words,
-    checked_length,
     embed_words,
     encode_words,
     last_real,
@@ -136,7 +135,6 @@ class NativeTextTower(TextTower):
 
     @override
     def start(self, words: Tokens) -> Tokens:
-        checked_length(words, self.positions)
         if not self.trims:
             pad = torch.tensor(self._tokenizer.pad, device=words.device)
             # Attention sees the padding, so it must be what training saw.
