@@ -12,7 +12,6 @@ from vlmtune.pairs.hard_pairs import HardPairs
 from vlmtune.pairs.mutual_pairs import MutualPairs
 from vlmtune.pairs.ranking_pairs import RankingPairs
 from vlmtune.training.scores import TrainingScores
-from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import FeatureSpec, Targets
 
 
@@ -230,8 +229,7 @@ BATCH = batch([group for part in groups((2, 2)) for group in part])
 
 def share(scores):
     ranks = ProcessGroup()
-    where = shard_layout(BATCH, ranks, merged=False)
-    return scores.shard(BATCH, where, ranks, torch.Generator())
+    return scores.shard(BATCH, ranks, torch.Generator())
 
 
 def own_scores(backbone):

@@ -15,7 +15,6 @@ from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.rank_kl import RankKL
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.scores import TrainingScores
-from vlmtune.training.shard_layout import shard_layout
 from vlmtune.training.teacher import Teacher
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
@@ -30,8 +29,7 @@ def toy_teacher(whole=False):
 
 def taught(made, group, whole=False):
     scores = TrainingScores(Toy(), Tune(), AllPairs(), NEEDS, teacher=toy_teacher(whole))
-    layout = shard_layout(made, group, merged=True)
-    return scores.adapter, scores.shard(made, layout, group, torch.Generator())
+    return scores.adapter, scores.shard(made, group, torch.Generator())
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -118,11 +118,13 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         last = last.cut(min(text.token_count, self.words))
         text = text.cut(self.words)
         embedded = self._embedded(self.text_tower, last, 0)
-        # Beside each embedding, which functional word the token is.
+        # Beside each embedding, which functional word the token is; such words have no embedding.
         which = text.word_ids[:, :, None] == self.functional_ids
-        embedded = embedded * ~which.any(dim=2, keepdim=True)
+        is_functional = which.any(dim=2, keepdim=True)
+        embedded = embedded * ~is_functional
         values = torch.cat([embedded, which.to(embedded.dtype)], dim=2)
-        return text.with_values(values * text.mask[:, :, None])
+        real = text.mask[:, :, None]
+        return text.with_values(values * real)
 
     @override
     def score_pairs(self, image: Tokens, text: Tokens) -> PairScores:
@@ -134,16 +136,23 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
 
     def similarities(self, image: Tokens, text: Tokens) -> Float[Tensor, "P words t"]:
         """M of each pair, standardised and filled up with zeros."""
+        # A functional word has no embedding here, and its row of the map is a constant one.
         sizes = [self.embed_dim, len(self.functional_ids)]
         embedded, which = text.values.split(sizes, dim=2)
-        products = embedded @ image.values.mT + which @ self.functional_rows
+        cosines = embedded @ image.values.mT
+        products = cosines + which @ self.functional_rows
         # Padding has no part in the mean and the deviation, and is 0 afterwards.
         real = text.mask[:, :, None]
-        count = real.sum(dim=1, keepdim=True) * self.image_tokens
-        mean = (products * real).sum(dim=(1, 2), keepdim=True) / count
+        words = real.sum(dim=1, keepdim=True)
+        count = words * self.image_tokens
+        total = (products * real).sum(dim=(1, 2), keepdim=True)
+        mean = total / count
         centred = (products - mean) * real
-        variance = (centred**2).sum(dim=(1, 2), keepdim=True) / count
-        standardised = centred / (variance + VARIANCE_FLOOR).sqrt()
+        squares = (centred**2).sum(dim=(1, 2), keepdim=True)
+        variance = squares / count
+        deviation = (variance + VARIANCE_FLOOR).sqrt()
+        standardised = centred / deviation
+        # The layers after it read a map of one size.
         missing = self.words - text.token_count
         return pad(standardised, (0, 0, 0, missing))
 
@@ -151,7 +160,8 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         """The normalised embedding of each token after the last block of a frozen tower."""
         with evaluation_mode(*tower.blocks):
             flat = each_token(tower, last.values.flatten(0, 1), special)
-        return normalize(flat, dim=1).unflatten(0, last.mask.shape)
+        unit = normalize(flat, dim=1)
+        return unit.unflatten(0, last.mask.shape)
 
     @override
     def pair_bytes(self, image: Tokens, text: Tokens, training: bool) -> int:

@@ -193,6 +193,7 @@ class EqSim(ShardedObjective):
         rows = shard.rows.values
         columns = shard.columns.values
         scores = pairs.four_scores(rows, columns, self.normalise)
+        # The weights of an image's captions sum to 1, so their sum counts images.
         images = pairs.weight.sum()
         local_images = pairs.weight[pairs.local].sum()
         fraction = local_images / images.clamp_min(1)

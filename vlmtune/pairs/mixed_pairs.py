@@ -67,7 +67,10 @@ def _sample(candidates: Tensor, count: int, generator: Generator) -> Tensor:
     if count == 0:
         return sampled
     # Drawn on the CPU, so that one seed gives one choice on every device.
-    keys = torch.rand(candidates.shape, generator=generator).to(candidates.device)
+    keys = torch.rand(candidates.shape, generator=generator)
+    keys = keys.to(candidates.device)
     # A key below 0 is not a candidate: a row may have fewer than `count`.
-    best = keys.masked_fill(~candidates, -1.0).topk(count, dim=1)
-    return sampled.scatter(1, best.indices, best.values >= 0)
+    keys = keys.masked_fill(~candidates, -1.0)
+    best = keys.topk(count, dim=1)
+    is_candidate = best.values >= 0
+    return sampled.scatter(1, best.indices, is_candidate)

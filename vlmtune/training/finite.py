@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.training.shard_layout import ShardLayout
+from vlmtune.training.shard_layout import shard_layout
 from vlmtune.training.signals import Signals
 from vlmtune.types import Batch, Scores, ScoreShard, send
 
@@ -30,21 +30,18 @@ class BatchCheck:
         sums: Sums over ranks: how many scores are not finite, the signals, and the k losses.
         rows: The rank's scores and which were computed, as in `ScoreShard`; likewise `columns`.
         batch: The rank's batch, without its pixels.
-        layout: Its place among the batches of all ranks.
     """
 
     sums: Float[Tensor, "s"]
     rows: Scores
     columns: Scores
     batch: Batch
-    layout: ShardLayout
 
 
 def batch_check(
     shard: ScoreShard,
     parts: Float[Tensor, "k"],
     batch: Batch,
-    layout: ShardLayout,
     group: ProcessGroup,
     signals: Signals | None = None,
 ) -> BatchCheck:
@@ -52,31 +49,35 @@ def batch_check(
 
     `parts` are the rank's parts of the losses.
     """
-    # Every score is in the rows of some rank.
+    # Every score is in the rows of some rank, so rows alone are counted.
     is_wrong = ~shard.rows.values.isfinite()
-    wrong = is_wrong.sum().reshape(1)
+    wrong = is_wrong.sum().reshape(1).to(parts.dtype)
     counts = [] if signals is None else signals.counts()
+    signal_counts = send(torch.tensor(counts, dtype=parts.dtype), parts.device)
     # One sum over the ranks carries all: each sum costs a wait for all ranks.
-    of_signals = send(torch.tensor(counts, dtype=parts.dtype), parts.device)
-    of_rank = torch.cat([wrong.to(parts.dtype), of_signals, parts.detach()])
+    of_rank = torch.cat([wrong, signal_counts, parts.detach()])
     sums = group.sum(of_rank)
     # Without gradients and pixels, a batch that waits for its step costs little memory.
     rows = Scores(shard.rows.values.detach(), shard.rows.computed)
     columns = Scores(shard.columns.values.detach(), shard.columns.computed)
-    return BatchCheck(sums, rows, columns, replace(batch, pixels=None), layout)
+    batch = replace(batch, pixels=None)
+    return BatchCheck(sums, rows, columns, batch)
 
 
-def first_wrong_record(check: BatchCheck, group: ProcessGroup) -> str:
+def first_wrong_record(check: BatchCheck, group: ProcessGroup, merged: bool) -> str:
     """Returns the key of the first record with an image or a text that has no finite score.
 
-    If there is none, it is the first record with any score that is not finite.
+    If there is none, it is the first record with any score that is not finite. `merged` is as in
+    `shard_layout`.
     """
     # A text or an image without any finite score is the cause, others only meet it.
     batch = check.batch
     images = _none_finite(check.rows.values, check.rows.computed)
     texts = _none_finite(check.columns.values.T, check.columns.computed.T)
-    owners = batch.targets.same_group[:, check.layout.texts]
-    certain = images | (owners & texts).any(dim=1)
+    # A text counts for the records of this rank that it belongs to.
+    layout = shard_layout(batch, group, merged)
+    same_group = batch.targets.same_group[:, layout.texts]
+    certain = images | (same_group & texts).any(dim=1)
     is_wrong = ~check.rows.values.isfinite()
     possible = is_wrong.any(dim=1)
 

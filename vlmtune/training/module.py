@@ -40,7 +40,6 @@ from vlmtune.training.needs import check_needs, check_precision, check_teacher
 from vlmtune.training.optimization import parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
-from vlmtune.training.shard_layout import shard_layout
 from vlmtune.training.signals import Signals, StopsAtSignals
 from vlmtune.training.validation import Validation
 from vlmtune.types import Batch, ScoreShard, send
@@ -287,24 +286,23 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     def _loss(
         self, batch: Batch, batch_idx: int, group: ProcessGroup, signals: Signals | None = None
     ) -> _BatchLoss:
-        if batch.token_ids is not None:
-            self.backbone.use_tokens(batch.texts, batch.token_ids)
-        layout = shard_layout(batch, group, merged=not self.adapter.joint)
         # With a separate generator, pairs do not depend on what else a step draws.
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
-        shard = self.scores.shard(batch, layout, group, generator)
-        # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
+        shard = self.scores.shard(batch, group, generator)
+        # A part belongs to this rank and has gradients: the step returns it.
         objectives = self._objectives()
         parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
-        check = batch_check(shard, parts, batch, layout, group, signals)
+        weights = torch.tensor([objective.weight for objective in objectives], dtype=parts.dtype)
+        weights = send(weights, parts.device)
+        part = (weights * parts).sum()
+        # The losses are sums of the parts of all ranks, without gradients: they are logged. They
+        # travel with the check, as every exchange waits for all ranks.
+        check = batch_check(shard, parts, batch, group, signals)
         losses = check.sums[-len(objectives) :]
-        weights = [objective.weight for objective in objectives]
-        weight = send(torch.tensor(weights, dtype=parts.dtype), parts.device)
-        weighted_part = (weight * parts).sum()
-        weighted_loss = (weight * losses).sum()
+        loss = (weights * losses).sum()
         names = [objective.name for objective in objectives]
-        named_losses = [*zip(names, losses, strict=True), ("loss", weighted_loss)]
-        return _BatchLoss(weighted_part, named_losses, shard, check)
+        named_losses = [*zip(names, losses, strict=True), ("loss", loss)]
+        return _BatchLoss(part, named_losses, shard, check)
 
     def _stop_if_wrong(
         self,
@@ -319,7 +317,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if signals is not None:
             signals.agree(others[: -len(names)])
         if wrong:
-            key = first_wrong_record(check, group)
+            key = first_wrong_record(check, group, merged=not self.adapter.joint)
             wanted = f"finite scores for {', '.join(names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
         for name, loss in zip(names, others[-len(names) :], strict=True):
