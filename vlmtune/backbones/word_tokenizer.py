@@ -53,11 +53,7 @@ class WordTokenizer:
     def __call__(
         self, texts: Sequence[str], context_length: int | None = None
     ) -> Int[Tensor, "n t"]:
-        """Returns one row of ids per caption, padded with 0.
-
-        Raises:
-            UserError: A word is not in the vocabulary.
-        """
+        """Returns one row of ids per caption, padded with 0."""
         length = context_length or self.context_length
         result = torch.zeros(len(texts), length, dtype=torch.long)
         for row, text in zip(result, texts, strict=True):

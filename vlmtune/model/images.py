@@ -27,9 +27,6 @@ def as_images(images: Images) -> list[str | Path | ImageRef | Image.Image]:
     Arrays are (height, width, 3), or (height, width) of grey, tensors (3, height, width); numbers
     are bytes from 0 to 255, or fractions from 0 to 1. Of four dimensions they are several images.
 
-    Raises:
-        UserError: It is none of these.
-
     Example:
         >>> as_images(np.zeros((4, 6, 3), np.uint8))[0].size
         (6, 4)

@@ -94,6 +94,7 @@ def load(
         architecture = architecture or published.architecture
         return load(path, architecture=architecture, **options)
     name, pretrained = _tagged(_shipped(str(source)), pretrained)
+    # A folder may have the name of a hub id, and it has no revisions.
     if revision is not None and not is_hub_id(name, pretrained):
         raise UserError(
             f"expected a hub id org/name with a revision, got {name!r}: leave the revision out"

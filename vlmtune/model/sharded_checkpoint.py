@@ -47,9 +47,6 @@ def filled(
         make: Makes a tensor without values from one on the meta device; of a DTensor the part of
             this rank is read.
         checked: Which files are compared with their checksums; ranks may share this work.
-
-    Raises:
-        UserError: A part is missing or damaged.
     """
     sums = rest.pop(PARTS, {})
     files = sorted(folder.glob(PATTERN))

@@ -14,7 +14,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.objectives.functional import reference_of
 from vlmtune.objectives.true_pairs import By, Normalise, PairMatrix, TruePairs, partners
@@ -128,8 +127,6 @@ class EqSim(ShardedObjective):
         self.hinge = hinge
         self.count = count
         self.v1_over = v1_over
-        if v1 == v2 == "none":
-            raise UserError("expected v1 or v2 on some pairs, got none for both: set one")
         if ranked_by == "reference":
             self.needs = frozenset({"reference"})
 

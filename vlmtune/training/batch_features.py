@@ -87,12 +87,7 @@ class BatchFeatures:
         self.texts: FeatureStore | None = None
 
     def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:
-        """Opens the stores of frozen features, building those that are missing.
-
-        Raises:
-            UserError: The disk is too small, a caption has a word that the backbone does not know,
-                or features are not finite in `dtype`.
-        """
+        """Opens the stores of frozen features, building those that are missing."""
         self.source = FeatureSource(
             self.backbone,
             self.specs["image"],

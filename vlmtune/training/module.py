@@ -105,7 +105,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             an export or a checkpoint.
 
     Raises:
-        UserError: There is no objective, or one reads what adapter or backbone do not give.
+        UserError: An objective reads what adapter or backbone do not give.
     """
 
     def __init__(
@@ -124,10 +124,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         teacher: str | None = None,
     ) -> None:
         super().__init__()
-        if not objectives:
-            raise UserError(
-                "expected at least one objective, got none: list one under `objectives`"
-            )
         check_needs(objectives, adapter, backbone)
         needs: set[Need] = set()
         for objective in objectives:
@@ -171,18 +167,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         """Opens or builds the feature stores."""
         check_teacher(self._objectives(), self.teacher is not None)
         if self.store is not None:
-            self._open_stores(self.store)
+            # Stores hold the images and captions of the whole corpus, which the module knows.
+            corpus: CorpusContent = cast(Any, self.trainer).datamodule
+            self.scores.open(Path(self.store), corpus, self.fingerprint, self.store_dtype)
         if self.teacher is not None:
             self.teacher.check_pixels(self.backbone)
-
-    def _open_stores(self, store: str) -> None:
-        corpus: CorpusContent | None = getattr(self.trainer, "datamodule", None)
-        if corpus is None:
-            raise UserError(
-                "expected a datamodule to fill the feature store from, got none: "
-                "fit with a ShardDataModule or set store to null"
-            )
-        self.scores.open(Path(store), corpus, self.fingerprint, self.store_dtype)
 
     @property
     def preprocess(self) -> Callable[[Any], Tensor]:

@@ -104,11 +104,7 @@ class Teacher(nn.Module):
 
 
 def load_teacher(name: str, whole: bool) -> Teacher:
-    """Returns the model of this name as a teacher; see `vlmtune.load` for names.
-
-    Raises:
-        UserError: There is no such model, or it cannot be loaded.
-    """
+    """Returns the model of this name as a teacher; see `vlmtune.load` for names."""
     # The trainer moves it to the device of the student.
     model = load(name, device="cpu")
     return Teacher(model.backbone, model.adapter, whole)

@@ -34,9 +34,6 @@ def load_weights(network: nn.Module, file: Path, name: str, resized: bool = Fals
     """Loads the weights of `file` into a network of the architecture `name`.
 
     `resized` interpolates the image tower's positions to the image size of the network.
-
-    Raises:
-        UserError: A weight is missing, has another shape, or does not belong to the architecture.
     """
     state = _named_as(network, merged_lora(read_state_dict(file), file))
     if resized:
