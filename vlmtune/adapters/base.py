@@ -270,9 +270,10 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
             values = torch.zeros(pairs.shape, device=device)
             if torch.is_grad_enabled() and pairs.numel():
                 # DDP waits for a gradient of each weight from each rank, so one pair gives zeros.
-                one = torch.zeros_like(known)
-                one[0, 0] = True
-                values = 0 * self(image, text, one).values
+                one_pair = torch.zeros_like(known)
+                one_pair[0, 0] = True
+                scores = self(image, text, one_pair)
+                values = 0 * scores.values
             return Scores(values, computed, noted_computed=known)
         # Captions of one length together, so that a chunk of short captions stays short: `used` are
         # the chosen texts by length, and pair p reads text `which[p]` of them.

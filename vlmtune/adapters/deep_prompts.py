@@ -183,7 +183,8 @@ def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: 
     for number in range(1, depth):
         before = state.values[:, :at]
         after = state.values[:, end:]
-        learned = _repeated(prompts[number], len(state)).to(before.dtype)
+        learned = _repeated(prompts[number], len(state))
+        learned = learned.to(before.dtype)
         values = torch.cat([before, learned, after], dim=1)
         prompted = Tokens(values, state.mask)
         state = tower.run(prompted, number, number + 1)

@@ -172,8 +172,9 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             return self.style.fuse(image, text, self.query)
         # Blocks that stay run pair by pair: nothing after them can be prepared once.
         patches, words = self.fusion.joined(image.tokens, text.tokens, self.replaces)
-        words = self._fusible(self._projected(words))
-        text_side = self.style.prepare_text(words, self.query)
+        # Joined words have the fusion's width, as patches have, so both are projected.
+        projected = self._projected(words)
+        text_side = self.style.prepare_text(self._fusible(projected), self.query)
         image_side = self._image_side(patches)
         return self.style.fuse(image_side, text_side, self.query)
 

@@ -47,11 +47,13 @@ def cut(words: Tokens, room: int, trail: int) -> Tokens:
         return words
     length = words.mask.sum(dim=1, keepdim=True)
     kept = length.clamp_max(room)
-    # Where each kept token comes from: the last `trail` ones move up to the end.
+    # Where each kept token comes from: the last `trail` ones move up to the end, as a tower that
+    # pools the end token must find one.
     position = torch.arange(room, device=length.device)
     position = position.expand(len(length), -1)
     moved = position + length - kept
-    source = torch.where(position < kept - trail, position, moved)
+    is_word = position < kept - trail
+    source = torch.where(is_word, position, moved)
     # Padding of short rows would point behind the last token.
     source = source.clamp_max(words.token_count - 1)
     width = words.values.shape[2]

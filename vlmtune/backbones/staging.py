@@ -163,12 +163,9 @@ def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter
 def side_by_side(first: Tokens, second: Tokens) -> Tokens:
     """Puts the tokens of two sequences one after the other; a single row stands for all."""
     rows = max(len(first), len(second))
-
-    def joined(one: Tensor, other: Tensor) -> Tensor:
-        one = one.expand(rows, *one.shape[1:])
-        other = other.expand(rows, *other.shape[1:])
-        return torch.cat([one, other], dim=1)
-
-    values = joined(first.values, second.values)
-    mask = joined(first.mask, second.mask)
+    # An expanded row takes no memory until it is joined.
+    first = first.map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]))
+    second = second.map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]))
+    values = torch.cat([first.values, second.values], dim=1)
+    mask = torch.cat([first.mask, second.mask], dim=1)
     return Tokens(values, mask)

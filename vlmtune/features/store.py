@@ -83,12 +83,13 @@ class FeatureStore:
         self.meta = folders.read_meta(self.folder, expected, ("ids.json",), Facts)
         self.ids = folders.read_names(self.folder, "ids.json")
         self._row = {name: row for row, name in enumerate(self.ids)}
+        self._pieces: list[_Piece] = []
         # A damaged `meta.json` may name billions of pieces, and opening them would not end.
         pieces = min(self.meta.get("pieces", 0), len(self.ids))
         try:
             self._pieces = list(map(self._piece, suffixes(pieces)))
         except (KeyError, TypeError, RuntimeError):
-            self._pieces = []  # without rows, so that they are refused below
+            self._pieces = []  # which have too few rows, and are refused below
         counts = list(map(_row_count, self._pieces))
         if not sum(counts) == len(self.ids) == self.meta["rows"]:
             raise DamagedError("meta.json contradicts itself")
@@ -161,7 +162,8 @@ class FeatureStore:
         numbers = starts[:, None] + position
         numbers.clamp_(max=len(values) - 1)
         flat = values.index_select(0, numbers.reshape(-1))
-        tokens = flat.to(dtype).view(len(rows), longest, self.meta["width"])
+        flat = flat.to(dtype)
+        tokens = flat.view(len(rows), longest, self.meta["width"])
         padding = ~mask
         if bool(padding.any()):
             tokens.masked_fill_(padding[:, :, None], 0)

@@ -50,15 +50,21 @@ def filled(
     """
     sums = rest.pop(PARTS, {})
     files = sorted(folder.glob(PATTERN))
-    wrong = sorted(sums.keys() ^ {file.name for file in files})
-    read = checksums(files[checked])
-    wrong += [name for name, value in read.items() if sums.get(name) != value]
+    # A missing part, or one of another checkpoint, would leave weights random or mixed.
+    names = {file.name for file in files}
+    wrong = sorted(sums.keys() ^ names)
+    for name, value in checksums(files[checked]).items():
+        if sums.get(name) != value:
+            wrong.append(name)
     check_written(folder, next(iter(wrong), None))
     hollow = named_tensors(rest, lambda value: value.is_meta)
     tensors = {name: make(value) for name, value in hollow.items()}
-    reader, planner = HuggingFaceStorageReader(str(folder)), DefaultLoadPlanner()
+    # The steps of `dcp.load`, which would ask all ranks for their plans: here each reads alone.
+    reader = HuggingFaceStorageReader(str(folder))
+    planner = DefaultLoadPlanner()
     metadata = reader.read_metadata()
     planner.set_up_planner(tensors, metadata)
     reader.set_up_storage_reader(metadata, is_coordinator=False)
-    reader.read_data(planner.create_local_plan(), planner)
+    plan = planner.create_local_plan()
+    reader.read_data(plan, planner)
     return tree_map_with_path(lambda path, value: tensors.get(keystr(path), value), rest)

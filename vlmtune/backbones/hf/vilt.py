@@ -104,10 +104,11 @@ class Vilt(HFBackbone):
         """Patches of each image after its class token, with positions and modality."""
         embeddings = self.model.vilt.embeddings
         outside = pixels == OUTSIDE
+        sizes = self._sizes(outside)
         pixels = pixels.masked_fill(outside, 0.0).to(self._dtype)
         grid = embeddings.patch_embeddings(pixels)  # n x w x rows x columns of the square
-        sizes = self._sizes(outside)
-        class_token = embeddings.cls_token[0] + embeddings.position_embeddings[0, :1]
+        class_position = embeddings.position_embeddings[0, :1]
+        class_token = embeddings.cls_token[0] + class_position
         # Images of one shape share their positions, which take longer to resample than to add.
         positions: dict[tuple[int, int], Tensor] = {}
         sequences = []
@@ -118,7 +119,9 @@ class Vilt(HFBackbone):
             patches = image[:, :rows, :columns].flatten(1).T
             patches = patches + positions[shape]
             sequences.append(torch.cat([class_token, patches]))
-        tokens = embeddings.dropout(pad_sequence(sequences, batch_first=True))
+        # Images differ in patches, so shorter sequences end in padding.
+        tokens = pad_sequence(sequences, batch_first=True)
+        tokens = embeddings.dropout(tokens)
         lengths = 1 + sizes.prod(dim=1)
         index = torch.arange(tokens.shape[1], device=tokens.device)
         mask = index < lengths[:, None]
