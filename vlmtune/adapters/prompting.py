@@ -13,7 +13,7 @@ from vlmtune.backbones.base import TextTower
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
-DEVIATION = 0.02
+DEVIATION = 0.02  # of random prompts, as in CoOp and MaPLe
 
 
 def word_embeddings(tower: TextTower, text: str, special: tuple[int, int]) -> Float[Tensor, "m w"]:

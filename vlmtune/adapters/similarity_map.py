@@ -22,7 +22,7 @@ from vlmtune.types import FeatureSpec, Tokens
 
 FUNCTIONAL = ("left", "right", "above", "below", "front", "behind", "on", "under")
 FUNCTIONAL += ("not", "no", "without")
-VARIANCE_FLOOR = 1e-6
+VARIANCE_FLOOR = 1e-6  # a map of equal numbers has no deviation to divide by
 
 
 class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):

@@ -19,7 +19,7 @@ from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone, TextTower
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
-WORDS_AT_A_TIME = 512
+WORDS_AT_A_TIME = 512  # their embeddings are in memory together
 
 
 class WordPrompts(DualAdapter[Pooled, Tokens]):

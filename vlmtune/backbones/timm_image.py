@@ -43,8 +43,8 @@ from vlmtune.storage.files import read_json
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 RANDOM = "random"  # as in OpenClip, the only way to random weights
-HUB = "hf-hub"
-LOCAL = "local-dir"
+HUB = "hf-hub"  # before the id of a repository in names of timm
+LOCAL = "local-dir"  # before the path of a folder
 
 
 class TimmImage(Backbone):

@@ -36,7 +36,7 @@ from vlmtune.storage.folder import DamagedError, FolderWriter
 from vlmtune.storage.progress import progress
 from vlmtune.types import Features, Pooled, Tokens, concatenate
 
-COPIED_AT_A_TIME = 256
+COPIED_AT_A_TIME = 256  # rows, whose tokens are in memory together
 
 Chunks = Iterable[tuple[Sequence[str], Features]]
 """Ids and their features, a few at a time."""

@@ -29,9 +29,9 @@ OPEN_CLIP = "vlmtune.backbones.open_clip.open_clip.OpenClip"
 TIMM, TIMM_IMAGE = "timm:", "vlmtune.backbones.timm_image.TimmImage"
 PUBLISHED = "published:"
 PREFIXES = ("hf-hub", "local-dir", "timm", "published")  # before a colon: no name of open_clip
-POOLED = FeatureSpec("pooled")
-STEM = re.compile(r"[a-z][a-z0-9_]*")
-FILES = (*SUFFIXES, ".ckpt", ".yaml", ".yml")
+POOLED = FeatureSpec("pooled")  # a model without it scores by its fusion
+STEM = re.compile(r"[a-z][a-z0-9_]*")  # of the YAML of a plug-in
+FILES = (*SUFFIXES, ".ckpt", ".yaml", ".yml")  # names that end so are of files alone
 
 
 def load(

@@ -16,7 +16,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map_with_pa
 from vlmtune.backbones.weight_checks import check_written, sha256
 
 PARTS = "parts"  # in the rest: the checksum of each file of a rank
-PATTERN = "*.safetensors"
+PATTERN = "*.safetensors"  # of the parts
 
 
 def named_tensors(content: Any, chosen: Callable[[Tensor], bool]) -> dict[str, Tensor]:

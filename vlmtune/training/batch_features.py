@@ -20,7 +20,7 @@ from vlmtune.features.store_key import Modality, StoreDType, source_digest
 from vlmtune.training.recompute import in_chunks
 from vlmtune.types import Batch, Features, FeatureSpec, concatenate
 
-TEXTS_AT_A_TIME = 512
+TEXTS_AT_A_TIME = 512  # captions in a call of the backbone while a store is built
 
 
 @runtime_checkable

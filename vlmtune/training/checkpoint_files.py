@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vlmtune.storage.files import remove_leftovers
 
-LAST = "checkpoints/last.ckpt"
+LAST = "checkpoints/last.ckpt"  # the newest that `ModelCheckpoint` wrote
 ON_SIGNAL = "last-on-signal.ckpt"
 """Written where a signal stops the run."""
 

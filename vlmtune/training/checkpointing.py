@@ -21,7 +21,7 @@ from vlmtune.config import differences
 from vlmtune.errors import UserError
 from vlmtune.model.loading import LIVE
 
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 1  # of the content; checkpoints of any other are refused
 AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights
 
 

@@ -44,7 +44,7 @@ from vlmtune.training.signals import Signals, StopsAtSignals
 from vlmtune.training.validation import Validation
 from vlmtune.types import Batch, ScoreShard, send
 
-LAST_FINITE = "last-before-nan.ckpt"
+LAST_FINITE = "last-before-nan.ckpt"  # in the trainer's root folder
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -13,7 +13,7 @@ from vlmtune.objectives.base import Need, Objective
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.types import FeatureSpec, Targets
 
-POOLED = FeatureSpec("pooled")
+POOLED = FeatureSpec("pooled")  # what a frozen backbone is compared by
 
 
 def check_needs(objectives: Collection[Objective], adapter: Adapter, backbone: Backbone) -> None:

@@ -196,10 +196,9 @@ class TrainingScores:
         return in_chunks(embed_rows, count, self.chunk, self.inputs.backbone.device)
 
     def _embedder(self, side: Modality, tokens: bool) -> Callable[[Features], Embeddings]:
-        adapter = self.adapter
-        assert isinstance(adapter, DualAdapter)
+        adapter: Any = self.adapter
         embed = adapter.embed_image if side == "image" else adapter.embed_text
         if not tokens:
             return lambda features: Pooled(embed(features))
-        each: Any = adapter.embed_patches if side == "image" else adapter.embed_words
+        each = adapter.embed_patches if side == "image" else adapter.embed_words
         return lambda features: PooledTokens(embed(features), each(features))

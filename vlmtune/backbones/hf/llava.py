@@ -28,8 +28,8 @@ from vlmtune.backbones.staging import (
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
-IMAGE = "<image>"
-CAPTION = "{caption}"
+IMAGE = "<image>"  # gives way to all tokens of the image
+CAPTION = "{caption}"  # gives way to the caption
 PROMPT = f'USER: {IMAGE}\nDoes this figure show "{CAPTION}"? Please answer yes or no. ASSISTANT:'
 
 

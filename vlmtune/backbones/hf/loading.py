@@ -31,7 +31,7 @@ from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-CONFIG = "config.json"
+CONFIG = "config.json"  # tells a folder of `save_pretrained` from any other
 WEIGHTS = ("*.safetensors", "*.bin")
 # Ends of the names of tables that older versions of the library saved with the weights.
 TABLES = ("position_ids", "token_type_ids", "inv_freq", "masked_bias", "relative_position_index")

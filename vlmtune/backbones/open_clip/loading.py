@@ -36,9 +36,9 @@ from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
 CONFIG = "open_clip_config.json"
-VOCABULARY = "vocabulary.txt"
-HUB = "hf-hub:"
-LOCAL = "local-dir:"
+VOCABULARY = "vocabulary.txt"  # beside weights whose tokenizer is a `WordTokenizer`
+HUB = "hf-hub:"  # before the id of a repository
+LOCAL = "local-dir:"  # before the path of a folder
 WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
 BIG_VISION = (".npz", ".npy")  # weights of SigLIP as their authors publish them
 RANDOM = "random"  # the only way to random weights: forgotten ones would go unnoticed

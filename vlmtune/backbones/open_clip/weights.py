@@ -21,8 +21,8 @@ from vlmtune.errors import UserError
 NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 NO_WEIGHTS += ("text.transformer.embeddings.position_ids",)
 SCALARS = ("logit_scale", "logit_bias")  # some trainings save a row of one number
-PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")
-QUICK = "-quickgelu"
+PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")  # what a tag says of images
+QUICK = "-quickgelu"  # ends the names of architectures with that activation
 HINTS = {
     "vision_model.": "these are weights of transformers, so pass the hub id or the folder",
     "lora_": "merge its LoRA layers into the weights before you save them",
