@@ -140,9 +140,10 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         super().attach(backbone)
         self.image_tower = tower_of_one_shape(backbone)
         self.text_tower = text_tower(backbone)
+        # Everything is computed in the text's width, by pre-norm layers.
         width = backbone.text_width
-        factory = LayerFactory(width, self.heads, self.hidden * width, self.dropout, True)
-        # Everything is computed in the text's width.
+        hidden = self.hidden * width
+        factory = LayerFactory(width, self.heads, hidden, self.dropout, norm_first=True)
         self.project = nn.Linear(backbone.image_width, width)
         self.image = factory.encoder(self.layers["image"])
         self.text = factory.encoder(self.layers["text"])
@@ -154,9 +155,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.queries = nn.Linear(width, width)
         self.content = nn.Linear(width, width)
         if self.locations:
-            self.register_buffer("grid", coordinates(backbone.image_tokens), persistent=False)
-            self.position = nn.Linear(4, width)
+            grid = coordinates(backbone.image_tokens)
+            self.register_buffer("grid", grid, persistent=False)
+            self.position = nn.Linear(4, width)  # of x, y and their squares
             self.location = nn.Linear(width, 2 * self.heads)
+            # Words first learn what to look for, then where.
             nn.init.zeros_(self.location.weight)
             nn.init.zeros_(self.location.bias)
         self.scale = self.frozen_weight * backbone.logit_scale

@@ -98,7 +98,9 @@ class PeakPatch(JointAdapter[Pooled, Tokens, Pooled]):
         width = backbone.embed_dim
         self.text = _mlp(2 * width)
         self.product = _mlp(width)
-        first = nn.Linear(2 + 2 * OUTPUT, OUTPUT)
+        # The head reads two cosines and what both MLPs make of embeddings.
+        read = 2 + 2 * OUTPUT
+        first = nn.Linear(read, OUTPUT)
         last = nn.Linear(OUTPUT, 1)
         self.head = nn.Sequential(first, nn.GELU(), nn.Dropout(self.dropout), last)
         for layers in (self.text, self.product, self.head):

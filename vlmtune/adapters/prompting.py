@@ -83,4 +83,5 @@ def insert(
     # Rows are padded on the right, so a row of the mask is its real tokens, then its padding.
     real = words.mask.new_ones(len(words), count)
     mask = torch.cat([real, words.mask], dim=1)
-    return Tokens(values, mask, noted_lengths=words.lengths + count)
+    lengths = words.lengths + count
+    return Tokens(values, mask, noted_lengths=lengths)

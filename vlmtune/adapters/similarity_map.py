@@ -97,7 +97,8 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         self.register_buffer("functional_ids", ids, persistent=False)
         # Kept with the weights, as the network learns to know these rows.
         directions = torch.randn(len(ids), self.image_tokens)
-        rows = (normalize(directions, dim=1) + 1) / 3
+        unit = normalize(directions, dim=1)
+        rows = (unit + 1) / 3
         self.register_buffer("functional_rows", rows)
         self.first = nn.Conv2d(1, self.channels, 3, padding=1)
         self.second = nn.Conv2d(self.channels, self.channels, 3, padding=1)

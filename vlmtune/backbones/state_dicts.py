@@ -47,9 +47,6 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
     Args:
         file: A safetensors file, or a pickle that holds tensors, plain values and numbers of numpy.
 
-    Raises:
-        UserError: The file cannot be read, needs code, or holds no weights.
-
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:

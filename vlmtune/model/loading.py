@@ -132,9 +132,6 @@ def check_checkpoint(
 
     Of a folder that FSDP2 wrote, tensors in parts are read only where `make` is given (see
     `sharded_checkpoint.filled`); without it they are on the meta device.
-
-    Raises:
-        UserError: It is not a vlmtune checkpoint, is damaged, or has weights that are not finite.
     """
     fix = "name a file such as checkpoints/last.ckpt in the folder of a run"
     with reading(path, "a vlmtune checkpoint", fix):

@@ -62,9 +62,6 @@ class BenchmarkCallback(Callback):
     Attributes:
         results: The latest results, by benchmark.
         not_run: The reason for each benchmark without a result.
-
-    Raises:
-        UserError: There is no benchmark, or two have one name.
     """
 
     def __init__(

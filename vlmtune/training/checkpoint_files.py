@@ -15,9 +15,6 @@ ON_SIGNAL = "last-on-signal.ckpt"
 def newest_checkpoint(folder: Path) -> Path | None:
     """Returns the checkpoint with more steps, or None; clocks may be wrong.
 
-    Raises:
-        UserError: There are two, and one of them is not a checkpoint.
-
     Example:
         >>> newest_checkpoint(Path("none"))
     """

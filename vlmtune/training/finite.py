@@ -117,8 +117,10 @@ def gradient_norm(parameters: Sequence[nn.Parameter], infinity: bool = False) ->
     gradients = []
     for parameter in parameters:
         if parameter.grad is not None:
-            # Only a part of a tensor that a strategy shards is on this rank.
-            gradient = _local_part(parameter.grad)
+            gradient = parameter.grad
+            # The strategy FSDP2 holds a part of the tensor on each rank.
+            if isinstance(gradient, DTensor):
+                gradient = gradient.to_local()
             if gradient.numel():
                 gradients.append(gradient)
     if not gradients:  # on this rank; the others still wait for its number
@@ -135,11 +137,6 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
     norm = gradient_norm(parameters, infinity=True)
     wrong = (~norm.isfinite()).sum()
     return not int(group.sum(wrong))
-
-
-def _local_part(gradient: Tensor) -> Tensor:
-    """This rank's part of a gradient that the strategy FSDP2 holds in parts."""
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def first_wrong_gradient(named: Iterable[tuple[str, nn.Parameter]]) -> str | None:

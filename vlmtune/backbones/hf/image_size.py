@@ -22,10 +22,6 @@ def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
     leaves of an image stays the same. The table of positions is interpolated once (bicubic), to the
     values that the library's `interpolate_pos_encoding` gives in each forward pass. ViLT resamples
     positions for each image and ALIGN has none: of them the image processor alone changes.
-
-    Raises:
-        UserError: `image_size` is not a multiple of the patch size and of the image processor's
-            divisor, or the image processor makes no images of one size.
     """
     network = loaded.network
     processor = loaded.processor

@@ -84,9 +84,9 @@ class Llava(HFBackbone):
         self._described = [*self._described, self.prompt]
         self._image_id = int(self.model.config.image_token_id)
         # Whatever two questions of different captions share belongs to the prompt.
-        question = self.prompt.replace(CAPTION, "a")
+        question, other = self._questions(["a", "dog"])
         first = self._ids(question)
-        second = self._ids(self.prompt.replace(CAPTION, "dog"))
+        second = self._ids(other)
         lead = _shared(first, second)
         trail = _shared(first[::-1], second[::-1])
         self.text_special = (lead, trail)

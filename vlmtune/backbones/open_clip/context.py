@@ -43,9 +43,6 @@ def extend_context(network: nn.Module, name: str, length: int) -> None:
     """Gives the text tower `length` positions, with the causal mask of that size.
 
     Captions of up to 20 tokens keep their embeddings; of longer ones the positions change.
-
-    Raises:
-        UserError: The tower has more positions already, or pads, pools or attends in another way.
     """
     text: Any = getattr(network, "text", network)
     positions = getattr(text, "positional_embedding", None)
