@@ -24,18 +24,13 @@ from vlmtune.types import Batch, Scores, ScoreShard, send
 
 @dataclass(frozen=True)
 class BatchCheck:
-    """What tells whether scores and losses of a batch are finite, and what names the culprit.
+    """What tells whether scores and losses of a batch are finite, and what names the culprit."""
 
-    Attributes:
-        sums: Sums over ranks: how many scores are not finite, the signals, and the k losses.
-        rows: The rank's scores and which were computed, as in `ScoreShard`; likewise `columns`.
-        batch: The rank's batch, without its pixels.
-    """
-
+    # Sums over ranks: how many scores are not finite, the signals, and the k losses.
     sums: Float[Tensor, "s"]
-    rows: Scores
-    columns: Scores
-    batch: Batch
+    rows: Scores  # of the rank, and which were computed, as in `ScoreShard`
+    columns: Scores  # likewise
+    batch: Batch  # of the rank, without its pixels
 
 
 def batch_check(

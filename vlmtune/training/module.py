@@ -54,19 +54,12 @@ def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
 
 
 class _BatchLoss(NamedTuple):
-    """The loss of a batch.
+    """The loss of a batch."""
 
-    Attributes:
-        part: This rank's part of the weighted sum, with gradients.
-        losses: The losses of all ranks and their weighted sum, by name.
-        shard: The rank's scores.
-        check: What tells whether scores and losses are finite.
-    """
-
-    part: Tensor
-    losses: list[tuple[str, Tensor]]
-    shard: ScoreShard
-    check: BatchCheck
+    part: Tensor  # this rank's part of the weighted sum, with gradients
+    losses: list[tuple[str, Tensor]]  # of all ranks, and their weighted sum, by name
+    shard: ScoreShard  # the rank's scores
+    check: BatchCheck  # tells whether scores and losses are finite
 
 
 class AdaptationModule(TrainedWeights, StopsAtSignals):

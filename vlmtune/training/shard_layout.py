@@ -20,24 +20,19 @@ Entries = list[tuple[int, int]]
 
 
 class RankTargets(NamedTuple):
-    """The targets of one rank's batch, as they travel: the whole matrix is on no rank.
+    """The targets of one rank's batch, as they travel: the whole matrix is on no rank."""
 
-    Attributes:
-        text_ids, true_ids, exhaustive: As in `Batch`.
-        same_group: Entries of the rank's own batch; likewise `mined_negatives`.
-    """
-
-    text_ids: tuple[str, ...]
+    text_ids: tuple[str, ...]  # as in `Batch`, and so the next two
     true_ids: tuple[frozenset[str], ...]
     exhaustive: tuple[bool, ...]
-    same_group: Entries
-    mined_negatives: Entries | None
+    same_group: Entries  # with rows and columns counted in the rank's own batch
+    mined_negatives: Entries | None  # likewise
 
 
 class SparseTargets(NamedTuple):
     """The same with rows and columns counted over all ranks."""
 
-    truth: Entries
+    truth: Entries  # by the ids of texts, as a text of any rank may be true
     same_group: Entries
     mined_negatives: Entries | None
     exhaustive: tuple[bool, ...]

@@ -91,23 +91,14 @@ class HFTokenizer:
 
 @dataclass(eq=False)
 class HFImageTower(ImageTower):
-    """A vision transformer of the library.
+    """A vision transformer of the library."""
 
-    Args:
-        embed: From pixels to the input of the first block.
-        block_list: The blocks.
-        final_norm: The final norm.
-        head: From the class token after the norm to an embedding; from all tokens if there is none.
-        dtype: Type of the weights, in which it computes.
-        special: Leading positions that are not patches: 1 for a class token.
-    """
-
-    embed: Callable[[Tensor], Tensor]
+    embed: Callable[[Tensor], Tensor]  # from pixels to the input of the first block
     block_list: nn.ModuleList
     final_norm: Any
-    head: nn.Module
-    dtype: torch.dtype
-    special: int = 1
+    head: nn.Module  # reads the class token after the norm, or all tokens where there is none
+    dtype: torch.dtype  # of the weights, in which it computes
+    special: int = 1  # leading positions that are not patches, such as a class token
 
     def __post_init__(self) -> None:
         self.blocks = list(self.block_list)
@@ -164,11 +155,11 @@ class HFTextTower(TextTower, ABC):
     """A text transformer of the library; subclasses define its attention mask and its pooling."""
 
     tokenizer: HFTokenizer
-    embedding: nn.Embedding
-    table: nn.Embedding
+    embedding: nn.Embedding  # of words
+    table: nn.Embedding  # of positions
     block_list: nn.ModuleList
     final_norm: nn.Module
-    projection: nn.Module
+    projection: nn.Module  # from the pooled token to an embedding
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
