@@ -99,7 +99,9 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
         self.keys_values = nn.Linear(width, 2 * width, bias=False)
         hidden = self.hidden * width
         self.norm = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        widen = nn.Linear(width, hidden)
+        narrow = nn.Linear(hidden, width)
+        self.mlp = nn.Sequential(widen, nn.GELU(), narrow)
         self.project = nn.Linear(width, width, bias=False)
         initialise([self.keys_values, self.mlp, self.project])
 

@@ -102,7 +102,8 @@ class PeakPatch(JointAdapter[Pooled, Tokens, Pooled]):
         read = 2 + 2 * OUTPUT
         first = nn.Linear(read, OUTPUT)
         last = nn.Linear(OUTPUT, 1)
-        self.head = nn.Sequential(first, nn.GELU(), nn.Dropout(self.dropout), last)
+        dropout = nn.Dropout(self.dropout)
+        self.head = nn.Sequential(first, nn.GELU(), dropout, last)
         for layers in (self.text, self.product, self.head):
             layers.apply(_initialise)
         # A correction of almost nothing at the start.

@@ -160,12 +160,16 @@ def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter
     return parameters
 
 
+def repeated(tokens: Tokens, rows: int) -> Tokens:
+    """Lets a single row stand for all, without memory; tokens of as many rows stay as they are."""
+    return tokens.map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]))
+
+
 def side_by_side(first: Tokens, second: Tokens) -> Tokens:
     """Puts the tokens of two sequences one after the other; a single row stands for all."""
     rows = max(len(first), len(second))
-    # An expanded row takes no memory until it is joined.
-    first = first.map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]))
-    second = second.map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]))
+    first = repeated(first, rows)
+    second = repeated(second, rows)
     values = torch.cat([first.values, second.values], dim=1)
     mask = torch.cat([first.mask, second.mask], dim=1)
     return Tokens(values, mask)

@@ -192,7 +192,9 @@ def _load(
     name = _located(model)
     # Names from the hub or a folder have a scheme, and bring their weights.
     built_in = parse_model_name(name)[0] is None
-    file = None if pretrained in (None, RANDOM) else Path(str(pretrained)).expanduser()
+    file = None
+    if pretrained is not None and pretrained != RANDOM:
+        file = Path(pretrained).expanduser()
     if built_in and pretrained is None:
         _check_tag(name)
     if not built_in:

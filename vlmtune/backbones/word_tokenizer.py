@@ -36,7 +36,8 @@ class WordTokenizer:
     """
 
     def __init__(self, words: Sequence[str], context_length: int) -> None:
-        bad = [word for word in words if not (WORD.fullmatch(word) and word == word.lower())]
+        # The tokenizer finds no other words in a text.
+        bad = [word for word in words if WORD.findall(word.lower()) != [word]]
         twice = len(words) - len(set(words))
         if not words or bad or twice:
             raise UserError(

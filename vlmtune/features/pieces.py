@@ -109,11 +109,13 @@ class _Pieces:
             remove(self.folder)
         check_rows(len(full), self.path)
         ids: list[str] = []
-        for (folder, meta), suffix in zip(full.items(), suffixes(len(full)), strict=True):
+        endings = suffixes(len(full))
+        for suffix, folder in zip(endings, full, strict=True):
+            files = full[folder]["files"]
             ids += read_names(folder, "ids.json")
             for stem in ("values", "offsets"):
                 file = f"{stem}.bin"
-                entry = meta["files"].get(file)
+                entry = files.get(file)
                 if entry:
                     # A hard link: the numbers are neither read nor copied.
                     writer.link(f"{stem}{suffix}.bin", folder / file, entry)

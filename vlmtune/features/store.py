@@ -126,13 +126,14 @@ class FeatureStore:
     def features(self, ids: Sequence[str], dtype: torch.dtype = torch.float32) -> Features:
         """Returns the rows of `ids`, in their order, tokens padded to the longest."""
         try:
-            rows = torch.tensor([self._row[name] for name in ids], dtype=torch.int64)
+            numbers = [self._row[name] for name in ids]
         except KeyError:
             missing = [name for name in ids if name not in self._row]
             raise UserError(
                 f"expected ids of the {len(self)} stored in {self.folder}, {len(missing)} of "
                 f"{len(ids)} are not among them, first {missing[0]!r}: store them first"
             ) from None
+        rows = torch.tensor(numbers, dtype=torch.int64)
         if len(self._pieces) == 1 or not len(rows):
             return self._read(0, rows, dtype)
         # Rows of one piece are read together; the order is restored at the end.

@@ -251,7 +251,9 @@ class BenchmarkCallback(Callback):
             trainable_parameters=trainable_parameters,
             **self._provenance(trainer, module),
         )
-        curves: dict[str, Curve] = {name: tuple(points) for name, points in self.curves.items()}
+        curves: dict[str, Curve] = {}
+        for curve, points in self.curves.items():
+            curves[curve] = tuple(points)
         return RunReport(
             name=self.name or origin.adapter,
             provenance=origin,
@@ -284,7 +286,8 @@ class BenchmarkCallback(Callback):
         self._seconds = float(state_dict["seconds"])
         self.curves = {}
         for name, points in state_dict["curves"].items():
-            self.curves[name] = [(int(step), float(value)) for step, value in points]
+            curve = [(int(step), float(value)) for step, value in points]
+            self.curves[name] = curve
 
     def _elapsed(self) -> float:
         if self._started is None:

@@ -233,10 +233,12 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             suspect = group.sum(suspect + ~finite)
         checks, self._checks = self._checks, []
         # Here a step waits for the device: once for all its checks.
-        suspects, *numbers = torch.cat([suspect, *(check.sums for check in checks)]).tolist()
+        sums = [check.sums for check in checks]
+        suspects, *numbers = torch.cat([suspect, *sums]).tolist()
         for check in checks:
-            self._stop_if_wrong(check, numbers[: len(check.sums)], group, self.signals)
-            numbers = numbers[len(check.sums) :]
+            count = len(check.sums)
+            self._stop_if_wrong(check, numbers[:count], group, self.signals)
+            numbers = numbers[count:]
         # The norm of finite gradients may be infinite, so suspects are looked at again.
         if not suspects or finite_gradients(trained, group):
             return
@@ -295,14 +297,16 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     ) -> None:
         """Stops at scores or losses that are not finite; `numbers` are the sums of the check."""
         names = [objective.name for objective in self._objectives()]
+        # As `batch_check` put them in a row: wrong scores, signals, and a loss for each objective.
         wrong, *others = numbers
+        losses = others[-len(names) :]
         if signals is not None:
             signals.agree(others[: -len(names)])
         if wrong:
             key = first_wrong_record(check, group, merged=not self.adapter.joint)
             wanted = f"finite scores for {', '.join(names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
-        for name, loss in zip(names, others[-len(names) :], strict=True):
+        for name, loss in zip(names, losses, strict=True):
             if not math.isfinite(loss):
                 first_keys = group.objects(check.batch.keys[0])
                 record = f"first record {first_keys[0]!r}"

@@ -142,7 +142,9 @@ def _placed(
     height, width = strip.shape
     row = positions[:, 0] - top
     column = positions[:, 1] - left
-    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    in_rows = (row >= 0) & (row < height)
+    in_columns = (column >= 0) & (column < width)
+    inside = in_rows & in_columns
     position = (row[inside], column[inside])
     scores = values.new_zeros(height, width)
     scores[position] = values[inside]

@@ -77,7 +77,8 @@ def _processor(processor: Any, image_size: int, model: str) -> Any:
     # The last step decides the size of an image: the crop if there is one, else resizing.
     crops = settings.get("do_center_crop") and "crop_size" in sizes
     decides = "crop_size" if crops else "size"
-    edges = set(map(int, sizes.get(decides, {}).values()))
+    deciding = sizes.get(decides, {})
+    edges = set(map(int, deciding.values()))
     if len(edges) != 1:
         raise UserError(
             f"expected an image processor of one image size for image_size {image_size}, got "
@@ -85,5 +86,6 @@ def _processor(processor: Any, image_size: int, model: str) -> Any:
         )
     factor = image_size / edges.pop()
     for name, size in sizes.items():
-        settings[name] = {edge: round(factor * pixels) for edge, pixels in size.items()}
+        scaled = {edge: round(factor * pixels) for edge, pixels in size.items()}
+        settings[name] = scaled
     return type(processor).from_dict(settings)

@@ -105,7 +105,10 @@ def check_weights(network: nn.Module, state: dict[str, Tensor], file: Path, name
     """Raises a `UserError` unless a state dict has exactly the names and sizes of a network."""
     wanted = network.state_dict()
     others = [key for key in state if key not in wanted]
-    wrong = [key for key in wanted if key not in state or state[key].shape != wanted[key].shape]
+    wrong = []
+    for key, value in wanted.items():
+        if key not in state or state[key].shape != value.shape:
+            wrong.append(key)
     if not (wrong or others):
         return
     # One wrong weight tells enough; a hint tells what the file is instead.
