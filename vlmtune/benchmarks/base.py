@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-from vlmtune.benchmarks.files import Row, check_chosen, obtain, read_rows
+from vlmtune.benchmarks.files import Row, check_chosen, is_text, obtain, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.benchmarks.queries import Query
@@ -127,6 +127,7 @@ class Benchmark(Configured, ABC, Generic[I]):
         """The items as arrays; the files are read once, at the first access."""
         items = self.listed()
         check_images(items.images, self)
+        self._check_texts(items.texts)
         return items
 
     def listed(self) -> I:
@@ -144,6 +145,15 @@ class Benchmark(Configured, ABC, Generic[I]):
         if not self.strict:
             rows = list(map(as_stored, rows))
         return self.arrange(rows)
+
+    def _check_texts(self, texts: Sequence[str]) -> None:
+        # A blank caption gets a score like any other, and its item would count.
+        wrong = [text for text in texts if not is_text(text)]
+        if wrong:
+            raise UserError(
+                f"expected texts with words for {self.name}, got {len(wrong)} without, first "
+                f"{wrong[0]!r}: fill them in, or leave their rows out"
+            )
 
     def load(self) -> None:
         """Reads the annotation files and looks for the images."""

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.files import Text, file_error, get_file, write_image
+from vlmtune.benchmarks.files import Text, get_file, write_image
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.benchmarks.table_files import written_image
 from vlmtune.data.tables import read_cells
@@ -95,11 +95,8 @@ class BiVLC(Paired):
 
     @override
     def read(self) -> list[PairedItem]:
-        files = sorted(Path(self.path).glob("*.parquet"))
-        if not files:
-            raise file_error(self.path, LAYOUT, "no file *.parquet", self.source)
         items = []
-        for file in files:
+        for file in sorted(Path(self.path).glob("*.parquet")):
             for cells in read_cells(file):
                 row: _Row = check_shape(cells, ROW, file, LAYOUT, get_file(self.source))
                 images = (self._image(row["image"]), self._image(row["negative_image"]))

@@ -22,7 +22,6 @@ from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
 
 SOURCE = "vlmtune download negbench"
-IMAGE_COLUMNS = ("image_path", "filepath")
 COLUMNS = ("caption_0", "caption_1", "correct_answer")
 
 
@@ -86,10 +85,8 @@ class NegBench(MultipleChoice):
 
 def image_of(row: dict[str, str], folder: str) -> ImageRef:
     """The image of a row; its path is one of the authors' machine."""
-    paths = [row[name] for name in IMAGE_COLUMNS if name in row]
-    if not paths:
-        raise ValueError(f"no column {' or '.join(IMAGE_COLUMNS)}")
-    return ImageRef(Path(folder, PureWindowsPath(paths[0]).name))
+    path = row["image_path"] if "image_path" in row else row["filepath"]
+    return ImageRef(Path(folder, PureWindowsPath(path).name))
 
 
 def _captions(row: dict[str, str]) -> list[str]:

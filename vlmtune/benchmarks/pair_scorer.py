@@ -76,13 +76,8 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
 
     def matrix(images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "N M"]:
         scores = torch.as_tensor(function(images, texts)).detach().cpu().double()
-        shape = (len(images), len(texts))
-        if scores.shape != shape:
-            raise UserError(
-                f"expected scores of shape {shape} from a function of images "
-                f"and texts, got {tuple(scores.shape)}: return a row for each image, with a column "
-                "for each text"
-            )
+        # Scores of pairs that nobody asked for may be NaN, but a wrong shape mixes pairs up.
+        _check_shape(scores, (len(images), len(texts)), "a function of images and texts")
         return scores
 
     def score(images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None) -> PairScores:
@@ -107,16 +102,20 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
 
 def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
     """Raises `UserError` unless every score is there and finite."""
-    if tuple(scores.shape) != shape:
-        raise UserError(
-            f"expected scores of shape {shape} for {name}, got {tuple(scores.shape)}: "
-            "the scorer must score every pair"
-        )
+    _check_shape(scores, shape, name)
     wrong = int((~torch.isfinite(scores)).sum())
     if wrong:
         raise UserError(
             f"expected finite scores for {name}, {wrong} are NaN or infinite: "
             "lower the learning rate or use fp32, then evaluate again"
+        )
+
+
+def _check_shape(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
+    if tuple(scores.shape) != shape:
+        raise UserError(
+            f"expected scores of shape {shape} for {name}, got {tuple(scores.shape)}: return one "
+            "for every pair, or a row for each image with a column for each text"
         )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import file_error, read_csv, write_csv, write_image
+from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem, Wins
 from vlmtune.results.metric_value import MetricValue, count
@@ -105,9 +105,6 @@ class PugAR4T(Paired):
     def _read(self) -> tuple[list[PairedItem], dict[str, MetricValue]]:
         """The pairs, and how many the csv lacks or the convention leaves out."""
         scenes = [_scene(values) for values in read_csv(self.path, COLUMNS, self.source)]
-        if not all(scene.file and scene.caption for scene in scenes):
-            layout = "a filepath and a caption in each row"
-            raise file_error(self.path, layout, "a blank one", self.source)
         index = _Index(scenes)
         pairs: dict[frozenset[str], tuple[_Scene, _Scene]] = {}
         missing = 0

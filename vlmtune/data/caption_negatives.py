@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import PositiveInt
 
 from vlmtune.config import Configured
-from vlmtune.errors import UserError
 from vlmtune.language.words import canonical
 from vlmtune.types import Group
 
@@ -36,12 +36,7 @@ class CaptionNegatives(Configured):
         count: How many for each caption, at most.
     """
 
-    def __init__(self, rewriter: "Rewriter", count: int = 1) -> None:
-        # With 0 a training would have no hard negatives, and nobody would notice.
-        if count < 1:
-            raise UserError(
-                f"expected a count of negatives of at least 1, got {count}: pass 1 or more"
-            )
+    def __init__(self, rewriter: "Rewriter", count: PositiveInt = 1) -> None:
         self.rewriter = rewriter
         self.count = count
 

@@ -21,7 +21,7 @@ from webdataset.gopen import gopen
 from webdataset.shardlists import expand_urls
 
 from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import reading, regular, write_atomically
 from vlmtune.storage.folder import locked
 from vlmtune.storage.progress import progress
 from vlmtune.storage.remote.address import Address, is_remote, join
@@ -126,8 +126,9 @@ def _add(url: str, file: Path) -> None:
             _download(url, part)
     else:
         tar = Path(url).expanduser().absolute()
-        if not tar.is_file():
-            raise UserError(f"expected the tar {tar}, there is no such file: correct the path")
+        # A link to nothing would look like a tar until it is read.
+        with reading(tar, "a tar", "name another path"):
+            regular(tar).open("rb").close()
         file.unlink(missing_ok=True)  # a link to a tar that is gone
         file.symlink_to(tar)
 
@@ -158,7 +159,7 @@ def _download(url: str, part: Path) -> None:
         download(address, name, part, size, partial(_check_copy, size=size), patience)
     except DownloadError as error:
         raise UserError(
-            f"expected the tar {address}/{name}, got none: it {error}; correct the address, or try "
+            f"expected the tar {address}/{name}, got none: it {error}; change the address, or try "
             "again when the storage answers"
         ) from None
 
@@ -172,8 +173,7 @@ def _size(address: Address, name: str, timeout: float) -> int | None:
 
 
 def _check_copy(file: Path, size: int | None) -> None:
-    if size is not None:
-        check_content(file, size, None)
+    check_content(file, size, None)
     _check_tar(file)
 
 

@@ -14,7 +14,6 @@ from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, read_headers
 from vlmtune.data.tar_index import TarIndex, pack
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, read_members
-from vlmtune.errors import UserError
 from vlmtune.types import Group
 
 
@@ -73,9 +72,4 @@ def record_index(
             yield raw.key, raw.spans
 
     index = pack(located())
-    if not shard_of:
-        raise UserError(
-            f"expected records in {', '.join(data.path for data in sets)}, got none that can be "
-            "decoded: build the shards again"
-        )
     return RecordIndex(list(shards), np.array(shard_of, np.int32), index)

@@ -161,7 +161,7 @@ class _Record(TypedDict):
     version: Literal[1]
     images: list[_Image]
     texts: list[_Text]
-    truth: list[list[bool]]
+    truth: Annotated[list[list[bool]], Field(min_length=1)]
     exhaustive: bool
 
 
@@ -172,9 +172,8 @@ def decode(key: str, record: Any) -> tuple[Group, tuple[str, ...]]:
     """Returns a record's group without images and the names of its images, from its JSON."""
     try:
         valid = _RECORD.validate_python(record)
+        # Rows of different lengths are a ValueError of torch; `check` compares the shape.
         truth = torch.tensor(valid["truth"], dtype=torch.bool)
-        if truth.ndim != 2:
-            raise ValueError("truth is not a matrix")
     except ValueError as error:
         reason = str(error)
         if isinstance(error, ValidationError):

@@ -205,14 +205,16 @@ class _Reader:
             return None
         try:
             group = decode_group(raw, stream.images)
-            for image in group.image_ids:
-                if stream.stored is not None and image not in stream.stored:
-                    raise RecordError(f"image {image} has no stored features")
-            return group
         except RecordError as error:
             damage = Damage(shard, raw.key, str(error))
             note(str(damage))
             return None
+        for image in group.image_ids:
+            if stream.stored is not None and image not in stream.stored:
+                damage = Damage(shard, raw.key, f"image {image} has no stored features")
+                note(str(damage))
+                return None
+        return group
 
 
 class _DamageLog:

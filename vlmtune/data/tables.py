@@ -179,10 +179,7 @@ def _json(path: Path) -> Iterator[NumberedRow]:
             f"expected a list of rows in {path}, got the layout of COCO or Karpathy: use `vlmtune "
             "build coco` or `vlmtune build karpathy`"
         )
-    rows = list(content.values()) if isinstance(content, dict) else content
-    if not isinstance(rows, list):
-        raise ValueError("no list of rows")
-    yield from _rows(rows)
+    yield from _rows(content.values() if isinstance(content, dict) else content)
 
 
 def _columnar(path: Path) -> Iterator[NumberedRow]:

@@ -89,9 +89,10 @@ def _index(folder: Path) -> Manifest:
             images = 0
             for raw in read_records(tar, 0, None, images=False):
                 records += 1
+                if isinstance(raw, Damage):
+                    unusable.append(raw)
+                    continue
                 try:
-                    if isinstance(raw, Damage):
-                        raise RecordError(raw.reason)
                     # The checksum is of texts and places: images are not read here.
                     facts = (raw.key, raw.spans, raw.members)
                     state.update(repr(facts).encode())

@@ -8,6 +8,8 @@ group, without its images. Never: a tar.
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,10 +33,8 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
         return decode_sample(raw)
     if "json" not in raw.members:
         raise RecordError("has no json, or no image")
-    try:
+    with _sound("json"):
         record = json.loads(raw.members["json"].decode())
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"has a malformed json ({error})") from error
     group, files = decode(raw.key, record)
     missing = [file for file in files if file not in raw.spans]
     if missing:
@@ -83,15 +83,22 @@ def _texts(raw: RawRecord) -> list[str]:
 
 
 def _captions(raw: RawRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    try:
+    with _sound("text"):
         true, false = captions(_cells(raw))
         if not true:
             lines = raw.members.get("txt", b"").decode("utf-8-sig").splitlines()
             true, _ = captions({"caption": lines})
         return true, false
-    except (ValueError, RecursionError) as error:
+
+
+@contextmanager
+def _sound(kind: str) -> Iterator[None]:
+    """A text that cannot be parsed is a damaged record, which the loader skips and reports."""
+    try:
+        yield
+    except (ValueError, RecursionError) as error:  # the latter of deeply nested JSON
         line = " ".join(str(error).split())
-        raise RecordError(f"has a malformed text ({line})") from error
+        raise RecordError(f"has a malformed {kind} ({line})") from error
 
 
 def _cells(raw: RawRecord) -> dict[str, Any]:

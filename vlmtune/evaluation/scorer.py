@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -54,9 +54,6 @@ class Scorer:
         store: Folder of feature stores, or None to hold features in memory.
         batch_size: Images, or texts, encoded at a time.
         dtype: The type of stored numbers.
-
-    Raises:
-        UserError: `batch_size` is below 1 or `dtype` is unknown.
     """
 
     def __init__(
@@ -67,10 +64,6 @@ class Scorer:
         batch_size: int = 256,
         dtype: StoreDType = "float32",
     ) -> None:
-        if batch_size < 1:
-            raise UserError(f"expected a batch_size of at least 1, got {batch_size}")
-        if dtype not in get_args(StoreDType):
-            raise UserError(f"expected dtype {get_args(StoreDType)}, got {dtype!r}: choose one")
         self.backbone = backbone
         # A training method may wrap the adapter that scores.
         self.adapter = adapter.scoring
@@ -116,6 +109,15 @@ class Scorer:
         """Whether images and texts have embeddings of their own; a joint adapter only has pairs."""
         return isinstance(self.adapter, DualAdapter)
 
+    def check_embeds(self) -> None:
+        """Raises a `UserError` unless images and texts have embeddings of their own."""
+        if not self.embeds:
+            raise UserError(
+                f"expected an adapter with embeddings, got {type(self.adapter).__name__}, a joint "
+                "one that reads image and text together: score pairs with it, or leave out the "
+                "benchmark (`ensemble: scores` where it has that option)"
+            )
+
     @contextlib.contextmanager
     def session(self, images: Sequence[Picture], texts: Sequence[str]) -> Iterator[None]:
         """Serves several calls on parts of `images` and `texts`; no weight may change meanwhile.
@@ -134,7 +136,7 @@ class Scorer:
 
     def embed_images(self, images: Sequence[Picture | str | Path]) -> Float[Tensor, "N d"]:
         """Embeds N images with a dual adapter; not normalised."""
-        self._check_dual()
+        self.check_embeds()
         with evaluation_mode(self.backbone, self.adapter):
             images = as_pictures(images)
             ids = self._digests(images)
@@ -144,7 +146,7 @@ class Scorer:
 
     def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "M d"]:
         """Embeds M captions with a dual adapter; not normalised."""
-        self._check_dual()
+        self.check_embeds()
         with evaluation_mode(self.backbone, self.adapter):
             embeddings = self._embed({"text": _by_name(texts)})["text"]
             return self._rows(embeddings, texts)
@@ -273,13 +275,6 @@ class Scorer:
         if not names:
             return torch.zeros(0, self.backbone.embed_dim)
         return cast(Pooled, embeddings.features(names)).values
-
-    def _check_dual(self) -> None:
-        if not self.embeds:
-            raise UserError(
-                f"expected an adapter with embeddings, got {type(self.adapter).__name__}, a joint "
-                "one that reads image and text together: score pairs with it"
-            )
 
     # -- joint adapters -----------------------------------------------------------------------
 

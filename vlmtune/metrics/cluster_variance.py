@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vlmtune.errors import UserError
 from vlmtune.metrics.student import freedom_of, t_quantile
 
 Clusters = Int[Tensor, "n *ways"]
@@ -161,6 +162,24 @@ def add_variances(one: Variance, other: Variance) -> Variance:
     other_half_squared = t_quantile(other.freedom) ** 2 * other.value
     quantile = math.sqrt((half_squared + other_half_squared) / total)
     return Variance(total, freedom_of(quantile), one.clusters)
+
+
+def finite(
+    values: Float[Tensor, "n"], least: float = -math.inf, most: float = math.inf
+) -> Float[Tensor, "n"]:
+    """The values in double precision; `UserError` unless there are some, all finite and in range.
+
+    Example:
+        >>> finite(torch.tensor([0.5]), least=0.0, most=1.0)
+        tensor([0.5000], dtype=torch.float64)
+    """
+    inside = (values >= least) & (values <= most) & values.isfinite()
+    if not len(values) or not inside.all():
+        raise UserError(
+            f"expected finite values in [{least:g}, {most:g}] to average, got {len(values)} "
+            "values: check the benchmark's files, or evaluate again in fp32"
+        )
+    return values.detach().double().cpu()
 
 
 def cluster_totals(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"]) -> Float[Tensor, "c"]:

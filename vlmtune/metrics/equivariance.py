@@ -17,8 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import mean_variance
+from vlmtune.metrics.cluster_variance import finite, mean_variance
 from vlmtune.results.metric_value import MetricValue
 
 Differences = Float[Tensor, "n d"]
@@ -90,10 +89,8 @@ def mean_cosine(
         >>> mean_cosine(torch.tensor([0.25, 0.5]), torch.tensor([0, 1])).value
         0.375
     """
+    values = finite(values)
     n = len(values)
-    if not n or not bool(torch.isfinite(values).all()):
-        raise UserError(f"expected finite cosines to average, got {n}: check the model")
-    values = values.detach().double()
     mean = float(values.mean())
     variance = mean_variance(degree * (values - mean), clusters)
     low, high = variance.interval(mean, -1.0, 1.0)

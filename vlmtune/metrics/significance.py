@@ -14,8 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import Clusters, Variance, cluster_totals, cluster_variance
+from vlmtune.metrics.cluster_variance import (
+    Clusters,
+    Variance,
+    cluster_totals,
+    cluster_variance,
+    finite,
+)
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.student import two_sided_p
 
@@ -106,9 +111,7 @@ def difference_variance(
         >>> round(variance.value, 4), round(variance.freedom)
         (0.0038, 59)
     """
-    if not len(differences) or not bool(differences.isfinite().all()):
-        raise UserError("expected items with finite outcomes to compare: evaluate again")
-    differences = differences.detach().double().cpu()
+    differences = finite(differences)
     if weights is None:
         weights = torch.ones_like(differences)
     weights = weights.double()

@@ -14,6 +14,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.config import find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.sources.source import Conversion, DataSource, SourceFile, SourceImages, sources
+from vlmtune.storage.files import reading
 
 
 @dataclass(frozen=True)
@@ -113,10 +114,10 @@ def _serving(plugin: str) -> list[str]:
 
 def default_reader(name: str) -> Benchmark:
     """The benchmark as its YAML in `configs/plugins/benchmarks` has it."""
-    path = find_path(Path("configs/plugins/benchmarks", f"{name}.yaml"))
-    if path is None:
-        raise UserError(f"expected configs/plugins/benchmarks/{name}.yaml, got no such file")
-    spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+    path = Path("configs/plugins/benchmarks", f"{name}.yaml")
+    with reading(path, "a benchmark"):
+        text = (find_path(path) or path).read_text(encoding="utf-8")
+        spec = yaml.safe_load(text)
     return instantiate(spec, Benchmark)  # type: ignore[type-abstract]
 
 

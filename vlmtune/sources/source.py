@@ -16,6 +16,9 @@ from vlmtune.config import ROOT
 from vlmtune.storage.files import check_shape, reading
 
 Text = Annotated[str, Field(pattern=r"\S")]
+Address = Annotated[
+    str, Field(pattern=r"^(https?://.+|hub(-model)?:[^@]+@[^/]+/.+|drive:.+|hand:.+)")
+]
 Bytes = Annotated[int, Field(ge=0)]
 Checksum = Annotated[
     str, Field(pattern=r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40})$")
@@ -63,7 +66,7 @@ class SourceFile(_Declared):
         unpacked: Bytes of the members on disk, where they are known.
     """
 
-    url: Text | Annotated[tuple[Text, ...], Field(min_length=1)]
+    url: Address | Annotated[tuple[Address, ...], Field(min_length=1)]
     path: Below
     of: tuple[Text, ...] = ()
     bytes: Bytes | None = None
@@ -105,7 +108,7 @@ class SourceImages(_Declared):
 
     of: Text
     folder: Below
-    url: Text | Annotated[tuple[Text, ...], Field(min_length=1)]
+    url: Address | Annotated[tuple[Address, ...], Field(min_length=1)]
     count: Bytes
     bytes: Bytes
     whole: Text | None = None

@@ -16,12 +16,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vlmtune.errors import UserError
+from vlmtune.storage.files import writing
 
 # A zip that needs a password or an unknown compression is a RuntimeError; gzip's are OSErrors.
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 DAMAGED += (gzip.BadGzipFile, RuntimeError)
-LARGEST = 2**40
-"""Bytes that the members of an archive may have together."""
 
 
 class ArchiveError(UserError):
@@ -42,7 +41,6 @@ def unpack(
     such members.
     """
     written: dict[Path, int] = {}
-    total = 0
     came = archive.stat().st_mtime_ns
     read = {"zip": _of_zip, "tar": _of_tar}[kind]
     try:
@@ -52,9 +50,6 @@ def unpack(
                 continue
             path = folder / inner
             written[path] = size
-            total += size
-            if total > LARGEST:
-                raise ArchiveError(f"expected less than 1 TiB in {archive}, got more: get it again")
             if not _is_written(path, size, came):
                 _write(path, content)
     except DAMAGED as error:
@@ -77,18 +72,11 @@ def _write(path: Path, content: Any) -> None:
     thousand images.
     """
     part = path.with_name(f".{path.name}.part")
-    try:
+    with writing(path, "name another folder by --data-root"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
             shutil.copyfileobj(content, file, 2**20)
         part.replace(path)
-    except OSError as error:
-        if isinstance(error, DAMAGED):
-            raise
-        raise UserError(
-            f"expected to write {path}, got {error.strerror}: free the disk, or name another "
-            "folder by --data-root"
-        ) from error
 
 
 def _is_written(path: Path, size: int, since: int) -> bool:

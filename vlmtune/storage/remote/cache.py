@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, cast
 from filelock import FileLock, Timeout
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import beside, remove_leftovers
+from vlmtune.storage.files import beside, remove_leftovers, writing
 from vlmtune.storage.remote.download import DownloadError
 
 fcntl: Any = None
@@ -257,17 +257,8 @@ class FileCache:
         with FileLock(file, timeout=timeout):
             yield
 
-    @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except DownloadError:
-            raise
-        except OSError as error:
-            raise UserError(
-                f"expected a cache folder that can be written and locked, got {self.folder} "
-                f"({error.strerror}): name another one in `cache`"
-            ) from error
+    def _reported(self) -> contextlib.AbstractContextManager[None]:
+        return writing(self.folder, "name another one in `cache`")
 
 
 def _identity(file: BinaryIO) -> str:

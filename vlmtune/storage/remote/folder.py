@@ -132,7 +132,8 @@ class RemoteFolder:
             raise DownloadError(reason)
 
         def fetch(part: Path) -> None:
-            check = partial(check_content, size=file.size, sha256=file.sha256)
+            checksum = None if file.sha256 is None else f"sha256:{file.sha256}"
+            check = partial(check_content, size=file.size, checksum=checksum)
             download(self.address, file.name, part, file.size, check, self.patience)
 
         try:
