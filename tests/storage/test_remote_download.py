@@ -21,7 +21,7 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 # A busy machine may pause for a second: only a try that must end by silence has a short limit.
 QUICK = Patience(tries=3, timeout=60.0, wait=0.001)
 SHORT = Patience(tries=9, timeout=2.0, wait=0.001)
-CHECK = partial(check_content, size=len(CONTENT), sha256=SHA256)
+CHECK = partial(check_content, size=len(CONTENT), checksum=f"sha256:{SHA256}")
 
 
 def get(server: FaultyServer, part: Path, patience: Patience = QUICK, name: str = "a.tar") -> None:

@@ -11,7 +11,7 @@ Miranda et al. 2024.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from jaxtyping import Float
 from pydantic import Field, TypeAdapter
@@ -65,10 +65,10 @@ class BiVLC(Paired):
         images: Where the images of the table are written, by default the folder `images` in `path`.
     """
 
-    full_name: ClassVar[str] = "BiVLC"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Miranda et al. 2024, BiVLC (I2T, T2I and group score)"
-    source: ClassVar[str] = "vlmtune download bivlc"
+    full_name = "BiVLC"
+    asks = "edited captions"
+    citation = "Miranda et al. 2024, BiVLC (I2T, T2I and group score)"
+    source = "vlmtune download bivlc"
 
     path: str
     images: str | None = None

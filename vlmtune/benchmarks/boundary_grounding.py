@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -179,12 +179,12 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         fps: Frames a second; frame k (from 0) is at k / fps.
     """
 
-    primary_metric: ClassVar[str] = "mean_accuracy"
-    full_name: ClassVar[str] = "Video boundaries"
-    asks: ClassVar[str] = "changes of an image"
-    citation: ClassVar[str] = "Wang et al. 2023, EqBen, appendix A.6 and table 12"
-    source: ClassVar[str] = "vlmtune download boundary_grounding"
-    partial_credit: ClassVar[bool] = True
+    primary_metric = "mean_accuracy"
+    full_name = "Video boundaries"
+    asks = "changes of an image"
+    citation = "Wang et al. 2023, EqBen, appendix A.6 and table 12"
+    source = "vlmtune download boundary_grounding"
+    partial_credit = True
 
     path: str
     frames: str

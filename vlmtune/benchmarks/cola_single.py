@@ -9,7 +9,7 @@ is described in `vlmtune.benchmarks.cola_files`. Source: Ray et al. 2023, sectio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -87,12 +87,12 @@ class ColaSingle(Benchmark[QueryItems]):
             such numbers do not compare with numbers of all images.
     """
 
-    primary_metric: ClassVar[str] = "map"
-    full_name: ClassVar[str] = "Cola single-object"
-    asks: ClassVar[str] = "attributes"
-    citation: ClassVar[str] = "Ray et al. 2023, Cola, sections 3, 5.1 and 10 (single-object mAP)"
-    source: ClassVar[str] = "vlmtune download cola_single"
-    partial_credit: ClassVar[bool] = True
+    primary_metric = "map"
+    full_name = "Cola single-object"
+    asks = "attributes"
+    citation = "Ray et al. 2023, Cola, sections 3, 5.1 and 10 (single-object mAP)"
+    source = "vlmtune download cola_single"
+    partial_credit = True
 
     path: str
     images: str
@@ -139,7 +139,8 @@ class ColaSingle(Benchmark[QueryItems]):
         queries = read_queries(Path(self.path), Path(self.images))
         rows = torch.arange(len(queries.images))
         if not self.standard:  # an image that no metric ranks needs no encoding
-            rows = rows[queries.ranked.any(dim=1)]
+            is_ranked = queries.ranked.any(dim=1)
+            rows = rows[is_ranked]
         return [QueryImage(queries, i) for i in rows.tolist()]
 
     @override
@@ -158,6 +159,7 @@ class ColaSingle(Benchmark[QueryItems]):
         for number in stated.unique().tolist():
             subsets[f"/attributes={number}"] = queries.attributes == number
         texts = spelled(queries.texts) if self.strict else queries.texts
+        # A joint model pays for each pair, so it scores only those that a metric ranks.
         pairs = None if self.standard else queries.ranked.nonzero()
         return QueryItems(
             images=queries.images,
@@ -253,10 +255,14 @@ class ColaSingle(Benchmark[QueryItems]):
 
         def show(column: int) -> Example:
             pool = hard[:, column].nonzero()[:, 0]
-            pool_scores = values[pool, column]
-            true = labels[pool, column]
-            is_right = right[column] is True
-            return best_images(items, items.texts[column], pool, pool_scores, true, is_right)
+            return best_images(
+                items,
+                items.texts[column],
+                pool,
+                scores=values[pool, column],
+                true=labels[pool, column],
+                correct=right[column] is True,
+            )
 
         return gallery(right, lambda column: column, show)
 
@@ -291,7 +297,7 @@ def _query_all(
     for column in range(labels.shape[1]):
         ranked = pool[:, column]
         positives = labels[ranked, column]
-        # Without a distractor there is no rank to compare with.
+        # Without a true image or a distractor there is no rank to compare with.
         if not positives.any() or positives.all():
             continue
         true, distractor = mean_ranks(values[ranked, column], positives)
@@ -299,6 +305,7 @@ def _query_all(
         ranks_of_distractors.append(distractor)
         expected_ranks.append((len(positives) + 1) / 2)
     if ranks_of_true:
+        # Chance is the same for both: random scores rank a true image as they rank any.
         true = torch.tensor(ranks_of_true, dtype=torch.float64)
         distractor = torch.tensor(ranks_of_distractors, dtype=torch.float64)
         expected = torch.tensor(expected_ranks, dtype=torch.float64)

@@ -21,7 +21,7 @@ and 5.3.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, NotRequired
+from typing import Any, Literal, NamedTuple, NotRequired
 
 import numpy as np
 import torch
@@ -153,10 +153,8 @@ def _from_scores(records: list[Any]) -> list[EqBenEntry]:
         image0, caption0 = scores.get("c0i0", blank)
         image1, caption1 = scores.get("c1i1", blank)
         # The two other scores show the same images and captions, crossed.
-        is_crossed = scores.get("c0i1") == (image1, caption0) and scores.get("c1i0") == (
-            image0,
-            caption1,
-        )
+        crossed = (scores.get("c0i1"), scores.get("c1i0"))
+        is_crossed = crossed == ((image1, caption0), (image0, caption1))
         where = f"sample {number} of {part}"
         if not is_crossed:
             raise ValueError(f"other than four scores of two images and two captions at {where}")
@@ -184,12 +182,12 @@ class EqBen(Paired):
         light: The images are those of the light release: JPEG, where the annotation says PNG.
     """
 
-    full_name: ClassVar[str] = "EqBen"
-    asks: ClassVar[str] = "changes of an image"
-    citation: ClassVar[str] = "Wang et al. 2023, EqSim and EqBen, section 5.3 and table 3"
-    source: ClassVar[str] = "vlmtune download eqben"
-    primary_metric: ClassVar[str] = "average"
-    limit_per_group: ClassVar[bool] = True
+    full_name = "EqBen"
+    asks = "changes of an image"
+    citation = "Wang et al. 2023, EqSim and EqBen, section 5.3 and table 3"
+    source = "vlmtune download eqben"
+    primary_metric = "average"
+    limit_per_group = True
 
     path: str | dict[str, str]
     images: str
@@ -250,7 +248,7 @@ class EqBen(Paired):
         self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
-        # A part that is not there has no weight.
+        # A part that is not there has no weight: the others then make the whole average.
         weights = _weights(groups)[parts.unique()]
         chance = sum(CHANCES) / len(CHANCES)
         credit = self.outcomes(wins)

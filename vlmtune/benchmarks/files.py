@@ -177,8 +177,7 @@ def pixel_box(x: Any, y: Any, width: Any, height: Any) -> Box:
     top = float(y)
     right = left + float(width)
     bottom = top + float(height)
-    # Neither infinity nor NaN can be rounded.
-    wide = round(right) - round(left)
+    wide = round(right) - round(left)  # neither infinity nor NaN can be rounded
     high = round(bottom) - round(top)
     if wide <= 0 or high <= 0:
         raise ValueError(f"the box {(x, y, width, height)}, which has no area")

@@ -32,6 +32,7 @@ class ComparedItem:
     @property
     def key(self) -> Hashable:
         """Equal for two items of the same images and captions, in whatever order."""
+        # The order of false candidates says nothing, that of the images does in other rules.
         false = frozenset(self.false)
         if len(self.images) == len(self.true):
             # Two pairs of image and caption are the same item in either order.
@@ -198,9 +199,12 @@ def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:
     images = []
     for position, item in enumerate(items):
         positions_of.setdefault(item.key, []).append(position)
-        if item.repeated:
-            captions.append(_occurrence(item, [position], item.repeated))
-        if len(set(item.images)) < len(item.images):
+        repeated = item.repeated
+        if repeated:
+            captions.append(_occurrence(item, [position], repeated))
+        # Two images that are one give every caption a tie.
+        has_image_twice = len(set(item.images)) < len(item.images)
+        if has_image_twice:
             images.append(_occurrence(item, [position], item.true))
     same = []
     for positions in positions_of.values():

@@ -10,14 +10,12 @@ their layout: `image_path` or `filepath`, of which only the file name counts, `c
 
 from itertools import count
 from pathlib import Path, PureWindowsPath
-from typing import ClassVar
 
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import get_file, read_csv, write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
-from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
 
@@ -41,11 +39,11 @@ class NegBench(MultipleChoice):
         images: The folder with the image files: COCO val2017, or JPEGImages of VOC 2007.
     """
 
-    reference_ties: ClassVar[Ties] = "right"
-    full_name: ClassVar[str] = "NegBench"
-    asks: ClassVar[str] = "negation"
-    citation: ClassVar[str] = "Alhamoud et al. 2025, NegBench (multiple choice, accuracy)"
-    source: ClassVar[str] = SOURCE
+    reference_ties = "right"
+    full_name = "NegBench"
+    asks = "negation"
+    citation = "Alhamoud et al. 2025, NegBench (multiple choice, accuracy)"
+    source = SOURCE
 
     path: str
     images: str

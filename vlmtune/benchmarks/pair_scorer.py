@@ -62,6 +62,7 @@ def pair_scorer(score: PairScorer | MatrixFunction) -> PairScorer:
         tensor([11., 11.], dtype=torch.float64)
     """
     takes_pairs: Any = score
+    # Asked by its signature and not by a trial call, which may take minutes.
     try:
         inspect.signature(score).bind("images", "texts", "pairs")
     except TypeError:
@@ -86,7 +87,8 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
         scores = torch.zeros(len(pairs), dtype=torch.float64)
         rows, columns = pairs.unbind(dim=1)
         for some_rows in rows.unique().split(IMAGES):
-            chosen = torch.isin(rows, some_rows).nonzero()[:, 0]
+            is_among_them = torch.isin(rows, some_rows)
+            chosen = is_among_them.nonzero()[:, 0]
             some_columns = columns[chosen].unique()
             some_images = [images[int(row)] for row in some_rows]
             some_texts = [texts[int(column)] for column in some_columns]
@@ -130,8 +132,7 @@ def embed(
             "has that option)"
         )
     images = embedded(score.embed_images(items.images), len(items.images), name)
-    # Both have one width, as their embeddings are compared.
-    width = images.shape[1]
+    width = images.shape[1]  # both have one width, as their embeddings are compared
     texts = embedded(score.embed_texts(items.texts), len(items.texts), name, width)
     return images, texts
 

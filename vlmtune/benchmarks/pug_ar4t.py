@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
 
 from jaxtyping import Int
 from torch import Tensor
@@ -66,10 +65,10 @@ class PugAR4T(Paired):
         images: The folder under which `filepath` names the files.
     """
 
-    full_name: ClassVar[str] = "PUG: AR4T"
-    asks: ClassVar[str] = "relations"
-    citation: ClassVar[str] = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
-    source: ClassVar[str] = "vlmtune download pug_ar4t"
+    full_name = "PUG: AR4T"
+    asks = "relations"
+    citation = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
+    source = "vlmtune download pug_ar4t"
 
     path: str
     images: str
@@ -186,6 +185,7 @@ class _Index:
     """Finds scenes by file name, first in the folder of the scene that names it."""
 
     def __init__(self, scenes: Sequence[_Scene]) -> None:
+        # The csv names a negative by its file name, and files of two folders may share one.
         self.by_path = {scene.file: scene for scene in scenes}
         self.by_name: dict[str, _Scene | None] = {}
         for scene in scenes:
@@ -201,8 +201,7 @@ class _Index:
         folder = PurePosixPath(scene.file).parent
         beside = self.by_path.get(str(folder / name))
         named = self.by_path.get(scene.negative)
-        # A path says more than a name.
-        has_path = name != scene.negative
+        has_path = name != scene.negative  # a path says more than a name
         negative = (named or beside) if has_path else (beside or named)
         negative = negative or self.by_name.get(name)
         return None if negative is scene else negative

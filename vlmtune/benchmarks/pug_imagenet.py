@@ -10,7 +10,7 @@ section 3.3 and appendices B.3 and C.3.
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from typing_extensions import override
@@ -64,12 +64,12 @@ class PugImageNet(Classification):
         imagenet_names: JSON list of the 1,000 names in the order of the ids, for "reference".
     """
 
-    full_name: ClassVar[str] = "PUG: ImageNet"
-    asks: ClassVar[str] = "classification"
-    citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.3 and table 1"
-    source: ClassVar[str] = "vlmtune download pug_imagenet"
-    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
-    shown: ClassVar[int] = 1
+    full_name = "PUG: ImageNet"
+    asks = "classification"
+    citation = "Bordes et al. 2023, PUG, section 3.3 and table 1"
+    source = "vlmtune download pug_imagenet"
+    kind = "retained"
+    shown = 1
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"factors": FACTORS}
 
     images: str
@@ -124,13 +124,14 @@ class PugImageNet(Classification):
 
     @property
     def _labels(self) -> list[str]:
-        # Every factor has the same classes.
-        files_of, *_ = self._files.values()
+        files_of, *_ = self._files.values()  # every factor has the same classes
         return list(files_of)
 
     @override
     def candidates(self, group: str) -> list[Candidate]:
-        named = self._folder_names() if self.strict else self._imagenet_names()
+        named: list[tuple[str, str | None]] = [(spoken(label), label) for label in self._labels]
+        if not self.strict:
+            named = self._imagenet_names()
         candidates = []
         for name, label in named:
             prompt = self.prompt.format(name)
@@ -146,9 +147,6 @@ class PugImageNet(Classification):
                 "set `convention`, `mapping` and `imagenet_names`"
             )
         return range(IDS)
-
-    def _folder_names(self) -> list[tuple[str, str | None]]:
-        return [(spoken(label), label) for label in self._labels]
 
     def _imagenet_names(self) -> list[tuple[str, str | None]]:
         """ImageNet's names, each with the class that its id stands for."""

@@ -45,12 +45,12 @@ class SpecImageToText(MultipleChoice):
         subsets: The subsets to evaluate.
     """
 
-    full_name: ClassVar[str] = "SPEC image to text"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Peng et al. 2024, SPEC, section 3 (image-to-text accuracy)"
-    source: ClassVar[str] = "vlmtune download spec_image_to_text"
+    full_name = "SPEC image to text"
+    asks = "edited captions"
+    citation = "Peng et al. 2024, SPEC, section 3 (image-to-text accuracy)"
+    source = "vlmtune download spec_image_to_text"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"subsets": SUBSETS}
-    limit_per_group: ClassVar[bool] = True
+    limit_per_group = True
 
     path: str
     subsets: Sequence[str] = SUBSETS

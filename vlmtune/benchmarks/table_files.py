@@ -135,7 +135,8 @@ def _held_out(rows: Sequence[TableRow], fraction: float) -> list[TableRow]:
     """The rows whose images a builder with the same `held_out` does not train on."""
     images = DistinctImages((HELD_OUT,), fraction)
     digested = [(row, tuple(_digests(row))) for row in rows]
-    # A row may join the images of other rows, so all rows are added before the first is asked for.
+    # A row may join the images of other rows, so all rows are added before the first is asked for:
+    # the split of an image is that of all that it shares rows with.
     for row, digests in digested:
         images.add(row, digests)
     images.finish()

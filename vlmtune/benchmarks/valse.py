@@ -90,14 +90,14 @@ class Valse(MultipleChoice):
         threshold: The score above which a caption counts as true.
     """
 
-    primary_metric: ClassVar[str] = "acc_r"
-    reference_metric: ClassVar[str] = "acc_r/average"
+    primary_metric = "acc_r"
+    reference_metric = "acc_r/average"
     keys: ClassVar[tuple[str, str]] = ("acc_r", "acc_r/average")
-    full_name: ClassVar[str] = "VALSE"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Parcalabescu et al. 2022, VALSE, section 5 (pairwise accuracy)"
-    source: ClassVar[str] = "vlmtune download valse"
-    limit_per_group: ClassVar[bool] = True
+    full_name = "VALSE"
+    asks = "edited captions"
+    citation = "Parcalabescu et al. 2022, VALSE, section 5 (pairwise accuracy)"
+    source = "vlmtune download valse"
+    limit_per_group = True
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"pieces": PIECES}
 
     path: str

@@ -62,11 +62,11 @@ class ZeroShotClassification(Classification):
 
     keys: ClassVar[Mapping[str, int]] = {"accuracy": 1, "accuracy@5": 5}
     group_keys: ClassVar[Mapping[str, int]] = {}
-    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
-    full_name: ClassVar[str] = "Zero-shot classification"
-    asks: ClassVar[str] = "classification"
-    citation: ClassVar[str] = "Radford et al. 2021, CLIP, section 3.1 (zero-shot transfer)"
-    source: ClassVar[str] = "vlmtune download zero_shot_classification"
+    kind = "retained"
+    full_name = "Zero-shot classification"
+    asks = "classification"
+    citation = "Radford et al. 2021, CLIP, section 3.1 (zero-shot transfer)"
+    source = "vlmtune download zero_shot_classification"
 
     images: str
     classes: str | None = None

@@ -38,8 +38,7 @@ def draw_captions(groups: Sequence[Group], count: int, seed: int, epoch: int) ->
 
 
 def _sampled(group: Group, count: int, rng: random.Random) -> Group:
-    # A hard negative is false of every image, and stays.
-    hard = ~group.truth.any(dim=0)
+    hard = ~group.truth.any(dim=0)  # a hard negative is false of every image, and stays
     kept = set(hard.nonzero().flatten().tolist())
     for row in group.truth:
         true = row.nonzero().flatten().tolist()

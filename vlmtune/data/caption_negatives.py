@@ -52,6 +52,7 @@ class CaptionNegatives(Configured):
 
         `whole` are the same groups with the captions that were not drawn: those are true, too.
         """
+        # A rewritten caption may be true of another image of the batch: by its words it is found.
         texts: dict[str, str] = {}
         for group in whole or groups:
             texts |= zip(group.text_ids, group.texts, strict=True)

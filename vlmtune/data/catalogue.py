@@ -156,7 +156,9 @@ def corpus(sets: Sequence[ShardSet]) -> Corpus:
         texts.update(zip(group.text_ids, group.texts, strict=True))
         truth = group.truth.tolist()
         for row, image in enumerate(group.image_ids):
-            images.setdefault(image, _location(raw, files[row]))
+            location = _location(raw, files[row])
+            images.setdefault(image, location)
+            # What is true by the matrix of this record, and what the record lists of others.
             true_here = itertools.compress(group.text_ids, truth[row])
             true_of_image = true.setdefault(image, set())
             true_of_image.update(group.true_ids[row], true_here)

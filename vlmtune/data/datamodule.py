@@ -127,8 +127,7 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def teardown(self, stage: str) -> None:
-        # The next module may have no store.
-        self._decodes = True
+        self._decodes = True  # the next module may have no store
         self._stored = None
 
     @override
@@ -150,7 +149,8 @@ class ShardDataModule(LightningDataModule):
             return NoBatches()
         stream = self._stream("val", train=False)
         # Records as they are; phrases belong to the loss, so validation has them too.
-        return self._loader(stream, lambda: (0, 0), GroupChanges(phrases=self.changes.phrases))
+        changes = GroupChanges(phrases=self.changes.phrases)
+        return self._loader(stream, lambda: (0, 0), changes)
 
     @override
     def test_dataloader(self) -> NoBatches:
@@ -175,8 +175,10 @@ class ShardDataModule(LightningDataModule):
         A module calls it in `on_load_checkpoint`, so that a fit may resume with other numbers of
         ranks or groups in a batch.
         """
+        # Lightning keeps the state of a datamodule under the name of its class.
         state = checkpoint.get(type(self).__qualname__)
-        if state is None or self.trainer is None or self.trainer.state.fn != "fit":
+        is_fit = self.trainer is not None and self.trainer.state.fn == "fit"
+        if state is None or not is_fit:
             return
         loops = checkpoint["loops"]["fit_loop"]
         loader = self._loader(self._training_stream(), self._position, preprocessed=False)
@@ -247,6 +249,7 @@ class ShardDataModule(LightningDataModule):
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
         preprocess = None
+        # A module has `preprocess` and `tokenize` of its backbone; stored images need neither.
         module: Any = self.trainer.lightning_module if self.trainer else None
         if self._decodes and preprocessed:
             if self.trainer is None:

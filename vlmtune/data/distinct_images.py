@@ -48,6 +48,7 @@ class DistinctImages:
     def add(self, row: TableRow, digests: Sequence[bytes]) -> None:
         """Adds a row, with the sha256 of its image and of its hard-negative image if it has one."""
         first = digests[0]
+        # An id is what truth is known by: of two images, each would get the captions of both.
         if row.id:
             known, where = self._rows.setdefault(row.id, (first, row.where))
             if known != first:
@@ -102,7 +103,9 @@ class DistinctImages:
 
     def _owner(self, splits: set[str], least: bytes) -> str:
         if self.held_out > 0:
-            fraction = int.from_bytes(least[:8], "big") / 2**64
+            # A digest is as good as a random number, and the same in every run and table.
+            number = int.from_bytes(least[:8], "big")
+            fraction = number / 2**64
             return HELD_OUT if fraction < self.held_out else TRAIN
         return max(splits, key=lambda split: (_order(split), split))
 

@@ -161,15 +161,9 @@ def _unidentified(source: bytes | Path) -> _RefusedError:
         with source.open("rb") as file:
             source = file.read(16)
     start = source[:16]
-    if start[4:8] == b"ftyp":
+    if start[4:8] == b"ftyp":  # as containers of ISO begin; AVIF among them is read
         return _RefusedError("format HEIF is not read without the package pillow-heif", CONVERT)
-    Image.init()
-    for name, (_, accepts) in Image.OPEN.items():
-        # Only the first bytes are looked at; nothing of another format is opened.
-        with contextlib.suppress(Exception):
-            if name not in FORMATS and accepts and accepts(start) is True:
-                return _RefusedError(f"format {name} is not read", CONVERT)
-    return _RefusedError("cannot identify image file")
+    return _RefusedError("no format that is read", CONVERT)
 
 
 def _frame(path: Path, max_pixels: int) -> Image.Image:
@@ -181,8 +175,7 @@ def _frame(path: Path, max_pixels: int) -> Image.Image:
         )
     height, width, _ = array.shape
     _check_size((width, height), max_pixels, "pixels")
-    # OpenCV stores blue first.
-    rgb = np.ascontiguousarray(array[:, :, ::-1])
+    rgb = np.ascontiguousarray(array[:, :, ::-1])  # OpenCV stores blue first
     return Image.fromarray(rgb)
 
 

@@ -170,6 +170,7 @@ class EpochLoader:
             pin_memory=torch.cuda.is_available(),
             worker_init_fn=_outlive_a_signal,
         )
+        # Only the waiting counts, not what the training does with a batch between two of them.
         started = time.monotonic()
         for item in workers:
             self.seconds_fetching += time.monotonic() - started
@@ -190,6 +191,7 @@ class EpochLoader:
 
     def check_order(self, before: dict[str, Any]) -> None:
         """Warns if a run resumed in the middle of an epoch has another order of groups."""
+        # A warning and no error: a person may have grown the data on purpose.
         now = self.order()
         changed = sorted(name for name in now if now[name] != before.get(name))
         if changed and self.rank == 0:
@@ -228,6 +230,7 @@ class _Reader(IterableDataset):
     start: int
 
     def __iter__(self) -> Iterator[Batch | UserError]:
+        # Without workers this process reads all batches of the rank.
         info = get_worker_info()
         consumer = Consumer(self.rank, self.world)
         if info is not None:
@@ -236,8 +239,10 @@ class _Reader(IterableDataset):
             for groups, damaged in self.stream.batches(self.epoch, consumer, self.start):
                 shown, further = self.changes.apply(groups, self.stream, self.epoch)
                 batch = collate(shown, self.preprocess, [*damaged, *further])
-                ids = None if self.tokenize is None else self.tokenize(batch.texts)
-                yield replace(batch, phrases=self.changes.phrases_of(shown), token_ids=ids)
+                # Tokenized here, a worker does it while the device computes the batch before.
+                token_ids = None if self.tokenize is None else self.tokenize(batch.texts)
+                phrases = self.changes.phrases_of(shown)
+                yield replace(batch, phrases=phrases, token_ids=token_ids)
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.
             yield error

@@ -13,7 +13,6 @@ import tarfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -155,8 +154,13 @@ def _download(url: str, part: Path) -> None:
     address = Address(folder_url)
     patience = Patience()
     size = _size(address, name, patience.timeout)
+
+    def check(copy: Path) -> None:
+        check_content(copy, size, None)
+        _check_tar(copy)
+
     try:
-        download(address, name, part, size, partial(_check_copy, size=size), patience)
+        download(address, name, part, size, check, patience)
     except DownloadError as error:
         raise UserError(
             f"expected the tar {address}/{name}, got none: it {error}; change the address, or try "
@@ -170,11 +174,6 @@ def _size(address: Address, name: str, timeout: float) -> int | None:
         system, folder = file_system(address, timeout)
         return system.info(join(folder, name)).get("size")
     return None
-
-
-def _check_copy(file: Path, size: int | None) -> None:
-    check_content(file, size, None)
-    _check_tar(file)
 
 
 def _check_tar(file: Path) -> None:

@@ -58,6 +58,7 @@ class TrainingPosition:
 
         Gradients of later batches are in no checkpoint; a resumed run reads these batches again.
         """
+        # Lightning saves between `processed` and `completed` of a batch.
         progress = trainer.fit_loop.epoch_loop.batch_progress
         ended = progress.current.processed >= trainer.num_training_batches
         epoch = 0

@@ -50,7 +50,8 @@ class RecordIndex:
         return len(self._shard_of)
 
     def __getitem__(self, number: int) -> RecordLocation:
-        shard = self._shards[self._shard_of[number]]
+        shard_number = self._shard_of[number]
+        shard = self._shards[shard_number]
         raw = self._index.record(shard, number)
         assert isinstance(raw, RawRecord)  # no other is in it
         return RecordLocation(raw.shard, raw.key, raw.spans)
@@ -61,7 +62,7 @@ def record_index(
 ) -> RecordIndex:
     """Locates every sound record, and calls `note` with its number and each of its image ids."""
     shards: dict[Shard, int] = {}
-    shard_of = array("i")
+    shard_of = array("i")  # a list would hold an object for each of millions of records
 
     def located() -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
         for number, (raw, group, _) in enumerate(read_headers(sets)):

@@ -58,6 +58,7 @@ class ShardPasses:
             if self._key is not None:
                 rng = generator(*self._key, number)
                 order = rng.permutation(len(order))
+                # Else the last records of each pass would be those that an epoch leaves out.
                 rotation = int(rng.integers(self._total))
             ends = np.cumsum(self._counts[order])
             keep_fewer(self._known, PASSES)

@@ -187,6 +187,7 @@ class _Reader:
     def good_before(self, position: int, log: "_DamageLog") -> Group:
         """Returns the nearest earlier good group, going round; an error if there is none."""
         total = self._order.total
+        # By position and not by what this worker has read, so that any number of workers agrees.
         for back in range(1, total):
             at = (position - back) % total
             (group,) = self.groups(range(at, at + 1), lambda line: None)
@@ -229,7 +230,7 @@ class _DamageLog:
 
     def note(self, line: str) -> None:
         self.count += 1
-        self.known.setdefault(line)
+        self.known.setdefault(line)  # a record may come twice in an epoch, and is reported once
         if self.count > self.limit:
             raise self.error(self.count)
 

@@ -90,8 +90,7 @@ class Table:
         """The columns by what they hold; empty where the table has none."""
         names = column_names(self.path)
         given = checked_columns(self.given or {}, names, self.path)
-        # A group is read beside what its column is otherwise.
-        used: set[str] = set()
+        used: set[str] = set()  # a group is read beside what its column is otherwise
         for role, listed in given.items():
             if role != "group":
                 used.update(listed)
@@ -148,6 +147,7 @@ class Table:
         group = self._name(cells, "group", where)
         captions = self._columns_of_texts(cells, "caption", where)
         negatives = self._columns_of_texts(cells, "negative", where)
+        # Trained as false, a true caption would undo what the others teach.
         for text, column in negatives.items():
             if text in captions:
                 raise UserError(
@@ -263,7 +263,7 @@ def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _texts(cell: Any, column: str, where: str) -> list[str]:
     """The captions of a cell: a text, a list of texts, or the text of such a list."""
-    is_nan = isinstance(cell, float) and cell != cell
+    is_nan = isinstance(cell, float) and cell != cell  # pandas writes empty cells so
     if cell is None or is_nan:
         return []
     if isinstance(cell, str) and cell.lstrip().startswith("["):

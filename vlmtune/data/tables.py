@@ -99,6 +99,7 @@ def numbered_rows(path: Path) -> Iterator[NumberedRow]:
 
 def column_names(path: Path) -> list[str]:
     """Returns the columns of a table; rows of JSON and of folders may lack some of them."""
+    # Objects of JSON may lack keys, so only these formats show all columns in one row.
     complete = Path(path).suffix.lower() in (".csv", ".tsv", ".parquet", ".arrow")
     names: dict[str, None] = {}
     for _, cells in numbered_rows(path):
@@ -134,6 +135,7 @@ def _csv(path: Path) -> Iterator[NumberedRow]:
         rows = csv.reader(file, delimiter=delimiter, strict=True)
         file.seek(0)
         names = next(rows, [])
+        # Of two columns of one name a dictionary keeps the second, without a word.
         if len(set(names)) < len(names):
             raise ValueError(f"columns {names}, one of them twice")
         end = rows.line_num

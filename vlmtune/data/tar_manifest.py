@@ -58,7 +58,7 @@ def _is_complete(folder: Path, path: Path) -> bool:
     """Tells whether nothing is to be indexed: no tars, or a fresh index."""
     tars = _tars(folder)
     if not path.is_file():
-        return not tars
+        return not tars  # without tars `read_manifest` says what is missing
     manifest = parse_manifest(path, str(path))
     listed = [(shard.file, shard.bytes) for shard in manifest.shards]
     present = [(tar.name, tar.stat().st_size) for tar in tars]

@@ -98,7 +98,8 @@ def _truth(images: int, true: int, texts: int) -> tuple[tuple[bool, ...], ...]:
         >>> _truth(2, 2, 3), _truth(1, 2, 3)
         (((True, False, False), (False, True, False)), ((True, True, False),))
     """
-    if not images == true > 1:
+    is_matched = images == true and true > 1
+    if not is_matched:
         row = (*[True] * true, *[False] * (texts - true))
         return (row,) * images
     rows = []
@@ -116,7 +117,8 @@ def _lookup(
     if scores is None:
         return lambda image, text: None
     # Scores are by position, items by content: an image or a text may be in several items.
-    values = scores.detach().cpu().to(torch.float64)
+    values = scores.detach().cpu()
+    values = values.to(torch.float64)
     items = benchmark.items
     rows = {image: row for row, image in enumerate(items.images)}
     columns = {text: column for column, text in enumerate(items.texts)}

@@ -95,7 +95,8 @@ class Scorer:
             ValueError: A pair is out of range.
         """
         with evaluation_mode(self.backbone, self.adapter):
-            request = make_request(as_pictures(images), texts, pairs, self._digests)
+            pictures = as_pictures(images)
+            request = make_request(pictures, texts, pairs, self._digests)
             if request.images and request.texts:
                 compute = self._dual if _is_dual(self.adapter) else self._joint
                 scores = compute(request)
@@ -128,6 +129,7 @@ class Scorer:
         self._embeddings = _empty()
         try:
             with self._source.session():
+                # A benchmark with one bad image must not take the others of the suite with it.
                 with evaluation_mode(self.backbone, self.adapter), self._failures.skipped():
                     self._prepare(images, texts)
                 yield
@@ -155,7 +157,7 @@ class Scorer:
         """Stores and embeds what the calls of a session may need."""
         digests = self._digests(images)
         by_digest = dict(zip(digests, images, strict=True))
-        by_digest.pop("", None)  # of images that cannot be read
+        by_digest.pop("", None)  # images that cannot be read have no digest
         items: Items = {"image": by_digest, "text": _by_name(texts)}
 
         def fill() -> None:  # the first rank builds a store, the others wait and open it
@@ -181,24 +183,28 @@ class Scorer:
 
     def _dual(self, request: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
         """Compares embeddings: row by row for chosen pairs, by matrix products for all."""
-        embeddings = self._embed({"image": request.images, "text": _by_name(request.texts)})
+        items: Items = {"image": request.images, "text": _by_name(request.texts)}
+        embeddings = self._embed(items)
+        images = self._rows(embeddings["image"], request.images)
+        texts = self._rows(embeddings["text"], request.texts)
+        # Embeddings wait on the CPU; only those of this call take memory of the device.
         device = self.backbone.device
-        image = self._rows(embeddings["image"], request.images).to(device)
-        text = self._rows(embeddings["text"], request.texts).to(device)
+        images = images.to(device)
+        texts = texts.to(device)
         if request.pairs is None:
-            return self._compare_all(image, text)
-        return self._compare_pairs(image, text, request.pairs.to(device))
+            return self._compare_all(images, texts)
+        return self._compare_pairs(images, texts, request.pairs.to(device))
 
     def _compare_all(
         self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
     ) -> Float[Tensor, "N M"]:
         adapter = cast(DualAdapter, self.adapter)
         scores = torch.empty(len(image), len(text))
-        # The whole matrix may not fit on the device.
-        step = max(1, NUMBERS // len(text))
+        step = max(1, NUMBERS // len(text))  # the whole matrix may not fit on the device
         for top in range(0, len(image), step):
             rows = slice(top, top + step)
-            scores[rows] = adapter.compare(image[rows], text).cpu()
+            part = adapter.compare(image[rows], text)
+            scores[rows] = part.cpu()
         return scores
 
     def _compare_pairs(
@@ -225,6 +231,7 @@ class Scorer:
         if not any(missing.values()):
             return embeddings
 
+        # A list and no generator: the group gathers it, and an error reaches every rank.
         def embed() -> list[tuple[Modality, Sequence[str], Tensor]]:
             parts = []
             for modality, named in missing.items():
@@ -304,12 +311,14 @@ class Scorer:
                 tile = request.tile(range(top, bottom))
                 tile_names = names[top:bottom]
                 tile_texts = [request.texts[column] for column in tile.columns.tolist()]
+                # Scores of no pair stay 0: `select` does not return them.
                 values = torch.zeros(tile.mask.shape)
                 for left in range(0, len(tile_texts), self.batch_size):
                     block = slice(left, left + self.batch_size)
                     mask = tile.mask[:, block]
                     # Images without a pair among these texts are not scored with them.
-                    used = mask.any(dim=1).nonzero()[:, 0]
+                    has_pair = mask.any(dim=1)
+                    used = has_pair.nonzero()[:, 0]
                     used_names = [tile_names[row] for row in used.tolist()]
                     images = self._get(image_rows, used_names)
                     texts = self._get(text_rows, tile_texts[block])
@@ -332,6 +341,7 @@ class Scorer:
         self, modality: Modality, items: Mapping[str, Any], ids: Sequence[str]
     ) -> FeatureRows:
         """Opens features of this rank's `ids`; of all items if a store holds them for all ranks."""
+        # The first rank writes a store, which holds what every rank will ask for.
         wanted = list(items) if self._source.uses_store(modality) else ids
         read = partial(self._pictures.batches, items)
         return self._source.open(modality, wanted, read)

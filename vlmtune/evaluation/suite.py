@@ -181,7 +181,7 @@ def _load(
         content, failures[benchmark.name] = _tried(benchmark, checked)
         if content is not None:
             contents[benchmark.name] = content
-    # A failure on one rank is a failure on all.
+    # A failure on one rank is a failure on all: else the others wait for it in the next call.
     failures_by_rank = ProcessGroup().objects(failures)
     failed = {}
     for name in failures:
@@ -216,9 +216,12 @@ def _measured(
     # Scores of a classifier's classes are not scores of captions, so no row has them.
     if items is not None and not isinstance(scorer, ClassScorer):
         # A benchmark looks for the methods of an `Embedder`: only a recorder of one has them.
-        recorder = EmbeddingRecorder(scorer) if isinstance(scorer, Embedder) else Recorder(scorer)
+        recorder = Recorder(scorer)
+        if isinstance(scorer, Embedder):
+            recorder = EmbeddingRecorder(scorer)
     with work_of(benchmark.name):
         result = benchmark.run(recorder or scorer)
+    # NaN in a report would sort anywhere, and a plug-in's metric may be one.
     for name, metric in result.metrics.items():
         numbers = (metric.value, metric.chance, metric.low, metric.high)
         if not all(number is None or math.isfinite(number) for number in numbers):

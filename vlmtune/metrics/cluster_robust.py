@@ -85,7 +85,7 @@ def macro_mean(
         >>> macro_mean(values, groups, torch.arange(5)).value
         0.75
     """
-    counted = groups >= 0
+    counted = groups >= 0  # others have no group
     values = finite(values[counted], 0.0, 1.0)
     means, member, sizes = group_means(values, groups[counted])
     if weights is None:
@@ -135,7 +135,7 @@ def proportion_interval(mean: float, variance: Variance, n: int) -> tuple[float,
         >>> round(low, 3), round(high, 3)  # half as wide as the mean of 100 items: 0.5 / sqrt(100)
         (0.39, 0.61)
     """
-    spread = mean * (1 - mean)
+    spread = mean * (1 - mean)  # the variance of one item that is right or wrong
     # Without spread the dependence is unknown, so each cluster counts once.
     effective = float(variance.clusters)
     if variance.value > ROUNDING and spread > 0 and variance.freedom > 0:
@@ -164,6 +164,7 @@ def connected_components(members: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
     # A graph of items and images. Items come first, so components count in their order.
     item = torch.arange(n).repeat_interleave(k)
     image = n + members.flatten()
+    # A matrix of all nodes: an item of row i has an image in column n + j.
     size = int(image.max()) + 1
     edges = torch.ones(n * k)
     graph = csr_array((edges, (item, image)), shape=(size, size))

@@ -155,11 +155,14 @@ def add_variances(one: Variance, other: Variance) -> Variance:
         (2.0, 2.8, 5)
     """
     total = one.value + other.value
+    # Without freedom or variance there is no interval to combine.
     if not one.freedom or not other.freedom or not total:
         fewest = min(one.freedom, other.freedom)
         return Variance(total, fewest, one.clusters)
-    half_squared = t_quantile(one.freedom) ** 2 * one.value
-    other_half_squared = t_quantile(other.freedom) ** 2 * other.value
+    one_quantile = t_quantile(one.freedom)
+    other_quantile = t_quantile(other.freedom)
+    half_squared = one_quantile**2 * one.value
+    other_half_squared = other_quantile**2 * other.value
     quantile = math.sqrt((half_squared + other_half_squared) / total)
     return Variance(total, freedom_of(quantile), one.clusters)
 
@@ -200,6 +203,7 @@ def _one_way(
     totals = totals[counted]
     if len(totals) < 2:
         return Variance(0.0, 0.0, len(totals))
+    # Divided as in CR2: a large cluster pulls the mean towards itself, and deviates less from it.
     terms = totals**2 / (1 - sizes)
     value = float(terms.sum())
     return Variance(value, degrees_of_freedom(sizes), len(totals))

@@ -35,6 +35,7 @@ def alignment(differences: Differences) -> Float[Tensor, "n"]:
         [0.5, 0.5, 0.0]
     """
     units = _units(differences)
+    # The sum over all others at once: n cosines of n vectors each would be a matrix n x n.
     with_all = units @ units.sum(dim=0)
     with_itself = (units * units).sum(dim=1)
     return (with_all - with_itself) / (len(units) - 1)
@@ -52,6 +53,7 @@ def paired_alignment(differences: Differences, generator: torch.Generator) -> Fl
     """
     units = _units(differences)
     order = torch.randperm(len(units), generator=generator)
+    # A cycle through the shuffled vectors: none is paired with itself.
     shuffled = units[order]
     following = units[order.roll(-1)]
     cosines = torch.empty(len(units), dtype=units.dtype)
@@ -92,7 +94,8 @@ def mean_cosine(
     values = finite(values)
     n = len(values)
     mean = float(values.mean())
-    variance = mean_variance(degree * (values - mean), clusters)
+    deviations = degree * (values - mean)
+    variance = mean_variance(deviations, clusters)
     low, high = variance.interval(mean, -1.0, 1.0)
     return MetricValue(mean, n, 0.0, low, high, unit="cosine", clusters=variance.clusters)
 

@@ -71,6 +71,7 @@ def bootstrap_interval(
     values = finite(values)
     n = len(values)
     generator = torch.Generator().manual_seed(seed)
+    # All resamples of a large benchmark at once would not fit in memory.
     chunk = max(1, INDICES // n)
     means = []
     for start in range(0, resamples, chunk):
@@ -95,7 +96,7 @@ def bootstrap_mean(
         2.0
     """
     n = len(values)
-    low = None
+    low = None  # a single value has no spread to resample
     high = None
     if n != 1:
         low, high = bootstrap_interval(values)

@@ -91,9 +91,11 @@ def text_to_text_correct(
     """
     # Sums of products, not a matrix product: equal texts must get equal cosines.
     anchor_texts = texts[:, :anchors, None]
-    cosines = (anchor_texts * texts[:, None]).sum(dim=3)
+    products = anchor_texts * texts[:, None]
+    cosines = products.sum(dim=3)
     of_false = torch.where(false[:, None], cosines, -torch.inf)
     best_false = of_false.amax(dim=(1, 2))
+    # The anchors begin with the first true text, whose cosine with the second is in question.
     of_true = cosines[:, 0, 1]
     return of_true > best_false
 

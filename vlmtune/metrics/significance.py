@@ -66,7 +66,7 @@ def mcnemar(won: int, lost: int) -> float:
         >>> mcnemar(1, 5), mcnemar(3, 3)  # 2 * (1 + 6) / 64
         (0.21875, 1.0)
     """
-    if won == lost:
+    if won == lost:  # both tails meet, and twice the tail would exceed 1
         return 1.0
     trials = won + lost
     fewer = min(won, lost)
@@ -186,7 +186,7 @@ def paired_difference(
         baseline = baseline[counted]
         clusters = clusters[counted]
         groups = ItemGroups(groups.members[counted], groups.weights)
-        if len(groups.present_weights()) <= 1:  # one group: a plain mean
+        if len(groups.present_weights()) <= 1:  # one group: a plain mean, which McNemar may test
             groups = None
     n = len(outcomes)
     differences = outcomes.double() - baseline.double()

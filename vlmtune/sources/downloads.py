@@ -232,6 +232,7 @@ class _Download:
         module, _, name = conversion.call.rpartition(".")
         convert = getattr(import_module(module), name)
         convert(self.root, **conversion.arguments)
+        # Noted file by file, so that a person's clean-up is seen and made good.
         output = self.root / conversion.makes
         files = [output]
         if output.is_dir():
@@ -263,6 +264,7 @@ class _Download:
             raise DownloadError(
                 f"{lacking} of {len(needed)} images of {images.of}, first {failed[0]}"
             )
+        # A user's own options may need other images, so only those of the YAML are noted as whole.
         if reader is None:
             self._note_sizes(image_files(images), needed)
 
@@ -324,6 +326,7 @@ def _in_turn(
     pool: ThreadPoolExecutor, do: Callable[[WantedFile], None], files: Sequence[WantedFile]
 ) -> Iterable[tuple[WantedFile, Future[None]]]:
     """Runs at most two files a thread ahead; gives each as it is done."""
+    # Submitted all at once, 100,000 images would go on after a person or an error stopped them.
     waiting = iter(files)
     running: dict[Future[None], WantedFile] = {}
     while True:

@@ -52,6 +52,7 @@ class Ledger:
             self._read()
 
     def _read(self) -> None:
+        # Later lines of a path win, as it may have come again.
         text = self.file.read_text(encoding="utf-8", errors="replace")
         for line in text.split("\n"):
             try:

@@ -33,6 +33,7 @@ def accept(
         before = recorded.get(order.name, {})
         terms = order.source.terms
         if terms is not None:
+            # Terms that were reworded at their source have to be accepted again.
             is_accepted = before.get("terms") == terms and "accepted" in before
             if not is_accepted and order.name not in names and not names & order.readers:
                 raise UserError(

@@ -55,6 +55,7 @@ class Order:
         wanted = [images for images in self.source.images if self._wants([images.of])]
         if not self.whole:
             return wanted
+        # The archive that holds them is an order of its own, see `orders`.
         return [images for images in wanted if images.whole is None]
 
 
@@ -71,8 +72,7 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
     readers: dict[str, set[str]] = {}
     complete = set()
     for name in names:
-        # As `--model` names weights.
-        name = name.replace("published:", "weights_")
+        name = name.replace("published:", "weights_")  # as `--model` names weights
         if name in sources():
             complete.add(name)
             readers.setdefault(name, set())

@@ -102,7 +102,7 @@ class Downloader:
         failed = 0
         while True:
             before = _size(part)
-            least = 0.0
+            least = 0.0  # seconds that the server asks to wait
             try:
                 self._try(request, part, wanted.bytes, advance)
                 _check(part, wanted)
@@ -126,6 +126,7 @@ class Downloader:
         self._keep(wanted, request, part)
 
     def _keep(self, wanted: WantedFile, request: ServerRequest, part: Path) -> None:
+        # Asked before the new line is written: then the ledger would know the new file alone.
         known = self.ledger.get(wanted.path)
         part.replace(wanted.path)
         _forget(part)

@@ -171,8 +171,7 @@ def _of_the_disk(error: BaseException) -> str | None:
     # Only errors of the system have a number: failed downloads and damaged archives have none.
     if isinstance(error, OSError) and error.errno is not None:
         return f"{type(error).__name__} ({error.strerror})"
-    # The reason may be several errors deep.
-    cause: BaseException | None = error
+    cause: BaseException | None = error  # the reason may be several errors deep
     while cause is not None and not isinstance(cause, UserError):
         if full := FULL.search(str(cause)):
             return f"{type(cause).__name__} ({full[0]})"

@@ -177,6 +177,7 @@ class Classification(Benchmark[ClassItems]):
         return self._evaluate_ranks(ranks)
 
     def _by_classifier(self, score: ImageClassifier) -> Result:
+        # A classifier has one bank: its classes are the same for every group.
         images = self.items.images
         outputs = self.outputs(score.labels)
         assert outputs is not None, "the suite leaves such benchmarks out"
@@ -193,6 +194,7 @@ class Classification(Benchmark[ClassItems]):
         """Ranks the candidates of the items from `start` on."""
         labels = bank.labels[start : start + len(values)]
         # In parts: comparisons of a bank of 10^8 scores would not fit beside it.
+        # `start` is that of a bank which is itself scored in parts.
         rows = max(1, COMPARED // values.shape[1])
         ranks = []
         for part, true in zip(values.split(rows), labels.split(rows), strict=True):
@@ -214,6 +216,7 @@ class Classification(Benchmark[ClassItems]):
         for key, k in self.keys.items():
             if k == 1 or k < fewest:
                 metrics[key] = self._rate(ranked, k, every_item, items.clusters)
+        # What random scores reach is a mean over groups as well, as groups may have other classes.
         expected = macro_mean(items.chance, items.members, items.clusters)
         macro = macro_mean(hits, items.members, items.clusters, expected.value)
         metrics["macro_accuracy"] = macro
@@ -244,13 +247,15 @@ class Classification(Benchmark[ClassItems]):
         self, ranked: Ranks, k: int, rows: Int[Tensor, "k"], clusters: Int[Tensor, "k"]
     ) -> MetricValue:
         """How often a true candidate is among the first k."""
-        hits = (ranked.ranks[rows] <= k).double()
+        is_hit = ranked.ranks[rows] <= k
+        hits = is_hit.double()
         chance = self.items.chance[rows]
         if k > 1:
             # Each class has one candidate where more than the first rank counts.
             sizes = self.items.candidates[rows].double()
             # A number over a tensor is a product with its inverse, which rounds twice.
-            chance = (torch.full_like(sizes, k) / sizes).clamp(max=1)
+            ranks_that_count = torch.full_like(sizes, k)
+            chance = (ranks_that_count / sizes).clamp(max=1)
         # The mean of equal numbers may differ from them by rounding.
         are_equal = bool((chance == chance[0]).all())
         mean = chance[0] if are_equal else chance.mean()
@@ -290,8 +295,8 @@ class Classification(Benchmark[ClassItems]):
         has_candidate = bool((bank.classes == items.labels[i]).any())
         if has_candidate and bank.names[other] != query:
             query += f" ({verdict}: {bank.names[other]})"
-        row = int((bank.items == i).nonzero()[0, 0])
-        image = items.images[int(bank.images[row])]
+        position = (bank.items == i).nonzero()[0, 0]
+        image = items.images[int(bank.images[position])]
         return Example(query, (image,), (score,), (correct,), correct)
 
 

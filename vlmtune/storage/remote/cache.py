@@ -119,7 +119,7 @@ class FileCache:
         except FileNotFoundError:
             return None
         _hold(file)
-        status = os.fstat(file.fileno())
+        status = os.fstat(file.fileno())  # of the open file, whatever has its name by now
         # It may have been removed before it was locked, or something else has changed it.
         sound = status.st_nlink > 0 and status.st_size == size
         if not sound or not self._is_whole(key, sha256, file, check):
@@ -175,6 +175,7 @@ class FileCache:
             return self._fits(size)
 
     def _fits(self, size: int) -> bool:
+        # Files that nobody reads do not count: they make room for what is wanted.
         reserved = self._reserved()
         in_use = sum(file.bytes for file in self._files() if not _free(file.path))
         return reserved + in_use + size <= self.limit

@@ -76,7 +76,9 @@ class Patience:
         """Returns the seconds to wait after `failed` failed tries, of `least` ones at least."""
         doubled = min(self.longest, self.wait * 2 ** (failed - 1))
         usual = doubled * _RANDOM.uniform(0.5, 1.5)
-        requested = min(self.longest, least) * _RANDOM.uniform(1.0, 1.5)
+        # Never less than the server asked for, and not all readers at that very moment.
+        least_kept = min(self.longest, least)
+        requested = least_kept * _RANDOM.uniform(1.0, 1.5)
         return max(usual, requested)
 
 
@@ -118,7 +120,9 @@ def download(
                     f"{type(error).__name__} ({os.strerror(error.errno)}): free the disk, or name "
                     "another folder or a lower limit for the cache"
                 ) from None
-            reason, least = _reason(error, address), _requested_wait(error)
+            reason = _reason(error, address)
+            headers = getattr(error, "headers", None) or {}  # errors of HTTP alone have some
+            least = retry_after(headers.get("Retry-After", ""))
             if _is_permanent(error):
                 raise RefusedError(f"cannot be read: {reason}") from None
         finally:
@@ -148,6 +152,7 @@ def _try(address: Address, name: str, file: Path, size: int | None, timeout: flo
     options = {} if address.scheme == "hf" else {"callback": progress}
     done, failures = threading.Event(), []
 
+    # In a thread, as a file system may wait for ever in a call that nothing can interrupt.
     def work() -> None:
         try:
             system.get_file(join(folder, name), str(file), **options)
@@ -169,6 +174,7 @@ def _try(address: Address, name: str, file: Path, size: int | None, timeout: flo
                 last, changed = state, now
             if now - changed > timeout:
                 raise DownloadError(f"no byte came for {timeout:g} seconds")
+            # Of unknown size, what has come so far is what may have taken the time.
             known = max(state[:2]) if size is None else size
             if now - start > timeout + known / SLOWEST:
                 raise DownloadError(f"came slower than {SLOWEST} bytes a second")
@@ -256,11 +262,6 @@ def _is_permanent(error: Exception) -> bool:
         return True
     status = getattr(error, "status", None)
     return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY
-
-
-def _requested_wait(error: Exception) -> float:
-    headers = getattr(error, "headers", None) or {}
-    return retry_after(headers.get("Retry-After", ""))
 
 
 def retry_after(header: str) -> float:

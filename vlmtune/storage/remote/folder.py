@@ -127,6 +127,7 @@ class RemoteFolder:
         self._ahead.wait()
 
     def _open(self, file: "RemoteFile", wait: bool = True) -> BinaryIO | None:
+        # Else each record of a missing tar would wait for all tries again.
         until, reason = self._failed.get(file.key, (0.0, ""))
         if time.monotonic() < until:
             raise DownloadError(reason)
