@@ -80,7 +80,7 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
     """
     split = words(caption)
     tags = tagger.tag(split)
-    rng = random.Random(f"{seed}\n{caption}")
+    rng = random.Random(f"{seed}\n{caption}")  # not of the captions before
     nouns, adjectives, others = [], [], []
     for position, (_, tag) in enumerate(zip(split, tags, strict=True)):
         if tag in NOUNS:

@@ -20,6 +20,7 @@ from vlmtune.benchmarks.base import Benchmark, Convention, gallery
 from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, spelled
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import Items
+from vlmtune.benchmarks.pair_scorer import PairScores
 from vlmtune.benchmarks.queries import Query, shown
 from vlmtune.benchmarks.rules.ranking import BEST, best_images
 from vlmtune.errors import UserError
@@ -172,7 +173,7 @@ class ColaSingle(Benchmark[QueryItems]):
         )
 
     @override
-    def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
+    def evaluate(self, scores: PairScores) -> Result:
         queries = self.items.queries
         values = self._in_columns(scores)
         precision = self._precision(values)
@@ -191,7 +192,7 @@ class ColaSingle(Benchmark[QueryItems]):
         outcomes = precision.values[precision.counted]
         return self.result(metrics, outcomes, examples=self._examples(values))
 
-    def _in_columns(self, scores: Float[Tensor, "P"] | Float[Tensor, "N C"]) -> Tensor:
+    def _in_columns(self, scores: PairScores) -> Tensor:
         """The scores with a row for each image and a column for each query."""
         scores = scores.detach().cpu().double()
         queries = self.items.queries
@@ -199,7 +200,7 @@ class ColaSingle(Benchmark[QueryItems]):
             return scores
         # No metric reads the other pairs; NaN would raise if one did.
         values = torch.full(queries.labels.shape, torch.nan, dtype=torch.float64)
-        values[queries.ranked] = scores
+        values[queries.ranked] = scores  # in the order of `nonzero`, as `pairs` is
         return values
 
     def _precision(self, values: Float[Tensor, "N C"]) -> ClassPrecision:
@@ -208,9 +209,7 @@ class ColaSingle(Benchmark[QueryItems]):
         return class_average_precision(values, queries.labels, queries.hard, treatment)
 
     @override
-    def queries(
-        self, result: Result, scores: Float[Tensor, "P"] | Float[Tensor, "N C"]
-    ) -> tuple[Query, ...]:
+    def queries(self, result: Result, scores: PairScores) -> tuple[Query, ...]:
         """The queries that count, each with the best images of its hard set.
 
         Without a true image in the hard set (convention "reference") the rank is the last.

@@ -115,7 +115,7 @@ def _entry(record: dict[str, Any], where: str) -> EqBenEntry:
     for key in (f"image{mark}0", f"image{mark}1", f"caption{mark}0", f"caption{mark}1"):
         cell = record.get(key)
         if key.startswith("caption") and isinstance(cell, list) and cell:
-            cell = cell[0]
+            cell = cell[0]  # Action Genome has lists of wordings
         if not is_text(cell):
             raise ValueError(f"an item without {key} at {where}")
         cells.append(cell)

@@ -105,7 +105,7 @@ def numbered(values: Iterable[T]) -> tuple[tuple[T, ...], Int[Tensor, "n"]]:
         >>> numbered("abca")
         (('a', 'b', 'c'), tensor([0, 1, 2, 0]))
     """
-    listed = list(values)
+    listed = list(values)  # an iterator could be read once only
     numbers = number(listed)
     number_of_each = [numbers[value] for value in listed]
     return tuple(numbers), torch.tensor(number_of_each, dtype=torch.int64)
@@ -177,7 +177,7 @@ def sample(groups: Sequence[str], limit: int | None, seed: int | None) -> list[i
             generator = torch.Generator().manual_seed(seed)
             order = torch.randperm(len(positions), generator=generator).tolist()
         sampled += [positions[i] for i in order[:limit]]
-    return sorted(sampled)
+    return sorted(sampled)  # in the order of the file, as reports list them
 
 
 def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:

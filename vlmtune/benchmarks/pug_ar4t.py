@@ -114,7 +114,7 @@ class PugAR4T(Paired):
                 files = frozenset((scene.file, negative.file))
                 pairs.setdefault(files, (scene, negative))
             elif scene.negative:
-                missing += 1
+                missing += 1  # it may be of another split
         listed = list(pairs.values())
         apart = [pair for pair in listed if not _alike(*pair)]
         counts = {

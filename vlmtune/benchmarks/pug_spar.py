@@ -98,7 +98,7 @@ class Definition:
         if negative:
             first, second = second, first
         elif not self.hard:
-            first, second = sorted((first, second))
+            first, second = sorted((first, second))  # as the script writes pairs without order
         return self.template.format(
             first=first,
             second=second,

@@ -169,5 +169,5 @@ class ZeroShotClassification(Classification):
         sums = torch.zeros(len(prompts), texts.shape[1], dtype=texts.dtype)
         for columns in prompts.unbind(dim=1):
             sums += texts[columns]
-        classes = normalize(sums, dim=1)
+        classes = normalize(sums, dim=1)  # sums and means have one direction
         return self.ranked(images @ classes.T)

@@ -107,7 +107,7 @@ class CaptionNegatives(Configured):
                 continue
             false_texts = self.rewriter.negatives(caption, avoid, self.count, f"{key}/{column}")
             for text in false_texts:
-                avoid.append(text)
+                avoid.append(text)  # no second one of the same words
                 text_id = ids.get(canonical(text), text)
                 rewritten[text_id] = texts.get(text_id, text)
                 originals[text_id] = column

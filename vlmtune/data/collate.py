@@ -39,7 +39,7 @@ def collate(
     exhaustive: list[bool] = []
     images: list[Any] = []
     for group in groups:
-        image_ids += group.image_ids
+        image_ids += group.image_ids  # an image of two groups is two rows
         true_ids += group.true_ids
         exhaustive += [group.exhaustive] * len(group.image_ids)
         images += group.images or ()

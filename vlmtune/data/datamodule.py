@@ -85,7 +85,7 @@ class ShardDataModule(LightningDataModule):
         self.sets = {"train": list(train), "val": list(val or [])}
         self.batch_size = batch_size
         self.num_workers = num_workers
-        self.seed = seed or 0
+        self.seed = seed or 0  # `fit` passes seed_everything
         self.epoch_groups = epoch_groups
         self.shuffle_buffer = shuffle_buffer
         self.max_damaged = max_damaged
@@ -243,7 +243,7 @@ class ShardDataModule(LightningDataModule):
         self,
         stream: GroupStream,
         position: Callable[[], Position],
-        changes: GroupChanges | None = None,
+        changes: GroupChanges = GroupChanges(),  # noqa: B008 - it is frozen
         preprocessed: bool = True,
     ) -> EpochLoader:
         rank = self.trainer.global_rank if self.trainer else 0

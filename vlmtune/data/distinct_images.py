@@ -63,7 +63,7 @@ class DistinctImages:
             new = DistinctImage(f"{name} {digest.hex()[:12]}")
             image = self.images.setdefault(digest, new)
             image.true |= dict.fromkeys(true)
-            image.splits.add(row.split)
+            image.splits.add(row.split)  # `finish` chooses one of them
         if len(digests) == 1 and self._named(row):
             image = self.images[first]
             image.captions |= dict.fromkeys(row.captions)

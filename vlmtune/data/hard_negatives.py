@@ -48,7 +48,7 @@ def with_hard_negatives(
 def _reduced(group: Group, kept: HardNegatives, rng: random.Random) -> Group:
     rows = list(range(len(group.image_ids)))
     if kept != "images":
-        rows = [rng.choice(rows)]
+        rows = [rng.choice(rows)]  # another one in each epoch
     columns = list(range(len(group.text_ids)))
     if kept != "captions":
         is_true = group.truth[rows].any(dim=0)

@@ -137,8 +137,8 @@ def _decode(
             # The header has the size: a bomb is refused before it is unpacked.
             _check_size(image.size, max_pixels, "pixels")
             if smallest is not None:
-                image.draft("RGB", (smallest, smallest))
-            image.load()
+                image.draft("RGB", (smallest, smallest))  # JPEG scales while it decodes
+            image.load()  # damage shows here, not when pixels are used
             # Unreadable EXIF has no orientation, and the pixels are sound.
             with contextlib.suppress(Exception):
                 ImageOps.exif_transpose(image, in_place=True)

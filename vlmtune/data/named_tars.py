@@ -58,7 +58,7 @@ def gathered(path: str, cache: str | None = None, commands: bool = False) -> Pat
         ...     sorted(tar.name for tar in tars.iterdir())
         ['0.tar', '1.tar']
     """
-    urls = expand_urls(path)
+    urls = expand_urls(path)  # as webdataset expands braces
     if not commands and any(url.startswith(COMMAND) for url in urls):
         raise UserError(
             f"expected tars in data.train, got {COMMAND} and a command, which runs from the "
@@ -129,7 +129,7 @@ def _add(url: str, file: Path) -> None:
         with reading(tar, "a tar", "name another path"):
             regular(tar).open("rb").close()
         file.unlink(missing_ok=True)  # a link to a tar that is gone
-        file.symlink_to(tar)
+        file.symlink_to(tar)  # a copy would take the disk twice
 
 
 def _print_into(url: str, part: Path) -> None:

@@ -261,7 +261,7 @@ class EpochOrder:
     def _entries(self, number: int) -> np.ndarray:
         """The entries of a window, (n, 3); a batch may need two of them."""
         if number not in self._known:
-            keep_fewer(self._known, 2)
+            keep_fewer(self._known, 2)  # a batch lies in two windows at most
             self._known[number] = self._window_entries(number)
         return self._known[number]
 

@@ -61,7 +61,7 @@ class ShardPasses:
                 # Else the last records of each pass would be those that an epoch leaves out.
                 rotation = int(rng.integers(self._total))
             ends = np.cumsum(self._counts[order])
-            keep_fewer(self._known, PASSES)
+            keep_fewer(self._known, PASSES)  # a window of a small set spans several passes
             self._known[number] = (order, ends, rotation)
         return self._known[number]
 

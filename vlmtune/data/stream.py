@@ -223,7 +223,7 @@ class _DamageLog:
 
     def __init__(self, records: int, max_damaged: float) -> None:
         self.records = records
-        self.limit = math.ceil(max_damaged * records)
+        self.limit = math.ceil(max_damaged * records)  # rounded up: a small set may have one
         self.count = 0
         self.reported = 0
         self.known: dict[str, None] = {}

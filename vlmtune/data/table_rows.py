@@ -233,7 +233,7 @@ class Table:
             return ""
         if isinstance(cell, bool) or not isinstance(cell, str | int | float):
             _refuse_cell(where, self.columns[role][0], "a name or a number", cell)
-        return str(cell).strip()
+        return str(cell).strip()  # ids may be numbers
 
     def _lacking(self, role: str, names: Sequence[str]) -> UserError:
         fix = f"name it by `columns.{role}`"

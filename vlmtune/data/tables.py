@@ -132,8 +132,8 @@ def _object(row: Any) -> Cells | str:
 def _csv(path: Path) -> Iterator[NumberedRow]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         delimiter = _delimiter(file.readline(), path)
-        rows = csv.reader(file, delimiter=delimiter, strict=True)
-        file.seek(0)
+        rows = csv.reader(file, delimiter=delimiter, strict=True)  # a lost quote is an error
+        file.seek(0)  # the header is a row of the reader, too
         names = next(rows, [])
         # Of two columns of one name a dictionary keeps the second, without a word.
         if len(set(names)) < len(names):

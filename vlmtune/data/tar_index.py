@@ -275,7 +275,7 @@ class OpenTars:
                     index = open_index(shard.local, info)
                 # Only once the index is there the file outlives this block.
                 self._open[shard] = (stack.pop_all(), file.fileno(), index)
-        self._open.move_to_end(shard)
+        self._open.move_to_end(shard)  # so that the first is the least recent
         _, descriptor, index = self._open[shard]
         return descriptor, index
 

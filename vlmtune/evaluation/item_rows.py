@@ -30,7 +30,7 @@ class Recorder:
 
     def __call__(self, *images_texts_pairs: Any) -> Tensor:
         """Scores as the scorer does."""
-        self.scores = self._scorer(*images_texts_pairs)
+        self.scores = self._scorer(*images_texts_pairs)  # of the last call alone
         return self.scores
 
 

@@ -121,7 +121,7 @@ def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple
             with suppress(UserError):
                 reading = read_words(scorer.backbone, adapter, image, caption)
                 maps.append(_word_maps(reading, image, caption, correct))
-            break
+            break  # one item of each kind is shown
     return tuple(maps)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.benchmarks.pair_scorer import PairScores
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.evaluation.request import Request, make_request
@@ -69,7 +70,7 @@ class Scorer:
         self.adapter = adapter.scoring
         self.batch_size = batch_size
         self._group = ProcessGroup()
-        self._failures = Failures()
+        self._failures = Failures()  # shared: a reader and a source report to the same
         self._pictures = PictureReader(backbone.preprocess, batch_size, self._failures)
         self._source = FeatureSource(
             backbone,
@@ -87,7 +88,7 @@ class Scorer:
         images: Sequence[Picture | str | Path],
         texts: Sequence[str],
         pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+    ) -> PairScores:
         """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
 
         Raises:
@@ -181,7 +182,7 @@ class Scorer:
 
     # -- dual adapters ------------------------------------------------------------------------
 
-    def _dual(self, request: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+    def _dual(self, request: Request) -> PairScores:
         """Compares embeddings: row by row for chosen pairs, by matrix products for all."""
         items: Items = {"image": request.images, "text": _by_name(request.texts)}
         embeddings = self._embed(items)
@@ -217,7 +218,7 @@ class Scorer:
         for chunk in pairs.split(step):
             rows, columns = chunk.unbind(dim=1)
             scores = adapter.compare_pairs(image[rows], text[columns])
-            parts.append(scores.float().cpu())
+            parts.append(scores.float().cpu())  # benchmarks read float32
         return torch.cat(parts)
 
     def _embed(self, items: Items) -> dict[Modality, MemoryStore]:
@@ -285,7 +286,7 @@ class Scorer:
 
     # -- joint adapters -----------------------------------------------------------------------
 
-    def _joint(self, request: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+    def _joint(self, request: Request) -> PairScores:
         """Scores the pairs; each rank takes the images that have its part of them."""
         rows = request.rows(self._group.rank, self._group.size)
         # A `torchmetrics` state would wait for ever for a rank that fails here; `run` tells it.

@@ -252,7 +252,7 @@ def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
         digest.update(repr(facts).encode())
     for text in texts:
         digest.update(repr(text).encode())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]  # 64 bits tell two lists of items apart
 
 
 def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | None]:
@@ -261,18 +261,13 @@ def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | N
     try:
         return do(), None
     except ImageFileError as error:
-        line = _one_line(str(error))
-        return None, f"{line} ({name} needs it; for its files: {files_from(benchmark)})"
+        return None, f"{error} ({name} needs it; for its files: {files_from(benchmark)})"
     except UserError as error:
-        return None, _one_line(str(error))
+        return None, str(error)
     except Exception as error:  # a fault in one plug-in must not stop the rest
-        log.exception("%s failed", name)
-        line = _one_line(f"{type(error).__name__}: {error}")
+        log.exception("%s failed", name)  # the report has one line, the log the traceback
+        line = " ".join(f"{type(error).__name__}: {error}".split())
         return None, f"expected {name} to run, got {line}: mend what the traceback in the log shows"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _first(reasons: Sequence[str | None]) -> str | None:

@@ -34,7 +34,7 @@ def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) 
     """
     total = positives.sum()
     values, order = comparable(scores).sort(descending=True)
-    cumulative = positives[order].double().cumsum(0)
+    cumulative = positives[order].double().cumsum(0)  # true ones among the first k
     # The threshold of each run of equal scores is at its last position.
     last = torch.ones_like(values, dtype=torch.bool)
     last[:-1] = values[1:] != values[:-1]

@@ -22,7 +22,7 @@ def pessimistic_ranks(scores: Float[Tensor, "n"]) -> Int[Tensor, "n"]:
         tensor([3, 1, 3, 4])
     """
     values = comparable(scores)
-    ascending = values.sort().values
+    ascending = values.sort().values  # n log n, where comparing all pairs takes n squared
     return len(values) - torch.searchsorted(ascending, values, side="left")
 
 

@@ -78,7 +78,7 @@ class PairedAccuracy(MeanMetric):
             correct = image_correct(scores)
         else:
             correct = text_correct(scores) & image_correct(scores)
-        super().update(correct.float())
+        super().update(correct.float())  # the mean of 1 and 0 is the accuracy
 
 
 class ColaMeanAveragePrecision(Metric):

@@ -72,7 +72,7 @@ def _hub_url(match: re.Match[str]) -> str:
 def _hub_headers() -> dict[str, str]:
     from huggingface_hub import get_token
 
-    token = get_token()
+    token = get_token()  # of `hf auth login` or the environment
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

@@ -46,7 +46,7 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.file = root / STATE / "files.jsonl"
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # several threads fetch images
         self._arrivals: dict[str, Arrival] = {}
         if self.file.is_file():
             self._read()

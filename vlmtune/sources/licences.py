@@ -44,7 +44,7 @@ def accept(
             now = datetime.now(UTC).isoformat(timespec="seconds")
             entry["accepted"] = before["accepted"] if is_accepted else now
         known[order.name] = entry
-    if write and known != recorded:
+    if write and known != recorded:  # an unchanged file keeps its date
         write_text(root / FILE, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -37,7 +37,7 @@ Below = Annotated[str, AfterValidator(_below)]
 
 
 class _Declared(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)  # a misspelt key is an error
 
 
 class Licence(_Declared):

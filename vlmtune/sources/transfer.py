@@ -71,7 +71,7 @@ class Downloader:
     def __init__(self, ledger: Ledger, patience: Patience | None = None) -> None:
         self.ledger = ledger
         self.patience = patience or Patience()
-        self._session = requests.Session()
+        self._session = requests.Session()  # one connection for many small images
         # Compressed transfers have another length than the file, and cannot be resumed.
         agent = f"vlmtune/{version('vlmtune')}"
         self._session.headers.update({"User-Agent": agent, "Accept-Encoding": "identity"})
@@ -180,9 +180,9 @@ def _write(
     response: requests.Response, part: Path, start: int, total: int | None, advance: Advance
 ) -> None:
     came, since, window = start, time.monotonic(), 0
-    mode = "r+b" if start else "wb"
+    mode = "r+b" if start else "wb"  # "ab" cannot seek
     with part.open(mode) as file:
-        file.seek(start)
+        file.seek(start)  # what came later than the note is not trusted
         for chunk in response.iter_content(CHUNK):
             if came == 0:
                 _check_first(chunk, response)

@@ -41,7 +41,7 @@ def unpack(
     such members.
     """
     written: dict[Path, int] = {}
-    came = archive.stat().st_mtime_ns
+    came = archive.stat().st_mtime_ns  # files older than it are of another version
     read = {"zip": _of_zip, "tar": _of_tar}[kind]
     try:
         for name, size, content in read(archive):
@@ -53,9 +53,8 @@ def unpack(
             if not _is_written(path, size, came):
                 _write(path, content)
     except DAMAGED as error:
-        reason = " ".join(str(error).split())
         raise ArchiveError(
-            f"expected a whole {kind} archive in {archive}, got {reason}: get it again"
+            f"expected a whole {kind} archive in {archive}, got {error}: get it again"
         ) from error
     if required and not written:
         raise ArchiveError(
@@ -106,7 +105,7 @@ def _of_tar(archive: Path) -> Iterator[Member]:
 
 def _inner_path(name: str, strip: int) -> PurePosixPath | None:
     """Where a member lies below the folder; None if it may not lie there."""
-    path = PurePosixPath(name.replace("\\", "/"))
+    path = PurePosixPath(name.replace("\\", "/"))  # zips made on Windows
     parts = path.parts[strip:]
     if path.is_absolute() or ".." in parts or not parts:
         return None

@@ -155,12 +155,12 @@ def remove_leftovers(path: Path) -> None:
 
 def _host() -> int:
     """A number of this machine."""
-    return zlib.crc32(socket.gethostname().encode())
+    return zlib.crc32(socket.gethostname().encode())  # a name may have characters that no file has
 
 
 def _is_alive(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 only asks
     except OSError as error:
         return not isinstance(error, ProcessLookupError)  # else it belongs to another user
     return True

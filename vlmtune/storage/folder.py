@@ -67,7 +67,7 @@ class FolderWriter:
             self._files[name] = file, hashlib.sha256()
         file, checksum = self._files[name]
         file.write(data)
-        file.flush()
+        file.flush()  # so that a full disk is met here, not at the end
         checksum.update(data)
 
     def link(self, name: str, file: Path, entry: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     lock = FileLock(path.with_name(f"{path.name}.lock"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=0)  # a first try, so that a person is told of the wait
     except Timeout:
         if not wait:
             raise

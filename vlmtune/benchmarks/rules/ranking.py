@@ -151,7 +151,7 @@ class Ranking(Benchmark[RankingItems]):
         chance = sum(metric.chance or 0.0 for metric in recalls) / len(recalls)
         metrics["mean_recall"] = MetricValue(mean, len(recalls), chance)
         for key, side in sides.items():
-            median = side.ranks.double().quantile(0.5)
+            median = side.ranks.double().quantile(0.5)  # of an even number the mean of both
             if not self.strict:  # as published scripts round it
                 median = median.floor()
             metrics[f"{key}_median_rank"] = MetricValue(

@@ -59,7 +59,7 @@ class FileCache:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = Path(folder), limit
-        self._warned = False
+        self._warned = False  # the warning comes once, not with each file
 
     def open(
         self,
@@ -87,7 +87,7 @@ class FileCache:
             file = self._stored(key, size, sha256)
             if file is not None:
                 return file
-            started = time.time_ns()
+            started = time.time_ns()  # what failed later failed for this caller, too
             with contextlib.suppress(Timeout), self._locked(key, wait):
                 # Another process may have downloaded it meanwhile.
                 file = self._stored(key, size, sha256, check=True)
@@ -144,7 +144,7 @@ class FileCache:
                 "%s was changed after its download: it is downloaded again", self.folder / key
             )
             return False
-        file.seek(0)
+        file.seek(0)  # the sum has read to the end
         self._note_checked(key, file)
         return True
 
@@ -191,7 +191,7 @@ class FileCache:
             if not needed and not self._fits(size):
                 return None
             self._make_room(size)
-            part.touch()
+            part.touch()  # the bytes are reserved before the lock is freed
         try:
             download(part)
             file = part.open("rb")
@@ -254,7 +254,7 @@ class FileCache:
         """Holds the lock of a file, or of the whole folder for the key ""."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"{key or 'all'}.lock"
-        timeout = -1 if wait else 0
+        timeout = -1 if wait else 0  # -1 waits without end
         with FileLock(file, timeout=timeout):
             yield
 

@@ -179,7 +179,7 @@ def _try(address: Address, name: str, file: Path, size: int | None, timeout: flo
             if now - start > timeout + known / SLOWEST:
                 raise DownloadError(f"came slower than {SLOWEST} bytes a second")
     finally:
-        progress.abandoned = not done.is_set()
+        progress.abandoned = not done.is_set()  # the thread cannot be stopped, only told
     if failures:
         raise failures[0]
 
