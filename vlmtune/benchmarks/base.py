@@ -118,7 +118,7 @@ class Benchmark(Configured, ABC, Generic[I]):
 
     @abstractmethod
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
-        """Turns the scores, in the order of `items.pairs`, into numbers."""
+        """Turns finite scores on the CPU, in the order of `items.pairs`, into numbers."""
 
     # -- what all share ------------------------------------------------------------------------
 
@@ -167,6 +167,7 @@ class Benchmark(Configured, ABC, Generic[I]):
     @property
     def title(self) -> str:
         """The name for people: `full_name` and what `name` adds to the default one."""
+        # "cola_multi_clean" is "Cola multi-object clean": what a user adds to the name stays.
         default = type(self).__module__.rpartition(".")[2]
         name = self.name
         if self.full_name and name.startswith(default):
@@ -207,7 +208,8 @@ class Benchmark(Configured, ABC, Generic[I]):
         """Scores everything once and evaluates the scores."""
         items = self.items
         scorer = pair_scorer(score)
-        scores = scorer(items.images, items.texts, items.pairs).detach().cpu()
+        scores = scorer(items.images, items.texts, items.pairs)
+        scores = scores.detach().cpu()
         check_scores(scores, items.shape, self.name)
         return self.evaluate(scores)
 

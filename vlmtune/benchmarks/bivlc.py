@@ -112,7 +112,7 @@ class BiVLC(Paired):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         result = super().evaluate(scores)
-        values = scores.detach().cpu().double()[self.items.positions]
+        values = scores.double()[self.items.positions]
         pos_pos, pos_neg, neg_pos, neg_neg = values.flatten(1).T
         wins = {
             "ipos_2t": pos_pos > pos_neg,

@@ -280,7 +280,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
-        values = scores.detach().cpu().double()[items.positions]
+        values = scores.double()[items.positions]
         chosen = self._chosen(values.sum(dim=0))
         query_count = len(items.queries)
         sizes = torch.bincount(items.query, minlength=query_count)

@@ -142,6 +142,7 @@ class ClevrStatements(MultipleChoice):
         for number, item in enumerate(kept):
             for stated in item.properties:
                 rows[stated].append(number)
+        # In one order for every model, so that reports can be laid side by side.
         for name, value in sorted(rows, key=_order):
             chosen = torch.tensor(rows[name, value])
             metric = cluster_robust_mean(outcomes[chosen], clusters[chosen], 1 / 2)

@@ -202,7 +202,9 @@ def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tenso
         atoms: set[str] = set()
         for described in objects:
             atoms.update(_atoms(described))
-        return set(" ".join(atoms).split()) if loose else atoms
+        if loose:
+            return set(" ".join(atoms).split())
+        return atoms
 
     queries = [words([label]) for label in labels]
     rows = []

@@ -194,7 +194,7 @@ class ColaSingle(Benchmark[QueryItems]):
 
     def _in_columns(self, scores: PairScores) -> Tensor:
         """The scores with a row for each image and a column for each query."""
-        scores = scores.detach().cpu().double()
+        scores = scores.double()
         queries = self.items.queries
         if self.items.pairs is None:
             return scores
@@ -328,7 +328,9 @@ def _f1(values: Float[Tensor, "N C"], queries: Queries) -> MetricValue:
     for column in _answerable(queries):
         pool = queries.hard[:, column]
         positives = queries.labels[pool, column]
-        scores.append(f1_at_positives(values[pool, column], positives))
+        f1 = f1_at_positives(values[pool, column], positives)
+        scores.append(f1)
+        # Random scores hit as often as images of the pool are true.
         chances.append(float(positives.double().mean()))
     mean_chance = sum(chances) / len(chances)
     return bootstrap_mean(torch.tensor(scores, dtype=torch.float64), mean_chance)

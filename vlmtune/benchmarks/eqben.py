@@ -86,6 +86,7 @@ class EqBenEntry(NamedTuple):
 def read_entries(path: Path) -> list[EqBenEntry]:
     """Reads a released file of any layout, in its order or in that of `sample_cnt`."""
     content = read_json(path, LAYOUT)
+    # The layout of scores has "image" and "caption" in each record, without a number.
     first = content[0] if isinstance(content, list) and content else None
     if not isinstance(first, dict) or not {"image", "caption"} <= first.keys():
         with reading(path, LAYOUT):

@@ -20,7 +20,6 @@ from vlmtune.benchmarks.files import Prompt, Text, class_folders, file_error, wr
 from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.benchmarks.rules.classification import Candidate, Classification, ClassItem
 from vlmtune.errors import UserError
-from vlmtune.metrics.class_mapping import class_of_id
 from vlmtune.storage.files import read_json
 from vlmtune.types import ImageRef
 
@@ -160,10 +159,9 @@ class PugImageNet(Classification):
         if sorted(ids) != self._labels:
             count = len(set(ids) & set(self._labels))
             raise file_error(self.mapping, layout, f"{len(ids)} of which {count} are folders")
-        classes = class_of_id(ids, IDS).tolist()
-        labelled = []
-        # -1: no class of the data has this id, so that it is never right.
-        for name, number in zip(names, classes, strict=True):
-            label = None if number < 0 else self._labels[number]
-            labelled.append((name, label))
-        return labelled
+        # An id of two classes goes to the last, as in the notebook's dictionary: the only id of
+        # "Shirt", 841, goes to "Sweatshirt". An id without a class is never right.
+        label_of: dict[int, str] = {}
+        for label in self._labels:
+            label_of |= dict.fromkeys(ids[label], label)
+        return [(name, label_of.get(i)) for i, name in enumerate(names)]

@@ -84,7 +84,7 @@ class Definition:
         """Whether an image belongs to the set-up."""
         if row.animals != self.animals or self.texture not in ("", row.texture):
             return False
-        if self.hard and row.first == row.second:
+        if self.hard and row.first == row.second:  # exchanged, they would be the same caption
             return False
         return not self.sides or row.side == self.sides[0]
 

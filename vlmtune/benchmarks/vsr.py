@@ -161,7 +161,7 @@ class VSR(Benchmark[SpatialItems]):
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
         labels = items.labels
-        values = scores.detach().cpu().double()[items.positions]
+        values = scores.double()[items.positions]
         metrics = self._metrics(values, torch.ones_like(labels))
         for number, relation in enumerate(items.relations):
             rows = items.members == number

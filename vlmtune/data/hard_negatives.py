@@ -53,6 +53,11 @@ def _reduced(group: Group, kept: HardNegatives, rng: random.Random) -> Group:
     if kept != "captions":
         is_true = group.truth[rows].any(dim=0)
         columns = is_true.nonzero().flatten().tolist()
+    return part_of(group, rows, columns)
+
+
+def part_of(group: Group, rows: list[int], columns: list[int]) -> Group:
+    """The group with some of its images and texts; `true_ids` still lists the other texts."""
     images = group.images
     if images is not None:
         images = tuple(images[row] for row in rows)

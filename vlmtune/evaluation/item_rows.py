@@ -117,8 +117,7 @@ def _lookup(
     if scores is None:
         return lambda image, text: None
     # Scores are by position, items by content: an image or a text may be in several items.
-    values = scores.detach().cpu()
-    values = values.to(torch.float64)
+    values = scores.detach().cpu().to(torch.float64)
     items = benchmark.items
     rows = {image: row for row, image in enumerate(items.images)}
     columns = {text: column for column, text in enumerate(items.texts)}

@@ -62,7 +62,7 @@ def random_average_precision(positives: int, n: int) -> float:
         >>> round(random_average_precision(2, 5), 4)  # the prevalence is 0.4
         0.5925
     """
-    if n == 1:
+    if n == 1:  # the second term would be 0 / 0
         return 1.0
     ranks = torch.arange(1, n + 1, dtype=torch.float64)
     harmonic = float((1 / ranks).sum())

@@ -214,6 +214,7 @@ class _Download:
 
     def _fetch(self, order: Order, wanted: WantedFile) -> None:
         shown = file_name(wanted.addresses[0]) or wanted.path.name
+        # A bar of single bytes would have numbers too long to read.
         size = None if wanted.bytes is None else wanted.bytes / 1e6
         with (
             progress(f"{order.name}: {shown} (MB)", size) as advance,

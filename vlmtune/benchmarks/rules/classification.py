@@ -168,7 +168,6 @@ class Classification(Benchmark[ClassItems]):
 
     @override
     def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
-        scores = scores.detach().cpu()
         ranks = []
         for bank in self.items.banks:
             prompt_scores = scores[bank.images][:, bank.texts]
@@ -264,6 +263,7 @@ class Classification(Benchmark[ClassItems]):
     def _examples(self, ranked: Ranks, rows: Int[Tensor, "k"]) -> tuple[Example, ...]:
         """The first right and wrong images: of each class, or of each image within a group."""
         is_right = ranked.ranks[rows] == 1
+        # No two pictures of one class in the gallery of all; within a group any two are shown.
         alike = rows if self.group_keys else self.items.labels[rows]
         keys = alike.tolist()
         numbers = rows.tolist()

@@ -190,7 +190,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         items = self.items
         # A column without a candidate gets some score, then -inf.
         positions = items.positions.clamp(min=0)
-        values = scores.detach().cpu().double()[positions]
+        values = scores.double()[positions]
         values[items.positions < 0] = -torch.inf
         chosen = _weakest_first(values, items.true_counts)
         ties = "wrong" if self.strict else self.reference_ties

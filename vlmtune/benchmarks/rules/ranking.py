@@ -138,7 +138,6 @@ class Ranking(Benchmark[RankingItems]):
 
     @override
     def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
-        scores = scores.detach().cpu()
         items = self.items
         sides = self._ranked(scores, 0, len(items.images))
         metrics: dict[str, MetricValue] = {}

@@ -65,8 +65,10 @@ def write_rows(root: Path, parquet: str, out: str, image: str, columns: Sequence
             content, suffix = _image(row.get(image), source)
             name = f"{number:05d}{suffix}"
             (folder / name).write_bytes(content)
-            kept = {column: row.get(column) for column in columns}
-            lines.append(json.dumps({image: name, **kept}) + "\n")
+            line = {image: name}
+            for column in columns:
+                line[column] = row.get(column)
+            lines.append(json.dumps(line) + "\n")
         (folder / "rows.jsonl").write_text("".join(lines), encoding="utf-8")
 
 

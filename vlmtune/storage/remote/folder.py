@@ -191,6 +191,7 @@ class _Ahead:
         return _Ahead, ()  # another process has its own thread and files
 
     def expect(self, folder: RemoteFolder, files: Sequence["RemoteFile"]) -> None:
+        # A file that is open is in use: those that are no longer wanted must not fill the cache.
         with self._lock:
             wanted = {file.key for file in files}
             unwanted = self._opened.keys() - wanted
