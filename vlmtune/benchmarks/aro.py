@@ -115,7 +115,7 @@ class Aro(MultipleChoice):
         else:
             first, second = row["attributes"]
             names = [first, second]
-        # What is no text cannot be joined, and is an error of the file.
+        # Other values than texts cannot be joined, and are an error of the file.
         return "_".join(names)
 
     @override

@@ -113,6 +113,7 @@ class BiVLC(Paired):
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         result = super().evaluate(scores)
         values = scores.double()[self.items.positions]
+        # The image comes first in these names: of positive and negative image with each caption.
         pos_pos, pos_neg, neg_pos, neg_neg = values.flatten(1).T
         wins = {
             "ipos_2t": pos_pos > pos_neg,

@@ -89,8 +89,6 @@ class ShardDataModule(LightningDataModule):
         self.epoch_groups = epoch_groups
         self.shuffle_buffer = shuffle_buffer
         self.max_damaged = max_damaged
-        self.negatives = negatives
-        self.mined = mined
         self.changes = GroupChanges(
             mined, hard_negatives, captions, negatives, augmentation, phrases
         )
@@ -134,10 +132,10 @@ class ShardDataModule(LightningDataModule):
     def train_dataloader(self) -> EpochLoader:
         """Returns the loader of training batches."""
         stream = self._training_stream()
-        if self.negatives is not None:
-            self.negatives.prepare(lambda: catalogue(stream.sets).texts)
-        if self.mined is not None:
-            self.mined.prepare(stream.sets)
+        if self.changes.negatives is not None:
+            self.changes.negatives.prepare(lambda: catalogue(stream.sets).texts)
+        if self.changes.mined is not None:
+            self.changes.mined.prepare(stream.sets)
         self._fit_loader = self._loader(stream, self._position, self.changes)
         return self._fit_loader
 

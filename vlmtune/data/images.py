@@ -134,7 +134,7 @@ def _decode(
         # Decoders warn of harmless details, such as broken EXIF.
         warnings.simplefilter("ignore")
         with Image.open(file, formats=formats()) as image:
-            # The header has the size: a bomb is refused before it is unpacked.
+            # The header has the size, so a bomb is an error before it is unpacked.
             _check_size(image.size, max_pixels, "pixels")
             if smallest is not None:
                 image.draft("RGB", (smallest, smallest))  # JPEG scales while it decodes

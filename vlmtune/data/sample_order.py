@@ -107,7 +107,6 @@ def validation_ranges(total: int, batch_size: int, consumer: Consumer) -> Iterat
         [[range(5, 7), range(8, 9)], [range(7, 8)]]
     """
     sizes = validation_batches(total, batch_size, consumer.world, consumer.rank)
-    # The groups of the ranks before come first.
     groups_of_ranks = _even(total, consumer.world)
     first = sum(groups_of_ranks[: consumer.rank])
     for number, size in enumerate(sizes):

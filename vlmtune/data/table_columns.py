@@ -56,12 +56,11 @@ def _fault(role: str, columns: Sequence[str], names: Sequence[str]) -> str | Non
     """What came in the place of the columns of a role, and what to do; None if all is well."""
     if role not in GUESSES:
         return f"{role!r}, which no table has: name one of {', '.join(GUESSES)}"
-    for column in columns:
-        close = difflib.get_close_matches(column, names, 1)
-        if column not in names and close:
-            return f"{column!r}: did you mean {close[0]!r}?"
-        if column not in names:
-            return f"{column!r}: name one of {', '.join(names)}"
+    unknown = [column for column in columns if column not in names]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], names, 1)
+        advice = f"did you mean {close[0]!r}?" if close else f"name one of {', '.join(names)}"
+        return f"{unknown[0]!r}: {advice}"
     if len(columns) > 1 and role not in LISTS:
         return f"{', '.join(columns)}: name one"
     return None

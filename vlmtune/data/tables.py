@@ -181,7 +181,8 @@ def _json(path: Path) -> Iterator[NumberedRow]:
             f"expected a list of rows in {path}, got the layout of COCO or Karpathy: use `vlmtune "
             "build coco` or `vlmtune build karpathy`"
         )
-    yield from _rows(content.values() if isinstance(content, dict) else content)
+    rows = content.values() if isinstance(content, dict) else content
+    yield from _rows(rows)
 
 
 def _columnar(path: Path) -> Iterator[NumberedRow]:

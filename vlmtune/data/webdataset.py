@@ -8,8 +8,6 @@ group, without its images. Never: a tar.
 import hashlib
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,8 +31,10 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
         return decode_sample(raw)
     if "json" not in raw.members:
         raise RecordError("has no json, or no image")
-    with _sound("json"):
+    try:
         record = json.loads(raw.members["json"].decode())
+    except (ValueError, RecursionError) as error:  # the latter of deeply nested JSON
+        raise RecordError(f"has a malformed json ({error})") from error
     group, files = decode(raw.key, record)
     missing = [file for file in files if file not in raw.spans]
     if missing:
@@ -84,22 +84,15 @@ def _texts(raw: RawRecord) -> list[str]:
 
 
 def _captions(raw: RawRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    with _sound("text"):
+    try:
         true, false = captions(_cells(raw))
         if not true:
             lines = raw.members.get("txt", b"").decode("utf-8-sig").splitlines()
             true, _ = captions({"caption": lines})
         return true, false
-
-
-@contextmanager
-def _sound(kind: str) -> Iterator[None]:
-    """A text that cannot be parsed is a damaged record, which the loader skips and reports."""
-    try:
-        yield
-    except (ValueError, RecursionError) as error:  # the latter of deeply nested JSON
+    except (ValueError, RecursionError) as error:
         line = " ".join(str(error).split())
-        raise RecordError(f"has a malformed {kind} ({line})") from error
+        raise RecordError(f"has a malformed text ({line})") from error
 
 
 def _cells(raw: RawRecord) -> dict[str, Any]:

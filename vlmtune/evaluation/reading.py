@@ -186,7 +186,7 @@ def seen_box(
     # The inverse of the mixture above: 0.9 * 0.9 - 0.1 * 0.1 is 0.8.
     across = (0.9 * seen_red - 0.1 * seen_green) / 0.8
     down = (0.9 * seen_green - 0.1 * seen_red) / 0.8
-    # Padding is no part of the ramps, so both lines are fitted to the middle alone.
+    # Padding lies outside the ramps, so both lines are fitted to the middle alone.
     across_means = across[rows].mean(dim=0)
     down_means = down[:, columns].mean(dim=1)
     left, box_width = _line(across_means)

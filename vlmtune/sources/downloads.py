@@ -168,7 +168,7 @@ class _Download:
 
     def _adopt(self, path: Path, file: SourceFile) -> None:
         """Takes a file that a person put there, if it is the right one."""
-        with _said_of(f"{path}: what is there already", "; move it away, and run again"):
+        with _failure_of(f"{path}: what is there already", "; move it away, and run again"):
             check_content(path, file.bytes, file.checksum)
         self.ledger.add(path, "found in its place")
 
@@ -207,7 +207,7 @@ class _Download:
             path = self.given / name
             if not path.is_file():
                 continue
-            with _said_of(str(path), "; get it again"):
+            with _failure_of(str(path), "; get it again"):
                 check_content(path, file.bytes, file.checksum)
             return path
         return None
@@ -218,7 +218,7 @@ class _Download:
         size = None if wanted.bytes is None else wanted.bytes / 1e6
         with (
             progress(f"{order.name}: {shown} (MB)", size) as advance,
-            _said_of(f"{shown} of {order.name}:"),
+            _failure_of(f"{shown} of {order.name}:"),
         ):
             self.downloader.fetch(wanted, lambda count: advance(count / 1e6))
         log.info("%s: %s, %.1f MB", order.name, shown, wanted.path.stat().st_size / 1e6)
@@ -315,7 +315,7 @@ class _Download:
 
 
 @contextmanager
-def _said_of(what: str, then: str = "") -> Iterator[None]:
+def _failure_of(what: str, then: str = "") -> Iterator[None]:
     """Says of a failure in the block what it is of, and what to do."""
     try:
         yield

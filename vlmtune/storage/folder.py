@@ -206,7 +206,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     lock = FileLock(path.with_name(f"{path.name}.lock"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)  # a first try, so that a person is told of the wait
+        lock.acquire(timeout=0)  # a first try, so that the log names the wait
     except Timeout:
         if not wait:
             raise

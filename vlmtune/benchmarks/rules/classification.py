@@ -154,17 +154,10 @@ class Classification(Benchmark[ClassItems]):
             for start in range(0, len(images), size):
                 part = images[start : start + size]
                 scores = score(part, texts, None).detach().cpu()
-                check_scores(scores, (len(part), len(texts)), self._bank_name(bank))
+                check_scores(scores, (len(part), len(texts)), self.name)
                 values = bank.by_candidate(scores)
                 ranks.append(self._ranks(values, bank, start))
         return self._evaluate_ranks(ranks)
-
-    def _bank_name(self, bank: Bank) -> str:
-        """What an error calls a bank."""
-        if not self.bank_per_group:
-            return self.name
-        group = int(self.items.members[bank.items[0]])
-        return f"{self.items.groups[group]} of {self.name}"
 
     @override
     def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:

@@ -19,7 +19,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -35,15 +34,6 @@ with contextlib.suppress(ImportError):  # Windows has none
 KEY = "[0-9a-f]{64}"
 """Names of files in the cache; others in the folder are never touched."""
 log = logging.getLogger("vlmtune")
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """A file of the cache: its path, when it was used last, and the bytes that it takes."""
-
-    path: Path
-    used: int
-    bytes: int
 
 
 class FileCache:
@@ -177,7 +167,7 @@ class FileCache:
     def _fits(self, size: int) -> bool:
         # Files that nobody reads do not count: they make room for what is wanted.
         reserved = self._reserved()
-        in_use = sum(file.bytes for file in self._files() if not _free(file.path))
+        in_use = sum(status.st_size for path, status in self._files() if not _free(path))
         return reserved + in_use + size <= self.limit
 
     def _download(
@@ -209,14 +199,14 @@ class FileCache:
     def _make_room(self, size: int) -> None:
         # Downloads are counted first: one that ends meanwhile is then counted as a file.
         taken = self._reserved() + size
-        files = sorted(self._files(), key=lambda file: file.used)
-        taken += sum(file.bytes for file in files)
-        for file in files:
+        files = sorted(self._files(), key=lambda file: file[1].st_atime_ns)  # the last use
+        taken += sum(status.st_size for _, status in files)
+        for path, status in files:
             if taken <= self.limit:
                 return
-            if _free(file.path, remove=True):
-                taken -= file.bytes
-                for note in self.folder.glob(f"{file.path.name}.*"):  # such as an index of the file
+            if _free(path, remove=True):
+                taken -= status.st_size
+                for note in self.folder.glob(f"{path.name}.*"):  # such as an index of the file
                     if note.suffix != ".lock":
                         note.unlink(missing_ok=True)
         if taken > self.limit and not self._warned:
@@ -229,13 +219,12 @@ class FileCache:
                 self.limit,
             )
 
-    def _files(self) -> Iterator[_Stored]:
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """The whole files."""
         for entry in os.scandir(self.folder):
             if re.fullmatch(KEY, entry.name):
                 with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat()
-                    yield _Stored(Path(entry.path), status.st_atime_ns, status.st_size)
+                    yield Path(entry.path), entry.stat()
 
     def _reserved(self) -> int:
         """Bytes of the downloads that go on; what killed processes left is removed."""

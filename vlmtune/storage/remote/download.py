@@ -213,7 +213,6 @@ def _hash(path: Path, kind: str) -> str:
     if kind != "git":
         with path.open("rb") as file:
             return hashlib.file_digest(file, kind).hexdigest()
-    # Git hashes a header with the size before the content.
     digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
