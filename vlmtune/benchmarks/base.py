@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-from vlmtune.benchmarks.files import Row, check_chosen, is_text, obtain, read_rows
+from vlmtune.benchmarks.files import Row, check_chosen, check_texts, obtain, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.benchmarks.queries import Query
@@ -127,7 +127,7 @@ class Benchmark(Configured, ABC, Generic[I]):
         """The items as arrays; the files are read once, at the first access."""
         items = self.listed()
         check_images(items.images, self)
-        self._check_texts(items.texts)
+        check_texts(items.texts, self.name)
         return items
 
     def listed(self) -> I:
@@ -146,15 +146,6 @@ class Benchmark(Configured, ABC, Generic[I]):
             rows = list(map(as_stored, rows))
         return self.arrange(rows)
 
-    def _check_texts(self, texts: Sequence[str]) -> None:
-        # A blank caption gets a score like any other, and its item would count.
-        wrong = [text for text in texts if not is_text(text)]
-        if wrong:
-            raise UserError(
-                f"expected texts with words for {self.name}, got {len(wrong)} without, first "
-                f"{wrong[0]!r}: fill them in, or leave their rows out"
-            )
-
     def load(self) -> None:
         """Reads the annotation files and looks for the images."""
         _ = self.items
@@ -167,7 +158,6 @@ class Benchmark(Configured, ABC, Generic[I]):
     @property
     def title(self) -> str:
         """The name for people: `full_name` and what `name` adds to the default one."""
-        # "cola_multi_clean" is "Cola multi-object clean": what a user adds to the name stays.
         default = type(self).__module__.rpartition(".")[2]
         name = self.name
         if self.full_name and name.startswith(default):

@@ -230,7 +230,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         boundaries = tuple(item.boundary for item in items)
         frames = read_frames(Path(self.frames), boundaries, self.fps, self.source)
         images = tuple(chain.from_iterable(frames.values()))
-        counts = torch.tensor([len(refs) for refs in frames.values()])
+        counts = torch.tensor([len(refs) for refs in frames.values()])  # frames of each video
         starts = counts.cumsum(0) - counts
         numbers = number(frames)
         videos = torch.tensor([numbers[event.video] for event in boundaries])

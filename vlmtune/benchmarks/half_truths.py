@@ -133,5 +133,5 @@ def _relations(record: _Units) -> Iterator[tuple[str, tuple[str, str]]]:
         for foil in relation["negatives"]:
             words = f"{foil['subject']} {foil['relation_type']} {foil['object']}"
             if foil["subject"] != short:
-                words = f"{short} and {words}"
+                words = f"{short} and {words}"  # else it would name another subject
             yield "relation", (short, words)

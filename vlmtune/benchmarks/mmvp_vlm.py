@@ -88,7 +88,7 @@ class MmvpVlm(Paired):
     def _image(self, row: dict[str, str]) -> ImageRef:
         # By its number: sorted by name the images are 1, 10, 100, ...
         name = f"{int(row['Question ID'])}.jpg"
-        folder = Path(self.images)
+        folder = Path(self.images)  # with or without folders of patterns
         return ImageRef(first_file([folder / row["Type"].strip() / name, folder / name]))
 
     def _text(self, row: dict[str, str]) -> str:

@@ -271,7 +271,7 @@ class PugAnimals(Benchmark[AnimalItems]):
         images = normalize(images.double(), dim=1)
         texts = normalize(texts.double(), dim=1)
         # One generator for all factors: the pairs of a factor are not those of the one before.
-        generator = torch.Generator().manual_seed(self.seed or 0)
+        generator = torch.Generator().manual_seed(self.seed or 0)  # a seed of null is 0
         metrics: dict[str, MetricValue] = {}
         series: dict[str, tuple[float, ...]] = {}
         for factor, samples in self.items.samples.items():
@@ -316,7 +316,7 @@ class PugAnimals(Benchmark[AnimalItems]):
             before = images[samples.images[:, b]]
             after = images[samples.images[:, other]]
             image_change = after - before
-            totals["image"] += aligned(image_change)
+            totals["image"] += aligned(image_change)  # summed over changes, divided at the end
             if samples.texts is not None:
                 before = texts[samples.texts[:, b]]
                 after = texts[samples.texts[:, other]]

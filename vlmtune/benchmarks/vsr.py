@@ -186,7 +186,7 @@ class VSR(Benchmark[SpatialItems]):
             )
 
         # A true statement is shown as right where it scores above most false ones.
-        clusters = items.clusters[labels]
+        clusters = items.clusters[labels]  # outcomes are those of true statements
         right = (outcomes > 1 / 2).tolist()
         examples = gallery(right, lambda number: int(clusters[number]), show)
         return self.result(metrics, outcomes, clusters, examples=examples)

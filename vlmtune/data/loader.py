@@ -184,7 +184,6 @@ class EpochLoader:
 
     def check_order(self, before: dict[str, Any]) -> None:
         """Warns if a run resumed in the middle of an epoch has another order of groups."""
-        # A warning and no error: a person may have grown the data on purpose.
         now = self.order()
         changed = sorted(name for name in now if now[name] != before.get(name))
         if changed and self.rank == 0:
@@ -223,7 +222,6 @@ class _Reader(IterableDataset):
     start: int
 
     def __iter__(self) -> Iterator[Batch | UserError]:
-        # Without workers this process reads all batches of the rank.
         info = get_worker_info()
         consumer = Consumer(self.rank, self.world)
         if info is not None:

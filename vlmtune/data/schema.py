@@ -173,7 +173,6 @@ def decode(key: str, record: Any) -> tuple[Group, tuple[str, ...]]:
     """Returns a record's group without images and the names of its images, from its JSON."""
     try:
         valid = _RECORD.validate_python(record)
-        # Rows of different lengths are a ValueError of torch; `check` compares the shape.
         truth = torch.tensor(valid["truth"], dtype=torch.bool)
     except ValueError as error:
         reason = str(error)
@@ -208,8 +207,7 @@ def check(group: Group) -> None:
         ...     print(error)
         text 't' is blank
     """
-    # The first flaw alone: later checks rely on shapes that earlier ones have found right.
-    flaw = next(_flaws(group), None)
+    flaw = next(_flaws(group), None)  # later checks rely on what earlier ones found right
     if flaw is not None:
         raise RecordError(flaw)
 

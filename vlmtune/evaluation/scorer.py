@@ -96,8 +96,7 @@ class Scorer:
             ValueError: A pair is out of range.
         """
         with evaluation_mode(self.backbone, self.adapter):
-            pictures = as_pictures(images)
-            request = make_request(pictures, texts, pairs, self._digests)
+            request = make_request(as_pictures(images), texts, pairs, self._digests)
             if request.images and request.texts:
                 compute = self._dual if _is_dual(self.adapter) else self._joint
                 scores = compute(request)
@@ -186,12 +185,10 @@ class Scorer:
         """Compares embeddings: row by row for chosen pairs, by matrix products for all."""
         items: Items = {"image": request.images, "text": _by_name(request.texts)}
         embeddings = self._embed(items)
-        images = self._rows(embeddings["image"], request.images)
-        texts = self._rows(embeddings["text"], request.texts)
         # Embeddings wait on the CPU; only those of this call take memory of the device.
         device = self.backbone.device
-        images = images.to(device)
-        texts = texts.to(device)
+        images = self._rows(embeddings["image"], request.images).to(device)
+        texts = self._rows(embeddings["text"], request.texts).to(device)
         if request.pairs is None:
             return self._compare_all(images, texts)
         return self._compare_pairs(images, texts, request.pairs.to(device))
@@ -312,8 +309,7 @@ class Scorer:
                 tile = request.tile(range(top, bottom))
                 tile_names = names[top:bottom]
                 tile_texts = [request.texts[column] for column in tile.columns.tolist()]
-                # Scores of no pair stay 0: `select` does not return them.
-                values = torch.zeros(tile.mask.shape)
+                values = torch.zeros(tile.mask.shape)  # `select` returns those of pairs alone
                 for left in range(0, len(tile_texts), self.batch_size):
                     block = slice(left, left + self.batch_size)
                     mask = tile.mask[:, block]
@@ -342,7 +338,6 @@ class Scorer:
         self, modality: Modality, items: Mapping[str, Any], ids: Sequence[str]
     ) -> FeatureRows:
         """Opens features of this rank's `ids`; of all items if a store holds them for all ranks."""
-        # The first rank writes a store, which holds what every rank will ask for.
         wanted = list(items) if self._source.uses_store(modality) else ids
         read = partial(self._pictures.batches, items)
         return self._source.open(modality, wanted, read)

@@ -68,7 +68,7 @@ def mcnemar(won: int, lost: int) -> float:
     """
     if won == lost:  # both tails meet, and twice the tail would exceed 1
         return 1.0
-    trials = won + lost
+    trials = won + lost  # items on which both agree say nothing
     fewer = min(won, lost)
     if trials <= 1000:
         tail = sum(math.comb(trials, k) for k in range(fewer + 1))

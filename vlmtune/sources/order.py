@@ -70,7 +70,7 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
         ['coco_val2017', 'sugar_crepe']
     """
     readers: dict[str, set[str]] = {}
-    complete = set()
+    complete = set()  # sources that were named themselves
     for name in names:
         name = name.replace("published:", "weights_")  # as `--model` names weights
         if name in sources():

@@ -149,7 +149,7 @@ class Downloader:
         if start:
             headers |= {"Range": f"bytes={start}-", "If-Range": validator}
         with writing(part, "name another folder by --data-root"), _network_errors():
-            timeout = self.patience.timeout
+            timeout = self.patience.timeout  # for each wait, not for the whole file
             with self._session.get(
                 request.url, headers=headers, stream=True, timeout=timeout
             ) as response:
@@ -186,7 +186,7 @@ def _write(
         for chunk in response.iter_content(CHUNK):
             if came == 0:
                 _check_first(chunk, response)
-            file.write(chunk)
+            file.write(chunk)  # what came stays, whatever fails next
             came += len(chunk)
             window += len(chunk)
             advance(len(chunk))

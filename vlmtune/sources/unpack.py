@@ -70,7 +70,7 @@ def _write(path: Path, content: Any) -> None:
     `write_atomically` would look through the folder for what killed runs left, at each of a hundred
     thousand images.
     """
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.part")  # hidden, as readers list folders
     with writing(path, "name another folder by --data-root"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:

@@ -183,8 +183,7 @@ class Paired(Benchmark[PairedItems]):
         listed = self.items.listed
         # Of each caption its score with its own image, and with the other one.
         matched = values.diagonal(dim1=1, dim2=2)
-        images_exchanged = values.flip(1)
-        other = images_exchanged.diagonal(dim1=1, dim2=2)
+        other = values.flip(1).diagonal(dim1=1, dim2=2)
         prefers_its_image = (matched > other).flatten()
 
         def caption(number: int) -> str:
