@@ -50,7 +50,7 @@ class NounPhrases(CaptionPhrases):
                 continue
             start = phrase.start
             if phrase.number:
-                start -= 1
+                start -= 1  # the numeral stands before the phrase
             # The gap before the first word is not part of the phrase.
             text = sentence.words[start]
             for position in range(start + 1, phrase.stop):
