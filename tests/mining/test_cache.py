@@ -255,10 +255,6 @@ def test_bad_numbers_are_refused(tmp_path):
         build(tmp_path, Scoring(), changed=x)
     with refused("finite scores"):
         build(tmp_path, lambda images, captions, pairs: torch.full((len(pairs),), torch.nan))
-    with refused("at least 2 images"):
-        build(tmp_path, captions={"only": ["one"]})
-    with refused("1 neighbour of each"):
-        build(tmp_path, neighbours=0)
     file = tmp_path / "file"
     file.touch()
     with refused("folder"):

@@ -43,6 +43,7 @@ def run(options: argparse.Namespace) -> None:
         number, count = content["part"]
         print(f"{options.out}: part {number} of {count}, {_sizes(written)}")
         return
+    # Of a merge, and of a build of other files, the manifest tells what was written.
     manifest = read_json(options.out / "manifest.json", "a manifest")
     written = [shard["records"] for shard in manifest["shards"]]
     counts = [_sizes(written)] if written else []
@@ -153,6 +154,7 @@ def arguments(source: str, config: str | None, words: list[str]) -> list[str]:
         >>> arguments(builder, None, ["mine.csv", "--held_out", "0.1"])
         ['--path=mine.csv', '--held_out', '0.1']
     """
+    # Words of the command line come last, so they override the YAML's.
     given = [] if config is None else changes(Path(config))
     if words and not words[0].startswith("-"):
         words = [f"--{_first_argument(source)}={words[0]}", *words[1:]]

@@ -182,6 +182,7 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     for shards in data["train"]:
         arguments = shards.get("init_args", shards)
         records += ShardSet(arguments["path"]).manifest.records
+    # Accumulated batches make one step.
     records_a_step = data["batch_size"] * config["trainer"]["accumulate_grad_batches"]
     seen = steps * records_a_step
     return report.provenance.seconds * records / seen
@@ -299,6 +300,7 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
         try:
             outcome = perform(task, start_run)
         except UserError as error:
+            # The others go on: one diverged training must not cost a night.
             failed.append(task.name)
             print(f"failed: {error}", file=sys.stderr)
             continue

@@ -71,6 +71,7 @@ def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[s
 
 def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Path) -> bool:
     """Tells whether a set cannot have images of a benchmark's file or folder, or left them out."""
+    # A benchmark of the build itself was divided from its training by the builder.
     build = _build(file)
     if not file.exists() or (build and build[0] == folder.resolve()):
         return True
@@ -128,6 +129,7 @@ def _may_show(file: Path, corpus: str | None) -> bool:
 
 def _corpus(manifest: Manifest) -> str | None:
     """The corpus of a set's images; None if its builder and its reader do not say it."""
+    # The builder itself knows its corpus, or its reader of annotations does.
     paths = [manifest.builder]
     reader = manifest.arguments.get("annotations")
     if isinstance(reader, dict):

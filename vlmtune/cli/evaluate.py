@@ -84,6 +84,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _new_folder(name: str) -> Path:
     """A folder for the report of a run, which no other evaluation has."""
+    # The name may be a path or a hub id, and a folder has one part.
     letters = re.sub(r"[^\w.-]+", "-", name)
     stem = letters.strip("-.") or "report"
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")

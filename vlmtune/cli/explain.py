@@ -125,6 +125,7 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
     """
     text = " ".join(_without_loop(error).split())
+    # In this order: each pattern expects what the one before has left.
     text = PLUGIN.sub(_named, text)
     text = KEY.sub(r"\1:", text)
     for unhelpful in (OTHERS, NO_YAML, BOUND):
@@ -155,6 +156,7 @@ def _named(plugin: re.Match[str]) -> str:
 
 
 def _without_loop(error: Exception) -> str:
+    # The loop hides what is wrong: the first cause that is none is the real one.
     cause: BaseException | None = error
     while cause is not None and LOOP.search(str(cause)):
         cause = cause.__cause__ or cause.__context__

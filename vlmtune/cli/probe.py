@@ -34,8 +34,6 @@ from vlmtune.storage.folder import digest
 TASKS = {"fine": fine, "categories": categories}
 SETTINGS = ("images", "transformations", "widths", "steps", "runs", "limit", "side", "seed")
 """Options that a report repeats."""
-LOWEST = {"side": 8, "limit": 2, "widths": 0}
-"""The lowest value of options."""
 
 
 def run(options: argparse.Namespace) -> None:
@@ -108,22 +106,6 @@ def _check(options: argparse.Namespace) -> None:
             "expected --model and --out, or only --pictures, got neither: add them (see `vlmtune "
             "probe --help`)"
         )
-    if options.model is not None and len(options.model) > 1:
-        for name in ("pretrained", "architecture", "name"):
-            given = getattr(options, name)
-            if given is not None:
-                raise UserError(
-                    f"expected no --{name} with {len(options.model)} models, got "
-                    f"{given!r}: name models by YAMLs"
-                )
-    for name, lowest in LOWEST.items():
-        given = getattr(options, name)
-        values = given if isinstance(given, list) else [given]
-        for value in values:
-            if value is not None and value < lowest:
-                raise UserError(
-                    f"expected --{name} of {lowest} or more, got {value}: pass {lowest} or more"
-                )
 
 
 def _origin(embedding: Embedding, options: argparse.Namespace, seconds: float) -> Provenance:

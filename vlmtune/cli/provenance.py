@@ -20,6 +20,7 @@ def provenance_of(
     and `measured` says in `config` what was measured and how.
     """
     trained = model.provenance
+    # Beside the versions and the commit of this measurement.
     training = {}
     for key in ("config", "versions", "commit", "date"):
         if key in trained:

@@ -71,6 +71,7 @@ class RunProgress(ProgressBar):
         if self._bar is None or self._steps is None or self._bar.disable:
             return
         callbacks = cast(Any, trainer).callbacks  # an attribute that Lightning sets later
+        # What the monitor measured last is the newer of the two.
         numbers = dict(self.get_metrics(trainer, pl_module))
         for callback in callbacks:
             if isinstance(callback, RunMonitor):

@@ -43,6 +43,7 @@ class Vocabulary:
         """Counts the words of captions."""
         counts: dict[str, Counter[str]] = {}
         for caption in captions:
+            # Split as sentences are rewritten, so that every counted word can be replaced.
             split = words(caption)
             tags = tagger.tag(split)
             for word, tag in zip(split, tags, strict=True):

@@ -107,6 +107,7 @@ class SimilarityCache:
         self.meta = folders.read_meta(self.folder, expected, FILES, _Facts)
         image_ids = folders.read_names(self.folder, "images.json")
         self.image_ids = Names(image_ids)
+        # Mapped, not read: the lists of a large corpus exceed the memory of a worker.
         self._arrays: dict[str, np.ndarray] = {}
         for name, dtype in ARRAYS.items():
             path = self.folder / f"{name}.bin"
@@ -156,6 +157,7 @@ class SimilarityCache:
         if not self.scored:
             true = set(self._part("true", row))
             return [j for j in neighbours if not true.issuperset(self._part("true", j))]
+        # The false captions are sorted by their score, so a rank is a position.
         false = self._part("false", row)
         rank_of = {column: rank for rank, column in enumerate(false)}
         ranked = []

@@ -110,6 +110,7 @@ def measure(
     metrics = {}
     runs = {}
     for name, (right, counted) in judged.items():
+        # What guessing reaches depends on the number of classes that the head has.
         guessed = classes if name in (CLEAN, OBFUSCATED) else len(task.classes)
         metrics[name] = measures.accuracy(right, counted, 1 / guessed)
         if name in (ACCURACY, CLEAN, OBFUSCATED):

@@ -30,6 +30,7 @@ def write_sheet(path: Path, image: Image.Image, task: Task, side: int = 224) -> 
     Parameters are those of testing.
     """
     base = square(image, side)
+    # A fixed seed: two sheets of one task differ in the image alone.
     generator = np.random.default_rng(0)
     tiles = []
     for member in task.members:

@@ -134,6 +134,7 @@ def _table_1(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
         fine = main_probe(embedding.measured, FINE)
         coarse = main_probe(embedding.measured, CATEGORIES)
         shown = fine or coarse
+        # Both tasks were probed with the same widths, so either tells it.
         width = 0 if shown is None else shown.spec.width
         row = [
             embedding.name,
@@ -218,6 +219,7 @@ def _table_6(
         if len(category.members) == 1:  # alone, it is the category itself
             continue
         for member in category.members:
+            # The caption of the table says what the star means.
             star = " *" if member.held_out else ""
             ran = member.test is not None
             parts.append(PartRow(f"transformation/{member.name}", member.name + star, ran))

@@ -122,6 +122,7 @@ class _Axis:
         return round(100 * on_axis, 2)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
+        # A tick at both ends, so one more than there are steps.
         step = (self.right - self.left) / TICKS
         out = []
         for i in range(TICKS + 1):

@@ -133,6 +133,7 @@ def _compare(
 
 def _tested(result: Result, base: Result, run: RunReport, first: RunReport) -> PairedDifference:
     """The test of two results on the same items."""
+    # Rows are seeds or runs, columns are the same items on both sides.
     new = _outcomes(run, result.benchmark)
     old = _outcomes(first, result.benchmark)
     # A report of an earlier version knows no sets of captions.
@@ -159,6 +160,7 @@ def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
     if position is None or len(seeds_of(runs[position])) > 1:
         return ()
     first = runs[position]
+    # The baseline counts, too: it may itself be a training with one seed.
     single = [first]
     for run in runs:
         is_compared = run is not first and not run.text_only

@@ -61,6 +61,7 @@ def _spread(
 ) -> np.ndarray:
     """The values of the patches as a value of each pixel, smooth, and 0 outside their box."""
     picture_width, picture_height = size
+    # In pixels, at least one, however small the picture is.
     left = round(box[0] * picture_width)
     top = round(box[1] * picture_height)
     width = max(1, round(box[2] * picture_width))

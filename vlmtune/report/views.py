@@ -184,6 +184,7 @@ class Views:
         base = row.cells[self.baseline]
         if base is None:
             return cell
+        # The sign of the difference does not say whether it is better: a rank should fall.
         gain = metric.value - base.value
         cell["gain"] = table.change(gain, metric.unit)
         # More of a sensitivity is neither better nor worse.
