@@ -32,6 +32,7 @@ from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+_RETIRED = {"relational": 0.0, "same_noun": False}
 
 
 class Builder(Configured, ABC):
@@ -118,6 +119,10 @@ def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
     content = read_json(file, "a build") if file.is_file() else None
     if isinstance(content, dict) and isinstance(content.get("arguments"), dict):
         content["arguments"].pop("missing", None)  # of earlier builds; no file depends on it
+        # Options of earlier builds that had these values without being asked for.
+        for name, value in _RETIRED.items():
+            if content["arguments"].get(name) == value:
+                del content["arguments"][name]
     expected = json.loads(json.dumps(identity, default=str))
     if not isinstance(content, dict) or content != {**content, **expected}:
         raise UserError(
