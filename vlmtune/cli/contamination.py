@@ -88,7 +88,9 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
         return True
     annotations = []
     if hasattr(benchmark, "path"):
-        annotations = _annotation_files(file)
+        annotations = [file]
+        if not file.is_file():
+            annotations = sorted(one for one in file.glob("*") if one.suffix in ANNOTATIONS)
     digests = set()
     for annotation in annotations:
         with annotation.open("rb") as stream:
@@ -97,13 +99,6 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
         return True
     corpus = _corpus(manifest)
     return not any(_may_show(path, corpus) for path in annotations or [file])
-
-
-def _annotation_files(path: Path) -> list[Path]:
-    """A file itself; of a folder, the annotation files in it."""
-    if path.is_file():
-        return [path]
-    return sorted(file for file in path.glob("*") if file.suffix in ANNOTATIONS)
 
 
 def _may_show(file: Path, corpus: str | None) -> bool:

@@ -168,13 +168,11 @@ def _expanded(key: str, text: str) -> str:
         return text
     item = _item(key, content)
     takes_list = key in SHARDS or key.endswith(LISTS)
-    if takes_list and not _is_list_file(Path(content)):
+    path = Path(content)
+    names_list = path.is_file() and isinstance(read_yaml(path), list)
+    if takes_list and not names_list:
         return json.dumps([item])
     return item if isinstance(item, str) else json.dumps(item)
-
-
-def _is_list_file(path: Path) -> bool:
-    return path.is_file() and isinstance(read_yaml(path), list)
 
 
 def _item(key: str, item: Any) -> Any:

@@ -22,7 +22,6 @@ from pydantic import StrictBool
 from typing_extensions import TypedDict
 
 from vlmtune.data.rgb import DECODING
-from vlmtune.errors import UserError
 from vlmtune.storage import folder as folders
 from vlmtune.storage.files import Count
 from vlmtune.storage.names import Names
@@ -118,9 +117,6 @@ class SimilarityCache:
         """The captions, sorted."""
         return folders.read_names(self.folder, "captions.json")
 
-    def __contains__(self, image: str) -> bool:
-        return image in self.image_ids
-
     def __len__(self) -> int:
         return len(self.image_ids)
 
@@ -142,17 +138,12 @@ class SimilarityCache:
         columns = self._part("false", self._at(image))
         return [self.captions[column] for column in columns[:count]]
 
-    def counterparts(self, image: str, count: int | None = None) -> list[str]:
-        """Returns the neighbours of `image` in order of their hardest caption.
+    def counterpart_rows(self, row: int) -> list[int]:
+        """Returns the neighbours of the image `image_ids[row]` by their hardest caption, as rows.
 
         Without scores they are in order of similarity. Neighbours whose captions are all true of
-        `image` are left out: they add no negative.
+        the image are left out: they add no negative.
         """
-        rows = self.counterpart_rows(self._at(image))
-        return [self.image_ids[row] for row in rows[:count]]
-
-    def counterpart_rows(self, row: int) -> list[int]:
-        """Returns the `counterparts` of the image `image_ids[row]` as rows of `image_ids`."""
         neighbours = self._neighbours(row)
         if not self.scored:
             true = set(self._part("true", row))
@@ -180,11 +171,7 @@ class SimilarityCache:
 
     def _at(self, image: str) -> int:
         row = self.image_ids.find(image)
-        if row is None:
-            raise UserError(
-                f"expected one of the {len(self)} images in {self.folder}, got {image!r}: "
-                "build the cache of this corpus"
-            )
+        assert row is not None, "an image of this cache"
         return row
 
 

@@ -58,7 +58,8 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
     results = []
     missing = []
     for benchmark, several in by_benchmark.items():
-        versions = {(result.definition, result.primary) for result in several}
+        # Numbers over more items, or of another definition, have no mean.
+        versions = {(r.definition, r.primary, r.metrics[r.primary].n) for r in several}
         if len(several) == len(runs) and len(versions) == 1:
             results.append(_mean_result(several))
         else:

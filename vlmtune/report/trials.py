@@ -4,8 +4,6 @@ In: the folder of a sweep, with a run in each subfolder. Out: trials, best first
 hyper-parameter goes with the metric. Never: a training.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import spearmanr
 
 from vlmtune.errors import UserError
-from vlmtune.report.formats import no_formula
+from vlmtune.report.formats import csv_text, no_formula
 from vlmtune.report.plots import RUN_COLOURS, STYLE, plot_axes, svg_of
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
@@ -212,9 +210,7 @@ def _reached(report: RunReport, name: str, folder: Path) -> MetricValue:
 
 def trials_csv(trials: Trials) -> str:
     """Writes a line for each trial, best first: what varied, the metric and its interval."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["trial", *trials.keys, trials.metric, "low", "high", "seconds"])
+    lines: list[list[Any]] = [["trial", *trials.keys, trials.metric, "low", "high", "seconds"]]
     for trial in trials.trials:
         cells: list[Any] = []
         for cell in (trial.name, *trial.values):
@@ -223,9 +219,9 @@ def trials_csv(trials: Trials) -> str:
             cells.append(no_formula(text))
         metric = trial.metric
         cells += [metric.value, metric.low, metric.high]
-        seconds = round(trial.report.provenance.seconds)
-        writer.writerow([*cells, seconds])
-    return file.getvalue()
+        cells.append(round(trial.report.provenance.seconds))
+        lines.append(cells)
+    return csv_text(lines)
 
 
 def trials_view(trials: Trials) -> dict[str, Any]:
