@@ -29,7 +29,12 @@ def run(options: argparse.Namespace) -> None:
 
     paper = None
     if options.corpus == MERGE:
-        merge(_parts(options), options.out, options.max_left_out)
+        if not options.overrides or any(word.startswith("-") for word in options.overrides):
+            raise UserError(
+                f"expected the folders of all parts and --out, got {options.overrides}: use "
+                f"`{MERGE_USAGE}`"
+            )
+        merge(list(map(Path, options.overrides)), options.out, options.max_left_out)
     else:
         builder = builder_of(options)
         build(builder, options)
@@ -96,16 +101,6 @@ def _excludes_of_others(builder: Any, words: list[str]) -> bool:
         return False
     annotations = Path(builder.annotations.path)
     return exclude.parent not in annotations.parents
-
-
-def _parts(options: argparse.Namespace) -> list[Path]:
-    """The folders of the parts to merge."""
-    if not options.overrides or any(word.startswith("-") for word in options.overrides):
-        raise UserError(
-            f"expected the folders of all parts and --out, got {options.overrides}: use "
-            f"`{MERGE_USAGE}`"
-        )
-    return [Path(word) for word in options.overrides]
 
 
 def _sizes(records: list[int]) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from vlmtune.errors import UserError
 from vlmtune.report.printable import printable
 
-LONGEST = 600
+LONGEST = 600  # characters of a line; messages of libraries may be pages
 EXPECTED = {"RecordError", "MisconfigurationException"}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc", re.I)
@@ -126,7 +126,8 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     """
     text = " ".join(_without_loop(error).split())
     # In this order: each pattern expects what the one before has left.
-    text = PLUGIN.sub(_named, text)
+    # jsonargparse may leave out the class path of a plug-in.
+    text = PLUGIN.sub(lambda x: x[1].replace("Import path does", f"Import path {x[2]} does"), text)
     text = KEY.sub(r"\1:", text)
     for unhelpful in (OTHERS, NO_YAML, BOUND):
         text = unhelpful.sub("", text)
@@ -148,11 +149,6 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     else:
         advice = "change the config"
     return UserError(f"expected a valid config, got: {text}: {advice}")
-
-
-def _named(plugin: re.Match[str]) -> str:
-    """What is wrong with a plug-in, with its class path, which jsonargparse may leave out."""
-    return plugin[1].replace("Import path does", f"Import path {plugin[2]} does")
 
 
 def _without_loop(error: Exception) -> str:

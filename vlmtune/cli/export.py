@@ -126,10 +126,6 @@ def _check_options(options: argparse.Namespace) -> None:
             "expected --out FOLDER with --push-to-hub, --licence or --public, got none: add it",
         ),
         (
-            options.public and options.push_to_hub is None,
-            "expected --push-to-hub REPO with --public, got none: add it",
-        ),
-        (
             options.format not in (None, PEFT) and merged is None,
             f"expected --merged FOLDER with --format {options.format}, got none: add it",
         ),

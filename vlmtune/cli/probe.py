@@ -38,7 +38,12 @@ SETTINGS = ("images", "transformations", "widths", "steps", "runs", "limit", "si
 
 def run(options: argparse.Namespace) -> None:
     """Writes the report of all probes into `options.out`, or sheets into `options.pictures`."""
-    _check(options)
+    lacks_model = options.model is None or options.out is None
+    if lacks_model and options.pictures is None:
+        raise UserError(
+            "expected --model and --out, or only --pictures, got neither: add them (see `vlmtune "
+            "probe --help`)"
+        )
     styles = None if options.styles is None else load_styles(options.styles, STYLES)
     tasks = [TASKS[name](styles) for name in dict.fromkeys(options.transformations)]
     if options.pictures is not None:
@@ -97,15 +102,6 @@ def run(options: argparse.Namespace) -> None:
     show(reports)
     print(f"tables: {options.out / 'tables.md'}")
     print(f"report: {page}")
-
-
-def _check(options: argparse.Namespace) -> None:
-    lacks_model = options.model is None or options.out is None
-    if lacks_model and options.pictures is None:
-        raise UserError(
-            "expected --model and --out, or only --pictures, got neither: add them (see `vlmtune "
-            "probe --help`)"
-        )
 
 
 def _origin(embedding: Embedding, options: argparse.Namespace, seconds: float) -> Provenance:

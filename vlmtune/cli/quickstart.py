@@ -25,7 +25,7 @@ from vlmtune.training.checkpoint_files import LAST, newest_checkpoint
 
 CONFIGS = "configs/experiments/quickstart"
 OUT = "runs/quickstart"  # the folder that the configs name
-CLIP = "checkpoints/scenes-clip"
+CLIP = "checkpoints/scenes-clip"  # comes with vlmtune
 CAPTIONS = ("a red cube and a blue sphere", "a blue cube and a red sphere")
 RUN_SIZES = {"max_steps": 2, "every_n_train_steps": 2, "batch_size": 8}
 SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> other values

@@ -27,9 +27,9 @@ from vlmtune.model.layout import one_line
 from vlmtune.model.model import Model
 
 IMAGE, TEXT, SCORES = "image.onnx", "text.onnx", "scores.json"
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # export, its translation, the comparison
 ONE_FILE = 2**31 - 2**24  # bytes of weights; protobuf ends at 2 GiB
-CLOSE = 1e-4
+CLOSE = 1e-4  # largest difference of embeddings of length 1, in float32
 
 
 class ImageGraph(nn.Module):

@@ -18,8 +18,8 @@ COMPOUND = re.compile(
     r"|(?:multi|semi|well|over|under|non|extra|ultra|pre)-\w+"
 )
 LONGEST = 8  # adjectives in a row
-NOUNS = ("NOUN", "PROPN")
-BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")
+NOUNS = ("NOUN", "PROPN")  # common and proper
+BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")  # a clause may end or begin here
 
 
 @lru_cache(maxsize=65536)

@@ -12,7 +12,7 @@ from vlmtune.language.lexicon import groups, is_plural, word_set
 from vlmtune.language.tagger import Tagger
 from vlmtune.language.words import words
 
-KINDS = ("NOUN", "ADJ", "VERB", "ADP", "NUM")
+KINDS = ("NOUN", "ADJ", "VERB", "ADP", "NUM")  # that a rule can replace
 
 
 class Vocabulary:

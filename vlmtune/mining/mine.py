@@ -19,8 +19,8 @@ from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.model.model import Model
 from vlmtune.types import FeatureSpec, Pooled
 
-MAX_DAMAGED = 0.01
-ROWS = 1024
+MAX_DAMAGED = 0.01  # fraction of images that may be unreadable
+ROWS = 1024  # features read at a time
 
 
 def mine(

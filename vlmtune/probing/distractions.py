@@ -12,7 +12,7 @@ from PIL import Image
 
 from vlmtune.probing.colours import to_image
 
-SIDE = 256
+SIDE = 256  # pixels; pictures are scaled to the image from here
 Grid = Float[ndarray, "h w"]
 RGB = tuple[int, int, int]
 

@@ -8,7 +8,7 @@ from functools import cache
 
 from PIL import Image, ImageDraw
 
-SIDE = 256
+SIDE = 256  # pixels; icons are scaled down from here
 MIDDLE = SIDE // 2
 YELLOW = (255, 204, 50)
 RED = (221, 46, 68)

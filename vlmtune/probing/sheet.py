@@ -11,11 +11,11 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from vlmtune.probing.tasks import Task
 from vlmtune.storage.files import write_atomically
 
-TILE = 112
-LABEL = 16
+TILE = 112  # pixels of a picture's side
+LABEL = 16  # pixels below a picture for its name
 COLUMNS = 8
 GAP = 4
-QUALITY = 80
+QUALITY = 80  # of JPEG
 
 
 def square(image: Image.Image, side: int) -> Image.Image:

@@ -16,8 +16,8 @@ from vlmtune.results.metric_value import MetricValue
 
 FINE = "fine"
 CATEGORIES = "categories"
-MAIN_WIDTH = 2048
-NOT_RUN = "not run"
+MAIN_WIDTH = 2048  # of Tables 1, 5 and 6
+NOT_RUN = "not run"  # weights of a style are missing
 NOTE = (
     "Percent, the mean over {runs} runs. Brackets: 95 % interval over runs and test "
     "images; ±: standard deviation over runs. {train} images for training, {test} for testing."

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from vlmtune.report.table import Row, bracketed, chance
 from vlmtune.results.metric_value import MetricValue
 
-TICKS = 4
+TICKS = 4  # parts of an axis
 
 
 class Lane(NamedTuple):

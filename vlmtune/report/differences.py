@@ -16,7 +16,7 @@ from vlmtune.metrics.seed_significance import seeded_difference
 from vlmtune.metrics.significance import PairedDifference, paired_difference
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
-from vlmtune.report.table import baseline, change, p_value, signed_interval, titled
+from vlmtune.report.table import baseline, change, direction, p_value, signed_interval, titled
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
@@ -65,12 +65,9 @@ class Comparison:
 
         An embedding gets "more sensitive" or "less sensitive", which is neither.
         """
-        if not self.change:
-            return ""
-        risen = self.change > 0
-        if self.result.kind == "sensitivity":
-            return "more sensitive" if risen else "less sensitive"
-        return "better" if risen == self.metric.higher_is_better else "worse"
+        if self.change and self.result.kind == "sensitivity":
+            return "more sensitive" if self.change > 0 else "less sensitive"
+        return direction(self.change or 0.0, self.metric.higher_is_better)
 
     @property
     def verdict(self) -> str:

@@ -312,6 +312,13 @@ def change(difference: float, unit: str) -> str:
     return f"{rounded:+.{digits}f}"
 
 
+def direction(difference: float, higher_is_better: bool) -> str:
+    """Whether a number that changed so is "better" or "worse"; "" if it did not change."""
+    if not difference:
+        return ""
+    return "better" if (difference > 0) == higher_is_better else "worse"
+
+
 def amount(difference: float, unit: str) -> str:
     """Formats a difference with its sign and unit.
 

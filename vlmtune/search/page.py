@@ -27,7 +27,7 @@ from vlmtune.data.images import open_image
 from vlmtune.errors import UserError
 from vlmtune.search.index import Hit, Index
 
-HOST, PIXELS, LARGE = "127.0.0.1", 512, 1600
+HOST, PIXELS, LARGE = "127.0.0.1", 512, 1600  # sides of a thumbnail and of a large picture
 MOST_BYTES = 32_000_000
 """Largest picture that a person can drop on the page, as a file."""
 MOST_CLIENTS = 64
