@@ -168,9 +168,8 @@ def _expanded(key: str, text: str) -> str:
         return text
     item = _item(key, content)
     takes_list = key in SHARDS or key.endswith(LISTS)
-    path = Path(content)
-    names_list = path.is_file() and isinstance(read_yaml(path), list)
-    if takes_list and not names_list:
+    # A YAML may hold a list itself.
+    if takes_list and not (Path(content).is_file() and isinstance(read_yaml(Path(content)), list)):
         return json.dumps([item])
     return item if isinstance(item, str) else json.dumps(item)
 

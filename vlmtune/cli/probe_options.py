@@ -64,12 +64,7 @@ def declare(
     add("--widths", type=at_least(0), nargs="+", default=DEFAULT_WIDTHS, metavar="N", help=WIDTHS)
     add("--steps", type=at_least(1), default=1000, help="training steps of a probe (%(default)s)")
     add("--runs", type=at_least(1), default=5, help="probes trained of each kind (%(default)s)")
-    add(
-        "--limit",
-        type=at_least(2),
-        metavar="N",
-        help="at most this many images per split; all by default",
-    )
+    add("--limit", type=at_least(2), metavar="N", help="most images per split; all by default")
     add("--side", type=at_least(8), default=224, help=SIDE)
     add("--seed", type=int, default=0, help="seed of transformations and probes (%(default)s)")
     add("--name", help="name of the run in reports; by default the model's name")
