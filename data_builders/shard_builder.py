@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from data_builders.left_out import LIMIT, LeftOut, Line, listed
@@ -147,9 +147,7 @@ class ShardBuilder(Builder):
         records_per_shard: Number of groups in one tar; fewer where some are left out.
     """
 
-    def __init__(self, records_per_shard: int = 1000) -> None:
-        if records_per_shard < 1:
-            raise UserError(f"expected records_per_shard >= 1, got {records_per_shard}: raise it")
+    def __init__(self, records_per_shard: PositiveInt = 1000) -> None:
         self.records_per_shard = records_per_shard
 
     @cached_property
@@ -202,11 +200,6 @@ class ShardBuilder(Builder):
             UserError: The annotations are wrong, too much is unusable, or `out` contains anything
                 else.
         """
-        if workers < 1 or not 0.0 <= max_left_out <= 1.0:
-            raise UserError(
-                "expected workers >= 1 and a fraction max_left_out from 0 to 1, got "
-                f"{workers} and {max_left_out}: the defaults are 1 and {LIMIT}"
-            )
         out = Path(out)
         identity = self.identity()
         named = identity if part is None else {**identity, "part": [part.number, part.count]}

@@ -70,7 +70,7 @@ class ColaPairsBuilder(AnnotatedBuilder, ShardBuilder):
     def __init__(self, annotations: SceneReader, exclude: Path | None = None,
                  measured: Sequence[Path] = (), form: Literal["relation", "and"] = "relation",
                  per_image: PositiveInt = 2, benchmark: Fraction = 0.0,
-                 seed: int = 0, records_per_shard: int = 1000) -> None:  # fmt: skip
+                 seed: int = 0, records_per_shard: PositiveInt = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard)
         self.choose(annotations, measured, exclude)
         self.form, self.per_image = form, per_image

@@ -63,7 +63,7 @@ class KarpathyBuilder(ShardBuilder):
     idle: ClassVar[Mapping[str, Any]] = {"measured": []}
 
     def __init__(self, path: Path, images: Path, splits: Sequence[str] = ("train",),
-                 records_per_shard: int = 1000,
+                 records_per_shard: PositiveInt = 1000,
                  measured: Sequence[Path] = ()) -> None:  # fmt: skip
         super().__init__(records_per_shard)
         self.path, self.images, self.splits = Path(path), Path(images), tuple(splits)

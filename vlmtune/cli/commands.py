@@ -223,7 +223,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
     add("--config", metavar="YAML", help="arguments that override the corpus's YAML")
     add("--out", required=True, **path, help="folder to write")
-    add("--workers", type=int, default=1, metavar="N", help=WORKERS)
+    add("--workers", type=at_least(1), default=1, metavar="N", help=WORKERS)
     add("--part", metavar="I/N", help="only write part I of N, for `vlmtune build merge`")
     add("--max-left-out", type=float, default=0.02, metavar="FRACTION", help=LEFT_OUT)
 

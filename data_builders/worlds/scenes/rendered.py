@@ -49,7 +49,6 @@ from data_builders.worlds.scenes.scene import (
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
 from vlmtune.data.rendered import RenderedSet
-from vlmtune.errors import UserError
 from vlmtune.types import Group
 
 Kind = Literal["captions", "cola", "ar4t", "ar4t_paper", "location", "counting", "attribute"]
@@ -117,13 +116,7 @@ class RenderedScenes(RenderedSet):
         two = spec.at_least(2)
         if self.kind != "cola":
             return _ENGINE[self.kind](two, seed)
-        chosen = swaps(frozenset(spec.compositions()))
-        if not chosen:
-            raise UserError(
-                "expected two colours and two shapes whose four compositions are all seen, got "
-                "none: change `unseen`, or add colors or shapes"
-            )
-        return ColaPairs(two, seed, tuple(chosen))
+        return ColaPairs(two, seed, swaps(frozenset(spec.compositions())))
 
     @override
     def groups(self, epoch: int, start: int, count: int) -> Sequence[Group]:

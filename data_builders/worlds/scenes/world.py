@@ -268,15 +268,9 @@ class ScenesBuilder(Builder):
         return sides
 
     def _cola(self, name: str, compositions: frozenset[Composition]) -> ColaPairs:
-        chosen = swaps(compositions)
-        if not chosen:
-            raise UserError(
-                f"expected two colours and two shapes whose four compositions are all {name}, got "
-                f"none: change `unseen`, add colors or shapes, or set `multi` to 0"
-            )
         compared = self.training if name == "seen" else self.world
         spec = compared.at_least(2)
-        return ColaPairs(spec, self._seed(f"cola_{name}"), tuple(chosen))
+        return ColaPairs(spec, self._seed(f"cola_{name}"), swaps(compositions, name))
 
     def _write_scenes(self, folder: Path, images: Images) -> None:
         for split in (*_SPLITS, *_COGENT):
