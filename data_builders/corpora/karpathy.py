@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NotRequired
 
+from pydantic import PositiveInt
 from typing_extensions import TypedDict, override
 
 from data_builders.corpora.annotations import inside, parse_json
