@@ -51,6 +51,7 @@ def text_only_runs(
 
     Benchmarks that need embeddings are left out. `data` names the corpus of the n-gram model.
     """
+    # Embeddings of images alone cannot be averaged into a text-only score.
     scored = [benchmark for benchmark in benchmarks if benchmark.needs == "scores"]
     if not scored:
         print("no text-only runs: no benchmark uses scores", file=sys.stderr)

@@ -69,6 +69,7 @@ def to_html(
     primary = list(chain.from_iterable(part.primary for part in parts))
     labels = list(map(views.label, primary))
     comparisons = compare_with_first(runs)
+    # The bars of one unit share a scale, on which the largest change is full.
     largest = _largest(comparisons)
     scale = []
     for unit, change in largest.items():

@@ -18,7 +18,6 @@ from vlmtune.report.heat import heat_views
 from vlmtune.report.plots import distribution_plot
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, Section, baseline, colours
-from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
 SMALLEST = 3  # members of a family that is drawn
@@ -184,11 +183,12 @@ class Views:
         base = row.cells[self.baseline]
         if base is None:
             return cell
+        # The sign of the difference does not say whether it is better: a rank should fall.
         gain = metric.value - base.value
         cell["gain"] = table.change(gain, metric.unit)
         # More of a sensitivity is neither better nor worse.
         if self._first[row.benchmark].kind != "sensitivity":
-            cell["direction"] = direction(metric, base)
+            cell["direction"] = table.direction(gain, metric.higher_is_better)
         return cell
 
     def _family(self, family: Family) -> dict[str, Any]:
@@ -264,14 +264,6 @@ class Views:
 def safe(svg: str) -> Markup:
     """Marks a plot as safe HTML: matplotlib has escaped its texts."""
     return Markup(svg)  # noqa: S704
-
-
-def direction(metric: MetricValue, base: MetricValue) -> str:
-    """Whether a number is "better" or "worse" than another; "" if they are equal."""
-    if metric.value == base.value:
-        return ""
-    risen = metric.value > base.value
-    return "better" if risen == metric.higher_is_better else "worse"
 
 
 def _shared_axes(

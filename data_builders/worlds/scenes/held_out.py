@@ -30,10 +30,11 @@ from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
 from data_builders.worlds.scenes.series import SceneSeries
 from data_builders.worlds.scenes.statements import (
+    Exchanged,
     Noun,
+    allowed,
     clear_relations,
     describe,
-    exchange,
     referents,
     relation_holds,
     stated_attributes,
@@ -42,7 +43,6 @@ from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
 Sentences = tuple[str, str]  # a true one and a false one, or several false ones in JSON
-Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
 Images = Mapping[str, Sequence[SceneImage]]
 
 
@@ -182,13 +182,9 @@ def _predicate(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 def _exchanged_colours(context: SceneContext, spec: WorldSpec) -> Exchanged | None:
     """The nouns of two objects, and the same with their colours exchanged, which is false."""
-    count = len(context.scene.objects)
-    for i, j in context.shuffled(list(permutations(range(count), 2))):
-        exchanged = exchange(context.scene, i, j, "color")
-        if exchanged is None:
-            continue
-        if all((noun.get("color"), noun.shape) not in spec.forbidden for noun in exchanged[1]):
-            return exchanged
+    for true, false in context.exchanges("color"):
+        if allowed(spec, *false):
+            return true, false
     return None
 
 
@@ -240,7 +236,7 @@ def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     sentences = []
     for order in permutations(colors):
         nouns = [Noun(s, (("color", c),)) for s, c in zip(shapes, order, strict=True)]
-        if all((noun.get("color"), noun.shape) not in spec.forbidden for noun in nouns):
+        if allowed(spec, *nouns):
             sentences.append(" and ".join(map(with_article, nouns)))
     # The first order is the scene's.
     true, *false = sentences
