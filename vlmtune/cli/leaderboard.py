@@ -29,7 +29,7 @@ from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import NotRun, load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.model.model import Model
-from vlmtune.report.leaderboard import Entry, write_leaderboard
+from vlmtune.report.leaderboard import TWIN, Entry, write_leaderboard
 from vlmtune.report.run_report import SCHEMA, Provenance, RunReport
 from vlmtune.results.result import Result
 from vlmtune.search.encoder import IndexEncoder
@@ -37,9 +37,6 @@ from vlmtune.search.parts import Encoded, write_part
 from vlmtune.storage.folder import digest, locked
 from vlmtune.training.checkpoint_files import newest_checkpoint
 from vlmtune.types import ImageRef
-
-TWIN = ".reference"
-"""What the name of a benchmark ends with where it counts as the published script does."""
 
 
 class Cache:
@@ -111,7 +108,7 @@ def run(options: argparse.Namespace) -> None:
 
     Run again after a kill, or with more models or benchmarks, it measures only what is missing.
     """
-    _check_once(options.models)
+    check_once(options.models)
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     if options.download:
         from vlmtune.sources.downloads import download_missing  # most leaderboards need no network
@@ -208,7 +205,7 @@ def bytes_an_image(model: Model) -> int | None:
         return sum(file.stat().st_size for file in part.glob("*.bin"))
 
 
-def _check_once(models: Sequence[str]) -> None:
+def check_once(models: Sequence[str]) -> None:
     for name in models:
         if models.count(name) > 1:
             raise UserError(f"expected each model once, got {name!r} twice: leave one out")

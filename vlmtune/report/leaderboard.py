@@ -22,18 +22,20 @@ from vlmtune.report.differences import LEVEL, TEST, Comparison, compare_with_fir
 from vlmtune.report.formats import no_formula
 from vlmtune.report.html import render
 from vlmtune.report.markdown import line
-from vlmtune.report.origin import SHORT_DIGEST
 from vlmtune.report.plots import FAINT, INK, MUTED, RUN_COLOURS, STYLE, plot_axes, svg_of
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, check_runs, sections
 from vlmtune.report.views import Views, safe
+from vlmtune.results.metric_value import MetricValue
 from vlmtune.storage.files import all_or_none, write_text
 
 FEW_ITEMS = 100
 """Items below which a benchmark has a warning."""
 PROMPTS = ("prompt", "templates")
 """Options of benchmarks that make captions of names."""
-FIGURE = (5.6, 3.6)  # inches, of the plot of gains and losses
+FIGURE = (4.4, 3.4)  # inches, of the plot of gains and losses
+TWIN = ".reference"
+"""What a benchmark's name ends with where it counts a second time, as the published script does."""
 COSTS = ("trained weights", "bytes an image", "training")
 CSV_COLUMNS = (
     *("model", "text_only", "trained_weights", "bytes_an_image", "training_seconds"),
@@ -49,32 +51,13 @@ class Entry:
     bytes_an_image: int | None
 
 
-@dataclass(frozen=True)
-class MeanChange:
-    r"""The mean change of primary metrics against the first model; above 0 is better.
+def mean_change(of_run: Sequence[Comparison], kind: str) -> MetricValue | None:
+    r"""The mean change of primary metrics that are fractions, on benchmarks of one kind.
 
-    `low` and `high` are its 95 % interval as if the benchmarks shared no image: half of it is
-    $\sqrt{\sum_b h_b^2} / B$ of half the interval $h_b$ of each of B benchmarks. They are None
-    where one of these is unknown.
+    Above 0 is better. The 95 % interval is as if the B benchmarks shared no image: half of it is
+    $\sqrt{\sum_b h_b^2} / B$, with half the interval $h_b$ of each. There is none where that of
+    a benchmark is unknown. None without a benchmark.
     """
-
-    value: float
-    low: float | None
-    high: float | None
-
-    @property
-    def text(self) -> str:
-        """The mean in points."""
-        return table.change(self.value, "fraction")
-
-    @property
-    def interval(self) -> str:
-        """The interval in points; "" if there is none."""
-        return table.signed_interval(self.low, self.high, "fraction")
-
-
-def mean_change(of_run: Sequence[Comparison], kind: str) -> MeanChange | None:
-    """The mean change of a run over benchmarks of one kind that are fractions; None without any."""
     changes = []
     halves = []
     for one in of_run:
@@ -87,10 +70,10 @@ def mean_change(of_run: Sequence[Comparison], kind: str) -> MeanChange | None:
     if not changes:
         return None
     mean = sum(changes) / len(changes)
-    if len(halves) < len(changes):
-        return MeanChange(mean, None, None)
     half = math.hypot(*halves) / len(changes)
-    return MeanChange(mean, mean - half, mean + half)
+    known = len(halves) == len(changes)
+    low, high = (mean - half, mean + half) if known else (None, None)
+    return MetricValue(mean, len(changes), low=low, high=high)
 
 
 def pareto_front(points: Mapping[int, tuple[float, float]]) -> list[int]:
@@ -174,8 +157,8 @@ class Board:
             options = self._spec(row).get("init_args", {})
             for name in PROMPTS:
                 if options.get(name):
-                    text = f"captions come from the {name} {options[name]!r}; others give others"
-                    found.append(Caveat(row.title, f"{text} numbers"))
+                    text = f"its {name} is {options[name]!r}: with another the number is another"
+                    found.append(Caveat(row.title, text))
         return found
 
     def _spec(self, row: Row) -> Mapping[str, Any]:
@@ -251,17 +234,15 @@ class Board:
     def _model(self, i: int, colour: int) -> dict[str, Any]:
         run = self.runs[i]
         origin = run.provenance
-        gained, retained = self.gains[i]
-        digest = str(origin.config.get("digest") or origin.fingerprint)
         return {
             "number": i + 1,
             "name": run.name,
             "colour": colour,
             "text_only": run.text_only,
-            "changes": (gained, retained),
+            "changes": list(map(_change, self.gains[i])),
             "front": i in self.front,
             "costs": self.costs(i),
-            "about": f"{origin.adapter} on {origin.backbone}; {digest[:SHORT_DIGEST]}",
+            "about": f"{origin.adapter} on {origin.backbone}",
             "not_run": run.not_run,
         }
 
@@ -270,6 +251,7 @@ class Board:
         with mpl.rc_context(STYLE):
             figure, axes = plot_axes()
             figure.set_size_inches(*FIGURE)
+            axes.set_position((0.16, 0.14, 0.82, 0.83))
             axes.grid(axis="both", linewidth=0.6)
             axes.axhline(0, color=FAINT, linewidth=1.4)
             axes.axvline(0, color=FAINT, linewidth=1.4)
@@ -288,7 +270,7 @@ class Board:
                 offset = {"xytext": (4, 4), "textcoords": "offset points"}
                 axes.annotate(str(i + 1), (x, y), color=INK, **offset)
             axes.set_xlabel("lost on retained abilities, points", loc="right", labelpad=2)
-            axes.set_ylabel("gained, points", loc="top", labelpad=0)
+            axes.set_ylabel("gained, points", loc="top", labelpad=2)
             return svg_of(figure, "front")
 
     # -- tables for other programs ------------------------------------------------------------
@@ -300,7 +282,7 @@ class Board:
             if not rows:
                 continue
             heads = ["model", "gained", "retained", *COSTS]
-            heads += [f"{row.title} {row.directed}" for row in rows]
+            heads += [f"{_title(row)} {row.directed}" for row in rows]
             lines += ["", f"## {convention} convention", "", line(heads)]
             lines.append(line(["---"] + ["---:"] * (len(heads) - 1)))
             for title, column in zip(
@@ -309,8 +291,8 @@ class Board:
                 lines.append(line([title, "", "", *[""] * len(COSTS), *column]))
             for i, run in enumerate(self.runs):
                 cells = [run.name]
-                for change in self.gains[i]:
-                    cells.append("–" if change is None else f"{change.text} [{change.interval}]")
+                for change in map(_change, self.gains[i]):
+                    cells.append(f"{change['text']} {change['interval']}".strip())
                 cells += self.costs(i)
                 for row in rows:
                     metric = row.cells[i]
@@ -325,7 +307,7 @@ class Board:
         rows = [*self.rows["strict"], *self.rows["reference"]]
         heads = list(CSV_COLUMNS)
         for row in rows:
-            name = f"{row.title} {row.metric}"
+            name = f"{_title(row)} {row.metric}"
             heads += [name, f"{name} low", f"{name} high"]
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
@@ -340,6 +322,17 @@ class Board:
                 cells += [number.value, number.low, number.high] if known else [None] * 3
             writer.writerow(cells)
         return file.getvalue()
+
+
+def _change(mean: MetricValue | None) -> dict[str, str]:
+    if mean is None:
+        return {"text": "–", "interval": ""}
+    limits = table.signed_interval(mean.low, mean.high, mean.unit)
+    return {"text": table.change(mean.value, mean.unit), "interval": limits}
+
+
+def _title(row: Row) -> str:
+    return row.title.replace(TWIN, "")
 
 
 def _strict(run: RunReport) -> RunReport:
