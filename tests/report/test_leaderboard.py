@@ -79,6 +79,17 @@ def test_few_items_and_prompts_are_warnings(board):
     assert ("two", f"{N} items: one of them is 8.3 points") in texts
 
 
+def test_a_mean_over_fewer_benchmarks_is_a_warning(board):
+    made = board(clip=(1, 1, 1), probe=(2, 2, 2))
+    probe = made.entries[1].report
+    fewer = replace(probe, results=probe.results[1:])
+    texts = [one.text for one in Board([made.entries[0], Entry(fewer, None)]).warnings()]
+    assert "its mean is over 1 of 2 compositional benchmarks" not in texts  # no other model has two
+    third = Entry(replace(probe, name="third"), None)
+    texts = [one.text for one in Board([made.entries[0], Entry(fewer, None), third]).warnings()]
+    assert "its mean is over 1 of 2 compositional benchmarks" in texts
+
+
 def test_a_published_number_has_a_column_only_for_the_same_items(board, monkeypatch):
     made = board(clip=(1, 1, 1))
     rows = made.rows["strict"]

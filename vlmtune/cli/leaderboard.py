@@ -26,6 +26,7 @@ from vlmtune.cli.text_only import N_GRAM, captions, n_gram_provenance
 from vlmtune.config import instantiate
 from vlmtune.data.images import digest as image_digest
 from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.model.model import Model
@@ -47,26 +48,22 @@ class Cache:
 
     Args:
         folder: Where the reports lie.
-        benchmarks: What each model is measured on. One whose items cannot be read is left out.
+        benchmarks: What each model is measured on; all are loaded.
+        failed: Why others are not.
     """
 
-    def __init__(self, folder: Path, benchmarks: Sequence[Benchmark]) -> None:
+    def __init__(
+        self, folder: Path, benchmarks: Sequence[Benchmark], failed: Sequence[NotRun]
+    ) -> None:
         self.folder = folder
-        self.benchmarks: list[Benchmark] = []
-        self.unreadable: list[NotRun] = []
-        self._data: dict[str, str] = {}
-        known: dict[ImageRef, str] = {}
-        for benchmark in benchmarks:
-            try:
-                self._data[benchmark.name] = items_digest(benchmark, known)
-            except UserError as error:
-                self.unreadable.append(NotRun(benchmark.name, str(error)))
-            else:
-                self.benchmarks.append(benchmark)
+        self.benchmarks = benchmarks
+        self.failed = failed
+        known: dict[ImageRef, str] = {}  # images that several benchmarks show are read once
+        self._items = {one.name: items_digest(one, known) for one in benchmarks}
 
     def file(self, identity: str, benchmark: Benchmark) -> Path:
         """The report of a model on a benchmark."""
-        items = self._data[benchmark.name]
+        items = self._items[benchmark.name]
         key = [SCHEMA, identity, benchmark.spec(), benchmark.version, items]
         return self.folder / f"{digest(key)[:32]}.json"
 
@@ -78,19 +75,19 @@ class Cache:
         Each is written as soon as it is known. If another process measures the same model, this
         one waits and reads what it wrote.
         """
-        files = {}
-        titles = {}
-        for benchmark in self.benchmarks:
-            files[benchmark.name] = self.file(identity, benchmark)
-            titles[benchmark.name] = benchmark.title.removesuffix(TWIN)
+        # Scores of texts alone have no embeddings.
+        embeds = isinstance(scorer, Scorer)
+        chosen = [one for one in self.benchmarks if embeds or one.needs == "scores"]
+        files = {one.name: self.file(identity, one) for one in chosen}
+        titles = {one.name: one.title.removesuffix(TWIN) for one in chosen}
 
         def keep(result: Result) -> None:
             titled = replace(result, title=titles[result.benchmark])
             RunReport(name, provenance, (titled,)).save(files[result.benchmark])
 
-        not_run = list(self.unreadable)
+        not_run = list(self.failed)
         with locked(self.folder / identity[:32]):
-            missing = [one for one in self.benchmarks if not files[one.name].is_file()]
+            missing = [one for one in chosen if not files[one.name].is_file()]
             print(f"{name}: {len(files) - len(missing)} measured, {len(missing)} to measure")
             if missing:
                 suite = run_suite(missing, scorer, at_least_one=False, measured=keep)
@@ -115,12 +112,15 @@ def run(options: argparse.Namespace) -> None:
 
         download_missing(benchmarks)
     benchmarks = with_twins(benchmarks)
-    for failed in load_all(benchmarks):
-        print(f"not run: {failed.name}: {failed.reason}", file=sys.stderr)
+    failed = load_all(benchmarks)
+    for name, reason in failed:
+        print(f"not run: {name}: {reason}", file=sys.stderr)
+    names_of_failed = [name for name, _ in failed]
+    loaded = [benchmark for benchmark in benchmarks if benchmark.name not in names_of_failed]
     texts = None if options.text_only is None else list(captions(options.text_only))
-    cache = Cache(options.out / "measured", benchmarks)
+    cache = Cache(options.out / "measured", loaded, failed)
     store = options.store or options.out / "features"
-    specs = {benchmark.name: benchmark.spec() for benchmark in benchmarks}
+    specs = {benchmark.name: benchmark.spec() for benchmark in loaded}
 
     entries: list[Entry] = []
     names: set[str] = set()
@@ -193,12 +193,11 @@ def newest_of_run(given: str) -> str:
 
 def bytes_an_image(model: Model) -> int | None:
     """What `vlmtune index` stores of an image in bytes, without its name; None without an index."""
+    pixels = model.preprocess(Image.new("RGB", (64, 64)))
     try:
-        encoder = IndexEncoder(model)
+        vectors, prepared = IndexEncoder(model).encode_images(torch.stack([pixels]))
     except UserError:
         return None
-    pixels = model.preprocess(Image.new("RGB", (64, 64)))
-    vectors, prepared = encoder.encode_images(torch.stack([pixels]))
     with tempfile.TemporaryDirectory() as temporary:
         part = Path(temporary, "part")
         write_part(part, {}, [Encoded(["image"], vectors, prepared)])
@@ -206,6 +205,7 @@ def bytes_an_image(model: Model) -> int | None:
 
 
 def check_once(models: Sequence[str]) -> None:
+    """Raises `UserError` if a model is named twice."""
     for name in models:
         if models.count(name) > 1:
             raise UserError(f"expected each model once, got {name!r} twice: leave one out")

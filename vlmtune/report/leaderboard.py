@@ -150,6 +150,12 @@ class Board:
     def warnings(self) -> list[Caveat]:
         """What limits the numbers: the caveats of a report, few items, and prompts."""
         found = list(caveats(self.strict))
+        for kind, means in zip(table.KINDS, zip(*self.gains, strict=True), strict=True):
+            counts = [0 if mean is None else mean.n for mean in means]
+            for run, n in zip(self.runs, counts, strict=True):
+                if 0 < n < max(counts):
+                    text = f"its mean is over {n} of {max(counts)} {kind} benchmarks"
+                    found.append(Caveat(run.name, text))
         for row in self.rows["strict"]:
             n = row.first.n
             if n < FEW_ITEMS:
@@ -188,6 +194,14 @@ class Board:
             out.append({**number, "column": column})
         return out
 
+    def not_run(self) -> dict[tuple[str, str], list[str]]:
+        """The benchmarks that could not run, why, and on which models."""
+        names: dict[tuple[str, str], list[str]] = {}
+        for run in self.runs:
+            for benchmark, why in run.not_run:
+                names.setdefault((benchmark, why), []).append(run.name)
+        return names
+
     def costs(self, i: int) -> list[str]:
         """The cells of a model under `COSTS`."""
         if self.runs[i].text_only:
@@ -212,6 +226,7 @@ class Board:
                 by_model.append([row["cells"][i] for row in shown])
             part = {"convention": convention, "heads": shown, "cells": by_model}
             parts.append({**part, "published": self.published(rows)})
+        plot = safe(self.plot(views.colours)) if len(self.points) > 1 else ""
         pairs = self.pairs()
         tested = [one for one in chain.from_iterable(pairs.values()) if one.verdict]
         return render(
@@ -220,7 +235,7 @@ class Board:
             parts=[part for part in parts if part["heads"]],
             costs=COSTS,
             titles=table.TITLES,
-            plot=safe(self.plot(views.colours)),
+            plot=plot,
             matrix=_matrix(pairs, len(self.runs)),
             pairs=pairs,
             note=f"{TEST} Tests: {len(tested)}, of which about {LEVEL * len(tested):.0f} would "
@@ -228,6 +243,7 @@ class Board:
             warnings=warnings,
             flagged=[warning.benchmark for warning in warnings if warning.text_only],
             text_only=TEXT_ONLY,
+            not_run=self.not_run(),
             sources=views.citations,
         )
 
@@ -243,7 +259,6 @@ class Board:
             "front": i in self.front,
             "costs": self.costs(i),
             "about": f"{origin.adapter} on {origin.backbone}",
-            "not_run": run.not_run,
         }
 
     def plot(self, run_colours: Sequence[int]) -> str:
