@@ -745,7 +745,7 @@ def test_every_command_with_a_model_has_the_same_options_for_it():
     shared = {"--pretrained", "--architecture", "--packages", "--device", "--batch-size"}
     options = {name: {*parser._option_string_actions} for name, parser in commands.choices.items()}
     with_model = {name for name, known in options.items() if shared & known}
-    names = "evaluate export index neighbours probe score search"
+    names = "evaluate export index leaderboard neighbours probe score search"
     assert with_model == set(names.split())
     assert all(shared <= options[name] for name in with_model)
 

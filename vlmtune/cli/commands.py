@@ -119,6 +119,18 @@ reads"""
 DATA_ROOT = """folder of the data instead of data; set the environment variable VLMTUNE_DATA to it
 and all commands look there"""
 FROM = """use files that you downloaded into this folder; they are checked and put in place"""
+LEADERBOARD = """\
+Run it again at any time, with more models or benchmarks, too: it measures only what is missing. The
+numbers lie in OUT/measured, named by the model's weights and by the benchmark's options and items.
+The page shows gains beside losses, costs, tests of each pair of models, and published numbers.
+
+Example:
+  vlmtune leaderboard checkpoints/scenes-clip published:scenes/prompts runs/quickstart/export \\
+    --benchmarks configs/experiments/quickstart/benchmarks.yaml --out runs/leaderboard"""
+MODELS = """models as for `vlmtune evaluate --model`, or folders of runs, whose newest checkpoint is
+taken; the first is the one that the others are compared with"""
+N_GRAM = """also score by an n-gram model of these captions (shards, or a text file with one caption
+a line), which sees no image"""
 COMPARE = """\
 Run it again at any time: finished runs are skipped, stopped ones resume.
 Several processes can work on one comparison at the same time, for example one per GPU."""
@@ -247,6 +259,15 @@ def command_parser() -> argparse.ArgumentParser:
     add("--items", **path, metavar="FILE", help=ITEMS)
     add("--text-only", type=path_or_url, metavar="CAPTIONS", help=TEXT_ONLY)
     _store(add)
+
+    add = command("leaderboard", "rank many models on many benchmarks on one page", LEADERBOARD)
+    add("models", nargs="+", metavar="MODEL", help=MODELS)
+    _model(add)
+    add("--benchmarks", **many, metavar="B", help=BENCHMARKS)
+    add("--download", action="store_true", help="first download the files that are missing")
+    add("--out", required=True, **path, help="folder of the page and of the measured numbers")
+    add("--text-only", type=path_or_url, metavar="CAPTIONS", help=N_GRAM)
+    _store(add, "; OUT/features by default")
 
     add = command("compare", "train many strategies and compare them in one table", COMPARE)
     add("experiment", **path, help="a YAML, for example configs/experiments/compare/cola.yaml")

@@ -60,10 +60,6 @@ def to_html(
 ) -> str:
     """Writes the page; `groups` are those of `flips`, `trials` those of `trials_view`."""
     check_runs(runs)
-    environment = templates(autoescape=True)
-    environment.filters["breaks"] = _breaks
-    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    script_digest = sha256(script.encode()).digest()
     views = Views(runs)
     parts = sections(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
@@ -76,9 +72,8 @@ def to_html(
         length = table.amount(change, unit)
         scale.append(length.lstrip("+±"))
     base = None if views.baseline is None else views.names[views.baseline]
-    return environment.get_template("page.html").render(
-        script=Markup(script),  # noqa: S704
-        script_digest=b64encode(script_digest).decode(),
+    return render(
+        "page.html",
         runs=_cards(runs, views),
         seeing=[run.name for run in runs if not run.text_only],
         findings=findings(runs),
@@ -99,6 +94,19 @@ def to_html(
         sections=list(map(views.section, parts)),
         curves=_curves(runs, views),
         sources=views.citations,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """Fills a template of this room with values and with the script of all pages."""
+    environment = templates(autoescape=True)
+    environment.filters["breaks"] = _breaks
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    script_digest = sha256(script.encode()).digest()
+    return environment.get_template(template).render(
+        script=Markup(script),  # noqa: S704
+        script_digest=b64encode(script_digest).decode(),
+        **values,
     )
 
 
