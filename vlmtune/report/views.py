@@ -218,13 +218,17 @@ class Views:
             parts = [part for part in groups if part.name in dimensions]
             unit = family.members[0][1].first.unit
             if parts and unit == "fraction":
-                return [self._strips(one) for one in (family, *parts)]
+                plots = [self._strips(family.name, family)]
+                for part in parts:
+                    dimension = part.name.removeprefix(f"{family.name}/")
+                    plots.append(self._strips(dimension, part))
+                return plots
         return []
 
-    def _strips(self, family: Family) -> dict[str, Any]:
+    def _strips(self, name: str, family: Family) -> dict[str, Any]:
         labels, rows = zip(*family.members, strict=True)
         svg = strip_plot(labels, rows, self.colours, self.key())
-        return {"name": family.name, "arrow": rows[0].arrow, "svg": safe(svg)}
+        return {"name": name, "arrow": rows[0].arrow, "svg": safe(svg)}
 
     def _series(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """A plot for each series; several if the scales of runs are far apart."""
