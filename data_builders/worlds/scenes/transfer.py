@@ -189,10 +189,13 @@ class TransferBuilder(Builder):
         three = replace(self.trained, min_objects=_TO)
         usual = SceneSeries(self.trained, self._seed("trained"))
         known = {**TRAINED, "absence": FORMS["absent"]}
-        full = SceneSeries(three, self._seed("wordings"))
+        wordings = self._stated(
+            SceneSeries(three, self._seed("wordings")), "wordings", WORDINGS, three
+        )
         return {
             "trained": self._stated(usual, "as trained", known, self.trained),
-            "wordings": self._stated(full, "wordings", WORDINGS, three),
+            # Few scenes have two objects of one colour, or one between two others.
+            "wordings": replace(wordings, count=4 * self.items),
         }
 
     def _words(self) -> dict[str, Part]:

@@ -90,16 +90,19 @@ def _related_subject(context: SceneContext, spec: WorldSpec) -> Sentences | None
 
 
 def _related_thing(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "the thing behind the cone is red", against the colour of another object."""
+    """Writes "the thing behind the cone is red", against the colour of a third object."""
     objects = context.scene.objects
     for i, name, j in _floor_edges(context):
         reference = describe(objects[j])
+        template = f"the thing {PHRASES[name]} the {reference} is {{}}"
         for other in context.shuffled(objects):
-            # Nothing of this colour may be there, nor nearly be there.
-            alike = [obj for obj in objects if obj.color == other.color]
-            truths = [relation_holds(context.scene, describe(o), name, reference) for o in alike]
+            # Both sentences name two colours of the scene, so that words alone do not decide.
+            if len({objects[i].color, objects[j].color, other.color}) < 3:
+                continue
+            # Nothing of the false colour may be there, nor nearly be there.
+            alike = [describe(obj) for obj in objects if obj.color == other.color]
+            truths = [relation_holds(context.scene, noun, name, reference) for noun in alike]
             if not any(truth is not False for truth in truths):
-                template = f"the thing {PHRASES[name]} the {reference} is {{}}"
                 return template.format(objects[i].color), template.format(other.color)
     return None
 
