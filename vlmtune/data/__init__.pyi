@@ -3,6 +3,7 @@
 from .augmentation import augmented as augmented
 from .by_image import by_image as by_image
 from .caption_negatives import CaptionNegatives as CaptionNegatives
+from .caption_units import CaptionUnits as CaptionUnits
 from .datamodule import ShardDataModule as ShardDataModule
 from .images import open_image as open_image
 from .loader import BatchNeighbours as BatchNeighbours

@@ -61,7 +61,7 @@ class ShardDataModule(LightningDataModule):
             `torchvision.transforms.v2`; None for none. It needs images whose features are
             not stored. See `augmented`.
         phrases: Takes phrases from the captions of training and validation, for objectives that
-            read them, such as `C2LIP`; None for none. See `NounPhrases`.
+            read them, such as `C2LIP`; None for none. See `NounPhrases` and `CaptionUnits`.
     """
 
     def __init__(
@@ -256,6 +256,9 @@ class ShardDataModule(LightningDataModule):
                 )
             preprocess = module.preprocess
         tokenize = getattr(module, "tokenize", None)
+        if changes is not None and changes.phrases is not None:
+            sets = check_sets(self.sets["train"], "train")
+            changes.phrases.prepare(lambda: catalogue(sets).texts)
         return EpochLoader(
             stream, preprocess, position, rank, world, self.num_workers, changes, tokenize
         )

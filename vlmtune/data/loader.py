@@ -8,7 +8,7 @@ import signal
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,8 +61,11 @@ class BatchNeighbours(Configured, ABC):
 class CaptionPhrases(Configured, ABC):
     """Takes phrases from captions, as `NounPhrases` does; a run without them loads no tagger."""
 
+    def prepare(self, captions: Callable[[], Iterable[str]]) -> None:
+        """Learns from the training captions, if there is anything to learn."""
+
     @abstractmethod
-    def groups(self, groups: Sequence[Group]) -> list[Group]:
+    def groups(self, groups: Sequence[Group], seed: int = 0, epoch: int = 0) -> list[Group]:
         """Returns for each group the same images with phrases as texts."""
 
 
@@ -98,9 +101,9 @@ class GroupChanges:
             shown = augmented(shown, self.augmentation, seed, epoch)
         return shown, damaged
 
-    def phrases_of(self, groups: Sequence[Group]) -> Batch | None:
+    def phrases_of(self, groups: Sequence[Group], seed: int, epoch: int) -> Batch | None:
         """Returns the phrases of the changed groups as a batch, if phrases are wanted."""
-        return None if self.phrases is None else collate(self.phrases.groups(groups))
+        return None if self.phrases is None else collate(self.phrases.groups(groups, seed, epoch))
 
     def state(self) -> dict[str, Any]:
         """Returns what the order of batches depends on."""
@@ -237,7 +240,8 @@ class _Reader(IterableDataset):
                 shown, further = self.changes.apply(groups, self.stream, self.epoch)
                 batch = collate(shown, self.preprocess, [*damaged, *further])
                 ids = None if self.tokenize is None else self.tokenize(batch.texts)
-                yield replace(batch, phrases=self.changes.phrases_of(shown), token_ids=ids)
+                phrases = self.changes.phrases_of(shown, self.stream.seed, self.epoch)
+                yield replace(batch, phrases=phrases, token_ids=ids)
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.
             yield error

@@ -17,3 +17,4 @@ from .rank_kl import RankKL as RankKL
 from .read_alignment import ReadAlignment as ReadAlignment
 from .sigmoid import Sigmoid as Sigmoid
 from .triplet_clip import TripletClip as TripletClip
+from .unit_contrast import UnitContrast as UnitContrast

@@ -160,6 +160,6 @@ def phrases_of(scores: Scores, objective: str) -> PhraseScores:
     if scores.phrases is None:
         raise UserError(
             f"expected scores of phrases for {objective}, got none: "
-            "set data.phrases to NounPhrases, or choose another objective"
+            "set data.phrases to NounPhrases or CaptionUnits, or choose another objective"
         )
     return scores.phrases

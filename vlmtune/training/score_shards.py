@@ -121,7 +121,9 @@ def with_phrases(
     all_phrases = group.gather(phrases[layout.texts], layout.text_counts)
     scores = adapter.scores(shard.rows.embedded.image, all_phrases.values)
     assert scores.embedded is not None
-    scored = PhraseScores(scores.values, layout.rows.truth, scores.embedded.text)
+    truth = layout.rows.truth
+    foils = layout.rows.same_group & ~truth
+    scored = PhraseScores(scores.values, truth, scores.embedded.text, foils)
     return replace(shard, rows=replace(shard.rows, phrases=scored))
 
 
