@@ -69,6 +69,14 @@ class CaptionPhrases(Configured, ABC):
         """Returns for each group the same images with phrases as texts."""
 
 
+class StepChanges(Configured, ABC):
+    """Makes other groups of those of a batch, in turn with the steps, as `JoinedImages` does."""
+
+    @abstractmethod
+    def changed(self, groups: Sequence[Group], seed: int, epoch: int, step: int) -> list[Group]:
+        """Returns the groups of the batch with this number, of all ranks, in the epoch."""
+
+
 @dataclass(frozen=True)
 class GroupChanges:
     """What training does to the groups of a batch, in this order; the defaults do nothing.
@@ -81,10 +89,11 @@ class GroupChanges:
     captions: int | None = None
     negatives: CaptionNegatives | None = None
     augmentation: nn.Module | None = None
+    joined: StepChanges | None = None
     phrases: CaptionPhrases | None = None
 
     def apply(
-        self, groups: list[Group], stream: GroupStream, epoch: int
+        self, groups: list[Group], stream: GroupStream, epoch: int, step: int
     ) -> tuple[list[Group], list[str]]:
         """Returns the changed groups, and a line for each damaged one."""
         damaged: list[str] = []
@@ -99,6 +108,8 @@ class GroupChanges:
             shown = self.negatives.added(shown, seed, epoch, groups)
         if self.augmentation is not None:
             shown = augmented(shown, self.augmentation, seed, epoch)
+        if self.joined is not None:
+            shown = self.joined.changed(shown, seed, epoch, step)
         return shown, damaged
 
     def phrases_of(self, groups: Sequence[Group], seed: int, epoch: int) -> Batch | None:
@@ -113,6 +124,7 @@ class GroupChanges:
             "captions": self.captions,
             "hard_negatives": self.hard_negatives,
             "augmentation": None if self.augmentation is None else repr(self.augmentation),
+            "joined": None if self.joined is None else self.joined.spec(),
             "phrases": None if self.phrases is None else self.phrases.spec(),
         }
 
@@ -235,9 +247,12 @@ class _Reader(IterableDataset):
         consumer = Consumer(self.rank, self.world)
         if info is not None:
             consumer = Consumer(self.rank, self.world, info.id, info.num_workers)
+        # Workers take the batches of all ranks in turn.
+        step = self.start // (self.stream.batch_size * self.world) + consumer.worker
         try:
             for groups, damaged in self.stream.batches(self.epoch, consumer, self.start):
-                shown, further = self.changes.apply(groups, self.stream, self.epoch)
+                shown, further = self.changes.apply(groups, self.stream, self.epoch, step)
+                step += consumer.workers
                 batch = collate(shown, self.preprocess, [*damaged, *further])
                 ids = None if self.tokenize is None else self.tokenize(batch.texts)
                 phrases = self.changes.phrases_of(shown, self.stream.seed, self.epoch)
