@@ -43,7 +43,8 @@ def embedded(values: torch.Tensor) -> Embedded:
 def scored(values: torch.Tensor, computed: torch.Tensor | None = None) -> Scores:
     """Scores with all that an objective may need; the backbone's own and a teacher's are near.
 
-    The phrases are the texts once more, true of an image where its score is positive; the lowest are foils.
+    The phrases are the texts once more, true of an image where its score is positive;
+    the lowest are foils.
     """
     computed = torch.ones_like(values, dtype=torch.bool) if computed is None else computed
     near = values.detach().round()

@@ -32,7 +32,7 @@ def test_texts_of_a_pair():
         assert {first, second} == {"A dog runs. the red cube.", "the red cube. A dog runs."}
         assert one.truth.tolist() == [[True, True, False]]
         # A noun for a noun, as there is no other part of speech in both.
-        assert sorted(negative.split()) == sorted("A cube runs. the red dog.".split())
+        assert sorted(negative.split()) == sorted(["A", "cube", "runs.", "the", "red", "dog."])
         assert set(negative.split(". ")) <= {
             "A cube runs",
             "the red dog",
