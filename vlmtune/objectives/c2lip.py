@@ -58,7 +58,7 @@ class C2LIP(ShardedObjective):
         >>> from vlmtune.types import Embedded, PhraseScores, Targets, Tokens
         >>> one, zero = torch.ones(1, 1), torch.zeros(1, 1)
         >>> embedded = Embedded(one, one, torch.tensor(4.0), Tokens.full(one[None]))
-        >>> phrases = PhraseScores(zero, one > 0, one)
+        >>> phrases = PhraseScores(zero, one > 0, one, zero > 0)
         >>> scores = Scores(zero, one > 0, embedded, phrases=phrases)
         >>> C2LIP()(scores, Targets.diagonal(1))
         tensor(1.3932)

@@ -148,7 +148,7 @@ def reference_of(scores: Scores, objective: str) -> Float[Tensor, "N M"]:
 
 def phrases_of(scores: Scores, objective: str) -> PhraseScores:
     """The scores of the captions' phrases; `objective` names the loss for the error."""
-    cure = "set data.phrases to NounPhrases"
+    cure = "set data.phrases to NounPhrases or CaptionUnits"
     return _given(scores.phrases, "scores of phrases", objective, cure)
 
 

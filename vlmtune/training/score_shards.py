@@ -122,7 +122,9 @@ def with_phrases(
     all_phrases = group.gather(own_phrases, layout.text_counts)
     scores = adapter.scores(shard.rows.embedded.image, all_phrases.values)
     assert scores.embedded is not None
-    phrase_scores = PhraseScores(scores.values, layout.rows.truth, scores.embedded.text)
+    truth = layout.rows.truth
+    foils = layout.rows.same_group & ~truth
+    phrase_scores = PhraseScores(scores.values, truth, scores.embedded.text, foils)
     rows = replace(shard.rows, phrases=phrase_scores)
     return replace(shard, rows=rows)
 
