@@ -313,5 +313,6 @@ def _nothing(not_run: Sequence[NotRun]) -> UserError:
     reason = not_run[0].reason
     others = len(not_run) - 1
     if others:
-        reason += f" (and {others} other benchmarks failed)"
+        plural = "s" if others > 1 else ""
+        reason += f" (and {others} other benchmark{plural} failed)"
     return UserError(reason)
