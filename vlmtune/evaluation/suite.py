@@ -293,5 +293,6 @@ def _check_any_is_left(benchmarks: Sequence[Benchmark], not_run: Sequence[NotRun
     reason = not_run[0].reason
     others = len(not_run) - 1
     if others:
-        reason += f" (and {others} other benchmarks failed)"
+        plural = "s" if others > 1 else ""
+        reason += f" (and {others} other benchmark{plural} failed)"
     raise UserError(reason)

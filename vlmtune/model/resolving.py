@@ -107,7 +107,10 @@ def load(
     else:
         if architecture is not None or _is_weights(Path(name)):
             name, pretrained = _in_architecture(name, pretrained, architecture)
-        model, trained = _named(name, pretrained, precision, revision, packages, texts)
+        # Random weights are the same each time: an index of theirs can be searched.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model, trained = _named(name, pretrained, precision, revision, packages, texts)
     if precision is not None and trained:
         raise UserError(
             f"expected no precision for {name}, whose weights were trained in one, got "
