@@ -43,6 +43,7 @@ from .table_classification import TableClassification as TableClassification
 from .table_multiple_choice import TableMultipleChoice as TableMultipleChoice
 from .table_pairs import TablePairs as TablePairs
 from .table_retrieval import TableRetrieval as TableRetrieval
+from .transfer import Transfer as Transfer
 from .valse import Valse as Valse
 from .vsr import VSR as VSR
 from .whats_up import WhatsUp as WhatsUp

@@ -6,6 +6,7 @@ File: a table as `table_multiple_choice` reads it, with groups "dimension/part".
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,6 +14,9 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.table_files import fixture_table
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
+
+
+Columns = Mapping[str, str | Sequence[str] | None] | None
 
 
 class Transfer(TableMultipleChoice):
@@ -27,6 +31,8 @@ class Transfer(TableMultipleChoice):
     citation: ClassVar[str] = "this project, docs/experiments.md; macro accuracy over dimensions"
     source: ClassVar[str] = "vlmtune build transfer --out data/transfer"
     primary_metric: ClassVar[str] = "macro_accuracy"
+
+    columns: Columns = field(default_factory=lambda: {"group": "group"})
 
     @override
     @classmethod
