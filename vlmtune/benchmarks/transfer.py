@@ -6,7 +6,6 @@ File: a table as `table_multiple_choice` reads it, with groups "dimension/part".
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,9 +13,6 @@ from typing_extensions import override
 
 from vlmtune.benchmarks.table_files import fixture_table
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
-
-
-Columns = Mapping[str, str | Sequence[str] | None] | None
 
 
 class Transfer(TableMultipleChoice):
@@ -32,7 +28,10 @@ class Transfer(TableMultipleChoice):
     source: ClassVar[str] = "vlmtune build transfer --out data/transfer"
     primary_metric: ClassVar[str] = "macro_accuracy"
 
-    columns: Columns = field(default_factory=lambda: {"group": "group"})
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Other tables name the column where they have groups; here there always are some.
+        self.columns = {"group": "group", **(self.columns or {})}
 
     @override
     @classmethod
