@@ -20,18 +20,18 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import PositiveInt
 from typing_extensions import override
 
-from data_builders.phrases import with_article
+from data_builders.phrases import both, related, with_article
 from data_builders.shard_builder import Builder
 from data_builders.text_files import csv_table, write_json
-from data_builders.worlds.scenes.captions import counting
+from data_builders.worlds.scenes.captions import clear_relation, counting
 from data_builders.worlds.scenes.compositions import (
     Condition,
     Rectangle,
     swaps,
     unseen_compositions,
 )
-from data_builders.worlds.scenes.formats import clevr, cola
-from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.formats import clevr
+from data_builders.worlds.scenes.formats.context import contexts
 from data_builders.worlds.scenes.held_out import (
     COLUMNS,
     FORMS,
@@ -48,7 +48,6 @@ from data_builders.worlds.scenes.image_files import (
     render_files,
     sub_seed,
 )
-from data_builders.worlds.scenes.pairs import ColaPairs
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import (
     COLORS,
@@ -64,13 +63,14 @@ from data_builders.worlds.scenes.scene import (
     Side,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
-from data_builders.worlds.scenes.statements import stated_attributes
+from data_builders.worlds.scenes.statements import describe
 from data_builders.worlds.scenes.transfer_forms import WORDINGS, exchanged, of_shape
 from data_builders.worlds.scenes.transfer_scenes import (
     CountedScenes,
     EqualScenes,
     HiddenScenes,
     LitScenes,
+    RelatedPairs,
     TurnedScenes,
 )
 from vlmtune.data.schema import ShardInfo
@@ -203,8 +203,9 @@ class TransferBuilder(Builder):
         parts = {}
         for name, compositions in (("recombined", self.unseen), ("unread", self.unread)):
             # Pairs of scenes that exchange the colours of two objects; half state a relation.
-            if chosen := swaps(compositions):
-                pairs = ColaPairs(self.world, self._seed(name), tuple(chosen), 0.5)
+            if compositions:
+                chosen = swaps(compositions, name)
+                pairs = RelatedPairs(self.world, self._seed(name), chosen)
                 rows = partial(_recombined, series=pairs, dimension=f"{name} words")
                 parts[name] = TransferPart(pairs, rows, 4 * self.items)
         usual = self.trained
@@ -276,13 +277,10 @@ class _Stated:
 
     def rows(self, images: Images) -> Iterator[TransferRow]:
         """Rows of one form after the other."""
-        kinds = stated_attributes(self.spec)
         for name, write in self.forms.items():
             written = 0
-            for image in images:
-                # A form that is added changes no sentence of another one.
-                rng = random.Random(f"{self.seed}:{name}:{image.file}")
-                context = SceneContext(image.scene, kinds, self.spec.shapes, rng)
+            # A form that is added changes no sentence of another one.
+            for image, context in contexts(images, self.spec, self.seed, name):
                 sentences = write(context, self.spec)
                 if sentences is not None and written < self.most:
                     written += 1
@@ -290,15 +288,23 @@ class _Stated:
                     yield TransferRow(image, true, [false], f"{self.dimension}/{name}")
 
 
-def _recombined(images: Images, series: ColaPairs, dimension: str) -> Iterator[TransferRow]:
+def _recombined(images: Images, series: RelatedPairs, dimension: str) -> Iterator[TransferRow]:
     """Each image of a pair with the captions of both; hard shapes are reported apart."""
-    captions = cola.multi(images, series)
-    for (index, pair), (_, first, _, second) in zip(pairs_of(images), captions, strict=True):
+    for index, pair in pairs_of(images):
+        captions = []
+        for image in pair:
+            first, second = map(describe, image.scene.objects[:2])
+            text = both(first, second)
+            if series.is_related(index):
+                relation = clear_relation(image.scene, 0, 1)
+                assert relation is not None
+                text = related(first, relation, second)
+            captions.append(text)
         shapes = set(series.swap(index).shapes)
         alike = "cube and cylinder" if shapes == {"cube", "cylinder"} else "other shapes"
-        asks = "relations" if series.is_relational(index) else "colours"
+        asks = "relations" if series.is_related(index) else "colours"
         group = f"{dimension}/{asks}: {alike}"
-        for image, true, false in zip(pair, (first, second), (second, first), strict=True):
+        for image, true, false in zip(pair, captions, captions[::-1], strict=True):
             yield TransferRow(image, true, [false], group)
 
 
