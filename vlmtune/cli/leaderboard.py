@@ -125,12 +125,13 @@ def run(options: argparse.Namespace) -> None:
     entries: list[Entry] = []
     names: set[str] = set()
     for given in options.models:
-        model = model_of(options, texts=False, model=newest_of_run(given))
+        own = own_options(given, options.pretrained, options.architecture)
+        model = model_of(options, texts=False, model=newest_of_run(given), **own)
         name = default_name(model, newest_of_run(given))
         if name in names:
             name = given  # two exports may have one name in different folders
         names.add(name)
-        origin = provenance_of(model, given, options.pretrained, {"benchmarks": specs})
+        origin = provenance_of(model, given, own["pretrained"], {"benchmarks": specs})
         # As an index names its model: all weights, the adapter's arguments, the preprocessing.
         identity = digest([model.backbone.fingerprint, model.digest()])
         report = cache.measured(name, identity, model.scorer(store), origin)
@@ -189,6 +190,28 @@ def newest_of_run(given: str) -> str:
     folder = Path(given)
     checkpoint = newest_checkpoint(folder) if folder.is_dir() else None
     return given if checkpoint is None else str(checkpoint)
+
+
+def own_options(
+    given: str, pretrained: str | None, architecture: str | None
+) -> dict[str, str | None]:
+    """What of the options for weights belongs to one of several models.
+
+    `pretrained` belongs to plain names of open_clip, `architecture` to weights files.
+
+    Example:
+        >>> own_options("ViT-B-32", "openai", None)
+        {'pretrained': 'openai', 'architecture': None}
+        >>> own_options("published:scenes/prompts", "openai", None)
+        {'pretrained': None, 'architecture': None}
+    """
+    path = Path(given)
+    is_plain = not path.exists() and not {":", "/"}.intersection(given)
+    is_weights = path.is_file() and path.suffix not in (".ckpt", ".yaml", ".yml")
+    return {
+        "pretrained": pretrained if is_plain else None,
+        "architecture": architecture if is_weights else None,
+    }
 
 
 def bytes_an_image(model: Model) -> int | None:
