@@ -44,7 +44,7 @@ CSV_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class MeasuredModel:
     """A model of a leaderboard: its numbers, and what an index stores of an image, if known."""
 
     report: RunReport
@@ -63,7 +63,8 @@ def mean_change(of_run: Sequence[Comparison], kind: str) -> MetricValue | None:
     for one in of_run:
         if one.result.kind != kind or one.change is None or one.metric.unit != "fraction":
             continue
-        changes.append(one.change if one.metric.higher_is_better else -one.change)
+        sign = 1 if one.metric.higher_is_better else -1
+        changes.append(sign * one.change)
         paired = one.paired
         if paired is not None and paired.low is not None and paired.high is not None:
             halves.append((paired.high - paired.low) / 2)
@@ -93,7 +94,7 @@ def pareto_front(points: Mapping[int, tuple[float, float]]) -> list[int]:
     return sorted(front, key=points.__getitem__)
 
 
-def write_leaderboard(folder: Path, entries: Sequence[Entry]) -> Path:
+def write_leaderboard(folder: Path, entries: Sequence[MeasuredModel]) -> Path:
     """Writes leaderboard.html, .md and .csv, all or none; returns the path of the page.
 
     The first model is the one that the others are compared with.
@@ -117,7 +118,7 @@ class Board:
         points: Of each model what it lost on retained benchmarks and gained on compositional ones.
     """
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[MeasuredModel]) -> None:
         self.entries = entries
         self.runs = [entry.report for entry in entries]
         check_runs(self.runs)
@@ -149,23 +150,25 @@ class Board:
 
     def warnings(self) -> list[Caveat]:
         """What limits the numbers: the caveats of a report, few items, and prompts."""
-        found = list(caveats(self.strict))
+        warnings = list(caveats(self.strict))
         for kind, means in zip(table.KINDS, zip(*self.gains, strict=True), strict=True):
-            counts = [0 if mean is None else mean.n for mean in means]
-            for run, n in zip(self.runs, counts, strict=True):
-                if 0 < n < max(counts):
-                    text = f"its mean is over {n} of {max(counts)} {kind} benchmarks"
-                    found.append(Caveat(run.name, text))
+            most = max((mean.n for mean in means if mean is not None), default=0)
+            for run, mean in zip(self.runs, means, strict=True):
+                if mean is not None and mean.n < most:
+                    text = f"its mean is over {mean.n} of {most} {kind} benchmarks"
+                    warnings.append(Caveat(run.name, text))
         for row in self.rows["strict"]:
             n = row.first.n
             if n < FEW_ITEMS:
-                found.append(Caveat(row.title, f"{n} items: one of them is {100 / n:.1f} points"))
+                warnings.append(
+                    Caveat(row.title, f"{n} items: one of them is {100 / n:.1f} points")
+                )
             options = self._spec(row).get("init_args", {})
             for name in PROMPTS:
                 if options.get(name):
                     text = f"its {name} is {options[name]!r}: with another the number is another"
-                    found.append(Caveat(row.title, text))
-        return found
+                    warnings.append(Caveat(row.title, text))
+        return warnings
 
     def _spec(self, row: Row) -> Mapping[str, Any]:
         """The class path and the options of a row's benchmark."""
@@ -311,7 +314,8 @@ class Board:
                 cells += self.costs(i)
                 for row in rows:
                     metric = row.cells[i]
-                    cells.append("–" if metric is None else table.bracketed(metric))
+                    text = "–" if metric is None else table.bracketed(metric)
+                    cells.append(text)
                 lines.append(line(cells))
         lines += ["", "## Warnings", ""]
         lines += [f"- {one.benchmark}: {one.text}" for one in self.warnings()]
