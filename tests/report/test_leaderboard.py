@@ -8,7 +8,8 @@ import yaml
 
 from vlmtune.config import stems
 from vlmtune.report import leaderboard
-from vlmtune.report.leaderboard import Board, MeasuredModel, mean_change
+from vlmtune.report.leaderboard import Board, MeasuredModel
+from vlmtune.report.pareto import mean_change
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
