@@ -92,7 +92,9 @@ def pareto_plot(
                 axes.plot(ends, [y, y], color=colour, alpha=0.4)
             axes.scatter([x], [y], color=colour, s=26, linewidth=0, zorder=3)
         for (x, y), numbers in _close_together(points).items():
-            offset = {"xytext": (4, 4), "textcoords": "offset points"}
+            # A long label has more room below its models, where few lose more than they gain.
+            above = 4 if len(numbers) <= 2 else -14
+            offset = {"xytext": (4, above), "textcoords": "offset points"}
             axes.annotate(", ".join(numbers), (x, y), color=INK, **offset)
         axes.set_xlabel("lost on retained abilities, points", loc="right", labelpad=2)
         axes.set_ylabel("gained, points", loc="top", labelpad=2)
