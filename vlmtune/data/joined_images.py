@@ -28,10 +28,10 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 class JoinedImages(StepChanges):
     """CLIC's data: in every other step two images are joined to one, with captions of both.
 
-    Of each image a joined batch takes one caption, in sentences, and the sentences of its others.
     Two images a and b become one square image, each squashed to half of it: above each other if a
     is wide, side by side if it is high, in random order. Pairs have one shape where the batch
-    allows it. The texts of a pair are
+    allows it. The true captions of each image are cut into sentences, of which the first is that of
+    a caption at random. The texts of a pair are
 
     - the first sentence of a and that of b, and the same two in the other order;
     - twice another sentence of each, in random order, as far as there are any;
