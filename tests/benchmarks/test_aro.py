@@ -119,7 +119,7 @@ def test_symmetric_names():
         ({"bbox_h": float("nan")}, "NaN"),
         ({"true_caption": ""}, "row 1"),
         ({"image_path": 3}, "row 1"),
-        ({"relation_name": None}, "as relation"),
+        ({"relation_name": None}, "another layout"),
     ],
 )
 def test_malformed_items(tmp_path, change, message):

@@ -108,7 +108,7 @@ def test_images_are_written_beside_the_table_once(tmp_path):
 
 
 def test_a_folder_without_tables_says_where_to_get_them(tmp_path):
-    with refused("got no file \\*.parquet: run `vlmtune download bivlc`"):
+    with refused("got none: run `vlmtune download bivlc`"):
         BiVLC(str(tmp_path)).load()
 
 

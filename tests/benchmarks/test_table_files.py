@@ -143,7 +143,7 @@ def test_what_a_builder_holds_out_is_measured(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "row", "message"),
     [
-        (TablePairs, {"negative": "n"}, "two images in line 1 of .*t.jsonl, got one"),
+        (TablePairs, {"negative": "n"}, "a second image in line 1 of .*t.jsonl, got none"),
         (TablePairs, {"image_neg": "b.png"}, "a hard-negative caption in line 1"),
         (TableMultipleChoice, {}, "a hard-negative caption in line 1"),
         (TableRetrieval, {"caption": ""}, "a caption in line 1"),

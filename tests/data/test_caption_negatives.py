@@ -132,5 +132,7 @@ def test_a_false_text_of_the_record_is_not_rewritten():
 
 
 def test_a_count_of_none_is_refused():
-    with pytest.raises(UserError, match="at least 1, got 0"):
-        CaptionNegatives(Rewriter([SwapNouns()]), 0)
+    spec = CaptionNegatives(Rewriter([SwapNouns()])).spec()
+    spec["init_args"]["count"] = 0
+    with pytest.raises(UserError, match=r"as count of .*, got '0'"):
+        instantiate(spec, CaptionNegatives)

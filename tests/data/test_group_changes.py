@@ -114,7 +114,7 @@ def test_words_come_from_the_captions_of_training(make):
     data = make("negatives")
     texts = {text for batch in shown(data, 0) for text in batch[3]}
     assert texts - set(data.distinct_texts())
-    assert set(data.negatives.rewriter.vocabulary.counts["ADJ colour"]) == set(COLOURS)
+    assert set(data.changes.negatives.rewriter.vocabulary.counts["ADJ colour"]) == set(COLOURS)
 
 
 @pytest.mark.parametrize(

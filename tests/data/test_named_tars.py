@@ -109,5 +109,5 @@ def test_a_command_that_fails(command, got, tmp_path):
 
 
 def test_a_tar_that_is_missing(folder):
-    with refused("data-000003.tar, there is no such file"):
+    with refused("data-000003.tar, got no such file"):
         _ = ShardSet(str(folder / "data-{000002..000003}.tar")).manifest

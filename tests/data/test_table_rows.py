@@ -121,9 +121,17 @@ def test_a_wrong_cell_names_its_row_and_column(row, message, tmp_path):
         ({"url": "x", "caption": "a"}, {}, "got the columns url, caption: download the images"),
         ({"a": "x", "caption": "a"}, {}, "a column of images .* the columns a, caption: name it"),
         ({"image": "x", "b": "a"}, {}, "a column of captions .*`columns.caption`"),
-        ({"image": "x", "caption": "a"}, {"imge": "image"}, "`columns` of image, caption"),
+        (
+            {"image": "x", "caption": "a"},
+            {"imge": "image"},
+            "no table has: name one of image, caption",
+        ),
         ({"image": "x", "caption": "a"}, {"caption": "captoin"}, "did you mean 'caption'"),
-        ({"image": "x", "caption": "a"}, {"image": ["image", "caption"]}, "one column for image"),
+        (
+            {"image": "x", "caption": "a"},
+            {"image": ["image", "caption"]},
+            "for image, got image, caption: name one",
+        ),
     ],
 )
 def test_wrong_columns(row, given, message, tmp_path):
@@ -138,5 +146,5 @@ def test_a_folder_of_images_without_captions(tmp_path):
 
 
 def test_an_empty_table(tmp_path):
-    with refused("expected rows"):
+    with refused("got no rows"):
         _ = table(tmp_path).columns

@@ -52,7 +52,7 @@ def test_columns_of_json_are_those_of_all_rows(tmp_path):
         ("t.jsonl", "{}\n{", "in line 2"),
         ("t.jsonl", "{}\n[1]", r"'\[1\]' instead of an object in line 2"),
         ("t.json", '{"images": [], "annotations": []}', "vlmtune build coco"),
-        ("t.json", "3", "no list of rows"),
+        ("t.json", "3", "another layout"),
         ("t.xls", "", r"expected a table \(.csv, .tsv"),
     ],
 )

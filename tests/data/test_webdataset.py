@@ -222,15 +222,6 @@ def test_a_changed_tar_of_equal_size_is_indexed_again(folder, encoded_png):
     assert texts == [f"caption {n}" for n in (13, 12, 11, 10, 4, 5, 6)]
 
 
-def test_shards_without_a_record_that_can_be_decoded_are_an_error(folder):
-    data = ShardSet(str(folder))
-    assert data.manifest.records == 7
-    for tar in folder.glob("*.tar"):
-        tar.write_bytes(bytes(tar.stat().st_size))
-    with refused("expected records in .*, got none that can be decoded"):
-        record_index([data])
-
-
 def test_an_empty_tar_beside_others_has_no_records(folder, caplog):
     (folder / "empty.tar").write_bytes(b"")
     with caplog.at_level(logging.WARNING):

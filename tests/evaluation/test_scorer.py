@@ -282,8 +282,6 @@ def test_a_file_that_changes_is_encoded_again(images):
 
 def test_bad_arguments_are_told():
     backbone, adapter = made(ToyDual())
-    with refused("batch_size"):
-        Scorer(backbone, adapter, batch_size=0)
     for pair in ([0, 0], [-1, 0], [0, 6]):
         with pytest.raises(ValueError, match=r"pairs within \(0, 6\)"):
             Scorer(backbone, adapter)([], TEXTS, torch.tensor([pair]))

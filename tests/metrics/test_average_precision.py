@@ -106,9 +106,8 @@ def test_class_with_an_empty_pool_is_left_out_under_both():
         assert result.counted.tolist() == [False, True, True, False]
 
 
-def test_undefined_or_nan_raises():
-    with refused("at least one true image"):
-        average_precision(torch.rand(3), torch.zeros(3).bool())
+def test_without_a_positive_it_is_undefined_and_nan_raises():
+    assert math.isnan(average_precision(torch.rand(3), torch.zeros(3).bool()))
     with refused("NaN"):
         average_precision(torch.tensor([0.1, torch.nan]), torch.tensor([True, False]))
     spoilt = SCORES.clone()

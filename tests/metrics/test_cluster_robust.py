@@ -154,7 +154,7 @@ def test_ranks():
 @pytest.mark.parametrize("values", [[], [0.5, 1.5], [-0.1], [math.nan]])
 def test_values_outside_0_and_1_raise(values):
     values = torch.tensor(values)
-    with refused("between 0 and 1"):
+    with refused(r"in \[0, 1\] to average"):
         cluster_robust_mean(values, torch.zeros(len(values), dtype=torch.int64))
     with refused():
         cluster_robust_rank(values, torch.zeros(len(values), dtype=torch.int64))

@@ -92,7 +92,7 @@ def test_the_interval_over_pairs_covers():
 
 
 def test_nan_and_no_values_raise():
-    with refused("finite cosines"):
+    with refused("finite values"):
         mean_cosine(torch.tensor([torch.nan]), torch.tensor([0]))
-    with refused("finite cosines"):
+    with refused("finite values"):
         mean_cosine(torch.zeros(0), torch.zeros(0).long())

@@ -37,10 +37,8 @@ def test_bootstrap_is_seeded_leaves_global_state_and_covers():
     assert interval == pytest.approx((mean - half, mean + half), abs=0.004)
 
 
-def test_bootstrap_refuses_what_has_no_spread():
-    with refused("at least two finite"):
-        intervals.bootstrap_interval(torch.tensor([1.0]))
-    with refused("at least two finite"):
+def test_bootstrap_refuses_nan():
+    with refused("finite values"):
         intervals.bootstrap_interval(torch.tensor([1.0, torch.nan]))
 
 
@@ -52,9 +50,3 @@ def test_metrics_carry_their_interval():
     assert (single.value, single.low, single.high) == (0.5, None, None)
     with refused("got 0 values"):
         intervals.bootstrap_mean(torch.zeros(0))
-
-
-@pytest.mark.parametrize(("p", "n"), [(0.0, 0), (-0.2, 5), (1.2, 5)])
-def test_wilson_refuses(p, n):
-    with refused("a proportion"):
-        intervals.wilson_interval(p, n)

@@ -97,9 +97,9 @@ def test_one_cluster_has_no_interval():
 
 
 def test_outcomes_that_are_none():
-    with refused("finite outcomes"):
+    with refused("finite values"):
         seeded_difference(torch.full((2, 3), math.nan), torch.zeros(1, 3))
-    with refused("items with finite outcomes"):
+    with refused("finite values"):
         seeded_difference(torch.zeros(2, 0), torch.zeros(1, 0))
 
 

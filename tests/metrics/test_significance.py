@@ -110,7 +110,7 @@ def test_equal_models_show_nothing():
 
 def test_items_that_cannot_be_compared_raise():
     for values in (torch.zeros(0), torch.tensor([0.0, torch.nan])):
-        with refused("items with finite outcomes"):
+        with refused("finite values"):
             paired_difference(values, torch.zeros(len(values)))
 
 
@@ -155,7 +155,7 @@ def test_one_group_is_a_plain_mean_and_others_do_not_count():
     result = paired_difference(new, old, groups=ItemGroups(members))
     assert result == paired_difference(new[:11], old[:11])
     assert (result.test, result.n) == ("McNemar", 11)
-    with refused("items with finite outcomes"):
+    with refused("finite values"):
         paired_difference(new, old, groups=ItemGroups(torch.full((16,), -1)))
 
 

@@ -216,7 +216,7 @@ def test_a_file_by_hand_is_taken_from_a_folder(mirror, capsys):
     assert main(["download", "set"]) == 2
     shown = capsys.readouterr()
     assert "- Ask for set.zip." in shown.out
-    assert "set.zip, which a person has to get" in shown.err
+    assert "set.zip of set: a person has to get it" in shown.err
     fetched = Path("fetched")
     fetched.mkdir()
     (fetched / "set.zip").write_bytes(zipped(**{"a.txt": "one"}))
@@ -385,6 +385,7 @@ def test_what_is_wrong_with_the_options_is_said_first(mirror, capsys, arguments,
         {"files": [{"url": "https://a/b", "path": "/b"}]},
         {"files": [{"url": "https://a/b", "path": "b", "checksum": "sha256:12"}]},
         {"files": [{"url": [], "path": "b"}]},
+        {"files": [{"url": "ftp://a/b", "path": "b"}]},
         {"files": [], "steps": []},
         {"page": " "},
         {"unknown": 1, "steps": ["go"]},

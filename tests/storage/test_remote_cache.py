@@ -212,7 +212,7 @@ def test_a_failure_of_the_future_is_forgotten(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"^expected a cache folder .* \(Not a directory\): name"):
+    with pytest.raises(UserError, match=r"^expected to write .* \(Not a directory\): name"):
         FileCache(tmp_path / "file" / "cache", 10).open(A, 1, must_not_run)
 
 

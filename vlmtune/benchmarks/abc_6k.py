@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -63,10 +62,10 @@ class ABC6K(MultipleChoice):
         images: The folder with `train2014` and `val2014`, or with all images.
     """
 
-    full_name: ClassVar[str] = "ABC-6K"
-    asks: ClassVar[str] = "attributes"
-    citation: ClassVar[str] = "Feng et al. 2023, Structured Diffusion Guidance, section 4 (ABC-6K)"
-    source: ClassVar[str] = "vlmtune download abc_6k"
+    full_name = "ABC-6K"
+    asks = "attributes"
+    citation = "Feng et al. 2023, Structured Diffusion Guidance, section 4 (ABC-6K)"
+    source = "vlmtune download abc_6k"
 
     path: str
     captions: Sequence[str]
@@ -119,8 +118,12 @@ class ABC6K(MultipleChoice):
         """The lines two by two."""
         with reading(self.path, "lines in pairs", get_file(self.source)):
             text = regular(self.path).read_text(encoding="utf-8")
-            lines = [line.strip() for line in text.split("\n") if line.strip()]
-            return list(zip(lines[::2], lines[1::2], strict=True))
+            stripped = [line.strip() for line in text.split("\n")]
+            lines = [line for line in stripped if line]
+            captions = lines[::2]
+            exchanged = lines[1::2]
+            # `strict`: after a lost line every pair would be of two items.
+            return list(zip(captions, exchanged, strict=True))
 
     @cached_property
     def _images(self) -> dict[str, ImageRef]:

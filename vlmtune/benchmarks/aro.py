@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import Row, get_file, is_text, pixel_box, write_image, write_json
+from vlmtune.benchmarks.files import Row, get_file, pixel_box, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.storage.files import read_json, reading
 from vlmtune.types import ImageRef
@@ -115,8 +115,7 @@ class Aro(MultipleChoice):
         else:
             first, second = row["attributes"]
             names = [first, second]
-        if not all(map(is_text, names)):
-            raise ValueError(f"{names!r} as {self.task}")
+        # Other values than texts cannot be joined, and are an error of the file.
         return "_".join(names)
 
     @override

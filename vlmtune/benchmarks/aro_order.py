@@ -9,7 +9,6 @@ Images are whole. Source: Yuksekgonul et al. 2023, section 2.
 """
 
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
@@ -18,7 +17,6 @@ from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.language.words import words
-from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.types import ImageRef
 
 
@@ -41,11 +39,11 @@ class AroOrder(MultipleChoice):
         shuffles: The file with the shuffles, as `vlmtune shuffles` writes it.
     """
 
-    full_name: ClassVar[str] = "ARO word order"
-    asks: ClassVar[str] = "word order"
-    citation: ClassVar[str] = "Yuksekgonul et al. 2023, ARO, section 2 (COCO- and Flickr30k-Order)"
-    source: ClassVar[str] = "vlmtune download aro_order"
-    reference_ties: ClassVar[Ties] = "right"
+    full_name = "ARO word order"
+    asks = "word order"
+    citation = "Yuksekgonul et al. 2023, ARO, section 2 (COCO- and Flickr30k-Order)"
+    source = "vlmtune download aro_order"
+    reference_ties = "right"
 
     path: str
     images: str

@@ -80,13 +80,9 @@ def perturb(caption: str, tagger: Tagger, seed: int) -> tuple[str, str, str, str
     """
     split = words(caption)
     tags = tagger.tag(split)
-    if len(tags) != len(split):
-        raise UserError(
-            f"expected {len(split)} tags for {caption[:60]!r}, got {len(tags)}: return one a word"
-        )
-    rng = random.Random(f"{seed}\n{caption}")
+    rng = random.Random(f"{seed}\n{caption}")  # not of the captions before
     nouns, adjectives, others = [], [], []
-    for position, tag in enumerate(tags):
+    for position, (_, tag) in enumerate(zip(split, tags, strict=True)):
         if tag in NOUNS:
             nouns.append(position)
         elif tag == "ADJ":

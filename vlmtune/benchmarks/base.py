@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-from vlmtune.benchmarks.files import Row, check_chosen, obtain, read_rows
+from vlmtune.benchmarks.files import Row, check_chosen, check_texts, obtain, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.benchmarks.queries import Query
@@ -118,7 +118,7 @@ class Benchmark(Configured, ABC, Generic[I]):
 
     @abstractmethod
     def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
-        """Turns the scores, in the order of `items.pairs`, into numbers."""
+        """Turns finite scores on the CPU, in the order of `items.pairs`, into numbers."""
 
     # -- what all share ------------------------------------------------------------------------
 
@@ -127,6 +127,7 @@ class Benchmark(Configured, ABC, Generic[I]):
         """The items as arrays; the files are read once, at the first access."""
         items = self.listed()
         check_images(items.images, self)
+        check_texts(items.texts, self.name)
         return items
 
     def listed(self) -> I:
@@ -197,7 +198,8 @@ class Benchmark(Configured, ABC, Generic[I]):
         """Scores everything once and evaluates the scores."""
         items = self.items
         scorer = pair_scorer(score)
-        scores = scorer(items.images, items.texts, items.pairs).detach().cpu()
+        scores = scorer(items.images, items.texts, items.pairs)
+        scores = scores.detach().cpu()
         check_scores(scores, items.shape, self.name)
         return self.evaluate(scores)
 
@@ -277,9 +279,11 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
     if empty:
         faults.append(f"{len(empty)} are empty files, first {str(empty[0])!r}")
     if faults:
+        # Without a source they are the user's own.
+        fix = files_from(benchmark) if benchmark.source else "put them there"
         raise UserError(
             f"expected {len(paths)} images for {benchmark.name}, {' and '.join(faults)}: "
-            f"{files_from(benchmark)}, or name their folder by `images`"
+            f"{fix}, or name their folder by `images`"
         )
 
 

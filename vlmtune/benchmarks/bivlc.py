@@ -11,14 +11,14 @@ Miranda et al. 2024.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from jaxtyping import Float
 from pydantic import Field, TypeAdapter
 from torch import Tensor
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.files import Text, file_error, get_file, write_image
+from vlmtune.benchmarks.files import Text, get_file, write_image
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.benchmarks.table_files import written_image
 from vlmtune.data.tables import read_cells
@@ -65,10 +65,10 @@ class BiVLC(Paired):
         images: Where the images of the table are written, by default the folder `images` in `path`.
     """
 
-    full_name: ClassVar[str] = "BiVLC"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Miranda et al. 2024, BiVLC (I2T, T2I and group score)"
-    source: ClassVar[str] = "vlmtune download bivlc"
+    full_name = "BiVLC"
+    asks = "edited captions"
+    citation = "Miranda et al. 2024, BiVLC (I2T, T2I and group score)"
+    source = "vlmtune download bivlc"
 
     path: str
     images: str | None = None
@@ -95,11 +95,8 @@ class BiVLC(Paired):
 
     @override
     def read(self) -> list[PairedItem]:
-        files = sorted(Path(self.path).glob("*.parquet"))
-        if not files:
-            raise file_error(self.path, LAYOUT, "no file *.parquet", self.source)
         items = []
-        for file in files:
+        for file in sorted(Path(self.path).glob("*.parquet")):
             for cells in read_cells(file):
                 row: _Row = check_shape(cells, ROW, file, LAYOUT, get_file(self.source))
                 images = (self._image(row["image"]), self._image(row["negative_image"]))
@@ -115,7 +112,8 @@ class BiVLC(Paired):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         result = super().evaluate(scores)
-        values = scores.detach().cpu().double()[self.items.positions]
+        values = scores.double()[self.items.positions]
+        # The image comes first in these names: of positive and negative image with each caption.
         pos_pos, pos_neg, neg_pos, neg_neg = values.flatten(1).T
         wins = {
             "ipos_2t": pos_pos > pos_neg,

@@ -82,7 +82,9 @@ def _n_gram_credit(items: Sequence[AnsweredItem], halves: Halves) -> Float[Tenso
     """The credit of each item for its likeliest candidate."""
     credit = torch.zeros(len(items), dtype=torch.float64)
     for seen, unseen in halves:
-        model = NGram().fit(items[i].candidates[0] for i in seen)
+        # Of true candidates alone: the model learns what answers sound like.
+        true_candidates = [items[i].candidates[0] for i in seen]
+        model = NGram().fit(true_candidates)
         for i in unseen:
             likelihoods = [model.log_probability(text) for text in items[i].candidates]
             credit[i] = _credit(likelihoods)

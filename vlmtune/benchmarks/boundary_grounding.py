@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -179,12 +179,12 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         fps: Frames a second; frame k (from 0) is at k / fps.
     """
 
-    primary_metric: ClassVar[str] = "mean_accuracy"
-    full_name: ClassVar[str] = "Video boundaries"
-    asks: ClassVar[str] = "changes of an image"
-    citation: ClassVar[str] = "Wang et al. 2023, EqBen, appendix A.6 and table 12"
-    source: ClassVar[str] = "vlmtune download boundary_grounding"
-    partial_credit: ClassVar[bool] = True
+    primary_metric = "mean_accuracy"
+    full_name = "Video boundaries"
+    asks = "changes of an image"
+    citation = "Wang et al. 2023, EqBen, appendix A.6 and table 12"
+    source = "vlmtune download boundary_grounding"
+    partial_credit = True
 
     path: str
     frames: str
@@ -230,7 +230,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
         boundaries = tuple(item.boundary for item in items)
         frames = read_frames(Path(self.frames), boundaries, self.fps, self.source)
         images = tuple(chain.from_iterable(frames.values()))
-        counts = torch.tensor([len(refs) for refs in frames.values()])
+        counts = torch.tensor([len(refs) for refs in frames.values()])  # frames of each video
         starts = counts.cumsum(0) - counts
         numbers = number(frames)
         videos = torch.tensor([numbers[event.video] for event in boundaries])
@@ -280,7 +280,7 @@ class BoundaryGrounding(Benchmark[GroundingItems]):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
-        values = scores.detach().cpu().double()[items.positions]
+        values = scores.double()[items.positions]
         chosen = self._chosen(values.sum(dim=0))
         query_count = len(items.queries)
         sizes = torch.bincount(items.query, minlength=query_count)

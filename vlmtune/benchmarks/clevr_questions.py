@@ -81,10 +81,10 @@ class ClevrQuestions(MultipleChoice):
         prompt: The candidate, with {question} and {answer}.
     """
 
-    full_name: ClassVar[str] = "CLEVR questions"
-    asks: ClassVar[str] = "questions"
-    citation: ClassVar[str] = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
-    source: ClassVar[str] = "vlmtune download clevr_questions"
+    full_name = "CLEVR questions"
+    asks = "questions"
+    citation = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
+    source = "vlmtune download clevr_questions"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"types": tuple(ANSWERS)}
 
     path: str
@@ -132,6 +132,7 @@ class ClevrQuestions(MultipleChoice):
         return items
 
     def _item(self, row: _Row, kind: str) -> AnsweredItem:
+        # The true answer first, then the others in their order.
         true = row["answer"]
         false = [answer for answer in ANSWERS[kind] if answer != true]
         answers = (true, *false)

@@ -9,7 +9,7 @@ that a model writes. Source of questions and properties: Johnson et al. 2017, se
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NotRequired
+from typing import Any, NotRequired
 
 import torch
 from jaxtyping import Float
@@ -82,10 +82,10 @@ class ClevrStatements(MultipleChoice):
         images: Folder with the images.
     """
 
-    full_name: ClassVar[str] = "CLEVR statements"
-    asks: ClassVar[str] = "questions"
-    citation: ClassVar[str] = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
-    source: ClassVar[str] = "vlmtune download clevr_statements"
+    full_name = "CLEVR statements"
+    asks = "questions"
+    citation = "Johnson et al. 2017, CLEVR, section 4 (accuracy by question type)"
+    source = "vlmtune download clevr_statements"
 
     path: str
     images: str
@@ -142,6 +142,7 @@ class ClevrStatements(MultipleChoice):
         for number, item in enumerate(kept):
             for stated in item.properties:
                 rows[stated].append(number)
+        # In one order for every model, so that reports can be laid side by side.
         for name, value in sorted(rows, key=_order):
             chosen = torch.tensor(rows[name, value])
             metric = cluster_robust_mean(outcomes[chosen], clusters[chosen], 1 / 2)

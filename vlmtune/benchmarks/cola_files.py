@@ -97,8 +97,10 @@ def read_queries(path: Path, folder: Path) -> Queries:
         stated = [atom for atom in _atoms(label) if atom]
         texts.append(" ".join(stated))
     images = [ImageRef(_locate(folder, name)) for name in names]
+    # A query twice would have two columns, and an image twice two rows, of one score each.
     counts = {len(row) for row in chain(flags, hard)}
-    is_repeated = len({*texts, *images}) < len(texts) + len(images)
+    distinct = {*texts, *images}
+    is_repeated = len(distinct) < len(texts) + len(images)
     if is_repeated or counts != {len(texts)}:
         came = f"rows of {sorted(counts)} flags for {len(texts)} labels"
         if is_repeated:
@@ -119,7 +121,8 @@ def _unified(raw: Any) -> Any:
     """The content of a file in the documented layout, whichever release wrote it."""
     # The released script reads `[labels, data]`.
     if isinstance(raw, list) and len(raw) == 2:
-        raw = {"labels": raw[0], "data": raw[1]}
+        labels, data = raw
+        raw = {"labels": labels, "data": data}
     if isinstance(raw, dict) and isinstance(raw.get("data"), list):
         for row in raw["data"]:
             if isinstance(row, list) and len(row) == 3:
@@ -131,6 +134,7 @@ def read_subsets(path: Path, texts: tuple[str, ...]) -> dict[str, Bool[Tensor, "
     """Reads which of the queries `texts` training has seen, `{"seen": [...], "unseen": [...]}`."""
     subsets = {}
     for name, labels in read_json(path, SEEN, shape=Subsets).items():
+        # A misspelt label would silently leave its query out of both means.
         unknown = sorted(set(labels) - set(texts))
         if unknown:
             raise file_error(path, SEEN, f"{unknown[0]!r}, which is not a label")
@@ -198,7 +202,9 @@ def _every_word(labels: Sequence[Any], annotations: Sequence[Any]) -> Bool[Tenso
         atoms: set[str] = set()
         for described in objects:
             atoms.update(_atoms(described))
-        return set(" ".join(atoms).split()) if loose else atoms
+        if loose:
+            return set(" ".join(atoms).split())
+        return atoms
 
     queries = [words([label]) for label in labels]
     rows = []

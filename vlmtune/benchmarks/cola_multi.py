@@ -38,12 +38,12 @@ class ColaMulti(VoteOptions, Paired):
             "cube and sphere" for shapes.
     """
 
-    primary_metric: ClassVar[str] = "accuracy"
+    primary_metric = "accuracy"
     keys: ClassVar[tuple[str, str, str]] = ("text_accuracy", "accuracy", "group_accuracy")
-    full_name: ClassVar[str] = "Cola multi-object"
-    asks: ClassVar[str] = "attributes"
-    citation: ClassVar[str] = "Ray et al. 2023, Cola, section 5.1 (multi-object accuracy)"
-    source: ClassVar[str] = "vlmtune download cola_multi"
+    full_name = "Cola multi-object"
+    asks = "attributes"
+    citation = "Ray et al. 2023, Cola, section 5.1 (multi-object accuracy)"
+    source = "vlmtune download cola_multi"
 
     path: str
     images: str
@@ -67,13 +67,13 @@ class ColaMulti(VoteOptions, Paired):
         rows: list[Row] = read_json(self.path, LAYOUT, get_file(self.source), list[Row])
         votes = []
         for position, row in enumerate(rows):
-            cell = row[4] if len(row) == 5 else None
+            cell = row[4] if len(row) == 5 else None  # the released file has no votes
             votes.append((cell, f"row {position} of {self.path}"))
         items = []
         for first, caption, second, other, *_ in self.agreed(rows, votes):
             images = (self._image(first), self._image(second))
-            group = self._group(caption)
-            items.append(PairedItem(images, (caption, other), group))
+            texts = (caption, other)
+            items.append(PairedItem(images, texts, group=self._group(caption)))
         return items
 
     def _image(self, address: str) -> ImageRef:

@@ -9,7 +9,7 @@ is described in `vlmtune.benchmarks.cola_files`. Source: Ray et al. 2023, sectio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,6 +20,7 @@ from vlmtune.benchmarks.base import Benchmark, Convention, gallery
 from vlmtune.benchmarks.cola_files import Queries, read_queries, read_subsets, spelled
 from vlmtune.benchmarks.files import write_image, write_json
 from vlmtune.benchmarks.items import Items
+from vlmtune.benchmarks.pair_scorer import PairScores
 from vlmtune.benchmarks.queries import Query, shown
 from vlmtune.benchmarks.rules.ranking import BEST, best_images
 from vlmtune.errors import UserError
@@ -87,12 +88,12 @@ class ColaSingle(Benchmark[QueryItems]):
             such numbers do not compare with numbers of all images.
     """
 
-    primary_metric: ClassVar[str] = "map"
-    full_name: ClassVar[str] = "Cola single-object"
-    asks: ClassVar[str] = "attributes"
-    citation: ClassVar[str] = "Ray et al. 2023, Cola, sections 3, 5.1 and 10 (single-object mAP)"
-    source: ClassVar[str] = "vlmtune download cola_single"
-    partial_credit: ClassVar[bool] = True
+    primary_metric = "map"
+    full_name = "Cola single-object"
+    asks = "attributes"
+    citation = "Ray et al. 2023, Cola, sections 3, 5.1 and 10 (single-object mAP)"
+    source = "vlmtune download cola_single"
+    partial_credit = True
 
     path: str
     images: str
@@ -139,7 +140,8 @@ class ColaSingle(Benchmark[QueryItems]):
         queries = read_queries(Path(self.path), Path(self.images))
         rows = torch.arange(len(queries.images))
         if not self.standard:  # an image that no metric ranks needs no encoding
-            rows = rows[queries.ranked.any(dim=1)]
+            is_ranked = queries.ranked.any(dim=1)
+            rows = rows[is_ranked]
         return [QueryImage(queries, i) for i in rows.tolist()]
 
     @override
@@ -158,6 +160,7 @@ class ColaSingle(Benchmark[QueryItems]):
         for number in stated.unique().tolist():
             subsets[f"/attributes={number}"] = queries.attributes == number
         texts = spelled(queries.texts) if self.strict else queries.texts
+        # A joint model pays for each pair, so it scores only those that a metric ranks.
         pairs = None if self.standard else queries.ranked.nonzero()
         return QueryItems(
             images=queries.images,
@@ -170,7 +173,7 @@ class ColaSingle(Benchmark[QueryItems]):
         )
 
     @override
-    def evaluate(self, scores: Float[Tensor, "P"] | Float[Tensor, "N M"]) -> Result:
+    def evaluate(self, scores: PairScores) -> Result:
         queries = self.items.queries
         values = self._in_columns(scores)
         precision = self._precision(values)
@@ -189,15 +192,15 @@ class ColaSingle(Benchmark[QueryItems]):
         outcomes = precision.values[precision.counted]
         return self.result(metrics, outcomes, examples=self._examples(values))
 
-    def _in_columns(self, scores: Float[Tensor, "P"] | Float[Tensor, "N C"]) -> Tensor:
+    def _in_columns(self, scores: PairScores) -> Tensor:
         """The scores with a row for each image and a column for each query."""
-        scores = scores.detach().cpu().double()
+        scores = scores.double()
         queries = self.items.queries
         if self.items.pairs is None:
             return scores
         # No metric reads the other pairs; NaN would raise if one did.
         values = torch.full(queries.labels.shape, torch.nan, dtype=torch.float64)
-        values[queries.ranked] = scores
+        values[queries.ranked] = scores  # in the order of `nonzero`, as `pairs` is
         return values
 
     def _precision(self, values: Float[Tensor, "N C"]) -> ClassPrecision:
@@ -206,9 +209,7 @@ class ColaSingle(Benchmark[QueryItems]):
         return class_average_precision(values, queries.labels, queries.hard, treatment)
 
     @override
-    def queries(
-        self, result: Result, scores: Float[Tensor, "P"] | Float[Tensor, "N C"]
-    ) -> tuple[Query, ...]:
+    def queries(self, result: Result, scores: PairScores) -> tuple[Query, ...]:
         """The queries that count, each with the best images of its hard set.
 
         Without a true image in the hard set (convention "reference") the rank is the last.
@@ -253,10 +254,14 @@ class ColaSingle(Benchmark[QueryItems]):
 
         def show(column: int) -> Example:
             pool = hard[:, column].nonzero()[:, 0]
-            pool_scores = values[pool, column]
-            true = labels[pool, column]
-            is_right = right[column] is True
-            return best_images(items, items.texts[column], pool, pool_scores, true, is_right)
+            return best_images(
+                items,
+                items.texts[column],
+                pool,
+                scores=values[pool, column],
+                true=labels[pool, column],
+                correct=right[column] is True,
+            )
 
         return gallery(right, lambda column: column, show)
 
@@ -291,7 +296,7 @@ def _query_all(
     for column in range(labels.shape[1]):
         ranked = pool[:, column]
         positives = labels[ranked, column]
-        # Without a distractor there is no rank to compare with.
+        # Without a true image or a distractor there is no rank to compare with.
         if not positives.any() or positives.all():
             continue
         true, distractor = mean_ranks(values[ranked, column], positives)
@@ -299,6 +304,7 @@ def _query_all(
         ranks_of_distractors.append(distractor)
         expected_ranks.append((len(positives) + 1) / 2)
     if ranks_of_true:
+        # Chance is the same for both: random scores rank a true image as they rank any.
         true = torch.tensor(ranks_of_true, dtype=torch.float64)
         distractor = torch.tensor(ranks_of_distractors, dtype=torch.float64)
         expected = torch.tensor(expected_ranks, dtype=torch.float64)
@@ -322,7 +328,9 @@ def _f1(values: Float[Tensor, "N C"], queries: Queries) -> MetricValue:
     for column in _answerable(queries):
         pool = queries.hard[:, column]
         positives = queries.labels[pool, column]
-        scores.append(f1_at_positives(values[pool, column], positives))
+        f1 = f1_at_positives(values[pool, column], positives)
+        scores.append(f1)
+        # Random scores hit as often as images of the pool are true.
         chances.append(float(positives.double().mean()))
     mean_chance = sum(chances) / len(chances)
     return bootstrap_mean(torch.tensor(scores, dtype=torch.float64), mean_chance)

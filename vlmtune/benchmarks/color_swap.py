@@ -8,7 +8,6 @@ Source: Burapacheep et al. 2024, ColorSwap, section 4.
 """
 
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
@@ -26,10 +25,10 @@ class ColorSwap(Paired):
         images: The folder that `image_1` and `image_2` start from, of `images.zip`.
     """
 
-    full_name: ClassVar[str] = "ColorSwap"
-    asks: ClassVar[str] = "attributes"
-    citation: ClassVar[str] = "Burapacheep et al. 2024, ColorSwap, section 4"
-    source: ClassVar[str] = "vlmtune download color_swap"
+    full_name = "ColorSwap"
+    asks = "attributes"
+    citation = "Burapacheep et al. 2024, ColorSwap, section 4"
+    source = "vlmtune download color_swap"
 
     path: str
     images: str

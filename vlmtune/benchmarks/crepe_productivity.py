@@ -20,7 +20,6 @@ from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import SOURCE, read_regions
 from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice, united
-from vlmtune.metrics.multiple_choice import Ties
 
 TYPES = ("atom", "swap", "negate")
 COMPLEXITIES = (4, 5, 6, 7, 8, 9, 10, 11, 12)
@@ -49,13 +48,13 @@ class CrepeProductivity(MultipleChoice):
             2023, table 2a).
     """
 
-    full_name: ClassVar[str] = "CREPE productivity"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Ma et al. 2023, CREPE, section 4 (productivity, recall@1)"
-    source: ClassVar[str] = SOURCE
-    reference_ties: ClassVar[Ties] = "right"
-    reference_metric: ClassVar[str] = "macro_accuracy"
-    recalls: ClassVar[tuple[int, ...]] = (3, 5)
+    full_name = "CREPE productivity"
+    asks = "edited captions"
+    citation = "Ma et al. 2023, CREPE, section 4 (productivity, recall@1)"
+    source = SOURCE
+    reference_ties = "right"
+    reference_metric = "macro_accuracy"
+    recalls = (3, 5)
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {
         "types": TYPES,
         "complexities": COMPLEXITIES,
@@ -80,11 +79,12 @@ class CrepeProductivity(MultipleChoice):
             write_image(folder / name / f"{number}.jpg", 100 * number, 50, 90)
         header = ["image_id", "caption", "n", "hard_negs", "x", "y", "width", "height"]
         for kind, atoms, number, caption, negatives in rows:
-            stem = f"prod_vg_hard_negs_{kind}_complexity"
+            stem = folder / kind / f"prod_vg_hard_negs_{kind}_complexity"
             cells = [number, caption, atoms, repr(negatives), 1.0, 0.0, 6.0, 5.0]
-            write_csv(folder / kind / f"{stem}_{atoms}.csv", header, [cells])
-            # The other one of the two complexities has no rows.
-            write_csv(folder / kind / f"{stem}_{9 - atoms}.csv", header, [])
+            write_csv(Path(f"{stem}_{atoms}.csv"), header, [cells])
+            # The other one of the two complexities, 4 and 5, has no rows.
+            other = 9 - atoms
+            write_csv(Path(f"{stem}_{other}.csv"), header, [])
         return cls(str(folder), str(folder), complexities=[4, 5])
 
     @override
@@ -97,7 +97,7 @@ class CrepeProductivity(MultipleChoice):
                     caption = caption.lower()
                     negatives = tuple(text.lower() for text in negatives)
                 candidates = (caption, *self._chosen(caption, negatives))
-                atoms = row["n"].removesuffix(".0")
+                atoms = row["n"].removesuffix(".0")  # pandas writes whole numbers as floats
                 items.append(ChoiceItem(image, candidates, f"{kind}/{atoms}"))
         return items
 

@@ -18,7 +18,6 @@ from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.crepe_files import COLUMNS, SOURCE, read_regions
 from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
-from vlmtune.metrics.multiple_choice import Ties
 
 NEGATIVES = ("atom", "comp", "combined")
 COMPOUNDS = ("seen", "unseen")
@@ -44,13 +43,13 @@ class CrepeSystematicity(MultipleChoice):
         compounds: "seen", "unseen" or both.
     """
 
-    full_name: ClassVar[str] = "CREPE systematicity"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Ma et al. 2023, CREPE, section 4 (systematicity, recall@1)"
-    source: ClassVar[str] = SOURCE
-    reference_ties: ClassVar[Ties] = "right"
-    reference_alone: ClassVar[bool] = True
-    recalls: ClassVar[tuple[int, ...]] = (3, 5)
+    full_name = "CREPE systematicity"
+    asks = "edited captions"
+    citation = "Ma et al. 2023, CREPE, section 4 (systematicity, recall@1)"
+    source = SOURCE
+    reference_ties = "right"
+    reference_alone = True
+    recalls = (3, 5)
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"compounds": COMPOUNDS}
 
     path: str

@@ -21,7 +21,7 @@ and 5.3.
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, NotRequired
+from typing import Any, Literal, NamedTuple, NotRequired
 
 import numpy as np
 import torch
@@ -86,6 +86,7 @@ class EqBenEntry(NamedTuple):
 def read_entries(path: Path) -> list[EqBenEntry]:
     """Reads a released file of any layout, in its order or in that of `sample_cnt`."""
     content = read_json(path, LAYOUT)
+    # The layout of scores has "image" and "caption" in each record, without a number.
     first = content[0] if isinstance(content, list) and content else None
     if not isinstance(first, dict) or not {"image", "caption"} <= first.keys():
         with reading(path, LAYOUT):
@@ -115,7 +116,7 @@ def _entry(record: dict[str, Any], where: str) -> EqBenEntry:
     for key in (f"image{mark}0", f"image{mark}1", f"caption{mark}0", f"caption{mark}1"):
         cell = record.get(key)
         if key.startswith("caption") and isinstance(cell, list) and cell:
-            cell = cell[0]
+            cell = cell[0]  # Action Genome has lists of wordings
         if not is_text(cell):
             raise ValueError(f"an item without {key} at {where}")
         cells.append(cell)
@@ -153,10 +154,8 @@ def _from_scores(records: list[Any]) -> list[EqBenEntry]:
         image0, caption0 = scores.get("c0i0", blank)
         image1, caption1 = scores.get("c1i1", blank)
         # The two other scores show the same images and captions, crossed.
-        is_crossed = scores.get("c0i1") == (image1, caption0) and scores.get("c1i0") == (
-            image0,
-            caption1,
-        )
+        crossed = (scores.get("c0i1"), scores.get("c1i0"))
+        is_crossed = crossed == ((image1, caption0), (image0, caption1))
         where = f"sample {number} of {part}"
         if not is_crossed:
             raise ValueError(f"other than four scores of two images and two captions at {where}")
@@ -184,12 +183,12 @@ class EqBen(Paired):
         light: The images are those of the light release: JPEG, where the annotation says PNG.
     """
 
-    full_name: ClassVar[str] = "EqBen"
-    asks: ClassVar[str] = "changes of an image"
-    citation: ClassVar[str] = "Wang et al. 2023, EqSim and EqBen, section 5.3 and table 3"
-    source: ClassVar[str] = "vlmtune download eqben"
-    primary_metric: ClassVar[str] = "average"
-    limit_per_group: ClassVar[bool] = True
+    full_name = "EqBen"
+    asks = "changes of an image"
+    citation = "Wang et al. 2023, EqSim and EqBen, section 5.3 and table 3"
+    source = "vlmtune download eqben"
+    primary_metric = "average"
+    limit_per_group = True
 
     path: str | dict[str, str]
     images: str
@@ -250,7 +249,7 @@ class EqBen(Paired):
         self, wins: Wins, groups: Sequence[str], clusters: Int[Tensor, "n *ways"]
     ) -> dict[str, MetricValue]:
         parts = torch.tensor([PARTS.index(group) for group in groups])
-        # A part that is not there has no weight.
+        # A part that is not there has no weight: the others then make the whole average.
         weights = _weights(groups)[parts.unique()]
         chance = sum(CHANCES) / len(CHANCES)
         credit = self.outcomes(wins)

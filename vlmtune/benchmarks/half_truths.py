@@ -14,7 +14,6 @@ Source: Kargi et al. 2026, Half-Truths Break Similarity-Based Retrieval.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import TypedDict, override
 
@@ -72,10 +71,10 @@ class HalfTruths(MultipleChoice):
             there is looked for by its last part.
     """
 
-    full_name: ClassVar[str] = "Half-Truths"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Kargi et al. 2026, Half-Truths (half-truth accuracy)"
-    source: ClassVar[str] = "vlmtune download half_truths"
+    full_name = "Half-Truths"
+    asks = "edited captions"
+    citation = "Kargi et al. 2026, Half-Truths (half-truth accuracy)"
+    source = "vlmtune download half_truths"
 
     path: str
     images: str
@@ -108,10 +107,12 @@ class HalfTruths(MultipleChoice):
         for file in files:
             records = read_json(file, LAYOUT, get_file(self.source), list[_Units])
             for record in records:
+                # The authors' pipeline writes paths of its own machine, so the name alone may do.
                 named = Path(self.images, record["image_path"])
-                image = ImageRef(first_file([named, Path(self.images, named.name)]))
-                comparisons = [*_entities(record), *_relations(record)]
-                items += [ChoiceItem(image, texts, kind) for kind, texts in comparisons]
+                bare = Path(self.images, named.name)
+                image = ImageRef(first_file([named, bare]))
+                for kind, texts in (*_entities(record), *_relations(record)):
+                    items.append(ChoiceItem(image, texts, kind))
         return items
 
 
@@ -132,5 +133,5 @@ def _relations(record: _Units) -> Iterator[tuple[str, tuple[str, str]]]:
         for foil in relation["negatives"]:
             words = f"{foil['subject']} {foil['relation_type']} {foil['object']}"
             if foil["subject"] != short:
-                words = f"{short} and {words}"
+                words = f"{short} and {words}"  # else it would name another subject
             yield "relation", (short, words)

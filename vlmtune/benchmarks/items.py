@@ -32,6 +32,7 @@ class ComparedItem:
     @property
     def key(self) -> Hashable:
         """Equal for two items of the same images and captions, in whatever order."""
+        # The order of false candidates says nothing, that of the images does in other rules.
         false = frozenset(self.false)
         if len(self.images) == len(self.true):
             # Two pairs of image and caption are the same item in either order.
@@ -104,7 +105,7 @@ def numbered(values: Iterable[T]) -> tuple[tuple[T, ...], Int[Tensor, "n"]]:
         >>> numbered("abca")
         (('a', 'b', 'c'), tensor([0, 1, 2, 0]))
     """
-    listed = list(values)
+    listed = list(values)  # an iterator could be read once only
     numbers = number(listed)
     number_of_each = [numbers[value] for value in listed]
     return tuple(numbers), torch.tensor(number_of_each, dtype=torch.int64)
@@ -176,7 +177,7 @@ def sample(groups: Sequence[str], limit: int | None, seed: int | None) -> list[i
             generator = torch.Generator().manual_seed(seed)
             order = torch.randperm(len(positions), generator=generator).tolist()
         sampled += [positions[i] for i in order[:limit]]
-    return sorted(sampled)
+    return sorted(sampled)  # in the order of the file, as reports list them
 
 
 def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:
@@ -198,9 +199,12 @@ def find_repeats(items: Sequence[ComparedItem]) -> tuple[Repeat, ...]:
     images = []
     for position, item in enumerate(items):
         positions_of.setdefault(item.key, []).append(position)
-        if item.repeated:
-            captions.append(_occurrence(item, [position], item.repeated))
-        if len(set(item.images)) < len(item.images):
+        repeated = item.repeated
+        if repeated:
+            captions.append(_occurrence(item, [position], repeated))
+        # Two images that are one give every caption a tie.
+        has_image_twice = len(set(item.images)) < len(item.images)
+        if has_image_twice:
             images.append(_occurrence(item, [position], item.true))
     same = []
     for positions in positions_of.values():

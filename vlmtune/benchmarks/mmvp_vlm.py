@@ -45,12 +45,12 @@ class MmvpVlm(Paired):
             is that of the released script.
     """
 
-    primary_metric: ClassVar[str] = "accuracy"
+    primary_metric = "accuracy"
     keys: ClassVar[tuple[str, str, str]] = ("text_accuracy", "accuracy", "group_accuracy")
-    full_name: ClassVar[str] = "MMVP-VLM"
-    asks: ClassVar[str] = "changes of an image"
-    citation: ClassVar[str] = "Tong et al. 2024, Eyes Wide Shut? (MMVP-VLM, accuracy of pairs)"
-    source: ClassVar[str] = "vlmtune download mmvp_vlm"
+    full_name = "MMVP-VLM"
+    asks = "changes of an image"
+    citation = "Tong et al. 2024, Eyes Wide Shut? (MMVP-VLM, accuracy of pairs)"
+    source = "vlmtune download mmvp_vlm"
 
     path: str
     images: str
@@ -78,6 +78,7 @@ class MmvpVlm(Paired):
         items = []
         rows = read_csv(self.path, COLUMNS, self.source)
         with reading(self.path, "two rows a pair, numbered", get_file(self.source)):
+            # Pairs are neighbours; an odd row would shift all after it, which `strict` refuses.
             for first, second in zip(rows[::2], rows[1::2], strict=True):
                 images = (self._image(first), self._image(second))
                 texts = (self._text(first), self._text(second))
@@ -87,7 +88,7 @@ class MmvpVlm(Paired):
     def _image(self, row: dict[str, str]) -> ImageRef:
         # By its number: sorted by name the images are 1, 10, 100, ...
         name = f"{int(row['Question ID'])}.jpg"
-        folder = Path(self.images)
+        folder = Path(self.images)  # with or without folders of patterns
         return ImageRef(first_file([folder / row["Type"].strip() / name, folder / name]))
 
     def _text(self, row: dict[str, str]) -> str:

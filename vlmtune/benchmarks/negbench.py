@@ -10,19 +10,16 @@ their layout: `image_path` or `filepath`, of which only the file name counts, `c
 
 from itertools import count
 from pathlib import Path, PureWindowsPath
-from typing import ClassVar
 
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import get_file, read_csv, write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
-from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
 
 SOURCE = "vlmtune download negbench"
-IMAGE_COLUMNS = ("image_path", "filepath")
 COLUMNS = ("caption_0", "caption_1", "correct_answer")
 
 
@@ -42,11 +39,11 @@ class NegBench(MultipleChoice):
         images: The folder with the image files: COCO val2017, or JPEGImages of VOC 2007.
     """
 
-    reference_ties: ClassVar[Ties] = "right"
-    full_name: ClassVar[str] = "NegBench"
-    asks: ClassVar[str] = "negation"
-    citation: ClassVar[str] = "Alhamoud et al. 2025, NegBench (multiple choice, accuracy)"
-    source: ClassVar[str] = SOURCE
+    reference_ties = "right"
+    full_name = "NegBench"
+    asks = "negation"
+    citation = "Alhamoud et al. 2025, NegBench (multiple choice, accuracy)"
+    source = SOURCE
 
     path: str
     images: str
@@ -86,10 +83,8 @@ class NegBench(MultipleChoice):
 
 def image_of(row: dict[str, str], folder: str) -> ImageRef:
     """The image of a row; its path is one of the authors' machine."""
-    paths = [row[name] for name in IMAGE_COLUMNS if name in row]
-    if not paths:
-        raise ValueError(f"no column {' or '.join(IMAGE_COLUMNS)}")
-    return ImageRef(Path(folder, PureWindowsPath(paths[0]).name))
+    path = row["image_path"] if "image_path" in row else row["filepath"]
+    return ImageRef(Path(folder, PureWindowsPath(path).name))
 
 
 def _captions(row: dict[str, str]) -> list[str]:

@@ -8,7 +8,6 @@ the file name counts, and `captions`, a Python list literal. Source: Alhamoud et
 """
 
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
@@ -31,10 +30,10 @@ class NegBenchRetrieval(Ranking):
         images: The folder with the image files, such as COCO val2017.
     """
 
-    full_name: ClassVar[str] = "NegBench retrieval"
-    asks: ClassVar[str] = "negation"
-    citation: ClassVar[str] = "Alhamoud et al. 2025, NegBench (retrieval, recall@5)"
-    source: ClassVar[str] = f"{SOURCE}_retrieval"
+    full_name = "NegBench retrieval"
+    asks = "negation"
+    citation = "Alhamoud et al. 2025, NegBench (retrieval, recall@5)"
+    source = f"{SOURCE}_retrieval"
 
     path: str
     images: str
@@ -63,5 +62,7 @@ class NegBenchRetrieval(Ranking):
         with reading(self.path, "an image and a list of captions", get_file(self.source)):
             for row in rows:
                 image = image_of(row, self.images)
-                captions.setdefault(image, []).extend(read_texts(row["captions"]))
+                texts = read_texts(row["captions"])
+                # An image of several rows is one query, and has the captions of all.
+                captions.setdefault(image, []).extend(texts)
         return [CaptionedImage(image, tuple(texts)) for image, texts in captions.items()]

@@ -62,6 +62,7 @@ def pair_scorer(score: PairScorer | MatrixFunction) -> PairScorer:
         tensor([11., 11.], dtype=torch.float64)
     """
     takes_pairs: Any = score
+    # Asked by its signature and not by a trial call, which may take minutes.
     try:
         inspect.signature(score).bind("images", "texts", "pairs")
     except TypeError:
@@ -76,13 +77,8 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
 
     def matrix(images: Sequence[ImageRef], texts: Sequence[str]) -> Float[Tensor, "N M"]:
         scores = torch.as_tensor(function(images, texts)).detach().cpu().double()
-        shape = (len(images), len(texts))
-        if scores.shape != shape:
-            raise UserError(
-                f"expected scores of shape {shape} from a function of images "
-                f"and texts, got {tuple(scores.shape)}: return a row for each image, with a column "
-                "for each text"
-            )
+        # Scores of pairs that nobody asked for may be NaN, but a wrong shape mixes pairs up.
+        _check_shape(scores, (len(images), len(texts)), "a function of images and texts")
         return scores
 
     def score(images: Sequence[ImageRef], texts: Sequence[str], pairs: Pairs = None) -> PairScores:
@@ -91,7 +87,8 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
         scores = torch.zeros(len(pairs), dtype=torch.float64)
         rows, columns = pairs.unbind(dim=1)
         for some_rows in rows.unique().split(IMAGES):
-            chosen = torch.isin(rows, some_rows).nonzero()[:, 0]
+            is_among_them = torch.isin(rows, some_rows)
+            chosen = is_among_them.nonzero()[:, 0]
             some_columns = columns[chosen].unique()
             some_images = [images[int(row)] for row in some_rows]
             some_texts = [texts[int(column)] for column in some_columns]
@@ -107,16 +104,20 @@ def _by_matrix(function: MatrixFunction) -> PairScorer:
 
 def check_scores(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
     """Raises `UserError` unless every score is there and finite."""
-    if tuple(scores.shape) != shape:
-        raise UserError(
-            f"expected scores of shape {shape} for {name}, got {tuple(scores.shape)}: "
-            "the scorer must score every pair"
-        )
+    _check_shape(scores, shape, name)
     wrong = int((~torch.isfinite(scores)).sum())
     if wrong:
         raise UserError(
             f"expected finite scores for {name}, {wrong} are NaN or infinite: "
             "lower the learning rate or use fp32, then evaluate again"
+        )
+
+
+def _check_shape(scores: Tensor, shape: tuple[int, ...], name: str) -> None:
+    if tuple(scores.shape) != shape:
+        raise UserError(
+            f"expected scores of shape {shape} for {name}, got {tuple(scores.shape)}: return one "
+            "for every pair, or a row for each image with a column for each text"
         )
 
 
@@ -131,8 +132,7 @@ def embed(
             "has that option)"
         )
     images = embedded(score.embed_images(items.images), len(items.images), name)
-    # Both have one width, as their embeddings are compared.
-    width = images.shape[1]
+    width = images.shape[1]  # both have one width, as their embeddings are compared
     texts = embedded(score.embed_texts(items.texts), len(items.texts), name, width)
     return images, texts
 

@@ -169,10 +169,10 @@ class PugAnimals(Benchmark[AnimalItems]):
         convention: See above; `limit` counts animals.
     """
 
-    full_name: ClassVar[str] = "PUG: Animals"
-    asks: ClassVar[str] = "changes of an image"
-    citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.2, equations 1 and 2"
-    source: ClassVar[str] = "vlmtune download pug_animals"
+    full_name = "PUG: Animals"
+    asks = "changes of an image"
+    citation = "Bordes et al. 2023, PUG, section 3.2, equations 1 and 2"
+    source = "vlmtune download pug_animals"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"factors": FACTORS}
 
     path: str
@@ -212,9 +212,12 @@ class PugAnimals(Benchmark[AnimalItems]):
     def read(self) -> list[dict[int, AnimalScene]]:
         """Reads the scenes of each animal, by row of the csv."""
         animals: dict[str, dict[int, AnimalScene]] = {}
-        for number, row in enumerate(read_csv(self.path, COLUMNS, self.source)):
+        rows = read_csv(self.path, COLUMNS, self.source)
+        for number, row in enumerate(rows):
             scene = read_scene(self.path, row)
-            animals.setdefault(scene.animal, {})[number] = scene
+            scenes_of_animal = animals.setdefault(scene.animal, {})
+            scenes_of_animal[number] = scene
+        # A misspelt animal would stay in, and nobody would notice.
         unknown = set(self.without) - set(animals)
         if unknown:
             raise UserError(f"expected animals of {self.path} in `without`, got {min(unknown)!r}")
@@ -267,7 +270,8 @@ class PugAnimals(Benchmark[AnimalItems]):
         """Turns the embeddings, in the order of the images and texts, into numbers."""
         images = normalize(images.double(), dim=1)
         texts = normalize(texts.double(), dim=1)
-        generator = torch.Generator().manual_seed(self.seed or 0)
+        # One generator for all factors: the pairs of a factor are not those of the one before.
+        generator = torch.Generator().manual_seed(self.seed or 0)  # a seed of null is 0
         metrics: dict[str, MetricValue] = {}
         series: dict[str, tuple[float, ...]] = {}
         for factor, samples in self.items.samples.items():
@@ -312,7 +316,7 @@ class PugAnimals(Benchmark[AnimalItems]):
             before = images[samples.images[:, b]]
             after = images[samples.images[:, other]]
             image_change = after - before
-            totals["image"] += aligned(image_change)
+            totals["image"] += aligned(image_change)  # summed over changes, divided at the end
             if samples.texts is not None:
                 before = texts[samples.texts[:, b]]
                 after = texts[samples.texts[:, other]]

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import ClassVar
 
 from jaxtyping import Int
 from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.base import Convention
-from vlmtune.benchmarks.files import file_error, read_csv, write_csv, write_image
+from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem, Wins
 from vlmtune.results.metric_value import MetricValue, count
@@ -66,10 +65,10 @@ class PugAR4T(Paired):
         images: The folder under which `filepath` names the files.
     """
 
-    full_name: ClassVar[str] = "PUG: AR4T"
-    asks: ClassVar[str] = "relations"
-    citation: ClassVar[str] = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
-    source: ClassVar[str] = "vlmtune download pug_ar4t"
+    full_name = "PUG: AR4T"
+    asks = "relations"
+    citation = "Bordes et al. 2023, PUG, appendix B.5; Thrush et al. 2022"
+    source = "vlmtune download pug_ar4t"
 
     path: str
     images: str
@@ -105,9 +104,6 @@ class PugAR4T(Paired):
     def _read(self) -> tuple[list[PairedItem], dict[str, MetricValue]]:
         """The pairs, and how many the csv lacks or the convention leaves out."""
         scenes = [_scene(values) for values in read_csv(self.path, COLUMNS, self.source)]
-        if not all(scene.file and scene.caption for scene in scenes):
-            layout = "a filepath and a caption in each row"
-            raise file_error(self.path, layout, "a blank one", self.source)
         index = _Index(scenes)
         pairs: dict[frozenset[str], tuple[_Scene, _Scene]] = {}
         missing = 0
@@ -118,7 +114,7 @@ class PugAR4T(Paired):
                 files = frozenset((scene.file, negative.file))
                 pairs.setdefault(files, (scene, negative))
             elif scene.negative:
-                missing += 1
+                missing += 1  # it may be of another split
         listed = list(pairs.values())
         apart = [pair for pair in listed if not _alike(*pair)]
         counts = {
@@ -189,6 +185,7 @@ class _Index:
     """Finds scenes by file name, first in the folder of the scene that names it."""
 
     def __init__(self, scenes: Sequence[_Scene]) -> None:
+        # The csv names a negative by its file name, and files of two folders may share one.
         self.by_path = {scene.file: scene for scene in scenes}
         self.by_name: dict[str, _Scene | None] = {}
         for scene in scenes:
@@ -204,8 +201,7 @@ class _Index:
         folder = PurePosixPath(scene.file).parent
         beside = self.by_path.get(str(folder / name))
         named = self.by_path.get(scene.negative)
-        # A path says more than a name.
-        has_path = name != scene.negative
+        has_path = name != scene.negative  # a path says more than a name
         negative = (named or beside) if has_path else (beside or named)
         negative = negative or self.by_name.get(name)
         return None if negative is scene else negative

@@ -23,7 +23,6 @@ from vlmtune.benchmarks.base import Convention
 from vlmtune.benchmarks.files import read_csv, write_csv, write_image
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.errors import UserError
-from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.types import ImageRef
 
 SOURCE = "vlmtune download pug_spar"
@@ -85,7 +84,7 @@ class Definition:
         """Whether an image belongs to the set-up."""
         if row.animals != self.animals or self.texture not in ("", row.texture):
             return False
-        if self.hard and row.first == row.second:
+        if self.hard and row.first == row.second:  # exchanged, they would be the same caption
             return False
         return not self.sides or row.side == self.sides[0]
 
@@ -99,7 +98,7 @@ class Definition:
         if negative:
             first, second = second, first
         elif not self.hard:
-            first, second = sorted((first, second))
+            first, second = sorted((first, second))  # as the script writes pairs without order
         return self.template.format(
             first=first,
             second=second,
@@ -267,12 +266,12 @@ class PugSpar(MultipleChoice):
         background: Whether captions name the background.
     """
 
-    full_name: ClassVar[str] = "PUG: SPAR"
-    asks: ClassVar[str] = "relations"
-    citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.4, table 2"
-    source: ClassVar[str] = SOURCE
-    reference_ties: ClassVar[Ties] = "random"
-    limit_per_group: ClassVar[bool] = True
+    full_name = "PUG: SPAR"
+    asks = "relations"
+    citation = "Bordes et al. 2023, PUG, section 3.4, table 2"
+    source = SOURCE
+    reference_ties = "random"
+    limit_per_group = True
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"setups": HARD}
 
     path: str
@@ -291,8 +290,9 @@ class PugSpar(MultipleChoice):
     @override
     def read(self) -> list[ChoiceItem]:
         items = []
-        for setup in read_setups(self.path, self.setups, self.world, self.background):
-            assert setup.negatives is not None
+        setups = read_setups(self.path, self.setups, self.world, self.background)
+        for setup in setups:
+            assert setup.negatives is not None  # every set-up of `HARD` has them
             cases = zip(setup.rows, setup.captions, setup.negatives, strict=True)
             for row, caption, negative in cases:
                 image = ImageRef(Path(self.images, row.file))

@@ -56,13 +56,13 @@ class PugSparRetrieval(Classification):
     """
 
     group_keys: ClassVar[Mapping[str, int]] = {"accuracy": 1, "recall@5": 5}
-    bank_per_group: ClassVar[bool] = True
-    class_series: ClassVar[bool] = False
-    shown: ClassVar[int] = 2
-    full_name: ClassVar[str] = "PUG: SPAR retrieval"
-    asks: ClassVar[str] = "relations"
-    citation: ClassVar[str] = "Bordes et al. 2023, PUG, section 3.4, figure 6 and table 11"
-    source: ClassVar[str] = SOURCE
+    bank_per_group = True
+    class_series = False
+    shown = 2
+    full_name = "PUG: SPAR retrieval"
+    asks = "relations"
+    citation = "Bordes et al. 2023, PUG, section 3.4, figure 6 and table 11"
+    source = SOURCE
 
     path: str
     images: str

@@ -45,7 +45,9 @@ def shown(scores: Float[Tensor, "n"], true: Bool[Tensor, "n"], best: int = 1) ->
         >>> shown(scores, torch.tensor([True, True, False, False]))
         ShownCandidates(positions=(2, 0, 1), true=(False, True, True), scores=(0.75, 0.5, 0.25))
     """
-    chosen = _first(scores, torch.ones_like(true), best)
+    # The best of all may lack a true one or a false one, and a reader wants to compare both.
+    any_candidate = torch.ones_like(true)
+    chosen = _first(scores, any_candidate, best)
     chosen += _first(scores, true, TRUE)
     chosen += _first(scores, ~true, 1)
 

@@ -9,7 +9,7 @@ five). Source: Karpathy and Fei-Fei 2015, section 4.1.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Required
+from typing import Annotated, Any, Required
 
 from pydantic import Field
 from typing_extensions import TypedDict, override
@@ -52,11 +52,11 @@ class Retrieval(Ranking):
     folds. "strict" ranks every caption, "reference" the first five of each image.
     """
 
-    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
-    full_name: ClassVar[str] = "Retrieval"
-    asks: ClassVar[str] = "retrieval"
-    citation: ClassVar[str] = "Karpathy and Fei-Fei 2015, section 4.1 (Recall@K, median rank)"
-    source: ClassVar[str] = "vlmtune download retrieval"
+    kind = "retained"
+    full_name = "Retrieval"
+    asks = "retrieval"
+    citation = "Karpathy and Fei-Fei 2015, section 4.1 (Recall@K, median rank)"
+    source = "vlmtune download retrieval"
 
     path: str
     images: str

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from pydantic import NonNegativeInt
 from typing_extensions import TypedDict, override
 
-from vlmtune.benchmarks.files import Text, file_error, get_file, write_image, write_json
+from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
-from vlmtune.storage.files import read_json
+from vlmtune.storage.files import read_json, reading
 from vlmtune.types import ImageRef
 
 SIZES = ("absolute_size", "relative_size")
@@ -27,7 +28,7 @@ LAYOUT = "a list of query, keys and label"
 class _Case(TypedDict):
     query: Text
     keys: list[Text]
-    label: int
+    label: NonNegativeInt  # a negative one would count from the end
 
 
 class SpecImageToText(MultipleChoice):
@@ -44,12 +45,12 @@ class SpecImageToText(MultipleChoice):
         subsets: The subsets to evaluate.
     """
 
-    full_name: ClassVar[str] = "SPEC image to text"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Peng et al. 2024, SPEC, section 3 (image-to-text accuracy)"
-    source: ClassVar[str] = "vlmtune download spec_image_to_text"
+    full_name = "SPEC image to text"
+    asks = "edited captions"
+    citation = "Peng et al. 2024, SPEC, section 3 (image-to-text accuracy)"
+    source = "vlmtune download spec_image_to_text"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"subsets": SUBSETS}
-    limit_per_group: ClassVar[bool] = True
+    limit_per_group = True
 
     path: str
     subsets: Sequence[str] = SUBSETS
@@ -73,10 +74,8 @@ class SpecImageToText(MultipleChoice):
             path = Path(self.path, subset, "image2text.json")
             for case in read_json(path, LAYOUT, get_file(self.source), list[_Case]):
                 false = list(case["keys"])
-                if not 0 <= case["label"] < len(false):
-                    came = f"label {case['label']} for {len(false)} keys"
-                    raise file_error(path, LAYOUT, came, self.source)
-                true = false.pop(case["label"])
+                with reading(path, LAYOUT, get_file(self.source)):
+                    true = false.pop(case["label"])
                 image = ImageRef(path.parent / case["query"])
                 items.append(ChoiceItem(image, (true, *false), subset))
         return items

@@ -37,11 +37,11 @@ class SugarCrepe(MultipleChoice):
     primary metric: `accuracy` in "strict", `macro_accuracy` in "reference".
     """
 
-    full_name: ClassVar[str] = "SugarCrepe"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Hsieh et al. 2023, SugarCrepe, section 4 (accuracy per subset)"
-    source: ClassVar[str] = "vlmtune download sugar_crepe"
-    reference_metric: ClassVar[str] = "macro_accuracy"
+    full_name = "SugarCrepe"
+    asks = "edited captions"
+    citation = "Hsieh et al. 2023, SugarCrepe, section 4 (accuracy per subset)"
+    source = "vlmtune download sugar_crepe"
+    reference_metric = "macro_accuracy"
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"subsets": SUBSETS}
 
     path: str

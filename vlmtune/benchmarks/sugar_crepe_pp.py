@@ -8,7 +8,6 @@ images of COCO val2017. Source: Dumpala et al. 2024, SugarCrepe++, section 4.
 """
 
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
@@ -37,10 +36,10 @@ class SugarCrepePP(MultipleChoice):
       paper compare with these.
     """
 
-    full_name: ClassVar[str] = "SugarCrepe++"
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "Dumpala et al. 2024, SugarCrepe++, section 4 (ITT and TOT)"
-    source: ClassVar[str] = "vlmtune download sugar_crepe_pp"
+    full_name = "SugarCrepe++"
+    asks = "edited captions"
+    citation = "Dumpala et al. 2024, SugarCrepe++, section 4 (ITT and TOT)"
+    source = "vlmtune download sugar_crepe_pp"
 
     path: str
     images: str

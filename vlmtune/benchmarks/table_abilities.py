@@ -6,7 +6,6 @@ File: a table as `table_multiple_choice` reads it. Only what reports call it dif
 """
 
 from pathlib import Path
-from typing import ClassVar, Literal
 
 from typing_extensions import override
 
@@ -21,8 +20,8 @@ class TableAbilities(TableMultipleChoice):
     sizes and textures where all training scenes are large and plain.
     """
 
-    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
-    asks: ClassVar[str] = "recognition"
+    kind = "retained"
+    asks = "recognition"
 
     @override
     @classmethod

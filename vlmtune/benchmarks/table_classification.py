@@ -8,7 +8,6 @@ Formats and names of columns are those of `vlmtune build table`.
 
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
 
 from typing_extensions import override
 
@@ -26,9 +25,9 @@ class TableClassification(TableOptions, Classification):
     such as "a photo of a dog".
     """
 
-    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
-    asks: ClassVar[str] = "classification"
-    citation: ClassVar[str] = "a table of the user; accuracy as in Radford et al. 2021, section 3.1"
+    kind = "retained"
+    asks = "classification"
+    citation = "a table of the user; accuracy as in Radford et al. 2021, section 3.1"
 
     convention: Convention = "strict"
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import NoReturn
 
 from vlmtune.benchmarks.files import write_csv, write_image
 from vlmtune.benchmarks.votes import VoteOptions
@@ -88,10 +89,7 @@ def table_benchmark(path: Path) -> Spec:
 def image_ref(image: Path | bytes | None, row: TableRow) -> ImageRef:
     """Returns an image of a row; one inside the table is written to `~/.cache/vlmtune` once."""
     if image is None:
-        raise UserError(
-            f"expected two images in {row.where}, got one: complete or remove the row, or name the "
-            "column by `columns`"
-        )
+        _refuse_row(row, "second image")
     if isinstance(image, Path):
         return ImageRef(image)
     return written_image(image, Path.home() / ".cache/vlmtune/images")
@@ -110,10 +108,17 @@ def written_image(content: bytes, folder: Path) -> ImageRef:
 def texts_of(row: TableRow, *, negatives: bool) -> tuple[str, ...]:
     """Returns the captions or hard negatives of a row, at least one."""
     texts = row.negatives if negatives else row.captions
-    if texts:
-        return texts
-    kind = "hard-negative caption" if negatives else "caption"
-    raise UserError(f"expected a {kind} in {row.where}, got none: complete or remove the row")
+    if not texts:
+        kind = "hard-negative caption" if negatives else "caption"
+        _refuse_row(row, kind)
+    return texts
+
+
+def _refuse_row(row: TableRow, lacks: str) -> NoReturn:
+    raise UserError(
+        f"expected a {lacks} in {row.where}, got none: complete or remove the row, or name the "
+        "column by `columns`"
+    )
 
 
 def fixture_table(folder: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -130,7 +135,8 @@ def _held_out(rows: Sequence[TableRow], fraction: float) -> list[TableRow]:
     """The rows whose images a builder with the same `held_out` does not train on."""
     images = DistinctImages((HELD_OUT,), fraction)
     digested = [(row, tuple(_digests(row))) for row in rows]
-    # A row may join the images of other rows, so all rows are added before the first is asked for.
+    # A row may join the images of other rows, so all rows are added before the first is asked for:
+    # the split of an image is that of all that it shares rows with.
     for row, digests in digested:
         images.add(row, digests)
     images.finish()

@@ -7,7 +7,6 @@ and names of columns are those of `vlmtune build table`.
 """
 
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
@@ -21,8 +20,8 @@ class TableMultipleChoice(TableOptions, MultipleChoice):
     Each caption of a row is an item.
     """
 
-    asks: ClassVar[str] = "edited captions"
-    citation: ClassVar[str] = "a table of the user; accuracy as in Hsieh et al. 2023, section 4"
+    asks = "edited captions"
+    citation = "a table of the user; accuracy as in Hsieh et al. 2023, section 4"
 
     @override
     @classmethod

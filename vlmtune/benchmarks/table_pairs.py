@@ -8,7 +8,6 @@ the image, the negative caption of the negative image. Formats and names of colu
 """
 
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
@@ -19,7 +18,7 @@ from vlmtune.benchmarks.table_files import TableOptions, fixture_table, image_re
 class TablePairs(TableOptions, Paired):
     """Text, image and group accuracy of the rows, also by the column `group`."""
 
-    citation: ClassVar[str] = "a table of the user; accuracies of Thrush et al. 2022, section 3.1"
+    citation = "a table of the user; accuracies of Thrush et al. 2022, section 3.1"
 
     @override
     @classmethod

@@ -7,7 +7,6 @@ captions. Formats and names of columns are those of `vlmtune build table`.
 """
 
 from pathlib import Path
-from typing import ClassVar, Literal
 
 from typing_extensions import override
 
@@ -20,9 +19,9 @@ from vlmtune.types import ImageRef
 class TableRetrieval(TableOptions, Ranking):
     """Recall at 1, 5 and 10 among the images and captions of the table, both ways."""
 
-    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
-    asks: ClassVar[str] = "retrieval"
-    citation: ClassVar[str] = "a table of the user; recalls as in Karpathy and Fei-Fei 2015, 4.1"
+    kind = "retained"
+    asks = "retrieval"
+    citation = "a table of the user; recalls as in Karpathy and Fei-Fei 2015, 4.1"
 
     convention: Convention = "strict"
 
@@ -42,6 +41,8 @@ class TableRetrieval(TableOptions, Ranking):
         captions: dict[ImageRef, dict[str, None]] = {}
         for row in self.measured_rows():
             image = image_ref(row.image, row)
-            texts = dict.fromkeys(texts_of(row, negatives=False))
-            captions.setdefault(image, {}).update(texts)
+            texts = texts_of(row, negatives=False)
+            # Rows of one image are one query; a caption in two of them counts once.
+            captions_of_image = captions.setdefault(image, {})
+            captions_of_image.update(dict.fromkeys(texts))
         return [CaptionedImage(image, tuple(texts)) for image, texts in captions.items()]

@@ -77,7 +77,7 @@ def agreeing(cell: Any, where: str) -> int:
     """
     try:
         if isinstance(cell, str):
-            votes = _VOTES.validate_json(cell.lower())
+            votes = _VOTES.validate_json(cell.lower())  # pandas writes True
         else:
             votes = _VOTES.validate_python(cell)
     except ValidationError:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -96,12 +96,12 @@ class VSR(Benchmark[SpatialItems]):
         threshold: The score above which a statement counts as true.
     """
 
-    primary_metric: ClassVar[str] = "auroc"
-    partial_credit: ClassVar[bool] = True
-    full_name: ClassVar[str] = "VSR"
-    asks: ClassVar[str] = "relations"
-    citation: ClassVar[str] = "Liu et al. 2023, Visual Spatial Reasoning, section 5 (accuracy)"
-    source: ClassVar[str] = "vlmtune download vsr"
+    primary_metric = "auroc"
+    partial_credit = True
+    full_name = "VSR"
+    asks = "relations"
+    citation = "Liu et al. 2023, Visual Spatial Reasoning, section 5 (accuracy)"
+    source = "vlmtune download vsr"
 
     path: str
     images: str
@@ -129,9 +129,11 @@ class VSR(Benchmark[SpatialItems]):
         checked = check_shape(rows, list[_Row], self.path, layout, get_file(self.source))
         items = []
         for row in checked:
+            # The link ends in "train2017/0001.jpg": it alone says which folder has the image.
             split = Path(row["image_link"]).parent.name
-            candidates = [Path(self.images, split, row["image"]), Path(self.images, row["image"])]
-            image = ImageRef(first_file(candidates))
+            in_split = Path(self.images, split, row["image"])
+            in_folder = Path(self.images, row["image"])
+            image = ImageRef(first_file([in_split, in_folder]))
             is_true = row["label"] == 1
             items.append(SpatialStatement(image, row["caption"], row["relation"], is_true))
         return items
@@ -159,7 +161,7 @@ class VSR(Benchmark[SpatialItems]):
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
         labels = items.labels
-        values = scores.detach().cpu().double()[items.positions]
+        values = scores.double()[items.positions]
         metrics = self._metrics(values, torch.ones_like(labels))
         for number, relation in enumerate(items.relations):
             rows = items.members == number
@@ -171,14 +173,20 @@ class VSR(Benchmark[SpatialItems]):
         true = labels.nonzero()[:, 0].tolist()
 
         def show(number: int) -> Example:
-            pair = int(items.positions[true[number]])
+            statement = true[number]
+            pair = int(items.positions[statement])
             assert items.pairs is not None
             row, column = items.pairs[pair].tolist()
-            score = float(values[true[number]])
-            is_right = bool(outcomes[number] > 1 / 2)
-            return Example(items.texts[column], (items.images[row],), (score,), (True,), is_right)
+            return Example(
+                query=items.texts[column],
+                images=(items.images[row],),
+                scores=(float(values[statement]),),
+                true=(True,),
+                correct=bool(outcomes[number] > 1 / 2),
+            )
 
-        clusters = items.clusters[labels]
+        # A true statement is shown as right where it scores above most false ones.
+        clusters = items.clusters[labels]  # outcomes are those of true statements
         right = (outcomes > 1 / 2).tolist()
         examples = gallery(right, lambda number: int(clusters[number]), show)
         return self.result(metrics, outcomes, clusters, examples=examples)
@@ -194,7 +202,10 @@ class VSR(Benchmark[SpatialItems]):
         metrics = {"auroc": auroc(values[true], values[false], images)}
         if self.threshold is None:
             return metrics
-        right = torch.where(labels, values > self.threshold, values < self.threshold).double()
+        # A score on the threshold is on neither side, and wrong.
+        above = values > self.threshold
+        below = values < self.threshold
+        right = torch.where(labels, above, below).double()
         metrics["acc"] = cluster_robust_mean(right[rows], clusters[rows], 1 / 2)
         metrics["p_c"] = cluster_robust_mean(right[true], clusters[true])
         metrics["p_f"] = cluster_robust_mean(right[false], clusters[false])

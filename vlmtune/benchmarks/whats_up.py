@@ -26,7 +26,6 @@ from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
 from vlmtune.benchmarks.items import numbered
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
-from vlmtune.metrics.multiple_choice import Ties
 from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json, reading
 from vlmtune.types import ImageRef
@@ -86,13 +85,13 @@ class WhatsUp(MultipleChoice):
         parts: The parts to evaluate.
     """
 
-    primary_metric: ClassVar[str] = "macro_accuracy"
-    reference_ties: ClassVar[Ties] = "right"
-    full_name: ClassVar[str] = "What'sUp"
-    asks: ClassVar[str] = "relations"
-    citation: ClassVar[str] = "Kamath et al. 2023, What'sUp, table 3 (individual, pairs, sets)"
-    source: ClassVar[str] = "vlmtune download whats_up"
-    limit_per_group: ClassVar[bool] = True
+    primary_metric = "macro_accuracy"
+    reference_ties = "right"
+    full_name = "What'sUp"
+    asks = "relations"
+    citation = "Kamath et al. 2023, What'sUp, table 3 (individual, pairs, sets)"
+    source = "vlmtune download whats_up"
+    limit_per_group = True
     subsets_of: ClassVar[Mapping[str, Sequence[object]]] = {"parts": PARTS}
 
     path: str
@@ -151,6 +150,7 @@ class WhatsUp(MultipleChoice):
         items = []
         for number, true, false in read_json(path, LAYOUTS[1], get_file(self.source), shape):
             image = Path(self.images, "vg_images", f"{number}.jpg")
+            # COCO pads its ids to twelve digits, Visual Genome does not.
             if part.startswith("coco"):
                 image = Path(self.coco, f"{number:012d}.jpg")
             items.append(ChoiceItem(ImageRef(image), (true, false), part))
@@ -169,9 +169,9 @@ class WhatsUp(MultipleChoice):
                 rows = torch.tensor(list(together.values()))
                 # Pairs of one set show the same objects.
                 _, sets = numbered(objects for objects, _ in together)
-                metric = cluster_robust_mean(
-                    right[rows].amin(dim=1), sets, float(chance[rows].prod(dim=1).mean())
-                )
+                all_right = right[rows].amin(dim=1)
+                by_chance = chance[rows].prod(dim=1)
+                metric = cluster_robust_mean(all_right, sets, float(by_chance.mean()))
                 result.metrics[f"{name}_accuracy/{part}"] = metric
         return result
 
@@ -180,6 +180,8 @@ class WhatsUp(MultipleChoice):
         rows_of: dict[tuple[str, str], list[int]] = defaultdict(list)
         for row, item in enumerate(self.items.kept):
             if isinstance(item, ControlledItem) and item.group == part:
+                # A set has both axes, a pair one of them.
                 axis = item.axis if size == 2 else ""
                 rows_of[item.objects, axis].append(row)
+        # `limit` may have left a part of a pair or set, which says nothing of the whole.
         return {key: rows for key, rows in rows_of.items() if len(rows) == size}

@@ -9,7 +9,6 @@ ending. Source: Thrush et al. 2022, sections 3 and 4.
 
 import json
 from pathlib import Path
-from typing import ClassVar
 
 from typing_extensions import override
 
@@ -28,10 +27,10 @@ class Winoground(Paired):
     `/Symbolic`, ...; an item may have several or none).
     """
 
-    full_name: ClassVar[str] = "Winoground"
-    asks: ClassVar[str] = "word order"
-    citation: ClassVar[str] = "Thrush et al. 2022, Winoground, section 3.1"
-    source: ClassVar[str] = "vlmtune download winoground"
+    full_name = "Winoground"
+    asks = "word order"
+    citation = "Thrush et al. 2022, Winoground, section 3.1"
+    source = "vlmtune download winoground"
 
     path: str
     images: str

@@ -62,11 +62,11 @@ class ZeroShotClassification(Classification):
 
     keys: ClassVar[Mapping[str, int]] = {"accuracy": 1, "accuracy@5": 5}
     group_keys: ClassVar[Mapping[str, int]] = {}
-    kind: ClassVar[Literal["compositional", "retained"]] = "retained"
-    full_name: ClassVar[str] = "Zero-shot classification"
-    asks: ClassVar[str] = "classification"
-    citation: ClassVar[str] = "Radford et al. 2021, CLIP, section 3.1 (zero-shot transfer)"
-    source: ClassVar[str] = "vlmtune download zero_shot_classification"
+    kind = "retained"
+    full_name = "Zero-shot classification"
+    asks = "classification"
+    citation = "Radford et al. 2021, CLIP, section 3.1 (zero-shot transfer)"
+    source = "vlmtune download zero_shot_classification"
 
     images: str
     classes: str | None = None
@@ -169,5 +169,5 @@ class ZeroShotClassification(Classification):
         sums = torch.zeros(len(prompts), texts.shape[1], dtype=texts.dtype)
         for columns in prompts.unbind(dim=1):
             sums += texts[columns]
-        classes = normalize(sums, dim=1)
+        classes = normalize(sums, dim=1)  # sums and means have one direction
         return self.ranked(images @ classes.T)

@@ -50,7 +50,8 @@ def augmented(
 
 def _changed(image: Any, augmentation: nn.Module, key: str) -> Any:
     digest = hashlib.sha256(key.encode()).digest()
-    image_seed = int.from_bytes(digest[:8], "big")
+    image_seed = int.from_bytes(digest[:8], "big")  # 64 bits, as a seed of torch has
+    # The state outside stays as it is: dropout draws from the same generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(image_seed)
         changed = augmentation(image)

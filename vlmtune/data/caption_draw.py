@@ -5,8 +5,8 @@ In: groups. Out: groups with fewer true texts. Never: a false text left out, or 
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 
+from vlmtune.data.hard_negatives import part_of
 from vlmtune.types import Group
 
 
@@ -38,20 +38,10 @@ def draw_captions(groups: Sequence[Group], count: int, seed: int, epoch: int) ->
 
 
 def _sampled(group: Group, count: int, rng: random.Random) -> Group:
-    # A hard negative is false of every image, and stays.
-    hard = ~group.truth.any(dim=0)
+    hard = ~group.truth.any(dim=0)  # a hard negative is false of every image, and stays
     kept = set(hard.nonzero().flatten().tolist())
     for row in group.truth:
         true = row.nonzero().flatten().tolist()
         kept.update(rng.sample(true, min(count, len(true))))
-    columns = sorted(kept)
-    same_group = group.same_group
-    if same_group is not None:
-        same_group = same_group[:, columns]
-    return replace(
-        group,
-        text_ids=tuple(group.text_ids[column] for column in columns),
-        texts=tuple(group.texts[column] for column in columns),
-        truth=group.truth[:, columns],
-        same_group=same_group,
-    )
+    every_row = list(range(len(group.image_ids)))
+    return part_of(group, every_row, sorted(kept))

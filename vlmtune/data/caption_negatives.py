@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from pydantic import PositiveInt
 
 from vlmtune.config import Configured
-from vlmtune.errors import UserError
 from vlmtune.language.words import canonical
 from vlmtune.types import Group
 
@@ -36,12 +36,7 @@ class CaptionNegatives(Configured):
         count: How many for each caption, at most.
     """
 
-    def __init__(self, rewriter: "Rewriter", count: int = 1) -> None:
-        # With 0 a training would have no hard negatives, and nobody would notice.
-        if count < 1:
-            raise UserError(
-                f"expected a count of negatives of at least 1, got {count}: pass 1 or more"
-            )
+    def __init__(self, rewriter: "Rewriter", count: PositiveInt = 1) -> None:
         self.rewriter = rewriter
         self.count = count
 
@@ -57,6 +52,7 @@ class CaptionNegatives(Configured):
 
         `whole` are the same groups with the captions that were not drawn: those are true, too.
         """
+        # A rewritten caption may be true of another image of the batch: by its words it is found.
         texts: dict[str, str] = {}
         for group in whole or groups:
             texts |= zip(group.text_ids, group.texts, strict=True)
@@ -111,7 +107,7 @@ class CaptionNegatives(Configured):
                 continue
             false_texts = self.rewriter.negatives(caption, avoid, self.count, f"{key}/{column}")
             for text in false_texts:
-                avoid.append(text)
+                avoid.append(text)  # no second one of the same words
                 text_id = ids.get(canonical(text), text)
                 rewritten[text_id] = texts.get(text_id, text)
                 originals[text_id] = column

@@ -63,7 +63,7 @@ def catalogue(sets: Sequence[ShardSet]) -> Catalogue:
             for image, file in zip(group.image_ids, files, strict=True):
                 images.setdefault(image, _location(raw, file))
             advance(1)
-    return Catalogue(images, sorted(texts))
+    return Catalogue(images, sorted(texts))  # sorted: a set has another order in each process
 
 
 def _location(raw: RawRecord, file: str) -> ImageLocation:
@@ -109,7 +109,7 @@ def decoded_images(
     `max_damaged` of `total` images (rounded up; by default `total` is the number of `images`).
     """
     total = len(images) if total is None else total
-    limit = math.ceil(max_damaged * total)
+    limit = math.ceil(max_damaged * total)  # rounded up, so that a small set may have one
     loader = DataLoader(
         list(images.items()),  # type: ignore[arg-type]
         batch_size,
@@ -156,7 +156,9 @@ def corpus(sets: Sequence[ShardSet]) -> Corpus:
         texts.update(zip(group.text_ids, group.texts, strict=True))
         truth = group.truth.tolist()
         for row, image in enumerate(group.image_ids):
-            images.setdefault(image, _location(raw, files[row]))
+            location = _location(raw, files[row])
+            images.setdefault(image, location)
+            # What is true by the matrix of this record, and what the record lists of others.
             true_here = itertools.compress(group.text_ids, truth[row])
             true_of_image = true.setdefault(image, set())
             true_of_image.update(group.true_ids[row], true_here)

@@ -39,7 +39,7 @@ def collate(
     exhaustive: list[bool] = []
     images: list[Any] = []
     for group in groups:
-        image_ids += group.image_ids
+        image_ids += group.image_ids  # an image of two groups is two rows
         true_ids += group.true_ids
         exhaustive += [group.exhaustive] * len(group.image_ids)
         images += group.images or ()
@@ -87,9 +87,11 @@ def _columns(text_ids: Iterable[str], column: Mapping[str, int]) -> list[int]:
 
 def _pixels(images: Sequence[Any], preprocess: Callable[[Any], Tensor]) -> Tensor:
     """Pixels (n, 3, height, width); each image is freed before the next one is preprocessed."""
-    first = preprocess(images[0])
-    pixels = first.expand(len(images), *first.shape).clone()
-    for row, image in zip(pixels[1:], images[1:], strict=True):
+    first, *others = images
+    pixels_of_first = preprocess(first)
+    # One block for all: a list of tensors would be held beside the block that `stack` makes of it.
+    pixels = pixels_of_first.expand(len(images), *pixels_of_first.shape).clone()
+    for row, image in zip(pixels[1:], others, strict=True):
         row.copy_(preprocess(image))
     return pixels
 

@@ -89,12 +89,10 @@ class ShardDataModule(LightningDataModule):
         self.sets = {"train": list(train), "val": list(val or [])}
         self.batch_size = batch_size
         self.num_workers = num_workers
-        self.seed = seed or 0
+        self.seed = seed or 0  # `fit` passes seed_everything
         self.epoch_groups = epoch_groups
         self.shuffle_buffer = shuffle_buffer
         self.max_damaged = max_damaged
-        self.negatives = negatives
-        self.mined = mined
         self.changes = GroupChanges(
             mined, hard_negatives, captions, negatives, augmentation, joined, phrases
         )
@@ -132,18 +130,17 @@ class ShardDataModule(LightningDataModule):
 
     @override
     def teardown(self, stage: str) -> None:
-        # The next module may have no store.
-        self._decodes = True
+        self._decodes = True  # the next module may have no store
         self._stored = None
 
     @override
     def train_dataloader(self) -> EpochLoader:
         """Returns the loader of training batches."""
         stream = self._training_stream()
-        if self.negatives is not None:
-            self.negatives.prepare(lambda: catalogue(stream.sets).texts)
-        if self.mined is not None:
-            self.mined.prepare(stream.sets)
+        if self.changes.negatives is not None:
+            self.changes.negatives.prepare(lambda: catalogue(stream.sets).texts)
+        if self.changes.mined is not None:
+            self.changes.mined.prepare(stream.sets)
         self._fit_loader = self._loader(stream, self._position, self.changes)
         return self._fit_loader
 
@@ -155,7 +152,8 @@ class ShardDataModule(LightningDataModule):
             return NoBatches()
         stream = self._stream("val", train=False)
         # Records as they are; phrases belong to the loss, so validation has them too.
-        return self._loader(stream, lambda: (0, 0), GroupChanges(phrases=self.changes.phrases))
+        changes = GroupChanges(phrases=self.changes.phrases)
+        return self._loader(stream, lambda: (0, 0), changes)
 
     @override
     def test_dataloader(self) -> NoBatches:
@@ -180,8 +178,10 @@ class ShardDataModule(LightningDataModule):
         A module calls it in `on_load_checkpoint`, so that a fit may resume with other numbers of
         ranks or groups in a batch.
         """
+        # Lightning keeps the state of a datamodule under the name of its class.
         state = checkpoint.get(type(self).__qualname__)
-        if state is None or self.trainer is None or self.trainer.state.fn != "fit":
+        is_fit = self.trainer is not None and self.trainer.state.fn == "fit"
+        if state is None or not is_fit:
             return
         loops = checkpoint["loops"]["fit_loop"]
         loader = self._loader(self._training_stream(), self._position, preprocessed=False)
@@ -246,12 +246,13 @@ class ShardDataModule(LightningDataModule):
         self,
         stream: GroupStream,
         position: Callable[[], Position],
-        changes: GroupChanges | None = None,
+        changes: GroupChanges = GroupChanges(),  # noqa: B008 - it is frozen
         preprocessed: bool = True,
     ) -> EpochLoader:
         rank = self.trainer.global_rank if self.trainer else 0
         world = self.trainer.world_size if self.trainer else 1
         preprocess = None
+        # A module has `preprocess` and `tokenize` of its backbone; stored images need neither.
         module: Any = self.trainer.lightning_module if self.trainer else None
         if self._decodes and preprocessed:
             if self.trainer is None:

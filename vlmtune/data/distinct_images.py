@@ -48,6 +48,7 @@ class DistinctImages:
     def add(self, row: TableRow, digests: Sequence[bytes]) -> None:
         """Adds a row, with the sha256 of its image and of its hard-negative image if it has one."""
         first = digests[0]
+        # An id is what truth is known by: of two images, each would get the captions of both.
         if row.id:
             known, where = self._rows.setdefault(row.id, (first, row.where))
             if known != first:
@@ -62,7 +63,7 @@ class DistinctImages:
             new = DistinctImage(f"{name} {digest.hex()[:12]}")
             image = self.images.setdefault(digest, new)
             image.true |= dict.fromkeys(true)
-            image.splits.add(row.split)
+            image.splits.add(row.split)  # `finish` chooses one of them
         if len(digests) == 1 and self._named(row):
             image = self.images[first]
             image.captions |= dict.fromkeys(row.captions)
@@ -102,7 +103,9 @@ class DistinctImages:
 
     def _owner(self, splits: set[str], least: bytes) -> str:
         if self.held_out > 0:
-            fraction = int.from_bytes(least[:8], "big") / 2**64
+            # A digest is as good as a random number, and the same in every run and table.
+            number = int.from_bytes(least[:8], "big")
+            fraction = number / 2**64
             return HELD_OUT if fraction < self.held_out else TRAIN
         return max(splits, key=lambda split: (_order(split), split))
 

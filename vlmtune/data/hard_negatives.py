@@ -48,11 +48,16 @@ def with_hard_negatives(
 def _reduced(group: Group, kept: HardNegatives, rng: random.Random) -> Group:
     rows = list(range(len(group.image_ids)))
     if kept != "images":
-        rows = [rng.choice(rows)]
+        rows = [rng.choice(rows)]  # another one in each epoch
     columns = list(range(len(group.text_ids)))
     if kept != "captions":
         is_true = group.truth[rows].any(dim=0)
         columns = is_true.nonzero().flatten().tolist()
+    return part_of(group, rows, columns)
+
+
+def part_of(group: Group, rows: list[int], columns: list[int]) -> Group:
+    """The group with some of its images and texts; `true_ids` still lists the other texts."""
     images = group.images
     if images is not None:
         images = tuple(images[row] for row in rows)

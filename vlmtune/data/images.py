@@ -77,12 +77,13 @@ def open_image(
         else:
             image = _decode(source, max_pixels, smallest, plain)
         return _crop(image, box, max_pixels)
-    except _RefusedError as error:
+    except Exception as error:  # on damaged bytes decoders and numpy raise anything
+        refused = _refused(error, source)
         if isinstance(source, Path):
             raise ImageFileError(
-                f"expected an image in {source}, got none ({error}): {error.advice}"
+                f"expected an image in {source}, got none ({refused}): {refused.advice}"
             ) from error
-        raise RecordError(f"image refused: {error}") from error
+        raise RecordError(f"image refused: {refused}") from error
 
 
 def read(ref: ImageRef) -> Image.Image:
@@ -129,25 +130,22 @@ def _decode(
     source: bytes | Path, max_pixels: int, smallest: int | None, plain: bool
 ) -> Image.Image:
     file = io.BytesIO(source) if isinstance(source, bytes) else source
-    # On damaged bytes decoders raise anything (SyntaxError, struct.error, zlib.error, ...), so
-    # every Exception means: not an image. Their warnings are about harmless details (broken EXIF).
     with warnings.catch_warnings():
+        # Decoders warn of harmless details, such as broken EXIF.
         warnings.simplefilter("ignore")
-        try:
-            with Image.open(file, formats=formats()) as image:
-                _check_size(image.size, max_pixels, "pixels")
-                if smallest is not None:
-                    image.draft("RGB", (smallest, smallest))
-                image.load()
-                # Unreadable EXIF has no orientation, and the pixels are sound.
-                with contextlib.suppress(Exception):
-                    ImageOps.exif_transpose(image, in_place=True)
-                return image.convert("RGB") if plain else to_rgb(image)
-        except Exception as error:
-            raise _refused(error, source) from error
+        with Image.open(file, formats=formats()) as image:
+            # The header has the size, so a bomb is an error before it is unpacked.
+            _check_size(image.size, max_pixels, "pixels")
+            if smallest is not None:
+                image.draft("RGB", (smallest, smallest))  # JPEG scales while it decodes
+            image.load()  # damage shows here, not when pixels are used
+            # Unreadable EXIF has no orientation, and the pixels are sound.
+            with contextlib.suppress(Exception):
+                ImageOps.exif_transpose(image, in_place=True)
+            return image.convert("RGB") if plain else to_rgb(image)
 
 
-def _refused(error: Exception, source: bytes | Path = b"") -> _RefusedError:
+def _refused(error: Exception, source: bytes | Path) -> _RefusedError:
     if isinstance(error, _RefusedError):
         return error
     if isinstance(error, PixelError):
@@ -163,31 +161,21 @@ def _unidentified(source: bytes | Path) -> _RefusedError:
         with source.open("rb") as file:
             source = file.read(16)
     start = source[:16]
-    if start[4:8] == b"ftyp":
+    if start[4:8] == b"ftyp":  # as containers of ISO begin; AVIF among them is read
         return _RefusedError("format HEIF is not read without the package pillow-heif", CONVERT)
-    Image.init()
-    for name, (_, accepts) in Image.OPEN.items():
-        # Only the first bytes are looked at; nothing of another format is opened.
-        with contextlib.suppress(Exception):
-            if name not in FORMATS and accepts and accepts(start) is True:
-                return _RefusedError(f"format {name} is not read", CONVERT)
-    return _RefusedError("cannot identify image file")
+    return _RefusedError("no format that is read", CONVERT)
 
 
 def _frame(path: Path, max_pixels: int) -> Image.Image:
-    try:
-        # Memory-mapped, so that shape and type are known before any data is read.
-        array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # on a damaged header numpy raises anything
-        raise _refused(error) from error
+    # Memory-mapped, so that shape and type are known before any data is read.
+    array = np.lib.format.open_memmap(path, mode="r")
     if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
         raise _RefusedError(
             f"an array of {array.dtype} {array.shape}, not bytes of height x width x 3"
         )
     height, width, _ = array.shape
     _check_size((width, height), max_pixels, "pixels")
-    # OpenCV stores blue first.
-    rgb = np.ascontiguousarray(array[:, :, ::-1])
+    rgb = np.ascontiguousarray(array[:, :, ::-1])  # OpenCV stores blue first
     return Image.fromarray(rgb)
 
 

@@ -132,6 +132,7 @@ class GroupChanges:
 Tokenize = Callable[[Sequence[str]], Tensor]
 
 
+@dataclass(eq=False)
 class EpochLoader:
     """Batches of one epoch after the other, in this process or from workers.
 
@@ -140,27 +141,19 @@ class EpochLoader:
     left out, without `tokenize` the tokens of the texts.
     """
 
-    def __init__(
-        self,
-        stream: GroupStream,
-        preprocess: Callable[[Any], Tensor] | None,
-        position: Callable[[], Position],
-        rank: int,
-        world: int,
-        num_workers: int,
-        changes: GroupChanges | None = None,
-        tokenize: Tokenize | None = None,
-    ) -> None:
-        self.stream = stream
-        self.preprocess = preprocess
-        self.tokenize = tokenize
-        self.position = position
-        self.rank = rank
-        self.world = world
-        self.num_workers = num_workers
-        self.changes = changes or GroupChanges()
-        self.length = stream.length(rank, world)
-        self.seconds_fetching = 0.0
+    stream: GroupStream
+    preprocess: Callable[[Any], Tensor] | None
+    position: Callable[[], Position]
+    rank: int
+    world: int
+    num_workers: int
+    changes: GroupChanges = GroupChanges()
+    tokenize: Tokenize | None = None
+    seconds_fetching: float = 0.0
+
+    def __post_init__(self) -> None:
+        # Here, so that too few groups are an error before training starts.
+        self.length = self.stream.length(self.rank, self.world)
 
     def __len__(self) -> int:
         return self.length
@@ -179,12 +172,13 @@ class EpochLoader:
         )
         workers = DataLoader(
             reader,
-            batch_size=None,
+            batch_size=None,  # the reader yields whole batches
             num_workers=self.num_workers,
-            collate_fn=_identity,
-            pin_memory=torch.cuda.is_available(),
+            collate_fn=_identity,  # a lambda could not go to a worker
+            pin_memory=torch.cuda.is_available(),  # copies to the device beside its work
             worker_init_fn=_outlive_a_signal,
         )
+        # Only the waiting counts, not what the training does with a batch between two of them.
         started = time.monotonic()
         for item in workers:
             self.seconds_fetching += time.monotonic() - started
@@ -254,9 +248,10 @@ class _Reader(IterableDataset):
                 shown, further = self.changes.apply(groups, self.stream, self.epoch, step)
                 step += consumer.workers
                 batch = collate(shown, self.preprocess, [*damaged, *further])
-                ids = None if self.tokenize is None else self.tokenize(batch.texts)
+                # Tokenized here, a worker does it while the device computes the batch before.
+                token_ids = None if self.tokenize is None else self.tokenize(batch.texts)
                 phrases = self.changes.phrases_of(shown, self.stream.seed, self.epoch)
-                yield replace(batch, phrases=phrases, token_ids=ids)
+                yield replace(batch, phrases=phrases, token_ids=token_ids)
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.
             yield error

@@ -13,7 +13,6 @@ import tarfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -21,7 +20,7 @@ from webdataset.gopen import gopen
 from webdataset.shardlists import expand_urls
 
 from vlmtune.errors import UserError, reason
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import reading, regular, write_atomically
 from vlmtune.storage.folder import locked
 from vlmtune.storage.progress import progress
 from vlmtune.storage.remote.address import Address, is_remote, join
@@ -59,7 +58,7 @@ def gathered(path: str, cache: str | None = None, commands: bool = False) -> Pat
         ...     sorted(tar.name for tar in tars.iterdir())
         ['0.tar', '1.tar']
     """
-    urls = expand_urls(path)
+    urls = expand_urls(path)  # as webdataset expands braces
     if not commands and any(url.startswith(COMMAND) for url in urls):
         raise UserError(
             f"expected tars in data.train, got {COMMAND} and a command, which runs from the "
@@ -126,10 +125,11 @@ def _add(url: str, file: Path) -> None:
             _download(url, part)
     else:
         tar = Path(url).expanduser().absolute()
-        if not tar.is_file():
-            raise UserError(f"expected the tar {tar}, there is no such file: correct the path")
+        # A link to nothing would look like a tar until it is read.
+        with reading(tar, "a tar", "name another path"):
+            regular(tar).open("rb").close()
         file.unlink(missing_ok=True)  # a link to a tar that is gone
-        file.symlink_to(tar)
+        file.symlink_to(tar)  # a copy would take the disk twice
 
 
 def _print_into(url: str, part: Path) -> None:
@@ -154,11 +154,16 @@ def _download(url: str, part: Path) -> None:
     address = Address(folder_url)
     patience = Patience()
     size = _size(address, name, patience.timeout)
+
+    def check(copy: Path) -> None:
+        check_content(copy, size, None)
+        _check_tar(copy)
+
     try:
-        download(address, name, part, size, partial(_check_copy, size=size), patience)
+        download(address, name, part, size, check, patience)
     except DownloadError as error:
         raise UserError(
-            f"expected the tar {address}/{name}, got none: it {error}; correct the address, or try "
+            f"expected the tar {address}/{name}, got none: it {error}; change the address, or try "
             "again when the storage answers"
         ) from None
 
@@ -169,12 +174,6 @@ def _size(address: Address, name: str, timeout: float) -> int | None:
         system, folder = file_system(address, timeout)
         return system.info(join(folder, name)).get("size")
     return None
-
-
-def _check_copy(file: Path, size: int | None) -> None:
-    if size is not None:
-        check_content(file, size, None)
-    _check_tar(file)
 
 
 def _check_tar(file: Path) -> None:

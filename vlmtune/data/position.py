@@ -35,7 +35,7 @@ class TrainingPosition:
         # The first epoch of a process may be resumed; the next ones follow it.
         if self._resumed is not None:
             resumed = self._resumed
-            self._resumed = None
+            self._resumed = None  # only the first epoch begins where the checkpoint ends
             self._epoch = int(resumed["epoch"])
             self._start = int(resumed["samples"])
             if _left(self._start, batches, loader) != left:
@@ -58,6 +58,7 @@ class TrainingPosition:
 
         Gradients of later batches are in no checkpoint; a resumed run reads these batches again.
         """
+        # Lightning saves between `processed` and `completed` of a batch.
         progress = trainer.fit_loop.epoch_loop.batch_progress
         ended = progress.current.processed >= trainer.num_training_batches
         epoch = 0

@@ -14,7 +14,6 @@ from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet, decode_group, read_headers
 from vlmtune.data.tar_index import TarIndex, pack
 from vlmtune.data.tar_records import Damage, RawRecord, Shard, read_members
-from vlmtune.errors import UserError
 from vlmtune.types import Group
 
 
@@ -51,7 +50,8 @@ class RecordIndex:
         return len(self._shard_of)
 
     def __getitem__(self, number: int) -> RecordLocation:
-        shard = self._shards[self._shard_of[number]]
+        shard_number = self._shard_of[number]
+        shard = self._shards[shard_number]
         raw = self._index.record(shard, number)
         assert isinstance(raw, RawRecord)  # no other is in it
         return RecordLocation(raw.shard, raw.key, raw.spans)
@@ -62,7 +62,7 @@ def record_index(
 ) -> RecordIndex:
     """Locates every sound record, and calls `note` with its number and each of its image ids."""
     shards: dict[Shard, int] = {}
-    shard_of = array("i")
+    shard_of = array("i")  # a list would hold an object for each of millions of records
 
     def located() -> Iterator[tuple[str, dict[str, tuple[int, int]]]]:
         for number, (raw, group, _) in enumerate(read_headers(sets)):
@@ -73,9 +73,4 @@ def record_index(
             yield raw.key, raw.spans
 
     index = pack(located())
-    if not shard_of:
-        raise UserError(
-            f"expected records in {', '.join(data.path for data in sets)}, got none that can be "
-            "decoded: build the shards again"
-        )
     return RecordIndex(list(shards), np.array(shard_of, np.int32), index)

@@ -3,8 +3,6 @@
 In: the epoch and the number of a group. Out: the group, with its images. Never: a file.
 """
 
-import hashlib
-import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,6 +14,7 @@ from vlmtune.data.schema import Manifest, ShardInfo
 from vlmtune.data.shards import ShardSet, Weight
 from vlmtune.data.tar_records import Shard
 from vlmtune.errors import UserError
+from vlmtune.storage.folder import digest
 from vlmtune.types import Group
 
 
@@ -47,10 +46,15 @@ class RenderedSet(ShardSet):
     @cached_property
     @override
     def manifest(self) -> Manifest:
+        # Groups are a function of the class and its arguments, so these stand for their content.
         spec = self.spec()
-        text = json.dumps(spec, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        rendered = ShardInfo("rendered while training", self.records, self.records, 0, digest)
+        rendered = ShardInfo(
+            file="rendered while training",
+            records=self.records,
+            images=self.records,
+            bytes=0,
+            sha256=digest(spec),
+        )
         return Manifest(spec["class_path"], spec["init_args"], {}, (rendered,))
 
     @property

@@ -33,13 +33,13 @@ def to_rgb(image: Image.Image) -> Image.Image:
         return image
     if _is_wide(image):
         levels = np.asarray(image).astype(np.float32) / _WIDE
-        grey = np.rint(levels).astype(np.uint8)
+        grey = np.rint(levels).astype(np.uint8)  # a cast alone rounds down
         return Image.fromarray(grey).convert("RGB")
     if image.mode in _RANGELESS:
         raise PixelError(f"pixels of mode {image.mode!r}, whose range is unknown")
     if image.has_transparency_data:
         picture = image.convert("RGBA")
-        white = Image.new("RGBA", picture.size, "white")
+        white = Image.new("RGBA", picture.size, "white")  # as pages and viewers show it
         return Image.alpha_composite(white, picture).convert("RGB")
     return image.convert("RGB")
 

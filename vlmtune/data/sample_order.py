@@ -17,8 +17,7 @@ import numpy as np
 from vlmtune.data.shard_passes import ShardPasses, generator, keep_fewer
 from vlmtune.errors import UserError
 
-# Each purpose has separate random numbers.
-_SETS, _SHARDS, _WINDOW = range(3)
+_SETS, _SHARDS, _WINDOW = range(3)  # each purpose has separate random numbers
 CHUNK = 1024  # positions computed at a time where the order is not shuffled
 
 
@@ -108,7 +107,8 @@ def validation_ranges(total: int, batch_size: int, consumer: Consumer) -> Iterat
         [[range(5, 7), range(8, 9)], [range(7, 8)]]
     """
     sizes = validation_batches(total, batch_size, consumer.world, consumer.rank)
-    first = sum(_even(total, consumer.world)[: consumer.rank])
+    groups_of_ranks = _even(total, consumer.world)
+    first = sum(groups_of_ranks[: consumer.rank])
     for number, size in enumerate(sizes):
         if number % consumer.workers == consumer.worker:
             yield range(first, first + size)
@@ -130,6 +130,7 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
     """
     whole = sum(weights)
     exact = [total * weight / whole for weight in weights]
+    # Rounded down these are too few; the sets that lost most by it get one each.
     parts = [int(value) for value in exact]
 
     def order(number: int) -> tuple[float, int]:
@@ -167,8 +168,7 @@ def interleave(
         whole, remainder = divmod(start * part + phase, rest)
         distances = np.arange(len(left) + 1)
         before = (remainder + distances * part) // rest
-        # The count grows at the positions of this set.
-        mine = before[1:] > before[:-1]
+        mine = before[1:] > before[:-1]  # the count grows at the positions of this set
         taken = left[mine]
         sets[taken] = number
         numbers[taken] = whole + before[:-1][mine]
@@ -206,8 +206,7 @@ class EpochOrder:
         self._window = window if self._shuffled else CHUNK
         self._passes: list[ShardPasses | None] = []
         for number, count in enumerate(counts):
-            # A rendered set has no shards to pass over.
-            passes = None
+            passes = None  # a rendered set has no shards to pass over
             if count is not None:
                 set_key = None if key is None else (*key, _SHARDS, number)
                 passes = ShardPasses(count, set_key)
@@ -215,7 +214,8 @@ class EpochOrder:
         self._phases = [0] * len(parts)
         if key is not None:
             rng = generator(*key, _SETS)
-            # A phase is below the number of positions that the sets before leave.
+            # A phase is below the number of positions that the sets before leave: random, so that
+            # a set does not begin every epoch.
             rests = np.cumsum(self._parts[::-1])[::-1]
             self._phases = [int(rng.integers(max(rest, 1))) for rest in rests.tolist()]
         self._known: dict[int, np.ndarray] = {}
@@ -254,14 +254,15 @@ class EpochOrder:
         shards = rows[:, 1]
         # One number for a set and a shard: numpy sorts numbers far faster than rows.
         width = int(shards.max(initial=0)) + 1
-        distinct, first = np.unique(sets * width + shards, return_index=True)
+        numbers = sets * width + shards
+        distinct, first = np.unique(numbers, return_index=True)
         in_order = distinct[np.argsort(first)]
         return [divmod(number, width) for number in in_order.tolist()]
 
     def _entries(self, number: int) -> np.ndarray:
         """The entries of a window, (n, 3); a batch may need two of them."""
         if number not in self._known:
-            keep_fewer(self._known, 2)
+            keep_fewer(self._known, 2)  # a batch lies in two windows at most
             self._known[number] = self._window_entries(number)
         return self._known[number]
 
@@ -269,6 +270,7 @@ class EpochOrder:
         first = number * self._window
         last = min(first + self._window, self.total)
         if self._key is None:
+            # Evaluation: one set after the other, in the order of the files.
             positions = np.arange(first, last)
             ends = np.cumsum(self._parts)
             sets = np.searchsorted(ends, positions, side="right")

@@ -58,9 +58,10 @@ class ShardPasses:
             if self._key is not None:
                 rng = generator(*self._key, number)
                 order = rng.permutation(len(order))
+                # Else the last records of each pass would be those that an epoch leaves out.
                 rotation = int(rng.integers(self._total))
             ends = np.cumsum(self._counts[order])
-            keep_fewer(self._known, PASSES)
+            keep_fewer(self._known, PASSES)  # a window of a small set spans several passes
             self._known[number] = (order, ends, rotation)
         return self._known[number]
 

@@ -66,7 +66,7 @@ class ShardSet(Configured):
         remote = RemoteFolder(path, cache, cache_bytes) if is_remote(path) else None
         self.remote = None if names_tars(path) else remote
         self.path = path
-        self.weight = float(weight)
+        self.weight = float(weight)  # a config may hold a whole number
         self.cache = cache
 
     @cached_property

@@ -187,6 +187,7 @@ class _Reader:
     def good_before(self, position: int, log: "_DamageLog") -> Group:
         """Returns the nearest earlier good group, going round; an error if there is none."""
         total = self._order.total
+        # By position and not by what this worker has read, so that any number of workers agrees.
         for back in range(1, total):
             at = (position - back) % total
             (group,) = self.groups(range(at, at + 1), lambda line: None)
@@ -205,14 +206,16 @@ class _Reader:
             return None
         try:
             group = decode_group(raw, stream.images)
-            for image in group.image_ids:
-                if stream.stored is not None and image not in stream.stored:
-                    raise RecordError(f"image {image} has no stored features")
-            return group
         except RecordError as error:
             damage = Damage(shard, raw.key, str(error))
             note(str(damage))
             return None
+        for image in group.image_ids:
+            if stream.stored is not None and image not in stream.stored:
+                damage = Damage(shard, raw.key, f"image {image} has no stored features")
+                note(str(damage))
+                return None
+        return group
 
 
 class _DamageLog:
@@ -220,14 +223,14 @@ class _DamageLog:
 
     def __init__(self, records: int, max_damaged: float) -> None:
         self.records = records
-        self.limit = math.ceil(max_damaged * records)
+        self.limit = math.ceil(max_damaged * records)  # rounded up: a small set may have one
         self.count = 0
         self.reported = 0
         self.known: dict[str, None] = {}
 
     def note(self, line: str) -> None:
         self.count += 1
-        self.known.setdefault(line)
+        self.known.setdefault(line)  # a record may come twice in an epoch, and is reported once
         if self.count > self.limit:
             raise self.error(self.count)
 

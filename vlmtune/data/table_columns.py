@@ -39,24 +39,31 @@ def checked_columns(
     given: Mapping[str, str | Sequence[str] | None], names: Sequence[str], path: Path
 ) -> dict[str, tuple[str, ...]]:
     """The given columns, each of them in the table."""
-    checked = {}
+    checked: dict[str, tuple[str, ...]] = {}
     for role, value in given.items():
-        if role not in GUESSES:
-            raise UserError(f"expected `columns` of {', '.join(GUESSES)}, got {role!r}: name one")
         # A table may have a column called "None".
-        value = None if value in _NONE and value not in names else value
+        if value in _NONE and value not in names:
+            value = None
         columns = (value,) if isinstance(value, str) else tuple(value or ())
-        unknown = [column for column in columns if column not in names]
-        if unknown:
-            close = difflib.get_close_matches(unknown[0], names, 1)
-            advice = f"did you mean {close[0]!r}?" if close else f"name one of {', '.join(names)}"
-            raise UserError(f"expected a column of {path} for {role}, got {unknown[0]!r}: {advice}")
-        if len(columns) > 1 and role not in LISTS:
-            raise UserError(
-                f"expected one column for {role} of {path}, got {', '.join(columns)}: name one"
-            )
+        fault = _fault(role, columns, names)
+        if fault is not None:
+            raise UserError(f"expected a column of {path} for {role}, got {fault}")
         checked[role] = columns
     return checked
+
+
+def _fault(role: str, columns: Sequence[str], names: Sequence[str]) -> str | None:
+    """What came in the place of the columns of a role, and what to do; None if all is well."""
+    if role not in GUESSES:
+        return f"{role!r}, which no table has: name one of {', '.join(GUESSES)}"
+    unknown = [column for column in columns if column not in names]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], names, 1)
+        advice = f"did you mean {close[0]!r}?" if close else f"name one of {', '.join(names)}"
+        return f"{unknown[0]!r}: {advice}"
+    if len(columns) > 1 and role not in LISTS:
+        return f"{', '.join(columns)}: name one"
+    return None
 
 
 def guessed_columns(role: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, NoReturn
 
 from vlmtune.data.table_columns import GUESSES, LISTS, checked_columns, guessed_columns
 from vlmtune.data.tables import Cells, column_names, numbered_rows
@@ -89,19 +89,16 @@ class Table:
     def columns(self) -> dict[str, tuple[str, ...]]:
         """The columns by what they hold; empty where the table has none."""
         names = column_names(self.path)
-        if not names:
-            raise UserError(f"expected rows in {self.path}, got none: add some")
         given = checked_columns(self.given or {}, names, self.path)
-        # A group is read beside what its column is otherwise.
-        used: set[str] = set()
+        used: set[str] = set()  # a group is read beside what its column is otherwise
         for role, listed in given.items():
             if role != "group":
                 used.update(listed)
         free = [name for name in names if name not in used]
         columns = {role: guessed_columns(role, free) for role in GUESSES} | given
-        for role in ("image", "caption"):
-            if not columns[role]:
-                raise self._lacking(role, names)
+        missing = [role for role in ("image", "caption") if not columns[role]]
+        if missing:
+            raise self._lacking(missing[0], names)
         return columns
 
     def summary(self) -> str:
@@ -150,6 +147,7 @@ class Table:
         group = self._name(cells, "group", where)
         captions = self._columns_of_texts(cells, "caption", where)
         negatives = self._columns_of_texts(cells, "negative", where)
+        # Trained as false, a true caption would undo what the others teach.
         for text, column in negatives.items():
             if text in captions:
                 raise UserError(
@@ -195,9 +193,9 @@ class Table:
             return None
         # A longer name is not a file: it is a caption in the wrong column.
         if not isinstance(cell, str) or _is_too_long(cell):
-            raise _cell_error(where, column, "an image file or encoded image", cell)
+            _refuse_cell(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):
-            raise _cell_error(where, column, "an image file", cell, _DOWNLOAD)
+            _refuse_cell(where, column, "an image file", cell, _DOWNLOAD)
         return self._file(cell.strip(), column, where)
 
     def _file(self, name: str, column: str, where: str) -> tuple[Path, str]:
@@ -208,7 +206,7 @@ class Table:
             fix = "set `images` to the folder of images"
             if path is None:
                 fix += f", a copy of {PureWindowsPath(name).parent} that keeps its name"
-            raise _cell_error(where, column, f"an image file inside {self.folder}", name, fix)
+            _refuse_cell(where, column, f"an image file inside {self.folder}", name, fix)
         return self.folder / os.path.relpath(path, folder), name
 
     def _path(self, name: str) -> str | None:
@@ -234,8 +232,8 @@ class Table:
         if cell is None:
             return ""
         if isinstance(cell, bool) or not isinstance(cell, str | int | float):
-            raise _cell_error(where, self.columns[role][0], "a name or a number", cell)
-        return str(cell).strip()
+            _refuse_cell(where, self.columns[role][0], "a name or a number", cell)
+        return str(cell).strip()  # ids may be numbers
 
     def _lacking(self, role: str, names: Sequence[str]) -> UserError:
         fix = f"name it by `columns.{role}`"
@@ -243,10 +241,8 @@ class Table:
             fix = _DOWNLOAD
         elif self.path.is_dir():
             fix = "write captions beside the images, such as a.txt for a.png"
-        return UserError(
-            f"expected a column of {role}s in {self.path}, got the columns {', '.join(names)}: "
-            f"{fix}"
-        )
+        got = f"the columns {', '.join(names)}" if names else "no rows"
+        return UserError(f"expected a column of {role}s in {self.path}, got {got}: {fix}")
 
 
 def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -267,7 +263,7 @@ def captions(cells: Cells) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _texts(cell: Any, column: str, where: str) -> list[str]:
     """The captions of a cell: a text, a list of texts, or the text of such a list."""
-    is_nan = isinstance(cell, float) and cell != cell
+    is_nan = isinstance(cell, float) and cell != cell  # pandas writes empty cells so
     if cell is None or is_nan:
         return []
     if isinstance(cell, str) and cell.lstrip().startswith("["):
@@ -279,7 +275,7 @@ def _texts(cell: Any, column: str, where: str) -> list[str]:
         text = " ".join(cell.split())
         return [text] if text else []
     if not isinstance(cell, list | tuple):
-        raise _cell_error(where, column, "a caption or a list of captions", cell)
+        _refuse_cell(where, column, "a caption or a list of captions", cell)
     texts = []
     for item in cell:
         texts += _texts(item, column, where)
@@ -309,8 +305,8 @@ def _as_path(name: str, folder: Path) -> str:
     return os.path.expanduser(name)
 
 
-def _cell_error(
+def _refuse_cell(
     where: str, column: str, expected: str, cell: Any, fix: str = "change or remove the cell"
-) -> UserError:
+) -> NoReturn:
     got = "nothing" if cell in (None, "") else repr(cell)[:60]
-    return UserError(f"expected {expected} in {where}, column {column!r}, got {got}: {fix}")
+    raise UserError(f"expected {expected} in {where}, column {column!r}, got {got}: {fix}")

@@ -99,6 +99,7 @@ def numbered_rows(path: Path) -> Iterator[NumberedRow]:
 
 def column_names(path: Path) -> list[str]:
     """Returns the columns of a table; rows of JSON and of folders may lack some of them."""
+    # Objects of JSON may lack keys, so only these formats show all columns in one row.
     complete = Path(path).suffix.lower() in (".csv", ".tsv", ".parquet", ".arrow")
     names: dict[str, None] = {}
     for _, cells in numbered_rows(path):
@@ -131,9 +132,10 @@ def _object(row: Any) -> Cells | str:
 def _csv(path: Path) -> Iterator[NumberedRow]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         delimiter = _delimiter(file.readline(), path)
-        rows = csv.reader(file, delimiter=delimiter, strict=True)
-        file.seek(0)
+        rows = csv.reader(file, delimiter=delimiter, strict=True)  # a lost quote is an error
+        file.seek(0)  # the header is a row of the reader, too
         names = next(rows, [])
+        # Of two columns of one name a dictionary keeps the second, without a word.
         if len(set(names)) < len(names):
             raise ValueError(f"columns {names}, one of them twice")
         end = rows.line_num
@@ -179,9 +181,7 @@ def _json(path: Path) -> Iterator[NumberedRow]:
             f"expected a list of rows in {path}, got the layout of COCO or Karpathy: use `vlmtune "
             "build coco` or `vlmtune build karpathy`"
         )
-    rows = list(content.values()) if isinstance(content, dict) else content
-    if not isinstance(rows, list):
-        raise ValueError("no list of rows")
+    rows = content.values() if isinstance(content, dict) else content
     yield from _rows(rows)
 
 

@@ -61,7 +61,7 @@ class TarIndex:
 
     def record(self, shard: Shard, number: int) -> RawRecord | Damage:
         """Returns a record, located but not read."""
-        first, last = self.rows[number : number + 2].tolist()
+        first, last = self.rows[number : number + 2].tolist()  # its members are from first to last
         # Each record before has one string more than members: its key.
         ends = self.ends[first + number : last + number + 2]
         strings = []
@@ -102,7 +102,7 @@ def make_index(shard: Path, records: int) -> TarIndex:
     """Reads the headers of a tar; records that cannot be found are `Damage`."""
     located = []
     for record in locate_records(shard, 0, records):
-        spans = {record.reason: (-1, 0)} if isinstance(record, Damage) else record.spans
+        spans = record.spans if isinstance(record, RawRecord) else {record.reason: (-1, 0)}
         located.append((record.key, spans))
     return pack(located)
 
@@ -141,8 +141,7 @@ def _stored(shard: Path, key: str, verify: bool) -> tuple[TarIndex, str] | None:
         kept = _read(path, key)
         if kept is None:
             continue
-        # An index of a reader that did not verify has no sha256.
-        _, sha256 = kept
+        _, sha256 = kept  # an index of a reader that did not verify has no sha256
         if sha256 or not verify:
             return kept
     return None
@@ -155,7 +154,7 @@ def _new(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex
     has_damage = (index.spans[:, 0] < 0).any()
     if path is None or has_damage:
         return index, ""
-    sha256 = _sha256(shard) if verify else ""
+    sha256 = _sha256(shard) if verify else ""  # it reads the whole tar, which nobody else needs
     arrays = {"key": np.array(key), "sha256": np.array(sha256), **vars(index)}
     # On a full disk each reader makes it again. numpy adds a suffix to a path, not to a file.
     with suppress(UserError), write_atomically(path) as temporary, temporary.open("wb") as file:
@@ -276,14 +275,14 @@ class OpenTars:
                     index = open_index(shard.local, info)
                 # Only once the index is there the file outlives this block.
                 self._open[shard] = (stack.pop_all(), file.fileno(), index)
-        self._open.move_to_end(shard)
+        self._open.move_to_end(shard)  # so that the first is the least recent
         _, descriptor, index = self._open[shard]
         return descriptor, index
 
     def _make_room(self, shard: RemoteFile) -> None:
         """Closes other remote tars until the cache can take another one."""
         if not shard.fits:
-            shard.folder.free()
+            shard.folder.free()  # what is read now comes before what is read ahead
         for other in self._remote():
             if shard.fits:
                 return

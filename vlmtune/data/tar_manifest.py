@@ -58,7 +58,7 @@ def _is_complete(folder: Path, path: Path) -> bool:
     """Tells whether nothing is to be indexed: no tars, or a fresh index."""
     tars = _tars(folder)
     if not path.is_file():
-        return not tars
+        return not tars  # without tars `read_manifest` says what is missing
     manifest = parse_manifest(path, str(path))
     listed = [(shard.file, shard.bytes) for shard in manifest.shards]
     present = [(tar.name, tar.stat().st_size) for tar in tars]
@@ -89,9 +89,10 @@ def _index(folder: Path) -> Manifest:
             images = 0
             for raw in read_records(tar, 0, None, images=False):
                 records += 1
+                if isinstance(raw, Damage):
+                    unusable.append(raw)
+                    continue
                 try:
-                    if isinstance(raw, Damage):
-                        raise RecordError(raw.reason)
                     # The checksum is of texts and places: images are not read here.
                     facts = (raw.key, raw.spans, raw.members)
                     state.update(repr(facts).encode())

@@ -67,6 +67,8 @@ def read_records(
     `Damage`, so that every other record keeps its position. Without `images` only the texts are
     read. With `last` None all records come, and one `Damage` for an unreadable rest.
     """
+    # Members are read at their offsets, through a file of their own: seeking in the one that
+    # `tarfile` reads would lose its place.
     file: BinaryIO | None = None
     with contextlib.ExitStack() as stack:
         for record in locate_records(shard, first, last):

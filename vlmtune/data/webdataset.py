@@ -33,7 +33,7 @@ def decode_header(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
         raise RecordError("has no json, or no image")
     try:
         record = json.loads(raw.members["json"].decode())
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # the latter of deeply nested JSON
         raise RecordError(f"has a malformed json ({error})") from error
     group, files = decode(raw.key, record)
     missing = [file for file in files if file not in raw.spans]
@@ -59,6 +59,7 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     hard = [text for text in false if text not in true]
     texts = (*true, *hard)
     is_true = [text in true for text in texts]
+    # Keys such as "000000001" recur in every data set of img2dataset.
     where = json.dumps([raw.shard.name, raw.key, raw.spans[images[0]]])
     digest = hashlib.sha256(where.encode())
     for member in _texts(raw):

@@ -32,7 +32,7 @@ class ClassScorer(Scorer):
         self, images: Sequence[Picture], outputs: Sequence[int]
     ) -> Float[Tensor, "N C"]:
         """Scores N images for C of the classes, given by their positions in `labels`."""
-        columns = list(outputs)
+        columns = list(outputs)  # a range cannot index a tensor
         parts = []
         with torch.no_grad():
             # In parts: 21,000 classes of 50,000 images would not fit beside the chosen ones.

@@ -30,7 +30,7 @@ class Recorder:
 
     def __call__(self, *images_texts_pairs: Any) -> Tensor:
         """Scores as the scorer does."""
-        self.scores = self._scorer(*images_texts_pairs)
+        self.scores = self._scorer(*images_texts_pairs)  # of the last call alone
         return self.scores
 
 
@@ -98,7 +98,8 @@ def _truth(images: int, true: int, texts: int) -> tuple[tuple[bool, ...], ...]:
         >>> _truth(2, 2, 3), _truth(1, 2, 3)
         (((True, False, False), (False, True, False)), ((True, True, False),))
     """
-    if not images == true > 1:
+    is_matched = images == true and true > 1
+    if not is_matched:
         row = (*[True] * true, *[False] * (texts - true))
         return (row,) * images
     rows = []

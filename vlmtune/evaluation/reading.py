@@ -65,6 +65,7 @@ def read_words(
     picture = read_picture(*as_pictures([image]))
     words = caption.split()
     # The caption up to each word: the tokens that a word adds to the words before it belong to it.
+    # An empty caption has one beginning, and the backbone says what is wrong with it.
     beginnings = list(accumulate(words, "{} {}".format)) or [caption]
     with evaluation_mode(backbone, adapter):
         pixels = backbone.preprocess(picture)[None].to(backbone.device)
@@ -86,6 +87,7 @@ def read_words(
             kept_words.append(word)
             parts.append(weights[start:end].mean(dim=0))
     maps = torch.stack(parts).float().cpu()
+    # A backbone gives patches in a row; only of a square their rows and columns are known.
     rows = math.isqrt(maps.shape[1])
     if rows**2 != maps.shape[1]:
         raise UserError(
@@ -119,7 +121,7 @@ def readings(scorer: Scorer, benchmark: Benchmark[Any], result: Result) -> tuple
             with suppress(UserError):
                 reading = read_words(scorer.backbone, adapter, image, caption)
                 maps.append(_word_maps(reading, image, caption, correct))
-            break
+            break  # one item of each kind is shown
     return tuple(maps)
 
 
@@ -176,14 +178,19 @@ def seen_box(
     # Black and white pictures tell the scale of each channel, in the middle, where no padding is.
     rows = _middle(seen.shape[1])
     columns = _middle(seen.shape[2])
-    black = _channel_means(preprocessed(np.zeros_like(ramp))[:, rows, columns])
-    white = _channel_means(preprocessed(np.ones_like(ramp))[:, rows, columns])
+    seen_black = preprocessed(np.zeros_like(ramp))
+    seen_white = preprocessed(np.ones_like(ramp))
+    black = _channel_means(seen_black[:, rows, columns])
+    white = _channel_means(seen_white[:, rows, columns])
     seen_red, seen_green, _ = (seen - black) / (white - black)
     # The inverse of the mixture above: 0.9 * 0.9 - 0.1 * 0.1 is 0.8.
     across = (0.9 * seen_red - 0.1 * seen_green) / 0.8
     down = (0.9 * seen_green - 0.1 * seen_red) / 0.8
-    left, box_width = _line(across[rows].mean(dim=0))
-    top, box_height = _line(down[:, columns].mean(dim=1))
+    # Padding lies outside the ramps, so both lines are fitted to the middle alone.
+    across_means = across[rows].mean(dim=0)
+    down_means = down[:, columns].mean(dim=1)
+    left, box_width = _line(across_means)
+    top, box_height = _line(down_means)
     return left, top, box_width, box_height
 
 

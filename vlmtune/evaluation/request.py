@@ -64,6 +64,7 @@ class Request:
         """Returns the images of one rank: consecutive, with about as many pairs as other ranks."""
         starts = self._starts
         total = starts[-1]
+        # Pairs take the time of a joint adapter, so ranks share pairs and not images.
         even_cuts = total * torch.arange(ranks + 1) / ranks
         # A cut lies between two images: the start of an image that is nearest to the even cut.
         distances = (starts[:, None] - even_cuts).abs()
@@ -88,7 +89,8 @@ class Request:
             columns = torch.arange(len(self.texts))
             every_pair = torch.ones(len(rows), len(columns), dtype=torch.bool)
             return PairTile(columns, every_pair, None)
-        images, texts = self._pairs_of(self.pairs, rows).unbind(dim=1)
+        pairs = self._pairs_of(self.pairs, rows)
+        images, texts = pairs.unbind(dim=1)
         # A tile has a column for each text that some image of it is paired with, and no other.
         columns, tile_columns = texts.unique(return_inverse=True)
         tile_rows = images - rows.start
@@ -108,7 +110,9 @@ class Request:
         if self.pairs is None:
             return torch.arange(image_count + 1) * len(self.texts)
         counts = self.pairs[:, 0].bincount(minlength=image_count)
-        return torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        ends = counts.cumsum(0)
+        # The first image starts at 0, the others where the one before ends.
+        return torch.nn.functional.pad(ends, (1, 0))
 
 
 def make_request(
@@ -127,6 +131,7 @@ def make_request(
         captions, columns = _distinct(texts)
         return Request(by_digest, captions, None, (rows, columns))
     pairs = pairs.cpu()
+    # A negative number would count from the end, and give the score of another pair.
     shape = torch.tensor([len(images), len(texts)])
     outside = (pairs < 0) | (pairs >= shape)
     if bool(outside.any()):

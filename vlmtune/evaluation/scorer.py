@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +19,7 @@ from torch import Tensor
 from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
+from vlmtune.benchmarks.pair_scorer import PairScores
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.evaluation.request import Request, make_request
@@ -54,9 +55,6 @@ class Scorer:
         store: Folder of feature stores, or None to hold features in memory.
         batch_size: Images, or texts, encoded at a time.
         dtype: The type of stored numbers.
-
-    Raises:
-        UserError: `batch_size` is below 1 or `dtype` is unknown.
     """
 
     def __init__(
@@ -67,16 +65,12 @@ class Scorer:
         batch_size: int = 256,
         dtype: StoreDType = "float32",
     ) -> None:
-        if batch_size < 1:
-            raise UserError(f"expected a batch_size of at least 1, got {batch_size}")
-        if dtype not in get_args(StoreDType):
-            raise UserError(f"expected dtype {get_args(StoreDType)}, got {dtype!r}: choose one")
         self.backbone = backbone
         # A training method may wrap the adapter that scores.
         self.adapter = adapter.scoring
         self.batch_size = batch_size
         self._group = ProcessGroup()
-        self._failures = Failures()
+        self._failures = Failures()  # shared: a reader and a source report to the same
         self._pictures = PictureReader(backbone.preprocess, batch_size, self._failures)
         self._source = FeatureSource(
             backbone,
@@ -94,7 +88,7 @@ class Scorer:
         images: Sequence[Picture | str | Path],
         texts: Sequence[str],
         pairs: Int[Tensor, "P 2"] | None = None,
-    ) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+    ) -> PairScores:
         """Scores the P pairs (row of `images`, row of `texts`), or all N x M without `pairs`.
 
         Raises:
@@ -116,6 +110,15 @@ class Scorer:
         """Whether images and texts have embeddings of their own; a joint adapter only has pairs."""
         return isinstance(self.adapter, DualAdapter)
 
+    def check_embeds(self) -> None:
+        """Raises a `UserError` unless images and texts have embeddings of their own."""
+        if not self.embeds:
+            raise UserError(
+                f"expected an adapter with embeddings, got {type(self.adapter).__name__}, a joint "
+                "one that reads image and text together: score pairs with it, or leave out the "
+                "benchmark (`ensemble: scores` where it has that option)"
+            )
+
     @contextlib.contextmanager
     def session(self, images: Sequence[Picture], texts: Sequence[str]) -> Iterator[None]:
         """Serves several calls on parts of `images` and `texts`; no weight may change meanwhile.
@@ -126,6 +129,7 @@ class Scorer:
         self._embeddings = _empty()
         try:
             with self._source.session():
+                # A benchmark with one bad image must not take the others of the suite with it.
                 with evaluation_mode(self.backbone, self.adapter), self._failures.skipped():
                     self._prepare(images, texts)
                 yield
@@ -134,7 +138,7 @@ class Scorer:
 
     def embed_images(self, images: Sequence[Picture | str | Path]) -> Float[Tensor, "N d"]:
         """Embeds N images with a dual adapter; not normalised."""
-        self._check_dual()
+        self.check_embeds()
         with evaluation_mode(self.backbone, self.adapter):
             images = as_pictures(images)
             ids = self._digests(images)
@@ -144,7 +148,7 @@ class Scorer:
 
     def embed_texts(self, texts: Sequence[str]) -> Float[Tensor, "M d"]:
         """Embeds M captions with a dual adapter; not normalised."""
-        self._check_dual()
+        self.check_embeds()
         with evaluation_mode(self.backbone, self.adapter):
             embeddings = self._embed({"text": _by_name(texts)})["text"]
             return self._rows(embeddings, texts)
@@ -153,7 +157,7 @@ class Scorer:
         """Stores and embeds what the calls of a session may need."""
         digests = self._digests(images)
         by_digest = dict(zip(digests, images, strict=True))
-        by_digest.pop("", None)  # of images that cannot be read
+        by_digest.pop("", None)  # images that cannot be read have no digest
         items: Items = {"image": by_digest, "text": _by_name(texts)}
 
         def fill() -> None:  # the first rank builds a store, the others wait and open it
@@ -177,26 +181,28 @@ class Scorer:
 
     # -- dual adapters ------------------------------------------------------------------------
 
-    def _dual(self, request: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+    def _dual(self, request: Request) -> PairScores:
         """Compares embeddings: row by row for chosen pairs, by matrix products for all."""
-        embeddings = self._embed({"image": request.images, "text": _by_name(request.texts)})
+        items: Items = {"image": request.images, "text": _by_name(request.texts)}
+        embeddings = self._embed(items)
+        # Embeddings wait on the CPU; only those of this call take memory of the device.
         device = self.backbone.device
-        image = self._rows(embeddings["image"], request.images).to(device)
-        text = self._rows(embeddings["text"], request.texts).to(device)
+        images = self._rows(embeddings["image"], request.images).to(device)
+        texts = self._rows(embeddings["text"], request.texts).to(device)
         if request.pairs is None:
-            return self._compare_all(image, text)
-        return self._compare_pairs(image, text, request.pairs.to(device))
+            return self._compare_all(images, texts)
+        return self._compare_pairs(images, texts, request.pairs.to(device))
 
     def _compare_all(
         self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
     ) -> Float[Tensor, "N M"]:
         adapter = cast(DualAdapter, self.adapter)
         scores = torch.empty(len(image), len(text))
-        # The whole matrix may not fit on the device.
-        step = max(1, NUMBERS // len(text))
+        step = max(1, NUMBERS // len(text))  # the whole matrix may not fit on the device
         for top in range(0, len(image), step):
             rows = slice(top, top + step)
-            scores[rows] = adapter.compare(image[rows], text).cpu()
+            part = adapter.compare(image[rows], text)
+            scores[rows] = part.cpu()
         return scores
 
     def _compare_pairs(
@@ -209,7 +215,7 @@ class Scorer:
         for chunk in pairs.split(step):
             rows, columns = chunk.unbind(dim=1)
             scores = adapter.compare_pairs(image[rows], text[columns])
-            parts.append(scores.float().cpu())
+            parts.append(scores.float().cpu())  # benchmarks read float32
         return torch.cat(parts)
 
     def _embed(self, items: Items) -> dict[Modality, MemoryStore]:
@@ -223,6 +229,7 @@ class Scorer:
         if not any(missing.values()):
             return embeddings
 
+        # A list and no generator: the group gathers it, and an error reaches every rank.
         def embed() -> list[tuple[Modality, Sequence[str], Tensor]]:
             parts = []
             for modality, named in missing.items():
@@ -274,16 +281,9 @@ class Scorer:
             return torch.zeros(0, self.backbone.embed_dim)
         return cast(Pooled, embeddings.features(names)).values
 
-    def _check_dual(self) -> None:
-        if not self.embeds:
-            raise UserError(
-                f"expected an adapter with embeddings, got {type(self.adapter).__name__}, a joint "
-                "one that reads image and text together: score pairs with it"
-            )
-
     # -- joint adapters -----------------------------------------------------------------------
 
-    def _joint(self, request: Request) -> Float[Tensor, "P"] | Float[Tensor, "N M"]:
+    def _joint(self, request: Request) -> PairScores:
         """Scores the pairs; each rank takes the images that have its part of them."""
         rows = request.rows(self._group.rank, self._group.size)
         # A `torchmetrics` state would wait for ever for a rank that fails here; `run` tells it.
@@ -309,12 +309,13 @@ class Scorer:
                 tile = request.tile(range(top, bottom))
                 tile_names = names[top:bottom]
                 tile_texts = [request.texts[column] for column in tile.columns.tolist()]
-                values = torch.zeros(tile.mask.shape)
+                values = torch.zeros(tile.mask.shape)  # `select` returns those of pairs alone
                 for left in range(0, len(tile_texts), self.batch_size):
                     block = slice(left, left + self.batch_size)
                     mask = tile.mask[:, block]
                     # Images without a pair among these texts are not scored with them.
-                    used = mask.any(dim=1).nonzero()[:, 0]
+                    has_pair = mask.any(dim=1)
+                    used = has_pair.nonzero()[:, 0]
                     used_names = [tile_names[row] for row in used.tolist()]
                     images = self._get(image_rows, used_names)
                     texts = self._get(text_rows, tile_texts[block])

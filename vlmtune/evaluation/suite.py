@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from vlmtune.benchmarks.base import Benchmark, check_images, files_from
+from vlmtune.benchmarks.base import Benchmark, files_from
 from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, pair_scorer
 from vlmtune.benchmarks.rules.classification import Classification
 from vlmtune.distributed.process_group import ProcessGroup
@@ -81,8 +81,7 @@ def load_all(
     A benchmark that one rank cannot load is run on no rank.
     """
     _, not_run = _load(benchmarks, scorer)
-    if len(not_run) == len(benchmarks):
-        raise _nothing(not_run)
+    _check_any_is_left(benchmarks, not_run)
     return not_run
 
 
@@ -91,6 +90,7 @@ def run_suite(
     scorer: PairScorer | MatrixFunction,
     at_least_one: bool = True,
     items: list[ItemRow] | None = None,
+    measured: Callable[[Result], None] | None = None,
 ) -> SuiteResult:
     """Loads all benchmarks, encodes their images and captions once, then evaluates each.
 
@@ -103,6 +103,7 @@ def run_suite(
             image: images are `ImageRef`s. Its weights may not change meanwhile.
         at_least_one: Whether to raise if no benchmark could be run.
         items: A list that gets a row for each item, or None.
+        measured: Called with each result as soon as it is known.
 
     Raises:
         UserError: No benchmark could be run, or two have one name.
@@ -134,9 +135,11 @@ def run_suite(
                 failed[name] = reason
             elif result is not None:
                 done[name] = _described(result, benchmark, contents[name], encoding_scorer)
+                if measured is not None:
+                    measured(done[name])
     not_run = _in_order(benchmarks, failed)
-    if at_least_one and not done:
-        raise _nothing(not_run)
+    if at_least_one:
+        _check_any_is_left(benchmarks, not_run)
     return SuiteResult(tuple(done.values()), not_run)
 
 
@@ -162,32 +165,27 @@ def _described(
 def _load(
     benchmarks: Sequence[Benchmark], scorer: PairScorer | None
 ) -> tuple[dict[str, Content], tuple[NotRun, ...]]:
-    """Returns the images and texts of each benchmark that can be run, and why others cannot.
-
-    It checks image files and texts too, for plug-ins that do not.
-    """
+    """Returns the images and texts of each benchmark that can be run, and why others cannot."""
     check_names(benchmarks)
     contents: dict[str, Content] = {}
     failures: dict[str, str | None] = {}
     for benchmark in benchmarks:
 
         def checked(one: Benchmark = benchmark) -> Content:
-            _check_embeddings(one, scorer)
+            # What the model cannot do is known before files of many images are looked up.
+            if one.needs == "embeddings" and isinstance(scorer, Scorer):
+                scorer.check_embeds()
             _check_image_model(one, scorer)
             one.load()
-            images = one.items.images
-            texts = one.items.texts
-            check_images(images, one)
-            _check_texts(texts, one)
             if isinstance(scorer, Scorer):
-                scorer.backbone.check_words(texts)
-            return images, texts
+                scorer.backbone.check_words(one.items.texts)
+            return one.items.images, one.items.texts
 
         # Every rank tries every benchmark, so that all ranks exchange the same list.
         content, failures[benchmark.name] = _tried(benchmark, checked)
         if content is not None:
             contents[benchmark.name] = content
-    # A failure on one rank is a failure on all.
+    # A failure on one rank is a failure on all: else the others wait for it in the next call.
     failures_by_rank = ProcessGroup().objects(failures)
     failed = {}
     for name in failures:
@@ -198,33 +196,14 @@ def _load(
     return contents, _in_order(benchmarks, failed)
 
 
-def _check_texts(texts: Sequence[object], benchmark: Benchmark) -> None:
-    wrong = []
-    for text in texts:
-        if not isinstance(text, str) or not text.strip():
-            wrong.append(text)
-    if wrong:
-        raise UserError(
-            f"expected texts with words for {benchmark.name}, got {len(wrong)} without, first "
-            f"{wrong[0]!r}: fill them in, or leave their rows out"
-        )
-
-
-def _check_embeddings(benchmark: Benchmark, scorer: PairScorer | None) -> None:
-    if benchmark.needs == "embeddings" and isinstance(scorer, Scorer) and not scorer.embeds:
-        raise UserError(
-            f"expected an adapter with embeddings for {benchmark.name}, got "
-            f"{type(scorer.adapter).__name__}, a joint one: leave the benchmark out, or have it "
-            "read scores where it can (`ensemble: scores`)"
-        )
-
-
 def _check_image_model(benchmark: Benchmark, scorer: PairScorer | None) -> None:
     """A model that reads no texts is measured where its own classifier knows the candidates."""
     if not isinstance(scorer, Scorer) or scorer.backbone.encodes_texts:
         return
+    outputs = None
     if isinstance(scorer, ClassScorer) and isinstance(benchmark, Classification):
-        benchmark.outputs(scorer.labels)
+        outputs = benchmark.outputs(scorer.labels)
+    if outputs is not None:
         return
     raise UserError(
         f"expected a model that reads texts for {benchmark.name}, got {scorer.backbone.title}, "
@@ -241,9 +220,12 @@ def _measured(
     # Scores of a classifier's classes are not scores of captions, so no row has them.
     if items is not None and not isinstance(scorer, ClassScorer):
         # A benchmark looks for the methods of an `Embedder`: only a recorder of one has them.
-        recorder = EmbeddingRecorder(scorer) if isinstance(scorer, Embedder) else Recorder(scorer)
+        recorder = Recorder(scorer)
+        if isinstance(scorer, Embedder):
+            recorder = EmbeddingRecorder(scorer)
     with work_of(benchmark.name):
         result = benchmark.run(recorder or scorer)
+    # NaN in a report would sort anywhere, and a plug-in's metric may be one.
     for name, metric in result.metrics.items():
         numbers = (metric.value, metric.chance, metric.low, metric.high)
         if not all(number is None or math.isfinite(number) for number in numbers):
@@ -274,7 +256,7 @@ def _digest(images: Sequence[ImageRef], texts: Sequence[str]) -> str:
         digest.update(repr(facts).encode())
     for text in texts:
         digest.update(repr(text).encode())
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()[:16]  # 64 bits tell two lists of items apart
 
 
 def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | None]:
@@ -283,18 +265,13 @@ def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | N
     try:
         return do(), None
     except ImageFileError as error:
-        line = _one_line(str(error))
-        return None, f"{line} ({name} needs it; for its files: {files_from(benchmark)})"
+        return None, f"{error} ({name} needs it; for its files: {files_from(benchmark)})"
     except UserError as error:
-        return None, _one_line(str(error))
+        return None, str(error)
     except Exception as error:  # a fault in one plug-in must not stop the rest
-        log.exception("%s failed", name)
-        line = _one_line(f"{type(error).__name__}: {error}")
+        log.exception("%s failed", name)  # the report has one line, the log the traceback
+        line = " ".join(f"{type(error).__name__}: {error}".split())
         return None, f"expected {name} to run, got {line}: mend what the traceback in the log shows"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _first(reasons: Sequence[str | None]) -> str | None:
@@ -309,9 +286,13 @@ def _in_order(benchmarks: Sequence[Benchmark], failed: dict[str, str]) -> tuple[
     return tuple(not_run)
 
 
-def _nothing(not_run: Sequence[NotRun]) -> UserError:
+def _check_any_is_left(benchmarks: Sequence[Benchmark], not_run: Sequence[NotRun]) -> None:
+    """Raises the first failure if all benchmarks failed."""
+    if len(not_run) < len(benchmarks):
+        return
     reason = not_run[0].reason
     others = len(not_run) - 1
     if others:
-        reason += f" (and {others} other benchmarks failed)"
-    return UserError(reason)
+        plural = "s" if others > 1 else ""
+        reason += f" (and {others} other benchmark{plural} failed)"
+    raise UserError(reason)

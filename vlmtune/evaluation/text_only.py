@@ -110,5 +110,6 @@ class ImageAveraged(_TextScorer):
             return distinct
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(len(distinct), generator=generator)
+        # Sorted: the order of a sum changes its last bits.
         chosen = sorted(order[: self.limit].tolist())
         return [distinct[position] for position in chosen]

@@ -31,8 +31,10 @@ def auroc(
         >>> auroc(torch.tensor([0.9, 0.5]), torch.tensor([0.5, 0.1]), torch.arange(4)).value
         0.875
     """
-    none = not len(true) or not len(false)
-    if none or bool(torch.isnan(true).any()) or bool(torch.isnan(false).any()):
+    lacks_a_kind = not len(true) or not len(false)
+    # A search among sorted scores would put NaN somewhere, and count it.
+    scores = torch.cat([true, false])
+    if lacks_a_kind or bool(scores.isnan().any()):
         raise UserError(
             f"expected scores of true and of false captions, got {len(true)} and {len(false)} or "
             "NaN: check the benchmark's files"

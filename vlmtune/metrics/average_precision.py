@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vlmtune.errors import UserError
 from vlmtune.metrics.ranking import comparable
 
 
@@ -21,7 +20,8 @@ def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) 
     k runs over the distinct score values in descending order, and $P_k$, $R_k$ are precision and
     recall of everything that scores at least as much. Tied scores share one threshold, so their
     order does not matter, and a constant scorer gets the prevalence of the positives. No sigmoid is
-    applied (torchmetrics applies one), so large logits do not collapse into ties.
+    applied (torchmetrics applies one), so large logits do not collapse into ties. NaN without a
+    positive.
 
     Args:
         scores: Scores of n images for one query.
@@ -32,11 +32,9 @@ def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) 
         >>> average_precision(logits, torch.tensor([False, True, False, True]))
         0.8333333333333333
     """
-    total = int(positives.sum())
-    if not total:
-        raise UserError("expected at least one true image, got none: leave the class out")
+    total = positives.sum()
     values, order = comparable(scores).sort(descending=True)
-    cumulative = positives[order].double().cumsum(0)
+    cumulative = positives[order].double().cumsum(0)  # true ones among the first k
     # The threshold of each run of equal scores is at its last position.
     last = torch.ones_like(values, dtype=torch.bool)
     last[:-1] = values[1:] != values[:-1]
@@ -47,6 +45,7 @@ def average_precision(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) 
     zero = hits.new_zeros(1)
     gained = torch.diff(hits, prepend=zero)
     area = (gained * precision).sum()
+    # Without a positive 0 / 0 is NaN: as its class is left out, it must not look like a 0.
     return float(area / total)
 
 
@@ -63,7 +62,7 @@ def random_average_precision(positives: int, n: int) -> float:
         >>> round(random_average_precision(2, 5), 4)  # the prevalence is 0.4
         0.5925
     """
-    if n == 1:
+    if n == 1:  # the second term would be 0 / 0
         return 1.0
     ranks = torch.arange(1, n + 1, dtype=torch.float64)
     harmonic = float((1 / ranks).sum())

@@ -18,15 +18,18 @@ within clusters .3 and .8). With sizes from 1 to 40 they do too, but for 92 % wh
 correlation .8 and clusters are 80.
 """
 
-import math
-
 import torch
 from jaxtyping import Float, Int
 from scipy.sparse import csgraph, csr_array
 from torch import Tensor
 
-from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import Clusters, Variance, cluster_variance, mean_variance
+from vlmtune.metrics.cluster_variance import (
+    Clusters,
+    Variance,
+    cluster_variance,
+    finite,
+    mean_variance,
+)
 from vlmtune.metrics.intervals import wilson_interval
 from vlmtune.metrics.item_groups import group_means
 from vlmtune.metrics.student import t_quantile
@@ -52,7 +55,7 @@ def cluster_robust_mean(
         >>> apart.value == together.value and together.high > apart.high
         True
     """
-    values = _checked(values, 0.0, 1.0)
+    values = finite(values, 0.0, 1.0)
     n = len(values)
     mean = float(values.mean())
     variance = mean_variance(values - mean, clusters)
@@ -82,8 +85,8 @@ def macro_mean(
         >>> macro_mean(values, groups, torch.arange(5)).value
         0.75
     """
-    counted = groups >= 0
-    values = _checked(values[counted], 0.0, 1.0)
+    counted = groups >= 0  # others have no group
+    values = finite(values[counted], 0.0, 1.0)
     means, member, sizes = group_means(values, groups[counted])
     if weights is None:
         weights = torch.ones_like(means)
@@ -108,7 +111,7 @@ def cluster_robust_rank(
         >>> cluster_robust_rank(torch.tensor([1.0, 2.0, 6.0]), torch.arange(3)).value
         3.0
     """
-    ranks = _checked(ranks, 1.0, math.inf)
+    ranks = finite(ranks, least=1.0)
     mean = float(ranks.mean())
     variance = mean_variance(ranks - mean, clusters)
     low, high = variance.interval(mean, least=1.0)
@@ -132,7 +135,7 @@ def proportion_interval(mean: float, variance: Variance, n: int) -> tuple[float,
         >>> round(low, 3), round(high, 3)  # half as wide as the mean of 100 items: 0.5 / sqrt(100)
         (0.39, 0.61)
     """
-    spread = mean * (1 - mean)
+    spread = mean * (1 - mean)  # the variance of one item that is right or wrong
     # Without spread the dependence is unknown, so each cluster counts once.
     effective = float(variance.clusters)
     if variance.value > ROUNDING and spread > 0 and variance.freedom > 0:
@@ -161,18 +164,9 @@ def connected_components(members: Int[Tensor, "n k"]) -> Int[Tensor, "n"]:
     # A graph of items and images. Items come first, so components count in their order.
     item = torch.arange(n).repeat_interleave(k)
     image = n + members.flatten()
+    # A matrix of all nodes: an item of row i has an image in column n + j.
     size = int(image.max()) + 1
     edges = torch.ones(n * k)
     graph = csr_array((edges, (item, image)), shape=(size, size))
     _, components = csgraph.connected_components(graph, directed=False)
     return torch.from_numpy(components[:n]).long()
-
-
-def _checked(values: Float[Tensor, "n"], least: float, most: float) -> Float[Tensor, "n"]:
-    inside = (values >= least) & (values <= most)  # False for NaN, too
-    if not len(values) or not bool(inside.all()):
-        raise UserError(
-            f"expected values between {least:g} and {most:g} to average, got {len(values)} values: "
-            "check the benchmark's files"
-        )
-    return values.detach().double()

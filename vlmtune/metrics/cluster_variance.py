@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vlmtune.errors import UserError
 from vlmtune.metrics.student import freedom_of, t_quantile
 
 Clusters = Int[Tensor, "n *ways"]
@@ -154,13 +155,34 @@ def add_variances(one: Variance, other: Variance) -> Variance:
         (2.0, 2.8, 5)
     """
     total = one.value + other.value
+    # Without freedom or variance there is no interval to combine.
     if not one.freedom or not other.freedom or not total:
         fewest = min(one.freedom, other.freedom)
         return Variance(total, fewest, one.clusters)
-    half_squared = t_quantile(one.freedom) ** 2 * one.value
-    other_half_squared = t_quantile(other.freedom) ** 2 * other.value
+    one_quantile = t_quantile(one.freedom)
+    other_quantile = t_quantile(other.freedom)
+    half_squared = one_quantile**2 * one.value
+    other_half_squared = other_quantile**2 * other.value
     quantile = math.sqrt((half_squared + other_half_squared) / total)
     return Variance(total, freedom_of(quantile), one.clusters)
+
+
+def finite(
+    values: Float[Tensor, "n"], least: float = -math.inf, most: float = math.inf
+) -> Float[Tensor, "n"]:
+    """The values in double precision; `UserError` unless there are some, all finite and in range.
+
+    Example:
+        >>> finite(torch.tensor([0.5]), least=0.0, most=1.0)
+        tensor([0.5000], dtype=torch.float64)
+    """
+    inside = (values >= least) & (values <= most) & values.isfinite()
+    if not len(values) or not inside.all():
+        raise UserError(
+            f"expected finite values in [{least:g}, {most:g}] to average, got {len(values)} "
+            "values: check the benchmark's files, or evaluate again in fp32"
+        )
+    return values.detach().double().cpu()
 
 
 def cluster_totals(values: Float[Tensor, "n"], clusters: Int[Tensor, "n"]) -> Float[Tensor, "c"]:
@@ -181,6 +203,7 @@ def _one_way(
     totals = totals[counted]
     if len(totals) < 2:
         return Variance(0.0, 0.0, len(totals))
+    # Divided as in CR2: a large cluster pulls the mean towards itself, and deviates less from it.
     terms = totals**2 / (1 - sizes)
     value = float(terms.sum())
     return Variance(value, degrees_of_freedom(sizes), len(totals))

@@ -17,8 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import mean_variance
+from vlmtune.metrics.cluster_variance import finite, mean_variance
 from vlmtune.results.metric_value import MetricValue
 
 Differences = Float[Tensor, "n d"]
@@ -36,6 +35,7 @@ def alignment(differences: Differences) -> Float[Tensor, "n"]:
         [0.5, 0.5, 0.0]
     """
     units = _units(differences)
+    # The sum over all others at once: n cosines of n vectors each would be a matrix n x n.
     with_all = units @ units.sum(dim=0)
     with_itself = (units * units).sum(dim=1)
     return (with_all - with_itself) / (len(units) - 1)
@@ -53,6 +53,7 @@ def paired_alignment(differences: Differences, generator: torch.Generator) -> Fl
     """
     units = _units(differences)
     order = torch.randperm(len(units), generator=generator)
+    # A cycle through the shuffled vectors: none is paired with itself.
     shuffled = units[order]
     following = units[order.roll(-1)]
     cosines = torch.empty(len(units), dtype=units.dtype)
@@ -90,12 +91,11 @@ def mean_cosine(
         >>> mean_cosine(torch.tensor([0.25, 0.5]), torch.tensor([0, 1])).value
         0.375
     """
+    values = finite(values)
     n = len(values)
-    if not n or not bool(torch.isfinite(values).all()):
-        raise UserError(f"expected finite cosines to average, got {n}: check the model")
-    values = values.detach().double()
     mean = float(values.mean())
-    variance = mean_variance(degree * (values - mean), clusters)
+    deviations = degree * (values - mean)
+    variance = mean_variance(deviations, clusters)
     low, high = variance.interval(mean, -1.0, 1.0)
     return MetricValue(mean, n, 0.0, low, high, unit="cosine", clusters=variance.clusters)
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vlmtune.errors import UserError
+from vlmtune.metrics.cluster_variance import finite
 from vlmtune.results.metric_value import MetricValue, Unit
 
 Z95 = 1.959963984540054  # the 97.5 % point of the normal distribution
@@ -32,8 +32,6 @@ def wilson_interval(p: float, n: float | int) -> tuple[float, float]:
         >>> round(low, 4), round(high, 4)
         (0.1642, 0.2747)
     """
-    if n <= 0 or not 0 <= p <= 1:
-        raise UserError(f"expected a proportion in [0, 1] of n > 0 items, got {p} of {n}")
     z2 = Z95**2
     centre = p + z2 / (2 * n)
     scale = 1 + z2 / n
@@ -53,7 +51,7 @@ def wilson_proportion(correct: Bool[Tensor, "n"], chance: float | None = None) -
         0.25
     """
     n = len(correct)
-    p = int(correct.sum()) / max(1, n)
+    p = int(correct.sum()) / n
     low, high = wilson_interval(p, n)
     return MetricValue(p, n, chance, low, high, clusters=n)
 
@@ -70,11 +68,10 @@ def bootstrap_interval(
         >>> 0.38 < low < 0.42 and 0.58 < high < 0.62
         True
     """
+    values = finite(values)
     n = len(values)
-    if n < 2 or not torch.isfinite(values).all():
-        raise UserError(f"expected at least two finite values for an interval, got {n} values")
-    values = values.detach().double().cpu()
     generator = torch.Generator().manual_seed(seed)
+    # All resamples of a large benchmark at once would not fit in memory.
     chunk = max(1, INDICES // n)
     means = []
     for start in range(0, resamples, chunk):
@@ -99,7 +96,7 @@ def bootstrap_mean(
         2.0
     """
     n = len(values)
-    low = None
+    low = None  # a single value has no spread to resample
     high = None
     if n != 1:
         low, high = bootstrap_interval(values)

@@ -25,7 +25,8 @@ class ItemGroups:
 
     def present_weights(self) -> Float[Tensor, "p"]:
         """Weights of the p groups that have items, in the order of their numbers."""
-        numbers = self.members[self.members >= 0].unique()
+        has_group = self.members >= 0
+        numbers = self.members[has_group].unique()
         if self.weights is None:
             return torch.ones(len(numbers), dtype=torch.float64)
         return self.weights.double()[numbers]
@@ -58,8 +59,7 @@ class ItemGroups:
         counted = self.members >= 0
         weights = self.present_weights()
         means, _, _ = group_means(values[counted], self.members[counted])
-        # Divide last, so that means of 1 give exactly 1.
-        total = (weights * means).sum()
+        total = (weights * means).sum()  # divide last, so that means of 1 give exactly 1
         return float(total / weights.sum())
 
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vlmtune.errors import UserError
+from vlmtune.metrics.ranking import comparable
 
 # A true candidate that ties for the best score is wrong; or right, as with an argmax over
 # candidates that begin with it; or right as often as a random draw among the best is.
@@ -91,25 +91,20 @@ def text_to_text_correct(
     """
     # Sums of products, not a matrix product: equal texts must get equal cosines.
     anchor_texts = texts[:, :anchors, None]
-    cosines = (anchor_texts * texts[:, None]).sum(dim=3)
+    products = anchor_texts * texts[:, None]
+    cosines = products.sum(dim=3)
     of_false = torch.where(false[:, None], cosines, -torch.inf)
     best_false = of_false.amax(dim=(1, 2))
+    # The anchors begin with the first true text, whose cosine with the second is in question.
     of_true = cosines[:, 0, 1]
     return of_true > best_false
 
 
 def _compared(scores: Float[Tensor, "n m"]) -> tuple[Int[Tensor, "n"], Int[Tensor, "n"]]:
     """How many candidates score higher than the true one, and how many tie with it."""
-    true = scores[:, :1]
-    others = scores[:, 1:]
-    # -inf pads the other columns, so these may be infinite.
-    has_nan = torch.isnan(scores).any(dim=1)
-    wrong = has_nan | ~torch.isfinite(scores[:, 0])
-    if wrong.any():
-        raise UserError(
-            f"expected finite scores, got {int(wrong.sum())} of {len(scores)} items with NaN "
-            "or infinity: lower the learning rate or use fp32, then evaluate again"
-        )
+    values = comparable(scores)
+    true = values[:, :1]
+    others = values[:, 1:]
     above = (others > true).sum(dim=1)
     level = (others == true).sum(dim=1)
     return above, level

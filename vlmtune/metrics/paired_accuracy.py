@@ -19,7 +19,7 @@ ItemScores = Float[Tensor, "n 2 2"]
 # What random scores reach.
 IMAGE_CHANCE = 1 / 4
 TEXT_CHANCE = 1 / 4
-GROUP_CHANCE = 1 / 6
+GROUP_CHANCE = 1 / 6  # 4 of the 24 orders of four scores
 
 
 def image_correct(scores: ItemScores) -> Bool[Tensor, "n"]:

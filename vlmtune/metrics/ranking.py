@@ -22,7 +22,7 @@ def pessimistic_ranks(scores: Float[Tensor, "n"]) -> Int[Tensor, "n"]:
         tensor([3, 1, 3, 4])
     """
     values = comparable(scores)
-    ascending = values.sort().values
+    ascending = values.sort().values  # n log n, where comparing all pairs takes n squared
     return len(values) - torch.searchsorted(ascending, values, side="left")
 
 
@@ -74,7 +74,7 @@ def recall_at(ranks: Int[Tensor, "n"], k: int) -> Bool[Tensor, "n"]:
 
 
 def mean_ranks(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> tuple[float, float]:
-    """Mean rank of the true images and of the distractors, in one ranking of both.
+    """Mean rank of the true images and of the distractors, in one ranking; NaN where there is none.
 
     Source: Cola, Ray et al. 2023, section 10, "Mean Rank of GT vs distractors".
 
@@ -82,8 +82,6 @@ def mean_ranks(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) -> tupl
         >>> mean_ranks(torch.tensor([0.9, 0.8, 0.1]), torch.tensor([True, False, False]))
         (1.0, 2.5)
     """
-    if not positives.any() or positives.all():
-        raise UserError("expected true images and distractors, got one kind: leave the class out")
     ranks = pessimistic_ranks(scores).double()
     of_true = ranks[positives].mean()
     of_distractors = ranks[~positives].mean()
@@ -111,11 +109,12 @@ def f1_at_positives(scores: Float[Tensor, "n"], positives: Bool[Tensor, "n"]) ->
 
 
 def comparable(scores: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Returns the scores in double precision; raises `UserError` if one is NaN."""
-    wrong = int(torch.isnan(scores).sum())
-    if wrong:
+    """Returns the scores in double precision; raises `UserError` if one is NaN or infinite."""
+    # -inf passes: it pads rows that have fewer candidates, and never wins.
+    wrong = torch.isnan(scores) | (scores == torch.inf)
+    if wrong.any():
         raise UserError(
-            f"expected scores that can be ranked, {wrong} of {scores.numel()} are NaN: "
+            f"expected finite scores, {int(wrong.sum())} of {scores.numel()} are NaN or infinite: "
             "lower the learning rate or use fp32, then evaluate again"
         )
     return scores.double()

@@ -131,6 +131,6 @@ def variance_over_seeds(
         squared += float((deviations**2).sum())
         if changes or len(seeds) > 1:
             inverse_counts += 1 / len(seeds)
-    pooled = squared / freedom
+    pooled = squared / freedom  # both recipes are taken to vary alike
     seeds = sum(map(len, means))
     return Variance(pooled * inverse_counts, freedom, seeds)

@@ -14,8 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vlmtune.errors import UserError
-from vlmtune.metrics.cluster_variance import Clusters, Variance, cluster_totals, cluster_variance
+from vlmtune.metrics.cluster_variance import (
+    Clusters,
+    Variance,
+    cluster_totals,
+    cluster_variance,
+    finite,
+)
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.student import two_sided_p
 
@@ -61,9 +66,9 @@ def mcnemar(won: int, lost: int) -> float:
         >>> mcnemar(1, 5), mcnemar(3, 3)  # 2 * (1 + 6) / 64
         (0.21875, 1.0)
     """
-    if won == lost:
+    if won == lost:  # both tails meet, and twice the tail would exceed 1
         return 1.0
-    trials = won + lost
+    trials = won + lost  # items on which both agree say nothing
     fewer = min(won, lost)
     if trials <= 1000:
         tail = sum(math.comb(trials, k) for k in range(fewer + 1))
@@ -106,9 +111,7 @@ def difference_variance(
         >>> round(variance.value, 4), round(variance.freedom)
         (0.0038, 59)
     """
-    if not len(differences) or not bool(differences.isfinite().all()):
-        raise UserError("expected items with finite outcomes to compare: evaluate again")
-    differences = differences.detach().double().cpu()
+    differences = finite(differences)
     if weights is None:
         weights = torch.ones_like(differences)
     weights = weights.double()
@@ -183,7 +186,7 @@ def paired_difference(
         baseline = baseline[counted]
         clusters = clusters[counted]
         groups = ItemGroups(groups.members[counted], groups.weights)
-        if len(groups.present_weights()) <= 1:  # one group: a plain mean
+        if len(groups.present_weights()) <= 1:  # one group: a plain mean, which McNemar may test
             groups = None
     n = len(outcomes)
     differences = outcomes.double() - baseline.double()

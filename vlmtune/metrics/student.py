@@ -35,4 +35,4 @@ def two_sided_p(t: float, freedom: float | int) -> float:
         >>> round(two_sided_p(-2.262, 9), 3), two_sided_p(0.0, 9)
         (0.05, 1.0)
     """
-    return float(2 * stdtr(freedom, -abs(t)))
+    return float(2 * stdtr(freedom, -abs(t)))  # both tails of a symmetric distribution

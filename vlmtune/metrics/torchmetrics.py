@@ -78,7 +78,7 @@ class PairedAccuracy(MeanMetric):
             correct = image_correct(scores)
         else:
             correct = text_correct(scores) & image_correct(scores)
-        super().update(correct.float())
+        super().update(correct.float())  # the mean of 1 and 0 is the accuracy
 
 
 class ColaMeanAveragePrecision(Metric):
@@ -192,6 +192,7 @@ class RetrievalRecallAtK(Metric):
         scores = images @ texts.T
         image_ids = dim_zero_cat(self.image_ids)
         text_image_ids = dim_zero_cat(self.text_image_ids)
+        # Ranks may see the parts in any order, so ids and not positions say what is true.
         same = image_ids[:, None] == text_image_ids
         true = same.cpu().nonzero()
         by_image, by_text = bank_ranks(scores.cpu(), true)

@@ -110,9 +110,12 @@ def pooled_scores(scores: Scores) -> Matrix:
     # product with the phrase and its length, and the length follows from products of patches.
     product = (attention * similarity).sum(dim=2)
     gram = patches @ patches.transpose(1, 2)
-    square = (attention @ gram * attention).sum(dim=2)
+    weighted = attention @ gram
+    square = (weighted * attention).sum(dim=2)
+    # The root of 0 has no finite gradient.
     tiny = torch.finfo(square.dtype).tiny
-    pooled_cosine = product / square.clamp_min(tiny).sqrt()
+    length = square.clamp_min(tiny).sqrt()
+    pooled_cosine = product / length
     # The score of the pair has temperature and bias; only its cosine is another one.
     cosine = embedded.image @ phrases.text.T
     return phrases.values + embedded.scale * (pooled_cosine - cosine)

@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
-from vlmtune.errors import UserError
-
 MIRROR = "VLMTUNE_MIRROR"
 """Environment variable: a server that has every file at /HOST/PATH, and is asked alone.
 
@@ -53,10 +51,6 @@ def request_of(address: str) -> ServerRequest:
         headers = _hub_headers()
     elif address.startswith("drive:"):
         url = _DRIVE.format(address.removeprefix("drive:"))
-    elif not address.startswith(("http://", "https://")):
-        raise UserError(
-            f"expected an address of http, https, hub or drive, got {address!r}: see docs/data.md"
-        )
     if mirror := os.environ.get(MIRROR):
         path = url.partition("://")[2]
         if address.startswith("drive:"):
@@ -78,7 +72,7 @@ def _hub_url(match: re.Match[str]) -> str:
 def _hub_headers() -> dict[str, str]:
     from huggingface_hub import get_token
 
-    token = get_token()
+    token = get_token()  # of `hf auth login` or the environment
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

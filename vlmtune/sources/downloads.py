@@ -6,8 +6,9 @@ of a person overwritten, or terms that nobody accepted.
 
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -29,12 +30,12 @@ from vlmtune.sources.state import (
     is_here,
     missing_bytes,
 )
-from vlmtune.sources.transfer import Downloader, WantedFile, check_file, check_space
+from vlmtune.sources.transfer import Downloader, WantedFile, check_space
 from vlmtune.sources.unpack import ArchiveError, unpack
 from vlmtune.storage.files import write_atomically
 from vlmtune.storage.folder import locked
 from vlmtune.storage.progress import progress
-from vlmtune.storage.remote.download import DownloadError, Patience
+from vlmtune.storage.remote.download import DownloadError, Patience, check_content
 
 THREADS = 8
 """Images fetched at a time."""
@@ -167,12 +168,8 @@ class _Download:
 
     def _adopt(self, path: Path, file: SourceFile) -> None:
         """Takes a file that a person put there, if it is the right one."""
-        try:
-            check_file(path, file.bytes, file.checksum)
-        except DownloadError as error:
-            raise DownloadError(
-                f"{path}: what is there already {error}; move it away, and run again"
-            ) from None
+        with _failure_of(f"{path}: what is there already", "; move it away, and run again"):
+            check_content(path, file.bytes, file.checksum)
         self.ledger.add(path, "found in its place")
 
     def _bring_archive(self, order: Order, file: SourceFile, kind: str) -> None:
@@ -210,27 +207,20 @@ class _Download:
             path = self.given / name
             if not path.is_file():
                 continue
-            try:
-                check_file(path, file.bytes, file.checksum)
-            except DownloadError as error:
-                raise DownloadError(f"{path} {error}; get it again") from None
+            with _failure_of(str(path), "; get it again"):
+                check_content(path, file.bytes, file.checksum)
             return path
         return None
 
     def _fetch(self, order: Order, wanted: WantedFile) -> None:
-        by_hand = [url for url in wanted.addresses if url.startswith(HAND)]
-        if len(by_hand) == len(wanted.addresses):
-            raise DownloadError(
-                f"{file_name(by_hand[0])}, which a person has to get as the steps of {order.name} "
-                "say; then name its folder by --from"
-            )
         shown = file_name(wanted.addresses[0]) or wanted.path.name
+        # A bar of single bytes would have numbers too long to read.
         size = None if wanted.bytes is None else wanted.bytes / 1e6
-        with progress(f"{order.name}: {shown} (MB)", size) as advance:
-            try:
-                self.downloader.fetch(wanted, lambda count: advance(count / 1e6))
-            except DownloadError as error:
-                raise DownloadError(f"{shown} of {order.name}: {error}") from None
+        with (
+            progress(f"{order.name}: {shown} (MB)", size) as advance,
+            _failure_of(f"{shown} of {order.name}:"),
+        ):
+            self.downloader.fetch(wanted, lambda count: advance(count / 1e6))
         log.info("%s: %s, %.1f MB", order.name, shown, wanted.path.stat().st_size / 1e6)
 
     # -- conversions ---------------------------------------------------------------------------
@@ -243,6 +233,7 @@ class _Download:
         module, _, name = conversion.call.rpartition(".")
         convert = getattr(import_module(module), name)
         convert(self.root, **conversion.arguments)
+        # Noted file by file, so that a person's clean-up is seen and made good.
         output = self.root / conversion.makes
         files = [output]
         if output.is_dir():
@@ -274,6 +265,7 @@ class _Download:
             raise DownloadError(
                 f"{lacking} of {len(needed)} images of {images.of}, first {failed[0]}"
             )
+        # A user's own options may need other images, so only those of the YAML are noted as whole.
         if reader is None:
             self._note_sizes(image_files(images), needed)
 
@@ -305,14 +297,13 @@ class _Download:
         label = f"{order.name}: images of {images.of}"
         with ThreadPoolExecutor(THREADS) as pool, progress(label, len(wanted)) as advance:
             for file, future in _in_turn(pool, self.downloader.fetch, wanted):
-                error = future.exception()
-                if error is None:
+                try:
+                    future.result()
                     advance(1)
                     hopeless = 0
                     continue
-                if not isinstance(error, DownloadError):
-                    raise error
-                failed.append(f"{file.path.name}: {error}")
+                except DownloadError as error:
+                    failed.append(f"{file.path.name}: {error}")
                 # A server that refuses many images in a row will refuse the rest, too.
                 hopeless += 1
                 if hopeless == HOPELESS:
@@ -323,10 +314,20 @@ class _Download:
         return failed
 
 
+@contextmanager
+def _failure_of(what: str, then: str = "") -> Iterator[None]:
+    """Says of a failure in the block what it is of, and what to do."""
+    try:
+        yield
+    except DownloadError as error:
+        raise DownloadError(f"{what} {error}{then}") from None
+
+
 def _in_turn(
     pool: ThreadPoolExecutor, do: Callable[[WantedFile], None], files: Sequence[WantedFile]
 ) -> Iterable[tuple[WantedFile, Future[None]]]:
     """Runs at most two files a thread ahead; gives each as it is done."""
+    # Submitted all at once, 100,000 images would go on after a person or an error stopped them.
     waiting = iter(files)
     running: dict[Future[None], WantedFile] = {}
     while True:
@@ -350,7 +351,7 @@ def _check_image(path: Path) -> None:
     """Raises a `DownloadError` unless a file is a whole image, as far as its headers say."""
     try:
         with Image.open(path) as image:
-            image.verify()
+            image.verify()  # without decoding, which takes minutes for many
     except Exception as error:  # decoders of PIL raise many kinds
         reason = " ".join(str(error).split())
         raise DownloadError(f"cannot be read as an image ({reason})") from None

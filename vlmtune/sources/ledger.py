@@ -46,12 +46,13 @@ class Ledger:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.file = root / STATE / "files.jsonl"
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # several threads fetch images
         self._arrivals: dict[str, Arrival] = {}
         if self.file.is_file():
             self._read()
 
     def _read(self) -> None:
+        # Later lines of a path win, as it may have come again.
         text = self.file.read_text(encoding="utf-8", errors="replace")
         for line in text.split("\n"):
             try:

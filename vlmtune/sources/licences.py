@@ -33,6 +33,7 @@ def accept(
         before = recorded.get(order.name, {})
         terms = order.source.terms
         if terms is not None:
+            # Terms that were reworded at their source have to be accepted again.
             is_accepted = before.get("terms") == terms and "accepted" in before
             if not is_accepted and order.name not in names and not names & order.readers:
                 raise UserError(
@@ -43,7 +44,7 @@ def accept(
             now = datetime.now(UTC).isoformat(timespec="seconds")
             entry["accepted"] = before["accepted"] if is_accepted else now
         known[order.name] = entry
-    if write and known != recorded:
+    if write and known != recorded:  # an unchanged file keeps its date
         write_text(root / FILE, json.dumps(known, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -41,7 +41,7 @@ def megabytes(count: int) -> str:
 def list_lines(ledger: Ledger) -> Iterator[str]:
     """Lists all sources: benchmarks, corpora, images, and published weights."""
     for title in GROUPS:
-        yield from ["", title]
+        yield from ["", title]  # a blank line between groups
         for name, source in sources().items():
             if group(source) == title:
                 yield from _source_lines(Order(name, source), ledger)
@@ -153,5 +153,5 @@ def plan_lines(wanted: Sequence[Order], ledger: Ledger) -> Iterator[str]:
                     WIDTH,
                     initial_indent="  ",
                     subsequent_indent="    ",
-                    break_on_hyphens=False,
+                    break_on_hyphens=False,  # a path in a step stays whole
                 )

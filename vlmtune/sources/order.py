@@ -14,6 +14,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.config import find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.sources.source import Conversion, DataSource, SourceFile, SourceImages, sources
+from vlmtune.storage.files import reading
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Order:
         wanted = [images for images in self.source.images if self._wants([images.of])]
         if not self.whole:
             return wanted
+        # The archive that holds them is an order of its own, see `orders`.
         return [images for images in wanted if images.whole is None]
 
 
@@ -68,10 +70,9 @@ def orders(names: Iterable[str], whole: bool = False) -> list[Order]:
         ['coco_val2017', 'sugar_crepe']
     """
     readers: dict[str, set[str]] = {}
-    complete = set()
+    complete = set()  # sources that were named themselves
     for name in names:
-        # As `--model` names weights.
-        name = name.replace("published:", "weights_")
+        name = name.replace("published:", "weights_")  # as `--model` names weights
         if name in sources():
             complete.add(name)
             readers.setdefault(name, set())
@@ -113,10 +114,10 @@ def _serving(plugin: str) -> list[str]:
 
 def default_reader(name: str) -> Benchmark:
     """The benchmark as its YAML in `configs/plugins/benchmarks` has it."""
-    path = find_path(Path("configs/plugins/benchmarks", f"{name}.yaml"))
-    if path is None:
-        raise UserError(f"expected configs/plugins/benchmarks/{name}.yaml, got no such file")
-    spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+    path = Path("configs/plugins/benchmarks", f"{name}.yaml")
+    with reading(path, "a benchmark"):
+        text = (find_path(path) or path).read_text(encoding="utf-8")
+        spec = yaml.safe_load(text)
     return instantiate(spec, Benchmark)  # type: ignore[type-abstract]
 
 

@@ -16,6 +16,9 @@ from vlmtune.config import ROOT
 from vlmtune.storage.files import check_shape, reading
 
 Text = Annotated[str, Field(pattern=r"\S")]
+Address = Annotated[
+    str, Field(pattern=r"^(https?://.+|hub(-model)?:[^@]+@[^/]+/.+|drive:.+|hand:.+)")
+]
 Bytes = Annotated[int, Field(ge=0)]
 Checksum = Annotated[
     str, Field(pattern=r"^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}|git:[0-9a-f]{40})$")
@@ -34,7 +37,7 @@ Below = Annotated[str, AfterValidator(_below)]
 
 
 class _Declared(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)  # a misspelt key is an error
 
 
 class Licence(_Declared):
@@ -44,7 +47,16 @@ class Licence(_Declared):
     images: Text
 
 
-class SourceFile(_Declared):
+class _Addressed(_Declared):
+    url: Address | Annotated[tuple[Address, ...], Field(min_length=1)]
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Its addresses, the first one first."""
+        return (self.url,) if isinstance(self.url, str) else self.url
+
+
+class SourceFile(_Addressed):
     """One file, or one archive whose members are unpacked.
 
     Attributes:
@@ -63,7 +75,6 @@ class SourceFile(_Declared):
         unpacked: Bytes of the members on disk, where they are known.
     """
 
-    url: Text | Annotated[tuple[Text, ...], Field(min_length=1)]
     path: Below
     of: tuple[Text, ...] = ()
     bytes: Bytes | None = None
@@ -84,13 +95,8 @@ class SourceFile(_Declared):
         """The bytes that it takes in the end, 0 if they are not known."""
         return self.unpacked or self.size or 0
 
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """Its addresses, the first one first."""
-        return (self.url,) if isinstance(self.url, str) else self.url
 
-
-class SourceImages(_Declared):
+class SourceImages(_Addressed):
     """Images with an address each, of which those are fetched that the items of `of` name.
 
     Attributes:
@@ -105,15 +111,9 @@ class SourceImages(_Declared):
 
     of: Text
     folder: Below
-    url: Text | Annotated[tuple[Text, ...], Field(min_length=1)]
     count: Bytes
     bytes: Bytes
     whole: Text | None = None
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The forms of their addresses, the first one first."""
-        return (self.url,) if isinstance(self.url, str) else self.url
 
     def addresses(self, name: PurePath) -> tuple[str, ...]:
         """The addresses of an image by its path in the folder."""
@@ -242,7 +242,7 @@ def source_of(path: Path) -> str | None:
         >>> source_of(Path("data/coco/dataset_coco.json")), source_of(Path("data/mine.csv"))
         ('coco', None)
     """
-    if path.parts[:1] != ("data",):
+    if path.parts[:1] != ("data",):  # a path of the user, which no source brings
         return None
     inner = PurePosixPath(*path.parts[1:])
     for name, source in sources().items():

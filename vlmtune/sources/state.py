@@ -26,6 +26,7 @@ def image_files(images: SourceImages) -> str:
 
 def conversion_files(order: Order, conversion: Conversion, ledger: Ledger) -> str:
     """Name of the list of files that a conversion made of the files as they are now."""
+    # Another content of a file is another name, so the conversion is made again.
     came = []
     for file in order.source.files:
         arrival = ledger.get(ledger.root / file.path)
@@ -61,7 +62,7 @@ def missing_bytes(order: Order, ledger: Ledger) -> int:
             needed += file.on_disk
     for images in order.images:
         if not ledger.has_members(image_files(images)):
-            needed += images.bytes
+            needed += images.bytes  # about as many: sizes of single images are unknown
     return needed
 
 

@@ -4,7 +4,6 @@ In: addresses of the same file, and what is known of it. Out: the file, noted in
 Never: a page in the place of a file, half a file, a wait without end, or a secret in a message.
 """
 
-import hashlib
 import json
 import logging
 import shutil
@@ -20,11 +19,13 @@ import requests
 from vlmtune.errors import UserError
 from vlmtune.sources.addresses import HAND, ServerRequest, hub_page, request_of
 from vlmtune.sources.ledger import Ledger
+from vlmtune.storage.files import writing
 from vlmtune.storage.remote.address import without_credentials
 from vlmtune.storage.remote.download import (
     DownloadError,
     Patience,
     RefusedError,
+    check_content,
     retry_after,
 )
 
@@ -70,7 +71,7 @@ class Downloader:
     def __init__(self, ledger: Ledger, patience: Patience | None = None) -> None:
         self.ledger = ledger
         self.patience = patience or Patience()
-        self._session = requests.Session()
+        self._session = requests.Session()  # one connection for many small images
         # Compressed transfers have another length than the file, and cannot be resumed.
         agent = f"vlmtune/{version('vlmtune')}"
         self._session.headers.update({"User-Agent": agent, "Accept-Encoding": "identity"})
@@ -83,7 +84,9 @@ class Downloader:
         reasons = []
         for address in wanted.addresses:
             if address.startswith(HAND):
-                reasons.append("a person has to get it")
+                reasons.append(
+                    "a person has to get it by its steps, then name its folder by --from"
+                )
                 continue
             request = request_of(address)
             try:
@@ -99,7 +102,7 @@ class Downloader:
         failed = 0
         while True:
             before = _size(part)
-            least = 0.0
+            least = 0.0  # seconds that the server asks to wait
             try:
                 self._try(request, part, wanted.bytes, advance)
                 _check(part, wanted)
@@ -123,6 +126,7 @@ class Downloader:
         self._keep(wanted, request, part)
 
     def _keep(self, wanted: WantedFile, request: ServerRequest, part: Path) -> None:
+        # Asked before the new line is written: then the ledger would know the new file alone.
         known = self.ledger.get(wanted.path)
         part.replace(wanted.path)
         _forget(part)
@@ -144,8 +148,8 @@ class Downloader:
         headers = dict(request.headers)
         if start:
             headers |= {"Range": f"bytes={start}-", "If-Range": validator}
-        with _network_errors():
-            timeout = self.patience.timeout
+        with writing(part, "name another folder by --data-root"), _network_errors():
+            timeout = self.patience.timeout  # for each wait, not for the whole file
             with self._session.get(
                 request.url, headers=headers, stream=True, timeout=timeout
             ) as response:
@@ -176,13 +180,13 @@ def _write(
     response: requests.Response, part: Path, start: int, total: int | None, advance: Advance
 ) -> None:
     came, since, window = start, time.monotonic(), 0
-    mode = "r+b" if start else "wb"
+    mode = "r+b" if start else "wb"  # "ab" cannot seek
     with part.open(mode) as file:
-        file.seek(start)
+        file.seek(start)  # what came later than the note is not trusted
         for chunk in response.iter_content(CHUNK):
             if came == 0:
                 _check_first(chunk, response)
-            file.write(chunk)
+            file.write(chunk)  # what came stays, whatever fails next
             came += len(chunk)
             window += len(chunk)
             advance(len(chunk))
@@ -198,38 +202,30 @@ def _write(
 
 @contextmanager
 def _network_errors() -> Iterator[None]:
-    """Turns what the network and the disk raise into one line."""
+    """Turns what the network raises into one line."""
     try:
         yield
     except requests.RequestException as error:
-        if isinstance(error, requests.exceptions.InvalidURL | requests.exceptions.MissingSchema):
-            raise RefusedError("has no valid address") from None
         # The text of the error has the whole URL, which may hold a key.
         raise _BrokenError(
             f"the connection to its server failed ({type(error).__name__})"
         ) from None
-    except DownloadError:
-        raise
-    except OSError as error:
-        raise UserError(
-            f"expected to write the data folder, got {error.strerror} for {error.filename}: free "
-            "the disk, or name another folder by --data-root"
-        ) from error
 
 
 def _check_status(response: requests.Response, request: ServerRequest) -> None:
     status = response.status_code
     if status in (200, 206):
         return
-    if status in (401, 403) and (page := hub_page(request.shown)):
-        raise RefusedError(
-            f"needs an account that accepted its terms (status {status}): "
-            f"accept them at {page}, then `hf auth login`"
-        )
     reason = f"the server answered with status {status}"
     if status >= 500 or status in _AGAIN:
         wait = retry_after(response.headers.get("Retry-After", ""))
         raise _BrokenError(reason, wait)
+    page = hub_page(request.shown)
+    if status in (401, 403) and page is not None:
+        reason = (
+            f"needs an account that accepted its terms (status {status}): "
+            f"accept them at {page}, then `hf auth login`"
+        )
     raise RefusedError(reason)
 
 
@@ -238,13 +234,14 @@ def _check_first(chunk: bytes, response: requests.Response) -> None:
     start = chunk[:1000].lstrip().lower()
     if not start.startswith(_PAGE):
         return
+    reason = "the server sent a page in the place of the file"
     text = chunk.lower()
     if any(word in text for word in _QUOTA):
-        raise RefusedError(
+        reason = (
             "its daily quota is used up, the server sent a page that says so: try again tomorrow, "
             "or get it in a browser and use --from FOLDER"
         )
-    raise RefusedError("the server sent a page in the place of the file")
+    raise RefusedError(reason)
 
 
 def _total(response: requests.Response, start: int) -> int | None:
@@ -290,7 +287,7 @@ def _size(path: Path) -> int:
 
 def _check(part: Path, wanted: WantedFile) -> None:
     """Raises a `DownloadError` unless a file is as it should be."""
-    check_file(part, wanted.bytes, wanted.checksum)
+    check_content(part, wanted.bytes, wanted.checksum)
     if wanted.check is not None:
         wanted.check(part)
 
@@ -303,29 +300,3 @@ def check_space(folder: Path, needed: int) -> None:
             f"expected {needed / 1e6:,.0f} MB free on the disk of {folder}, got "
             f"{free / 1e6:,.0f} MB: free the disk, or name another folder by --data-root"
         )
-
-
-def check_file(path: Path, size: int | None, checksum: str | None) -> None:
-    """Raises a `DownloadError` unless a file has its size and checksum, where they are known."""
-    got = path.stat().st_size
-    if size is not None and got != size:
-        raise DownloadError(f"has {got} bytes, not {size}")
-    if got == 0:
-        raise DownloadError("is empty")
-    if checksum is None:
-        return
-    kind, _, expected = checksum.partition(":")
-    if _hash(path, kind) != expected:
-        raise DownloadError(f"has another {kind} than vlmtune knows: it changed at its source")
-
-
-def _hash(path: Path, kind: str) -> str:
-    """The checksum of a file; `git` is the id of its blob."""
-    if kind != "git":
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, kind).hexdigest()
-    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -16,12 +16,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vlmtune.errors import UserError
+from vlmtune.storage.files import writing
 
 # A zip that needs a password or an unknown compression is a RuntimeError; gzip's are OSErrors.
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, lzma.LZMAError)
 DAMAGED += (gzip.BadGzipFile, RuntimeError)
-LARGEST = 2**40
-"""Bytes that the members of an archive may have together."""
 
 
 class ArchiveError(UserError):
@@ -42,8 +41,7 @@ def unpack(
     such members.
     """
     written: dict[Path, int] = {}
-    total = 0
-    came = archive.stat().st_mtime_ns
+    came = archive.stat().st_mtime_ns  # files older than it are of another version
     read = {"zip": _of_zip, "tar": _of_tar}[kind]
     try:
         for name, size, content in read(archive):
@@ -52,15 +50,11 @@ def unpack(
                 continue
             path = folder / inner
             written[path] = size
-            total += size
-            if total > LARGEST:
-                raise ArchiveError(f"expected less than 1 TiB in {archive}, got more: get it again")
             if not _is_written(path, size, came):
                 _write(path, content)
     except DAMAGED as error:
-        reason = " ".join(str(error).split())
         raise ArchiveError(
-            f"expected a whole {kind} archive in {archive}, got {reason}: get it again"
+            f"expected a whole {kind} archive in {archive}, got {error}: get it again"
         ) from error
     if required and not written:
         raise ArchiveError(
@@ -76,19 +70,12 @@ def _write(path: Path, content: Any) -> None:
     `write_atomically` would look through the folder for what killed runs left, at each of a hundred
     thousand images.
     """
-    part = path.with_name(f".{path.name}.part")
-    try:
+    part = path.with_name(f".{path.name}.part")  # hidden, as readers list folders
+    with writing(path, "name another folder by --data-root"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
             shutil.copyfileobj(content, file, 2**20)
         part.replace(path)
-    except OSError as error:
-        if isinstance(error, DAMAGED):
-            raise
-        raise UserError(
-            f"expected to write {path}, got {error.strerror}: free the disk, or name another "
-            "folder by --data-root"
-        ) from error
 
 
 def _is_written(path: Path, size: int, since: int) -> bool:
@@ -118,7 +105,7 @@ def _of_tar(archive: Path) -> Iterator[Member]:
 
 def _inner_path(name: str, strip: int) -> PurePosixPath | None:
     """Where a member lies below the folder; None if it may not lie there."""
-    path = PurePosixPath(name.replace("\\", "/"))
+    path = PurePosixPath(name.replace("\\", "/"))  # zips made on Windows
     parts = path.parts[strip:]
     if path.is_absolute() or ".." in parts or not parts:
         return None

@@ -52,7 +52,7 @@ def all_or_none() -> Iterator[None]:
     try:
         yield
         for path, temporary in written.items():
-            with _reported(path):
+            with writing(path):
                 _rename(temporary, path)
     finally:
         _WRITTEN.reset(token)
@@ -77,7 +77,8 @@ def write_atomically(path: Path) -> Iterator[Path]:
         ['a.txt']
     """
     path, written = Path(path), _WRITTEN.get()
-    with _reported(path):
+    with writing(path):
+        # `replace` would put a file in the place of the link.
         if path.is_symlink():
             path = path.resolve()
         path = regular(path)
@@ -118,20 +119,19 @@ def _rename(temporary: Path, path: Path) -> None:
 
 
 @contextmanager
-def _reported(path: Path) -> Iterator[None]:
-    """Turns an error of the disk into one line."""
+def writing(path: Path, advice: str = "choose another folder") -> Iterator[None]:
+    """The boundary between the disk and vlmtune: its errors in the block become one line."""
     try:
         yield
     except Exception as error:
         reason = _of_the_disk(error)
         if reason is None:
             raise
-        advice = "choose another folder"
         if FULL.search(reason):
             with suppress(OSError):
                 free = shutil.disk_usage(path.parent).free / 1e6
                 reason += f" with {free:,.1f} MB free on its disk"
-            advice = "free the disk or choose another folder"
+            advice = f"free the disk or {advice}"
         raise UserError(f"expected to write {path}, got {reason}: {advice}") from error
 
 
@@ -155,12 +155,12 @@ def remove_leftovers(path: Path) -> None:
 
 def _host() -> int:
     """A number of this machine."""
-    return zlib.crc32(socket.gethostname().encode())
+    return zlib.crc32(socket.gethostname().encode())  # a name may have characters that no file has
 
 
 def _is_alive(process: int) -> bool:
     try:
-        os.kill(process, 0)
+        os.kill(process, 0)  # signal 0 only asks
     except OSError as error:
         return not isinstance(error, ProcessLookupError)  # else it belongs to another user
     return True
@@ -168,13 +168,12 @@ def _is_alive(process: int) -> bool:
 
 def _of_the_disk(error: BaseException) -> str | None:
     """Why a file could not be written; torch and safetensors raise errors of their own."""
-    if isinstance(error, OSError):
+    # Only errors of the system have a number: failed downloads and damaged archives have none.
+    if isinstance(error, OSError) and error.errno is not None:
         return f"{type(error).__name__} ({error.strerror})"
-    # The reason may be several errors deep.
-    cause: BaseException | None = error
+    cause: BaseException | None = error  # the reason may be several errors deep
     while cause is not None and not isinstance(cause, UserError):
-        text = cause.strerror if isinstance(cause, OSError) else str(cause)
-        if full := FULL.search(text or ""):
+        if full := FULL.search(str(cause)):
             return f"{type(cause).__name__} ({full[0]})"
         cause = cause.__cause__ or cause.__context__
     return None

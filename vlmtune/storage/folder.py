@@ -67,7 +67,7 @@ class FolderWriter:
             self._files[name] = file, hashlib.sha256()
         file, checksum = self._files[name]
         file.write(data)
-        file.flush()
+        file.flush()  # so that a full disk is met here, not at the end
         checksum.update(data)
 
     def link(self, name: str, file: Path, entry: Mapping[str, Any]) -> None:
@@ -137,40 +137,53 @@ def read_meta(
     accepts any) or facts of another `shape` (see `check_shape`).
     """
     path = folder / META
-    if not path.exists():
-        raise DamagedError(f"{META}: No such file or directory")
-    try:
+    with _sound(META):
         meta = read_json(path, META)
         check_shape(meta, _Meta, path, META)
         check_shape(meta, shape, path, META)
-    except UserError as error:
-        raise DamagedError(f"{META} has another layout") from error
-    # Earlier versions wrote no sha256.
-    if meta.pop("sha256", None) not in (None, digest(meta)):
-        raise DamagedError(f"{META} was changed after it was written")
+    # Its own sha256 is of everything else in the file; earlier versions wrote none.
+    stated = meta.pop("sha256", None)
+    flaw = f"{META} was changed after it was written"
+    if stated in (None, digest(meta)):
+        flaw = next(_flaws(folder, meta, key, files), None)
+    if flaw is not None:
+        raise DamagedError(flaw)
+    return meta
+
+
+def _flaws(
+    folder: Path, meta: dict[str, Any], key: Mapping[str, Any] | None, files: Sequence[str]
+) -> Iterator[str]:
+    """What is wrong with a folder; the caller asks for the first, so cheap checks come first."""
     if key is not None and meta["key"] != key:
-        raise DamagedError("it belongs to another key")
+        yield "it belongs to another key"
     entries = meta["files"]
     for name in files:
         if name not in entries:
-            raise DamagedError(f"{META} does not list {name}")
+            yield f"{META} does not list {name}"
     # A sha256 reads the whole file. In a large folder it is computed where a time has changed.
     size = sum(entry["bytes"] for entry in entries.values())
     is_small = size <= ALWAYS_CHECKED
     for name, entry in entries.items():
         reason = _damage(folder / name, entry, is_small)
         if reason is not None:
-            raise DamagedError(f"{name} {reason}")
-    return meta
+            yield f"{name} {reason}"
 
 
 def read_names(folder: Path, name: str) -> tuple[str, ...]:
     """Returns the strings in a JSON file of a folder; a `DamagedError` if it holds others."""
     # `InstanceOf` accepts half a surrogate pair, which JSON may hold.
-    try:
+    with _sound(name):
         return read_json(folder / name, name, shape=tuple[InstanceOf[str], ...])
+
+
+@contextlib.contextmanager
+def _sound(name: str) -> Iterator[None]:
+    """A file of a folder that cannot be read is damage, which is built again, not an error."""
+    try:
+        yield
     except UserError as error:
-        raise DamagedError(f"{name} has another layout") from error
+        raise DamagedError(f"{name} is missing or has another layout") from error
 
 
 def _damage(path: Path, entry: Mapping[str, Any], small: bool) -> str | None:
@@ -193,7 +206,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[None]:
     lock = FileLock(path.with_name(f"{path.name}.lock"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=0)  # a first try, so that the log names the wait
     except Timeout:
         if not wait:
             raise

@@ -21,10 +21,10 @@ class Names:
 
     def __init__(self, names: Iterable[str]) -> None:
         encoded = list(map(_bytes, names))
-        lengths = map(len, encoded)
-        digests = np.fromiter(map(_digest, encoded), np.uint64, len(encoded))
         self._content = b"".join(encoded)
+        lengths = map(len, encoded)  # string i is from end i to end i + 1
         self._ends = np.cumsum([0, *lengths], dtype=np.int64)
+        digests = np.fromiter(map(_digest, encoded), np.uint64, len(encoded))
         # Sorted digests are found by bisection.
         self._order = np.argsort(digests, kind="stable")
         self._digests = digests[self._order]

@@ -74,7 +74,7 @@ def make_bar(show: bool = True) -> Progress:
         TimeRemainingColumn(),
         console=CONSOLE,
         disable=not (show and sys.stderr.isatty()),
-        transient=True,
+        transient=True,  # what remains on the screen are results
     )
 
 

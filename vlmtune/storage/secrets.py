@@ -56,5 +56,7 @@ def _recorded(name: str, value: Any) -> Any:
 
 
 def _is_credential(name: str) -> bool:
-    words = re.sub(r"\W+", "_", _CAPITAL.sub("_", name)).lower()
+    # "apiKey" and "api-key" become "api_key", so that one pattern of words knows them.
+    separated = _CAPITAL.sub("_", name)
+    words = re.sub(r"\W+", "_", separated).lower()
     return _CREDENTIAL.search(words) is not None

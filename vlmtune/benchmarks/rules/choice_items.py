@@ -68,8 +68,8 @@ class ChoiceItems(Items):
 
     def chance(self) -> Float[Tensor, "n"]:
         """The probability that random scores put all true candidates first."""
-        sizes = self.sizes.tolist()
-        true_counts = self.true_counts.tolist()
         # Of all ways to choose as many candidates as are true, one is right.
-        ways = [comb(size, true) for size, true in zip(sizes, true_counts, strict=True)]
+        ways = []
+        for size, true in zip(self.sizes.tolist(), self.true_counts.tolist(), strict=True):
+            ways.append(comb(size, true))
         return 1 / torch.tensor(ways).double()

@@ -55,7 +55,8 @@ class Bank:
         # An image is true of every prompt of its candidates.
         rows, candidates = is_true.nonzero().unbind(dim=1)
         prompts = self.texts[self.prompts[candidates]]
-        images = self.images[rows][:, None].expand_as(prompts)
+        images_of_rows = self.images[rows]
+        images = images_of_rows[:, None].expand_as(prompts)
         pairs = torch.stack([images, prompts], dim=-1)
         return pairs.view(-1, 2)
 
@@ -65,6 +66,7 @@ class Bank:
         one_each = torch.arange(len(self.texts))[:, None]
         if self.prompts.equal(one_each):
             return scores
+        # In double precision, template by template: a gather of all would copy the scores t times.
         total = torch.zeros(len(scores), len(self.prompts), dtype=torch.float64)
         for columns in self.prompts.unbind(dim=1):
             total += scores[:, columns]

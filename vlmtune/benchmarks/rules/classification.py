@@ -23,7 +23,6 @@ from vlmtune.benchmarks.rules.class_items import (
     ClassItems,
     make_bank,
 )
-from vlmtune.errors import UserError
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
 from vlmtune.results.metric_value import MetricValue
@@ -86,12 +85,12 @@ class Classification(Benchmark[ClassItems]):
     def candidates(self, group: str) -> Sequence[Candidate]:
         """The candidates of a group; of every group without `bank_per_group`."""
 
-    def outputs(self, labels: Sequence[str]) -> Sequence[int]:
-        """The class of an image classifier, by its position in `labels`, of each candidate."""
-        raise UserError(
-            f"expected a model that reads texts for {self.name}, got an image classifier: leave "
-            "the benchmark out"
-        )
+    def outputs(self, labels: Sequence[str]) -> Sequence[int] | None:
+        """The class of an image classifier, by its position in `labels`, of each candidate.
+
+        None where the candidates are captions, which no classifier of images has as classes.
+        """
+        return None
 
     def group_clusters(self, group: str, items: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
         """The clusters of the items of a group."""
@@ -155,21 +154,13 @@ class Classification(Benchmark[ClassItems]):
             for start in range(0, len(images), size):
                 part = images[start : start + size]
                 scores = score(part, texts, None).detach().cpu()
-                check_scores(scores, (len(part), len(texts)), self._bank_name(bank))
+                check_scores(scores, (len(part), len(texts)), self.name)
                 values = bank.by_candidate(scores)
                 ranks.append(self._ranks(values, bank, start))
         return self._evaluate_ranks(ranks)
 
-    def _bank_name(self, bank: Bank) -> str:
-        """What an error calls a bank."""
-        if not self.bank_per_group:
-            return self.name
-        group = int(self.items.members[bank.items[0]])
-        return f"{self.items.groups[group]} of {self.name}"
-
     @override
     def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
-        scores = scores.detach().cpu()
         ranks = []
         for bank in self.items.banks:
             prompt_scores = scores[bank.images][:, bank.texts]
@@ -178,8 +169,10 @@ class Classification(Benchmark[ClassItems]):
         return self._evaluate_ranks(ranks)
 
     def _by_classifier(self, score: ImageClassifier) -> Result:
+        # A classifier has one bank: its classes are the same for every group.
         images = self.items.images
         outputs = self.outputs(score.labels)
+        assert outputs is not None, "the suite leaves such benchmarks out"
         values = score.class_scores(images, outputs)
         check_scores(values, (len(images), len(outputs)), self.name)
         return self.ranked(values[self.items.banks[0].images])
@@ -193,6 +186,7 @@ class Classification(Benchmark[ClassItems]):
         """Ranks the candidates of the items from `start` on."""
         labels = bank.labels[start : start + len(values)]
         # In parts: comparisons of a bank of 10^8 scores would not fit beside it.
+        # `start` is that of a bank which is itself scored in parts.
         rows = max(1, COMPARED // values.shape[1])
         ranks = []
         for part, true in zip(values.split(rows), labels.split(rows), strict=True):
@@ -214,6 +208,7 @@ class Classification(Benchmark[ClassItems]):
         for key, k in self.keys.items():
             if k == 1 or k < fewest:
                 metrics[key] = self._rate(ranked, k, every_item, items.clusters)
+        # What random scores reach is a mean over groups as well, as groups may have other classes.
         expected = macro_mean(items.chance, items.members, items.clusters)
         macro = macro_mean(hits, items.members, items.clusters, expected.value)
         metrics["macro_accuracy"] = macro
@@ -244,13 +239,15 @@ class Classification(Benchmark[ClassItems]):
         self, ranked: Ranks, k: int, rows: Int[Tensor, "k"], clusters: Int[Tensor, "k"]
     ) -> MetricValue:
         """How often a true candidate is among the first k."""
-        hits = (ranked.ranks[rows] <= k).double()
+        is_hit = ranked.ranks[rows] <= k
+        hits = is_hit.double()
         chance = self.items.chance[rows]
         if k > 1:
             # Each class has one candidate where more than the first rank counts.
             sizes = self.items.candidates[rows].double()
             # A number over a tensor is a product with its inverse, which rounds twice.
-            chance = (torch.full_like(sizes, k) / sizes).clamp(max=1)
+            ranks_that_count = torch.full_like(sizes, k)
+            chance = (ranks_that_count / sizes).clamp(max=1)
         # The mean of equal numbers may differ from them by rounding.
         are_equal = bool((chance == chance[0]).all())
         mean = chance[0] if are_equal else chance.mean()
@@ -259,6 +256,7 @@ class Classification(Benchmark[ClassItems]):
     def _examples(self, ranked: Ranks, rows: Int[Tensor, "k"]) -> tuple[Example, ...]:
         """The first right and wrong images: of each class, or of each image within a group."""
         is_right = ranked.ranks[rows] == 1
+        # No two pictures of one class in the gallery of all; within a group any two are shown.
         alike = rows if self.group_keys else self.items.labels[rows]
         keys = alike.tolist()
         numbers = rows.tolist()
@@ -290,8 +288,8 @@ class Classification(Benchmark[ClassItems]):
         has_candidate = bool((bank.classes == items.labels[i]).any())
         if has_candidate and bank.names[other] != query:
             query += f" ({verdict}: {bank.names[other]})"
-        row = int((bank.items == i).nonzero()[0, 0])
-        image = items.images[int(bank.images[row])]
+        position = (bank.items == i).nonzero()[0, 0]
+        image = items.images[int(bank.images[position])]
         return Example(query, (image,), (score,), (correct,), correct)
 
 

@@ -138,11 +138,10 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             true = item.candidates[: item.true]
             false = item.candidates[item.true :]
             counts_alone = not false and self.reference_alone and not self.strict
-            is_blank = not all(text.strip() for text in item.candidates)
-            if is_blank or not (false or counts_alone):
+            if not (false or counts_alone):
                 raise UserError(
-                    f"expected a true caption and at least one other in {self.name}, none blank, "
-                    f"got {str(item.candidates)[:60]} for {item.image.path.name}: "
+                    f"expected a true caption and at least one other in {self.name}, got "
+                    f"{str(item.candidates)[:60]} for {item.image.path.name}: "
                     "download the file again"
                 )
             # Shuffles and swaps at times give the caption back, which is true then.
@@ -176,8 +175,9 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         columns = items.pairs[positions.clamp(min=0), 1]
         embeddings = embedded(score.embed_texts(items.texts), len(items.texts), self.name)
         texts = normalize(embeddings)[columns]
-        is_false = torch.arange(positions.shape[1]) >= items.true_counts[rows, None]
-        false = is_false & (positions >= 0)
+        candidate = torch.arange(positions.shape[1])
+        comes_after_the_true = candidate >= items.true_counts[rows, None]
+        false = comes_after_the_true & (positions >= 0)
         anchors = 1 if self.strict else 2
         wins = text_to_text_correct(texts, false, anchors)
         # By chance the true pair wins as often as each of its rivals.
@@ -190,7 +190,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         items = self.items
         # A column without a candidate gets some score, then -inf.
         positions = items.positions.clamp(min=0)
-        values = scores.detach().cpu().double()[positions]
+        values = scores.double()[positions]
         values[items.positions < 0] = -torch.inf
         chosen = _weakest_first(values, items.true_counts)
         ties = "wrong" if self.strict else self.reference_ties
@@ -201,6 +201,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         metrics |= self._ranks(chosen, ties)
         if items.identical:
             metrics["identical_candidates"] = count(items.identical, len(credit))
+        # The published script counts items without false candidates; readers say which.
         alone = items.sizes == items.true_counts
         if alone.any():
             metrics["without_negatives"] = count(int(alone.sum()), len(credit))
@@ -274,11 +275,14 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             return {}
         sizes = items.sizes
         ranks = choice_ranks(chosen, ties)
+        # Random ranks of m candidates are 1 to m, with the mean (m + 1) / 2.
         expected = float((sizes.double() + 1).mean()) / 2
-        median = float(ranks.quantile(0.5).floor())
+        median = ranks.quantile(0.5).floor()
         metrics = {
             "mean_rank": cluster_robust_rank(ranks, items.clusters, expected),
-            "median_rank": MetricValue(median, len(ranks), higher_is_better=False, unit="rank"),
+            "median_rank": MetricValue(
+                float(median), len(ranks), higher_is_better=False, unit="rank"
+            ),
         }
         for k in self.recalls:
             hits = (ranks <= k).double()
@@ -293,7 +297,8 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         # -1 stays for groups that the published mean leaves out.
         numbers = dict.fromkeys(items.groups, -1)
         for union_number, union in enumerate(unions.values()):
-            for group in macro.intersection(union):
+            counted = macro.intersection(union)
+            for group in counted:
                 numbers[group] = union_number
         number_of_group = torch.tensor([numbers[group] for group in items.groups])
         return number_of_group[items.members]
@@ -304,6 +309,7 @@ class MultipleChoice(Benchmark[ChoiceItems]):
         return set(self.reference_groups(items.group_sizes())) & set(items.groups)
 
     def _example(self, values: Float[Tensor, "m"], item: int, correct: bool) -> Example:
+        # The two that decide: the true caption that scores least, the false one that scores most.
         shown = self.items.kept[item]
         weakest = int(values[: shown.true].argmin())
         rival = shown.true + int(values[shown.true :].argmax())
@@ -340,8 +346,11 @@ def _each(groups: Sequence[str]) -> dict[str, Collection[str]]:
 
 def _weakest_first(values: Float[Tensor, "n m"], true: Int[Tensor, "n"]) -> Float[Tensor, "n m"]:
     """Puts the lowest score of the true candidates into column 0; no other of theirs remains."""
-    is_true = torch.arange(values.shape[1]) < true[:, None]
-    weakest = torch.where(is_true, values, torch.inf).amin(dim=1)
+    column = torch.arange(values.shape[1])
+    is_true = column < true[:, None]
+    # +inf for the false ones leaves the minimum to the true ones.
+    of_true = torch.where(is_true, values, torch.inf)
+    weakest = of_true.amin(dim=1)
     reduced = torch.where(is_true, -torch.inf, values)
     reduced[:, 0] = weakest
     return reduced

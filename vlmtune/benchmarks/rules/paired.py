@@ -151,7 +151,7 @@ class Paired(Benchmark[PairedItems]):
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         items = self.items
         # Of each item the score of image i with caption j.
-        values = scores.detach().cpu().double()[items.positions]
+        values = scores.double()[items.positions]
         text = text_correct(values)
         image = image_correct(values)
         wins = (text, image, text & image)
@@ -159,6 +159,7 @@ class Paired(Benchmark[PairedItems]):
         metrics |= self.more_metrics(wins, items.groups, items.ways)
         for name, rows in items.members().items():
             metrics |= self._rates(wins, rows, f"/{name}")
+        # A report compares two runs item by item, so it needs the weight of each.
         members: tuple[int, ...] = ()
         weights: tuple[float, ...] = ()
         groups = self.weighted_groups(items.groups)
@@ -180,6 +181,7 @@ class Paired(Benchmark[PairedItems]):
     def _examples(self, values: Float[Tensor, "n 2 2"]) -> tuple[Example, ...]:
         """A gallery of captions, two an item: each with its own image and the other image."""
         listed = self.items.listed
+        # Of each caption its score with its own image, and with the other one.
         matched = values.diagonal(dim1=1, dim2=2)
         other = values.flip(1).diagonal(dim1=1, dim2=2)
         prefers_its_image = (matched > other).flatten()
@@ -201,7 +203,8 @@ class Paired(Benchmark[PairedItems]):
         ways = self.items.ways[rows]
         rates = {}
         for key, won, chance in zip(self.keys, wins, CHANCES, strict=True):
-            rates[f"{key}{suffix}"] = cluster_robust_mean(won[rows].double(), ways, chance)
+            outcomes = won[rows].double()
+            rates[f"{key}{suffix}"] = cluster_robust_mean(outcomes, ways, chance)
         return rates
 
 

@@ -138,7 +138,6 @@ class Ranking(Benchmark[RankingItems]):
 
     @override
     def evaluate(self, scores: Float[Tensor, "N M"]) -> Result:
-        scores = scores.detach().cpu()
         items = self.items
         sides = self._ranked(scores, 0, len(items.images))
         metrics: dict[str, MetricValue] = {}
@@ -151,7 +150,7 @@ class Ranking(Benchmark[RankingItems]):
         chance = sum(metric.chance or 0.0 for metric in recalls) / len(recalls)
         metrics["mean_recall"] = MetricValue(mean, len(recalls), chance)
         for key, side in sides.items():
-            median = side.ranks.double().quantile(0.5)
+            median = side.ranks.double().quantile(0.5)  # of an even number the mean of both
             if not self.strict:  # as published scripts round it
                 median = median.floor()
             metrics[f"{key}_median_rank"] = MetricValue(
@@ -204,6 +203,7 @@ class Ranking(Benchmark[RankingItems]):
 
     def _in_folds(self, scores: Float[Tensor, "N M"], folds: int) -> dict[str, MetricValue]:
         """The recalls again, as means over folds that are ranked by themselves."""
+        # Consecutive images, as scripts cut COCO's 5,000 into five thousands.
         count = scores.shape[0]
         bounds = [fold * count // folds for fold in range(folds + 1)]
         parts = [self._ranked(scores, first, last) for first, last in pairwise(bounds)]
@@ -212,9 +212,10 @@ class Ranking(Benchmark[RankingItems]):
             sides = [part[key] for part in parts]
             sizes = torch.tensor([len(side.ranks) for side in sides])
             fold = torch.arange(folds).repeat_interleave(sizes)
-            # Within a fold clusters count from 0.
+            # Within a fold clusters count from 0; those of the next fold come after.
             clusters = torch.cat([side.clusters for side in sides])
-            clusters += torch.tensor(bounds)[fold]
+            first_of_fold = torch.tensor(bounds)[fold]
+            clusters += first_of_fold
             for k in CUTS:
                 hits = torch.cat([side.hits(k) for side in sides])
                 chance = sum(side.chance(k) for side in sides) / folds
@@ -227,6 +228,7 @@ class Ranking(Benchmark[RankingItems]):
         """The captions in the order of the file, then the images, as the part "image_to_text"."""
         items = self.items
         sides = self._ranked(scores, 0, len(items.images))
+        # Here a caption of several images is true of each, as it is one column of the scores.
         true = torch.zeros(items.shape, dtype=torch.bool)
         true[items.owners, items.columns] = True
         captions = self._caption_queries(result, scores, true, sides[TO_IMAGE])
@@ -292,9 +294,9 @@ class Ranking(Benchmark[RankingItems]):
         def show(caption: int) -> Example:
             column = items.columns[caption]
             # The same words may be the caption of several images.
-            owners = items.owners[items.columns == column]
+            has_these_words = items.columns == column
             true = torch.zeros(len(images), dtype=torch.bool)
-            true[owners] = True
+            true[items.owners[has_these_words]] = True
             query = items.texts[int(column)]
             return best_images(items, query, images, scores[:, column], true, is_hit[caption])
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from vlmtune.data.tables import read_cells
-from vlmtune.errors import UserError
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import reading, write_atomically
 
-SUFFIXES = {b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg"}
-"""First bytes of a file of each kind of image."""
+SUFFIXES = {b"\x89PN": ".png", b"\xff\xd8\xff": ".jpg"}
+"""The first three bytes of a file of each kind of image."""
+FIX = "its source changed, get it again"
 
 
 def write_class_folders(
@@ -33,13 +33,16 @@ def write_class_folders(
         names: Names of the classes, by number.
     """
     source = root / parquet
+    # By number, and not as a list: -1 stands for an unknown class in some data sets.
+    name_of = dict(enumerate(names))
     counts: Counter[str] = Counter()
     with write_atomically(root / out) as folder:
         for row in read_cells(source):
-            name = _class_name(row.get(label), names, source)
-            content = _content(row.get(image), source)
+            content, suffix = _image(row.get(image), source)
+            with reading(source, f"numbers of {len(names)} classes", FIX):
+                name = name_of[row[label]]
             counts[name] += 1
-            path = folder / name / f"{counts[name]:05d}{_suffix(content, source)}"
+            path = folder / name / f"{counts[name]:05d}{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
 
@@ -59,38 +62,19 @@ def write_rows(root: Path, parquet: str, out: str, image: str, columns: Sequence
     with write_atomically(root / out) as folder:
         folder.mkdir(parents=True)
         for number, row in enumerate(read_cells(source), start=1):
-            content = _content(row.get(image), source)
-            name = f"{number:05d}{_suffix(content, source)}"
+            content, suffix = _image(row.get(image), source)
+            name = f"{number:05d}{suffix}"
             (folder / name).write_bytes(content)
-            kept = {column: row.get(column) for column in columns}
-            lines.append(json.dumps({image: name, **kept}) + "\n")
+            line = {image: name}
+            for column in columns:
+                line[column] = row.get(column)
+            lines.append(json.dumps(line) + "\n")
         (folder / "rows.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def _class_name(number: Any, names: Sequence[str], source: Path) -> str:
-    if not isinstance(number, int) or not 0 <= number < len(names):
-        raise UserError(
-            f"expected numbers of {len(names)} classes in {source}, got {number!r}: its source "
-            "changed, get it again"
-        )
-    return names[number]
-
-
-def _content(cell: Any, source: Path) -> bytes:
-    content = cell.get("bytes") if isinstance(cell, dict) else cell
-    if not isinstance(content, bytes):
-        raise UserError(
-            f"expected the bytes of images in {source}, got {type(content).__name__}: its source "
-            "changed, get it again"
-        )
-    return content
-
-
-def _suffix(content: bytes, source: Path) -> str:
-    for start, suffix in SUFFIXES.items():
-        if content.startswith(start):
-            return suffix
-    raise UserError(
-        f"expected PNG or JPEG images in {source}, got bytes {content[:4]!r}: its source changed, "
-        "get it again"
-    )
+def _image(cell: Any, source: Path) -> tuple[bytes, str]:
+    """The encoded image of a cell, and the suffix of its file."""
+    with reading(source, "the bytes of PNG or JPEG images", FIX):
+        # The library `datasets` stores an image as its bytes and its path.
+        content = cell["bytes"] if isinstance(cell, dict) else cell
+        return content, SUFFIXES[content[:3]]

@@ -113,6 +113,7 @@ class Address:
             "GET 'https://host/a' failed"
         """
         text = _URL.sub(lambda url: _public(url[0]), text)
+        # Libraries also print a secret alone, as it is or escaped.
         for name, value in self._values.items():
             forms = {value, quote(value), quote(value, safe=""), unquote(value)}
             # The longest form first: a shorter one may be a part of it.
@@ -148,7 +149,8 @@ def without_credentials(text: str) -> str:
     """
     if whole := _SCHEME.match(text):  # all of it: a password may have spaces and quotes
         start = whole.start(1)
-        return text[:start] + _unless_public(text[start:])
+        chain = text[:start]
+        return chain + _unless_public(text[start:])
     return _URL.sub(lambda url: _unless_public(url[0]), text)
 
 
@@ -179,6 +181,7 @@ def _has_secret(url: str) -> bool:
 
 def _public(url: str) -> str:
     """A URL without user, password, query string, fragment and parameters."""
+    # By hand: `urlsplit` refuses some of the URLs that have to be shown.
     scheme, _, rest = url.partition("://")
     rest = re.split(r"[?#]", rest, maxsplit=1)[0]
     user_and_host, slash, path = rest.partition("/")

@@ -19,14 +19,13 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from filelock import FileLock, Timeout
 
 from vlmtune.errors import UserError
-from vlmtune.storage.files import beside, remove_leftovers
+from vlmtune.storage.files import beside, remove_leftovers, writing
 from vlmtune.storage.remote.download import DownloadError
 
 fcntl: Any = None
@@ -35,15 +34,6 @@ with contextlib.suppress(ImportError):  # Windows has none
 KEY = "[0-9a-f]{64}"
 """Names of files in the cache; others in the folder are never touched."""
 log = logging.getLogger("vlmtune")
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """A file of the cache: its path, when it was used last, and the bytes that it takes."""
-
-    path: Path
-    used: int
-    bytes: int
 
 
 class FileCache:
@@ -59,7 +49,7 @@ class FileCache:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = Path(folder), limit
-        self._warned = False
+        self._warned = False  # the warning comes once, not with each file
 
     def open(
         self,
@@ -87,7 +77,7 @@ class FileCache:
             file = self._stored(key, size, sha256)
             if file is not None:
                 return file
-            started = time.time_ns()
+            started = time.time_ns()  # what failed later failed for this caller, too
             with contextlib.suppress(Timeout), self._locked(key, wait):
                 # Another process may have downloaded it meanwhile.
                 file = self._stored(key, size, sha256, check=True)
@@ -119,7 +109,7 @@ class FileCache:
         except FileNotFoundError:
             return None
         _hold(file)
-        status = os.fstat(file.fileno())
+        status = os.fstat(file.fileno())  # of the open file, whatever has its name by now
         # It may have been removed before it was locked, or something else has changed it.
         sound = status.st_nlink > 0 and status.st_size == size
         if not sound or not self._is_whole(key, sha256, file, check):
@@ -144,7 +134,7 @@ class FileCache:
                 "%s was changed after its download: it is downloaded again", self.folder / key
             )
             return False
-        file.seek(0)
+        file.seek(0)  # the sum has read to the end
         self._note_checked(key, file)
         return True
 
@@ -175,8 +165,9 @@ class FileCache:
             return self._fits(size)
 
     def _fits(self, size: int) -> bool:
+        # Files that nobody reads do not count: they make room for what is wanted.
         reserved = self._reserved()
-        in_use = sum(file.bytes for file in self._files() if not _free(file.path))
+        in_use = sum(status.st_size for path, status in self._files() if not _free(path))
         return reserved + in_use + size <= self.limit
 
     def _download(
@@ -190,7 +181,7 @@ class FileCache:
             if not needed and not self._fits(size):
                 return None
             self._make_room(size)
-            part.touch()
+            part.touch()  # the bytes are reserved before the lock is freed
         try:
             download(part)
             file = part.open("rb")
@@ -208,14 +199,14 @@ class FileCache:
     def _make_room(self, size: int) -> None:
         # Downloads are counted first: one that ends meanwhile is then counted as a file.
         taken = self._reserved() + size
-        files = sorted(self._files(), key=lambda file: file.used)
-        taken += sum(file.bytes for file in files)
-        for file in files:
+        files = sorted(self._files(), key=lambda file: file[1].st_atime_ns)  # the last use
+        taken += sum(status.st_size for _, status in files)
+        for path, status in files:
             if taken <= self.limit:
                 return
-            if _free(file.path, remove=True):
-                taken -= file.bytes
-                for note in self.folder.glob(f"{file.path.name}.*"):  # such as an index of the file
+            if _free(path, remove=True):
+                taken -= status.st_size
+                for note in self.folder.glob(f"{path.name}.*"):  # such as an index of the file
                     if note.suffix != ".lock":
                         note.unlink(missing_ok=True)
         if taken > self.limit and not self._warned:
@@ -228,13 +219,12 @@ class FileCache:
                 self.limit,
             )
 
-    def _files(self) -> Iterator[_Stored]:
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
         """The whole files."""
         for entry in os.scandir(self.folder):
             if re.fullmatch(KEY, entry.name):
                 with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat()
-                    yield _Stored(Path(entry.path), status.st_atime_ns, status.st_size)
+                    yield Path(entry.path), entry.stat()
 
     def _reserved(self) -> int:
         """Bytes of the downloads that go on; what killed processes left is removed."""
@@ -253,21 +243,12 @@ class FileCache:
         """Holds the lock of a file, or of the whole folder for the key ""."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / f"{key or 'all'}.lock"
-        timeout = -1 if wait else 0
+        timeout = -1 if wait else 0  # -1 waits without end
         with FileLock(file, timeout=timeout):
             yield
 
-    @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
-        try:
-            yield
-        except DownloadError:
-            raise
-        except OSError as error:
-            raise UserError(
-                f"expected a cache folder that can be written and locked, got {self.folder} "
-                f"({error.strerror}): name another one in `cache`"
-            ) from error
+    def _reported(self) -> contextlib.AbstractContextManager[None]:
+        return writing(self.folder, "name another one in `cache`")
 
 
 def _identity(file: BinaryIO) -> str:

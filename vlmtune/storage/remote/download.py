@@ -21,13 +21,13 @@ from typing import Any
 from fsspec.callbacks import Callback
 from fsspec.config import conf
 from fsspec.core import url_to_fs
-from fsspec.registry import known_implementations
 
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import Address, join
 
 SLOWEST = 50_000
 """Bytes a second: a try that is slower over its whole length is given up."""
+CHUNK = 2**16
 LARGEST_UNKNOWN = 2**30
 """Bytes that a file of unknown size may have."""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
@@ -76,7 +76,9 @@ class Patience:
         """Returns the seconds to wait after `failed` failed tries, of `least` ones at least."""
         doubled = min(self.longest, self.wait * 2 ** (failed - 1))
         usual = doubled * _RANDOM.uniform(0.5, 1.5)
-        requested = min(self.longest, least) * _RANDOM.uniform(1.0, 1.5)
+        # Never less than the server asked for, and not all readers at that very moment.
+        least_kept = min(self.longest, least)
+        requested = least_kept * _RANDOM.uniform(1.0, 1.5)
         return max(usual, requested)
 
 
@@ -104,6 +106,9 @@ def download(
         try:
             _try(address, name, file, size, patience.timeout)
             check(file)
+            # Flushed before it gets its name: after a power cut no name is of half a file.
+            with file.open("rb+") as content:
+                os.fsync(content.fileno())
             file.replace(part)
             return
         except UserError:
@@ -115,7 +120,9 @@ def download(
                     f"{type(error).__name__} ({os.strerror(error.errno)}): free the disk, or name "
                     "another folder or a lower limit for the cache"
                 ) from None
-            reason, least = _reason(error, address), _requested_wait(error)
+            reason = _reason(error, address)
+            headers = getattr(error, "headers", None) or {}  # errors of HTTP alone have some
+            least = retry_after(headers.get("Retry-After", ""))
             if _is_permanent(error):
                 raise RefusedError(f"cannot be read: {reason}") from None
         finally:
@@ -145,6 +152,7 @@ def _try(address: Address, name: str, file: Path, size: int | None, timeout: flo
     options = {} if address.scheme == "hf" else {"callback": progress}
     done, failures = threading.Event(), []
 
+    # In a thread, as a file system may wait for ever in a call that nothing can interrupt.
     def work() -> None:
         try:
             system.get_file(join(folder, name), str(file), **options)
@@ -166,11 +174,12 @@ def _try(address: Address, name: str, file: Path, size: int | None, timeout: flo
                 last, changed = state, now
             if now - changed > timeout:
                 raise DownloadError(f"no byte came for {timeout:g} seconds")
+            # Of unknown size, what has come so far is what may have taken the time.
             known = max(state[:2]) if size is None else size
             if now - start > timeout + known / SLOWEST:
                 raise DownloadError(f"came slower than {SLOWEST} bytes a second")
     finally:
-        progress.abandoned = not done.is_set()
+        progress.abandoned = not done.is_set()  # the thread cannot be stopped, only told
     if failures:
         raise failures[0]
 
@@ -184,15 +193,31 @@ def _state(file: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def check_content(file: Path, size: int, sha256: str | None) -> None:
-    """Raises a `DownloadError` unless a file has this size and sha256 (None: any); flushes it."""
+def check_content(file: Path, size: int | None, checksum: str | None) -> None:
+    """Raises a `DownloadError` unless a file has its size and checksum, where these are known.
+
+    A checksum is "sha256:", "md5:" or "git:" (the id of a blob), and the number in hex.
+    """
     got = file.stat().st_size
-    if got != size:
-        raise DownloadError(f"has {got} bytes, not {size}")
-    with file.open("rb+") as content:
-        if sha256 and hashlib.file_digest(content, "sha256").hexdigest() != sha256:
-            raise DownloadError("has another sha256 than its manifest says")
-        os.fsync(content.fileno())
+    # Of unknown size too, a file without content is an answer that broke off.
+    is_empty = got == 0 and size is None
+    if is_empty or size not in (None, got):
+        raise DownloadError(f"has {got} bytes, not {size or 'any content'}")
+    kind, _, expected = (checksum or "").partition(":")
+    if kind and _hash(file, kind) != expected:
+        raise DownloadError(f"has another {kind} than it should: it changed at its source")
+
+
+def _hash(path: Path, kind: str) -> str:
+    """The checksum of a file; `git` is the id of its blob."""
+    if kind != "git":
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, kind).hexdigest()
+    digest = hashlib.sha1(f"blob {path.stat().st_size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def file_system(address: Address, timeout: float) -> tuple[Any, str]:
@@ -201,16 +226,12 @@ def file_system(address: Address, timeout: float) -> tuple[Any, str]:
     if key not in _FILE_SYSTEMS:
         try:
             system, folder = url_to_fs(address.url, **_options(address.scheme, timeout))
-        except ImportError:
-            package = known_implementations[address.scheme]["class"].partition(".")[0]
+        except (ImportError, ValueError) as error:
+            # An unknown scheme, or one whose package fsspec names: "Install s3fs to access S3".
+            reason = address.clean(str(error))
             raise UserError(
-                f"expected the package {package}, which reads {address.scheme}:// addresses, got "
-                f"none: pip install {package}"
-            ) from None
-        except ValueError as error:
-            raise UserError(
-                f"expected an address that fsspec reads, got {address} "
-                f"({address.clean(str(error))}): change it"
+                f"expected an address that fsspec reads, got {address} ({reason}): change it, or "
+                "pip install what is missing"
             ) from None
         _FILE_SYSTEMS[key] = system, folder
         # gcsfs logs each retry with a traceback, and the error is reported here in one line.
@@ -240,11 +261,6 @@ def _is_permanent(error: Exception) -> bool:
         return True
     status = getattr(error, "status", None)
     return isinstance(status, int) and 400 <= status < 500 and status not in _TEMPORARY
-
-
-def _requested_wait(error: Exception) -> float:
-    headers = getattr(error, "headers", None) or {}
-    return retry_after(headers.get("Retry-After", ""))
 
 
 def retry_after(header: str) -> float:

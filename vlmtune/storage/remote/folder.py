@@ -127,12 +127,14 @@ class RemoteFolder:
         self._ahead.wait()
 
     def _open(self, file: "RemoteFile", wait: bool = True) -> BinaryIO | None:
+        # Else each record of a missing tar would wait for all tries again.
         until, reason = self._failed.get(file.key, (0.0, ""))
         if time.monotonic() < until:
             raise DownloadError(reason)
 
         def fetch(part: Path) -> None:
-            check = partial(check_content, size=file.size, sha256=file.sha256)
+            checksum = None if file.sha256 is None else f"sha256:{file.sha256}"
+            check = partial(check_content, size=file.size, checksum=checksum)
             download(self.address, file.name, part, file.size, check, self.patience)
 
         try:
@@ -189,6 +191,7 @@ class _Ahead:
         return _Ahead, ()  # another process has its own thread and files
 
     def expect(self, folder: RemoteFolder, files: Sequence["RemoteFile"]) -> None:
+        # A file that is open is in use: those that are no longer wanted must not fill the cache.
         with self._lock:
             wanted = {file.key for file in files}
             unwanted = self._opened.keys() - wanted
