@@ -15,8 +15,8 @@ from pydantic import PositiveInt
 from typing_extensions import override
 
 from vlmtune.data.caption_draw import draw_captions
+from vlmtune.data.group_changes import StepChanges
 from vlmtune.data.hard_negatives import with_hard_negatives
-from vlmtune.data.loader import StepChanges
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.words import Sentence, canonical_parts
 from vlmtune.types import Group
