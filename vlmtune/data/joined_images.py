@@ -154,8 +154,8 @@ def _shuffled(items: Iterable[str], rng: random.Random) -> list[str]:
 def _only_in(sentence: Sentence, other: Sentence) -> list[int]:
     """The words that may be exchanged: none that the other sentence has as well."""
     known = {word.lower() for word in other.words}
-    places = []
+    indices = []
     for i, word in enumerate(sentence.words):
         if sentence.tags[i] in EXCHANGED and word.lower() not in known:
-            places.append(i)
-    return places
+            indices.append(i)
+    return indices
