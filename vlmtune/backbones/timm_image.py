@@ -227,7 +227,7 @@ def _located(model: str) -> str:
     """The name timm knows a model by; folders become absolute."""
     if model.startswith(f"{HUB}:") or is_model(model):
         return model
-    name = locate(model.removeprefix(f"{LOCAL}:"), "a model name of timm,")
+    name = locate(model.removeprefix(f"{LOCAL}:"), "a model name of timm, ")
     is_folder = Path(name).is_absolute()
     return f"{LOCAL}:{name}" if is_folder else f"{HUB}:{name}"
 

@@ -112,7 +112,7 @@ def locate(model: str, others: str = "") -> str:
         return model
     if folder is None or not (folder / CONFIG).is_file():
         raise UserError(
-            f"expected {others} a hub id (org/repo) or a folder with {CONFIG} and weights, got "
+            f"expected {others}a hub id (org/repo) or a folder with {CONFIG} and weights, got "
             f"{model!r}: check the spelling, or save the model with save_pretrained"
         )
     return str(folder)
