@@ -70,7 +70,8 @@ class TarIndex:
             strings.append(text.decode("utf-8", "surrogateescape"))
         key, *names = strings
         spans = {}
-        for name, (offset, size) in zip(names, self.spans[first:last].tolist(), strict=True):
+        members = self.spans[first:last].tolist()
+        for name, (offset, size) in zip(names, members, strict=True):
             if offset < 0:
                 return Damage(shard, key, name)
             spans[name] = (offset, size)
@@ -155,7 +156,8 @@ def _new(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex
     if path is None or has_damage:
         return index, ""
     sha256 = _sha256(shard) if verify else ""  # it reads the whole tar, which nobody else needs
-    arrays = {"key": np.array(key), "sha256": np.array(sha256), **vars(index)}
+    facts = {"key": np.array(key), "sha256": np.array(sha256)}
+    arrays = facts | vars(index)
     # On a full disk each reader makes it again. numpy adds a suffix to a path, not to a file.
     with suppress(UserError), write_atomically(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)
