@@ -156,8 +156,7 @@ def _new(shard: Path, info: ShardInfo, key: str, verify: bool) -> tuple[TarIndex
     if path is None or has_damage:
         return index, ""
     sha256 = _sha256(shard) if verify else ""  # it reads the whole tar, which nobody else needs
-    facts = {"key": np.array(key), "sha256": np.array(sha256)}
-    arrays = facts | vars(index)
+    arrays = {"key": np.array(key), "sha256": np.array(sha256), **vars(index)}
     # On a full disk each reader makes it again. numpy adds a suffix to a path, not to a file.
     with suppress(UserError), write_atomically(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)
