@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from data_builders.left_out import LIMIT, LeftOut, Line, listed
@@ -32,6 +32,7 @@ from vlmtune.storage.progress import progress as progress_bar
 from vlmtune.types import Group
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+_RETIRED = {"relational": 0.0, "same_noun": False}
 
 
 class Builder(Configured, ABC):
@@ -118,6 +119,10 @@ def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
     content = read_json(file, "a build") if file.is_file() else None
     if isinstance(content, dict) and isinstance(content.get("arguments"), dict):
         content["arguments"].pop("missing", None)  # of earlier builds; no file depends on it
+        # Options of earlier builds that had these values without being asked for.
+        for name, value in _RETIRED.items():
+            if content["arguments"].get(name) == value:
+                del content["arguments"][name]
     expected = json.loads(json.dumps(identity, default=str))
     if not isinstance(content, dict) or content != {**content, **expected}:
         raise UserError(
@@ -142,9 +147,7 @@ class ShardBuilder(Builder):
         records_per_shard: Number of groups in one tar; fewer where some are left out.
     """
 
-    def __init__(self, records_per_shard: int = 1000) -> None:
-        if records_per_shard < 1:
-            raise UserError(f"expected records_per_shard >= 1, got {records_per_shard}: raise it")
+    def __init__(self, records_per_shard: PositiveInt = 1000) -> None:
         self.records_per_shard = records_per_shard
 
     @cached_property
@@ -197,11 +200,6 @@ class ShardBuilder(Builder):
             UserError: The annotations are wrong, too much is unusable, or `out` contains anything
                 else.
         """
-        if workers < 1 or not 0.0 <= max_left_out <= 1.0:
-            raise UserError(
-                "expected workers >= 1 and a fraction max_left_out from 0 to 1, got "
-                f"{workers} and {max_left_out}: the defaults are 1 and {LIMIT}"
-            )
         out = Path(out)
         identity = self.identity()
         named = identity if part is None else {**identity, "part": [part.number, part.count]}

@@ -43,12 +43,14 @@ def embedded(values: torch.Tensor) -> Embedded:
 def scored(values: torch.Tensor, computed: torch.Tensor | None = None) -> Scores:
     """Scores with all that an objective may need; the backbone's own and a teacher's are near.
 
-    The phrases are the texts once more, true of an image where its score is positive.
+    The phrases are the texts once more, true of an image where its score is positive;
+    the lowest are foils.
     """
     computed = torch.ones_like(values, dtype=torch.bool) if computed is None else computed
     near = values.detach().round()
     inside = embedded(values)
-    phrases = PhraseScores(values, values.detach() > 0, inside.text)
+    known = values.detach()
+    phrases = PhraseScores(values, known > 0, inside.text, known < -1)
     return Scores(values, computed, inside, near, Scores.full(near), phrases)
 
 
@@ -73,7 +75,8 @@ def share_of(scores: Scores, targets: Targets, rows: slice, columns: slice) -> S
         held += [cut(scores, *part), Targets(*flags)]
     # Each rank has the phrases of all, for its own images.
     if (all_of := scores.phrases) is not None:
-        phrases = PhraseScores(all_of.values[rows], all_of.truth[rows], all_of.text)
+        mine = (all_of.values[rows], all_of.truth[rows], all_of.text, all_of.foils[rows])
+        phrases = PhraseScores(*mine)
         held[0] = replace(held[0], phrases=phrases)
     return ScoreShard(*held, rows.start, columns.start)
 

@@ -75,7 +75,7 @@ NO_PROCESS_GROUP_IN = {"objectives", "metrics", "benchmarks"}
 # The core: what a fit, an evaluation, an export and a report load, without the plug-ins they name.
 CORE = tuple(f"vlmtune.cli.{command}" for command in ("fit", "evaluate", "export", "report"))
 SIDE_ROOMS = {"mining", "probing", "search", "sources"}
-CORE_LINES = 26_650
+CORE_LINES = 26_900
 
 
 SOURCES = sources("vlmtune", "data_builders")
@@ -153,9 +153,8 @@ def test_the_core_is_small():
     assert lines <= CORE_LINES
 
 
-@pytest.mark.parametrize("module", SOURCES)
-def test_imports_point_upstream(module):
-    assert faults(module, SOURCES[module]) == []
+def test_imports_point_upstream():
+    assert [fault for module, source in SOURCES.items() for fault in faults(module, source)] == []
 
 
 def test_the_table_has_no_part_that_is_gone():

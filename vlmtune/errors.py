@@ -3,8 +3,9 @@
 In: the message of a failure. Out: an error whose text is one line.
 """
 
+import importlib
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -49,6 +50,25 @@ def expect(kind: type[T], value: object, use: str) -> T:
     if not isinstance(value, kind):
         raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}: use {use}")
     return value
+
+
+def imported(module: str, use: str, fix: str) -> Any:
+    """Imports a module of an optional package, for a `use` that the error names.
+
+    Raises:
+        UserError: The package is not installed; `fix` says how to install it.
+
+    Example:
+        >>> imported("json.decoder", "to read", "pip install it").__name__
+        'json.decoder'
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise UserError(
+            f"expected the package {package} {use}, it is not installed: {fix}"
+        ) from error
 
 
 def reason(error: Exception) -> str:

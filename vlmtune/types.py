@@ -454,11 +454,13 @@ class PhraseScores:
     Attributes:
         truth: True where the phrase is of a caption of the image, presumably false elsewhere.
         text: The normalised embeddings of the phrases.
+        foils: True where the phrase was made from one of the image so that it is false of it.
     """
 
     values: Float[Tensor, "N K"]
     truth: Bool[Tensor, "N K"]
     text: Float[Tensor, "K d"]
+    foils: Bool[Tensor, "N K"]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import inside
@@ -67,7 +68,7 @@ class AR4TBuilder(ShardBuilder):
         self,
         path: Path,
         images: Path,
-        records_per_shard: int = 1000,
+        records_per_shard: PositiveInt = 1000,
         subset: Subset | None = None,
         measured: Sequence[Path] = (),
     ) -> None:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from typing_extensions import override
 
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
@@ -51,7 +51,7 @@ class ClassFoldersBuilder(ShardBuilder):
                  classes: Path | None = None, fraction: Annotated[Fraction, Field(gt=0)] = 1.0,
                  negatives: NonNegativeInt = 4,
                  measured: Sequence[Path] = (), seed: int = 0,
-                 records_per_shard: int = 1000) -> None:  # fmt: skip
+                 records_per_shard: PositiveInt = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard)
         wrong = [text for text in templates if text.count("{}") != 1]
         if wrong or not templates or len(set(templates)) < len(templates):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveInt
 from typing_extensions import override
 
 from data_builders.corpora.annotations import SceneReader
@@ -69,8 +69,8 @@ class ColaBuilder(AnnotatedBuilder, ShardBuilder):
                  measured: Sequence[Path] = (), single: NonNegativeInt = 2,
                  misbound: NonNegativeInt = 1, half_wrong: NonNegativeInt = 1,
                  multi: NonNegativeInt = 2, twins: bool = True, multi_misbound: NonNegativeInt = 1,
-                 multi_half_wrong: NonNegativeInt = 0, seed: int = 0, records_per_shard: int = 1000,
-                 form: Literal["relation", "and"] = "and",
+                 multi_half_wrong: NonNegativeInt = 0, seed: int = 0,
+                 records_per_shard: PositiveInt = 1000, form: Literal["relation", "and"] = "and",
                  reversals: bool = False, subsets: bool = False,
                  sides: NonNegativeInt = 0, sentences: bool = False) -> None:  # fmt: skip
         super().__init__(records_per_shard)

@@ -50,7 +50,7 @@ class DescriptionsBuilder(AnnotatedBuilder, ShardBuilder):
                  measured: Sequence[Path] = (), captions: PositiveInt = 5, density: Fraction = 1.0,
                  completeness: Annotated[Fraction, Field(gt=0)] = 1.0, salient: bool = False,
                  twins: bool = False, seed: int = 0,
-                 records_per_shard: int = 1000) -> None:  # fmt: skip
+                 records_per_shard: PositiveInt = 1000) -> None:  # fmt: skip
         super().__init__(records_per_shard)
         self.choose(annotations, measured, exclude)
         self.captions, self.density, self.completeness = captions, density, completeness

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NotRequired
 
+from pydantic import PositiveInt
 from typing_extensions import TypedDict, override
 
 from data_builders.corpora.annotations import inside, parse_json
@@ -63,7 +64,7 @@ class KarpathyBuilder(ShardBuilder):
     idle: ClassVar[Mapping[str, Any]] = {"measured": []}
 
     def __init__(self, path: Path, images: Path, splits: Sequence[str] = ("train",),
-                 records_per_shard: int = 1000,
+                 records_per_shard: PositiveInt = 1000,
                  measured: Sequence[Path] = ()) -> None:  # fmt: skip
         super().__init__(records_per_shard)
         self.path, self.images, self.splits = Path(path), Path(images), tuple(splits)

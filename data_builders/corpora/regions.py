@@ -36,7 +36,7 @@ class RegionsBuilder(AnnotatedBuilder, ShardBuilder):
 
     def __init__(self, path: Path, annotations: SceneReader,
                  measured: Sequence[Path] = (), phrases: PositiveInt = 4, seed: int = 0,
-                 records_per_shard: int = 1000,
+                 records_per_shard: PositiveInt = 1000,
                  exclude: Path | None = None) -> None:  # fmt: skip
         super().__init__(records_per_shard)
         self.choose(annotations, measured, exclude)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from typing_extensions import override
 
 from data_builders.left_out import Line
@@ -61,7 +61,7 @@ class TableBuilder(ShardBuilder):
         splits: Sequence[str] | None = None,
         held_out: Annotated[float, Field(ge=0, lt=1)] = 0.0,
         measured: Sequence[Path] = (),
-        records_per_shard: int = 1000,
+        records_per_shard: PositiveInt = 1000,
     ) -> None:
         super().__init__(records_per_shard)
         folder = None if images is None else Path(images)

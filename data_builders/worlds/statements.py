@@ -37,7 +37,7 @@ class StatementsBuilder(AskingBuilder, ShardBuilder):
     def __init__(
         self, path: Path, images: Path, per_image: PositiveInt = 4, seed: int = 0,
         synonyms: bool = True, vocabulary: Path | None = None, max_words: int | None = None,
-        records_per_shard: int = 1000,
+        records_per_shard: PositiveInt = 1000,
     ) -> None:  # fmt: skip
         super().__init__(records_per_shard)
         self.choose(path, per_image, seed, synonyms, vocabulary, max_words)

@@ -10,7 +10,6 @@ from torch.nn.functional import cosine_similarity, gelu, layer_norm, normalize
 from tests.backbones.kinds import tiny_backbone
 from vlmtune.adapters.grounded_words import GroundedWords, coordinates
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
 TEXTS = ["a red cube", "blue sphere", "a cube left of a red sphere"]
@@ -233,14 +232,6 @@ def test_reading_is_the_mean_softmax_of_the_heads(backbone):
     hidden[:, 0] = False
     masked = replace(image, tokens=Tokens(image.tokens.values, hidden))
     assert adapter.reading(masked, words)[:, :, 0].eq(0).all()
-
-
-def test_patches_make_a_square(backbone, monkeypatch):
-    with pytest.raises(UserError, match="square image, got 6"):
-        coordinates(6)
-    monkeypatch.setattr(backbone, "image_tokens", 6)
-    with pytest.raises(UserError, match="choose another backbone"):
-        attached(backbone)
 
 
 @torch.no_grad()

@@ -47,16 +47,14 @@ def test_a_backbone_without_towers_is_refused(name):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: DeepPrompts(text=False, init="a"), "leave `init` out"),
-        (lambda: DeepPrompts(depth=4), "at most 3 blocks, which is all, got 4"),
+        (lambda: DeepPrompts(depth=4), "at most 3 blocks for `depth`, which is all, got 4"),
         (lambda: DeepPrompts(length=10), "at most 9 prompt tokens"),
         (lambda: DeepPrompts(init="red", length=2), "'red' with 1"),
         (lambda: ContextPrompts(length=10), "at most 9 prompt tokens"),
         (lambda: ContextPrompts(init="a photo"), "'photo'"),
-        (lambda: WordPrompts([]), "got none"),
         (lambda: WordPrompts(["zebra"]), "'zebra'"),
-        (lambda: LastBlocks(image=4), "at most 3 image blocks to train, which is all, got 4"),
-        (lambda: LastBlocks(text=9), "at most 3 text blocks"),
+        (lambda: LastBlocks(image=4), "at most 3 blocks for `image`, which is all, got 4"),
+        (lambda: LastBlocks(text=9), "at most 3 blocks for `text`"),
     ],
 )
 def test_what_a_tower_cannot_do_is_refused(make, said):

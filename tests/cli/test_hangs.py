@@ -128,7 +128,7 @@ def test_a_config_that_is_not_utf_8_is_one_line(tmp_path, capsys):
     (tmp_path / "fit.yaml").write_bytes(b"model: \xa5")
     assert main(["fit", "--config", str(tmp_path / "fit.yaml")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("vlmtune: error: expected YAML in UTF-8 in ")
+    assert line.startswith("vlmtune: error: expected a config in ")
 
 
 def test_an_absent_file_is_reported_in_a_few_words(tmp_path):

@@ -126,9 +126,7 @@ def test_a_step_that_fails_ends_it(run, capsys):
 def test_a_second_process_that_fails_ends_it(tmp_path):
     lane = [("scoring", ["score", tmp_path / "nowhere", "image.png", "--text", "a cube"])]
     with (
-        pytest.raises(
-            UserError, match=r"second process to finish, got .*nowhere.*see .*recipe.log"
-        ),
+        pytest.raises(UserError, match=r"run to end well, got .*nowhere.*see .*recipe.log"),
         quickstart.beside(lane, 0.0, tmp_path / "recipe.log"),
     ):
         pass

@@ -143,7 +143,9 @@ def test_every_image_is_told_the_captions_of_the_hardest_records_of_its_batch(sh
     opened, marks = SimilarityCache(Path(cache)), 0
     for batch in loader(shards, MinedNeighbours(cache, count=2, among=among)):
         for n, image in enumerate(batch.image_ids):
-            here = [name for name in opened.counterparts(image) if name in batch.image_ids]
+            rows = opened.counterpart_rows(opened.image_ids.find(image))
+            ranked = [opened.image_ids[row] for row in rows]
+            here = [name for name in ranked if name in batch.image_ids]
             hardest = {f"t{name[1:]}" for name in here[:among]}
             for m, text in enumerate(batch.text_ids):
                 want = text in hardest and not batch.targets.truth[n, m]

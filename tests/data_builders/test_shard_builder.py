@@ -157,8 +157,6 @@ def test_a_failed_build_leaves_nothing(bad, message, annotations, tmp_path):
 
 
 def test_bad_arguments_and_sources(annotations: str, tmp_path: Path) -> None:
-    with refused("records_per_shard >= 1"):
-        Corpus(annotations, records_per_shard=0)
     with refused("download it or correct the path"):
         Corpus(str(tmp_path / "none")).build(tmp_path / "out")
     Path(annotations).write_text("skip")
@@ -254,14 +252,6 @@ def test_where_every_image_is_unusable_the_list_that_the_error_names_is_there(
         Files(tmp_path, names, looks).build(tmp_path / "out", progress=False, max_left_out=1.0)
     assert len(file.read_text().splitlines()) == 25
     assert "next to the shards" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"max_left_out": -0.1}, {"max_left_out": float("nan")}, {"workers": 0}]
-)
-def test_wrong_options_of_a_build(annotations, tmp_path, wrong):
-    with refused("workers >= 1 and a fraction max_left_out from 0 to 1"):
-        Corpus(annotations).build(tmp_path / "out", **wrong)
 
 
 def test_progress_is_shown_on_terminals_only(annotations, tmp_path, capsys, monkeypatch):

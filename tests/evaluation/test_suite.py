@@ -256,7 +256,7 @@ def test_a_text_without_words_is_known_before_anything_is_encoded(cola, scorer, 
 
 def test_where_nothing_can_be_run_it_is_an_error(cola, scorer, tmp_path):
     gone = [ColaMulti(str(tmp_path / f"{n}.json"), str(tmp_path), name=n) for n in ("a", "b")]
-    with refused(r"a\.json.*\(and 1 other benchmarks failed\)"):
+    with refused(r"a\.json.*\(and 1 other benchmark failed\)"):
         run_suite(gone, scorer()[0])
     with refused("expected better scores"):
         run_suite([cola("bad", Fussy)], scorer()[0])

@@ -139,7 +139,7 @@ def test_an_adapter_that_the_library_could_not_compute_is_refused(kind, model_fo
     assert not (tmp_path / "merged").exists()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with refused("holds something"):
+    with refused("holds "):
         save_merged(tmp_path / "full", model)
 
 

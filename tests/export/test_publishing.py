@@ -121,7 +121,5 @@ def test_a_refusal_of_the_hub_is_one_line(export, monkeypatch):
 def test_options_that_do_not_fit(export):
     with refused("repository owner/name to push to, got 'mine'"):
         run_command([*export, "--push-to-hub", "mine"])
-    with refused("expected --push-to-hub REPO with --public"):
-        run_command([*export, "--public"])
     with refused("expected --out FOLDER with --push-to-hub"):
         run_command([*export[:2], "--push-to-hub", "someone/mine"])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import vlmtune
-from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.language import caption_edits
 from vlmtune.language.rewriting import Rewriter
@@ -154,16 +153,3 @@ def test_many_captions_are_thinned_evenly(monkeypatch):
     rewriter.learn(f"a {noun}" for noun in ("ant", "bee", "cow", "dog", "emu", "fox", "gnu"))
     assert rewriter.vocabulary is not None
     assert set(rewriter.vocabulary.counts["NOUN"]) == {"ant", "dog", "gnu"}
-
-
-def test_wrong_use_is_one_line():
-    class Short:
-        def tag(self, words):
-            return []
-
-    with refused("at least one rule"):
-        Rewriter([])
-    with refused("expected 2 tags"):
-        Rewriter([caption_edits.SwapNouns()], tagger=Short()).negatives("a dog")
-    with refused("call `learn`"):
-        Rewriter([caption_edits.ReplaceWord()]).negatives("a dog")

@@ -72,6 +72,11 @@ def brute(captions, x, k):
     return out
 
 
+def counterparts(cache, image):
+    rows = cache.counterpart_rows(cache.image_ids.find(image))
+    return [cache.image_ids[row] for row in rows]
+
+
 @pytest.mark.parametrize("columns", [1, 4, 100])
 @pytest.mark.parametrize("k", [1, 5, N - 1])
 def test_nearest_equals_brute_force(k, columns):
@@ -108,7 +113,7 @@ def test_the_cache_equals_brute_force(tmp_path):
         hardest = {n: [place[c] for c in captions[n] if c in place] for n in near}
         told = (n for n in near if hardest[n])
         ranked = sorted(told, key=lambda n: (min(hardest[n]), near.index(n)))
-        assert cache.counterparts(name) == ranked
+        assert counterparts(cache, name) == ranked
     assert sum(len(false) for _, false in expected.values()) > 50
 
 
@@ -118,8 +123,8 @@ def test_neighbours_that_say_nothing_false_are_no_counterparts(tmp_path):
     for name, score in (("coarse", None), ("fine", Scoring())):
         cache = open_or_build_cache(tmp_path, key(scorer=name), captions, lambda: x, score)
         assert cache.similar("a") == ["b", "d", "c"]
-        assert cache.counterparts("a") == ["c"]
-        assert cache.counterparts("b")[0] == "a"  # y is false of b
+        assert counterparts(cache, "a") == ["c"]
+        assert counterparts(cache, "b")[0] == "a"  # y is false of b
 
 
 def test_without_scores_only_images_are_compared(tmp_path):
@@ -127,9 +132,7 @@ def test_without_scores_only_images_are_compared(tmp_path):
     assert not cache.scored
     assert cache.similar("image3") == brute(*toy(), K)["image3"][0]
     assert cache.false_captions("image3") == []
-    assert (len(cache), "image3" in cache, "nobody" in cache) == (N, True, False)
-    with refused("'nobody'"):
-        cache.similar("nobody")
+    assert len(cache) == N
 
 
 def test_a_killed_build_goes_on(tmp_path):
@@ -255,10 +258,6 @@ def test_bad_numbers_are_refused(tmp_path):
         build(tmp_path, Scoring(), changed=x)
     with refused("finite scores"):
         build(tmp_path, lambda images, captions, pairs: torch.full((len(pairs),), torch.nan))
-    with refused("at least 2 images"):
-        build(tmp_path, captions={"only": ["one"]})
-    with refused("1 neighbour of each"):
-        build(tmp_path, neighbours=0)
     file = tmp_path / "file"
     file.touch()
     with refused("folder"):

@@ -25,7 +25,7 @@ def given(seed: int) -> Scores:
     scale = torch.tensor(SCALE, dtype=torch.float64, requires_grad=True)
     embedded = Embedded(image, text, scale, patches)
     truth = torch.rand(N, K, generator=generator) > 0.6
-    phrases = PhraseScores(scale * image @ phrase.T + BIAS, truth, phrase)
+    phrases = PhraseScores(scale * image @ phrase.T + BIAS, truth, phrase, ~truth)
     values = SCALE * image @ text.T + BIAS
     return Scores(values, torch.ones(N, M, dtype=torch.bool), embedded, phrases=phrases)
 
@@ -92,7 +92,8 @@ def test_captions_and_phrases_are_apart():
 
 def test_a_batch_without_a_phrase_has_the_loss_of_its_captions():
     scores, targets = given(0), random_targets(0, (N, M))
-    none = PhraseScores(torch.zeros(N, 0), torch.zeros(N, 0) > 0, scores.phrases.text[:0])
+    nothing = torch.zeros(N, 0)
+    none = PhraseScores(nothing, nothing > 0, scores.phrases.text[:0], nothing > 0)
     empty = Scores(scores.values, scores.computed, scores.embedded, phrases=none)
     assert C2LIP()(empty, targets) == Sigmoid()(empty, targets)
 

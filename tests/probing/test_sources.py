@@ -154,7 +154,7 @@ def test_a_broken_image_is_left_out_and_counted(tmp_path, caplog):
     for limit in (None, 20):
         images = labelled_images(tmp_path, limit=limit)
         assert [x.split for x in images] == ["train"] * 20 + ["test"] * 20
-    assert f"1 images of {tmp_path} are left out, first: expected an image" in caplog.text
+    assert f"1 images of {tmp_path} are left out, first: image refused" in caplog.text
     for path in (tmp_path / "train").rglob("*.png"):
         path.write_bytes(f"broken {path}".encode())
     with pytest.raises(UserError, match="got 0 and"):
@@ -172,7 +172,7 @@ def test_mistakes_are_named(tmp_path):
     write(tmp_path, "test/b/3.png", 3)
     with pytest.raises(UserError, match="got 'b' in testing alone"):
         labelled_images(tmp_path)
-    with pytest.raises(UserError, match=r"expected 'kind' in the \.json next to"):
+    with pytest.raises(UserError, match=r"expected 'kind' in .*, as a key of a \.json"):
         labelled_images(tmp_path, "kind")
     (tmp_path / "train/a/0.json").write_text('{"kind": "x"}')
     with pytest.raises(UserError, match="3 of 4 have none"):

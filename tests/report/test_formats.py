@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.refusals import refused
 from vlmtune.report.formats import CSV_COLUMNS, to_csv, to_latex, write_formats
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
@@ -28,11 +27,6 @@ def test_every_number_of_every_run_is_a_line(make_run):
     assert (last["chance"], last["low"], last["high"], last["unit"]) == ("", "", "", "count")
     assert float(lines[len(lines) // 2]["value"]) == 0.1 + 0.2  # in full
     assert last["text_only"] == "true"
-
-
-def test_there_must_be_a_run():
-    with refused("at least one run"):
-        to_csv([])
 
 
 def test_primary_numbers_with_the_best_bold(make_run):

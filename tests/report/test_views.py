@@ -42,6 +42,16 @@ def test_long_and_further_families_are_closed(views_of):
     assert [family["open"] for family in one["families"]] == [False, False]
 
 
+def test_groups_of_dimensions_make_a_profile(views_of):
+    names = ["words/a", "words/b", "words/c", "words", "counts", "scenes"]
+    (one,) = views_of(groups(*(f"accuracy/{name}" for name in names)))
+    assert [plot["name"] for plot in one["profile"]] == ["accuracy", "words"]
+    # The plot stands for the bars, which are closed.
+    assert not any(family["open"] for family in one["families"])
+    (flat,) = views_of(groups(*(f"accuracy/{name}" for name in "abc")))
+    assert flat["profile"] == []
+
+
 def test_gains_are_those_over_the_first_run(views_of):
     (one,) = views_of({}, {}, {}, text_only=[2])
     (row,) = one["rows"]

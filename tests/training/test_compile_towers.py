@@ -1,10 +1,8 @@
 import pytest
 import torch
 
-from tests.refusals import refused
 from tests.runs import QUIET, fit, module, weights
 from vlmtune.adapters.full_finetuning import FullFineTuning
-from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.compile_towers import CompileTowers
 
@@ -32,11 +30,3 @@ def test_compiled_towers_train_alike_under_the_same_names(model_folder, shards, 
     for name, value in plain.items():
         torch.testing.assert_close(compiled[name], value, rtol=1e-3, atol=1e-5)
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0  # something was compiled
-
-
-def test_a_backbone_without_towers_is_refused(model_folder, shards, tmp_path, monkeypatch):
-    made = module(model_folder, FullFineTuning(), [InfoNCE()])
-    assert isinstance(made.backbone, OpenClip)
-    made.backbone.image_tower = made.backbone.text_tower = None
-    with refused("expected a tower that runs block by block, got OpenClip"):
-        fit(made, shards, tmp_path, callbacks=(CompileTowers(),))

@@ -193,13 +193,9 @@ def test_another_checkpoint_is_refused(model_folder, other_folder, shards, tmp_p
         "expected a checkpoint of this adapter, got adapter.init_args.initial_scale 5.0 here, 10.0 "
         "in the checkpoint: use the config it was trained with"
     )
-    foreign, path = torch.load(saved, weights_only=True), tmp_path / "foreign.ckpt"
-    del foreign["vlmtune"]
-    torch.save(foreign, path)
     for made, checkpoint, said in (
         (transformer(model_folder), saved, "LinearProbe"),
         (probe(other_folder), saved, "with other weights: use that backbone"),
-        (probe(model_folder), path, "got something else"),
     ):
         assert said in stopped(made, shards, tmp_path, resume=checkpoint)
 

@@ -16,7 +16,6 @@ from vlmtune.objectives.c2lip import C2LIP
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.scores import TrainingScores
-from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import FeatureSpec
 
 pytestmark = QUIET
@@ -25,8 +24,7 @@ BATCH = batch([group for part in groups((2, 2)) for group in part])
 
 def share(scores, made=BATCH):
     ranks = ProcessGroup()
-    where = shard_layout(made, ranks, merged=True)
-    return scores.shard(made, where, ranks, torch.Generator())
+    return scores.shard(made, ranks, torch.Generator())
 
 
 @pytest.mark.parametrize("chunk", [None, 2])

@@ -9,7 +9,6 @@ from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.scores import TrainingScores
-from vlmtune.training.shard_layout import shard_layout
 from vlmtune.types import FeatureSpec
 
 BATCH = batch([group for part in groups((2, 2)) for group in part])
@@ -18,8 +17,7 @@ ALL = frozenset({"embedded", "tokens", "reference"})
 
 def share(scores):
     ranks = ProcessGroup()
-    where = shard_layout(BATCH, ranks, merged=True)
-    return scores.shard(BATCH, where, ranks, torch.Generator())
+    return scores.shard(BATCH, ranks, torch.Generator())
 
 
 def own_scores(backbone):

@@ -75,7 +75,7 @@ RANKING = {"hard_pairs", "mutual_pairs"}
 # The others train nothing, or read a fusion encoder.
 ADAPTERS = sorted({*stems("adapters")} - {"zero_shot", "fusion_tuning", "matching"})
 # The others also read a teacher, or phrases.
-OBJECTIVES = sorted({*stems("objectives")} - {"rank_kl", "c2lip"})
+OBJECTIVES = sorted({*stems("objectives")} - {"rank_kl", "c2lip", "unit_contrast"})
 
 
 def step(made, stem, shards, tmp_path, monkeypatch):

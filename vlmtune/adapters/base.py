@@ -41,7 +41,7 @@ TextT = TypeVar("TextT", bound=Features, default=Any)
 PreparedT = TypeVar("PreparedT", bound=Rows, default=Any)
 
 PairMask = Bool[Tensor, "N M"]
-PairScores = Float[Tensor, "P"]
+PairScores = Float[Tensor, "P"]  # one for each pair of rows
 Numbers = Int[Tensor, "P"]
 """The row of the image, or of the text, of each of P pairs, on the CPU."""
 Vectors = Float[Tensor, "n d"]
@@ -55,7 +55,7 @@ Scale = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 TEXT_GROUPS = 4  # groups of texts of similar length
 TEXT_GROUP = 32  # texts in each group at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
-IMAGE_FEATURES = "backbone.encode_image(pixels, adapter.image_input)"
+IMAGE_FEATURES = "backbone.encode_image(pixels, adapter.image_input)"  # what errors advise
 TEXT_FEATURES = "backbone.encode_text(texts, adapter.text_input)"
 CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
 UNKNOWN_SIZE = 1024  # pairs in a chunk, if the bytes of a pair are unknown
@@ -127,8 +127,8 @@ class DualAdapter(Adapter[ImageT, TextT]):
         initial_scale: $e^{\tau}$ at the start, or None for the backbone's.
 
     Attributes:
-        gives_tokens: True if it has `embed_patches` and `embed_words`, for objectives that compare
-            tokens.
+        gives_tokens: True if it also has `embed_patches` and `embed_words`, from `Tokens` to tokens
+            in the shared space (n, t, d), for objectives that compare tokens.
     """
 
     gives_tokens: ClassVar[bool] = False
@@ -155,14 +155,6 @@ class DualAdapter(Adapter[ImageT, TextT]):
     def embed_text(self, text: TextT) -> Vectors:
         """Embeds texts, by default with the backbone's embeddings; need not be normalised."""
         return expect(Pooled, text, TEXT_FEATURES).values
-
-    def embed_patches(self, image: Tokens) -> Tokens:
-        """Embeds patch tokens in the shared space (n, t, d), where `gives_tokens` is True."""
-        raise NotImplementedError
-
-    def embed_words(self, text: Tokens) -> Tokens:
-        """Embeds word tokens in the shared space (n, t, d), where `gives_tokens` is True."""
-        raise NotImplementedError
 
     @override
     def forward(self, image: ImageT, text: TextT, pairs: PairMask | None = None) -> Scores:
@@ -270,9 +262,10 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
             values = torch.zeros(pairs.shape, device=device)
             if torch.is_grad_enabled() and pairs.numel():
                 # DDP waits for a gradient of each weight from each rank, so one pair gives zeros.
-                one = torch.zeros_like(known)
-                one[0, 0] = True
-                values = 0 * self(image, text, one).values
+                one_pair = torch.zeros_like(known)
+                one_pair[0, 0] = True
+                scores = self(image, text, one_pair)
+                values = 0 * scores.values
             return Scores(values, computed, noted_computed=known)
         # Captions of one length together, so that a chunk of short captions stays short: `used` are
         # the chosen texts by length, and pair p reads text `which[p]` of them.

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter, PairScores, Vectors
 from vlmtune.adapters.fusion_styles.attention import split_heads
-from vlmtune.adapters.fusion_styles.layers import initialise
+from vlmtune.adapters.fusion_styles.layers import check_heads, initialise
 from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.base import Backbone
 from vlmtune.errors import UserError
@@ -94,16 +94,14 @@ class Compressed(JointAdapter[Tokens, Features, Rows]):
         self.memory = self.adapter.memory
         self.training_memory = self.adapter.training_memory
         width = backbone.image_width
-        if width % self.heads:
-            raise UserError(
-                f"expected heads that divide the width {width} of image tokens, got {self.heads}: "
-                "choose another number of heads"
-            )
+        check_heads(width, self.heads)
         self.queries = nn.Parameter(torch.randn(self.tokens, width))
         self.keys_values = nn.Linear(width, 2 * width, bias=False)
         hidden = self.hidden * width
         self.norm = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        widen = nn.Linear(width, hidden)
+        narrow = nn.Linear(hidden, width)
+        self.mlp = nn.Sequential(widen, nn.GELU(), narrow)
         self.project = nn.Linear(width, width, bias=False)
         initialise([self.keys_values, self.mlp, self.project])
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from vlmtune.adapters.base import DualAdapter, Vectors
 from vlmtune.adapters.prompting import DEVIATION, check_room, insert, word_embeddings
-from vlmtune.adapters.towers import image_tower, text_tower
+from vlmtune.adapters.towers import check_blocks, image_tower, text_tower
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
@@ -72,8 +72,6 @@ class DeepPrompts(DualAdapter[Features, Features]):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if init is not None and not text:
-            raise UserError("expected `text` prompts for `init`, got none: leave `init` out")
         self.length = length
         self.depth = depth
         self.coupled = coupled and image and text
@@ -102,13 +100,10 @@ class DeepPrompts(DualAdapter[Features, Features]):
         self.special = backbone.text_special
         # Coupled prompts of a block need the same block in both towers.
         fewest = min((tower.layers for tower in towers), default=0)
-        if self.depth is not None and self.depth > fewest:
-            raise UserError(
-                f"expected prompts for at most {fewest} blocks, which is all, got {self.depth}: "
-                "lower `depth`"
-            )
         depth = self.depth
-        if depth is None and self.coupled:
+        if depth is not None:
+            check_blocks(depth, fewest, "depth")
+        elif self.coupled:
             depth = fewest
         if self.on_text:
             # Without coupling each tower may have prompts in all of its own blocks.
@@ -188,7 +183,8 @@ def _deep(tower: Tower, state: Tokens, prompts: Float[Tensor, "depth m w"], at: 
     for number in range(1, depth):
         before = state.values[:, :at]
         after = state.values[:, end:]
-        learned = _repeated(prompts[number], len(state)).to(before.dtype)
+        learned = _repeated(prompts[number], len(state))
+        learned = learned.to(before.dtype)
         values = torch.cat([before, learned, after], dim=1)
         prompted = Tokens(values, state.mask)
         state = tower.run(prompted, number, number + 1)

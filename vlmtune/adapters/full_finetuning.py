@@ -21,7 +21,7 @@ from vlmtune.adapters.towers import (
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.types import Features, FeatureSpec, Pooled, Tokens, positions
 
-LIVE = FeatureSpec("pooled", frozen=False)
+LIVE = FeatureSpec("pooled", frozen=False)  # with a gradient, which tells what weights matter
 
 
 class FullFineTuning(DualAdapter[Features, Features]):
@@ -127,13 +127,13 @@ class FullFineTuning(DualAdapter[Features, Features]):
         state = run_all(self.text_tower, text)
         return self.text_tower.finish(state)
 
-    @override
     def embed_patches(self, image: Tokens) -> Tokens:
+        """Embeds the patches of images in the shared space."""
         special = self.image_tower.special
         return _each_real(self.image_tower, image.without_first(special), special)
 
-    @override
     def embed_words(self, text: Tokens) -> Tokens:
+        """Embeds the tokens of texts in the shared space."""
         words = text.trimmed()
         # A tower that needs its full length pads captions: padding is not a word.
         states = run_all(self.text_tower, text).cut(words.token_count)

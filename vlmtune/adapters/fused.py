@@ -24,8 +24,7 @@ from vlmtune.adapters.fusion_styles.base import (
 )
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
 from vlmtune.adapters.fusion_styles.mdetr import Mdetr
-from vlmtune.adapters.towers import word_embeddings
-from vlmtune.backbones.advice import backbones_with
+from vlmtune.adapters.towers import check_blocks, fusion_of, word_embeddings
 from vlmtune.backbones.base import Backbone, Fusion
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, PooledTokens, Tokens
@@ -101,7 +100,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.from_words:
             self.text_input = word_embeddings(backbone)
         if self.replaces:
-            self.fusion = _joint_fusion(backbone, self.replaces)
+            self.fusion = fusion_of(backbone, "joined")
+            check_blocks(self.replaces, len(self.fusion.blocks), "replaces")
             self.image_input = self.fusion.image_input
             self.text_input = self.fusion.text_input
         super().attach(backbone)
@@ -172,8 +172,9 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             return self.style.fuse(image, text, self.query)
         # Blocks that stay run pair by pair: nothing after them can be prepared once.
         patches, words = self.fusion.joined(image.tokens, text.tokens, self.replaces)
-        words = self._fusible(self._projected(words))
-        text_side = self.style.prepare_text(words, self.query)
+        # Joined words have the fusion's width, as patches have, so both are projected.
+        projected = self._projected(words)
+        text_side = self.style.prepare_text(self._fusible(projected), self.query)
         image_side = self._image_side(patches)
         return self.style.fuse(image_side, text_side, self.query)
 
@@ -217,22 +218,6 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             activations = max(counts) * width * (self.hidden + 6)
             numbers = 2 * gathered + activations
         return numbers * image.tokens.values.element_size()
-
-
-def _joint_fusion(backbone: Backbone, replaced: int) -> Fusion:
-    """The backbone's fusion, if it reads patches and words in one sequence."""
-    fusion = backbone.fusion
-    if fusion is None or not fusion.width:
-        raise UserError(
-            f"expected a backbone whose multimodal blocks read patches and words together, got "
-            f"{type(backbone).__name__}: choose {backbones_with('joined')}"
-        )
-    if replaced > len(fusion.blocks):
-        raise UserError(
-            f"expected at most {len(fusion.blocks)} blocks to replace, got {replaced}: lower "
-            "`replaces`"
-        )
-    return fusion
 
 
 def _layers(style: FusionStyle, encoder: int | None, decoder: int | None) -> tuple[int, int]:

@@ -130,7 +130,8 @@ class FusionTuning(Matching):
         """The weights that a function of the features depends on, by way of the features too."""
         # Any pair will do: only which weights have a gradient counts.
         picture = Image.new("RGB", (8, 8))
-        pixels = backbone.preprocess(picture)[None].to(backbone.device)
+        pixels = backbone.preprocess(picture)[None]
+        pixels = pixels.to(backbone.device)
         image_input = replace(self.image_input, frozen=False)
         text_input = replace(self.text_input, frozen=False)
 
@@ -172,9 +173,6 @@ class EndsOfTowers(DualAdapter[Tokens, Tokens]):
     Attributes:
         tail: The weights after the last blocks of both towers.
     """
-
-    def __init__(self, learn_scale: bool = True) -> None:
-        super().__init__(learn_scale)
 
     @override
     def attach(self, backbone: Backbone) -> None:

@@ -17,9 +17,8 @@ from typing_extensions import override
 from vlmtune.adapters.base import Dropout, JointAdapter, Numbers, PairScores, Vectors
 from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
-from vlmtune.adapters.towers import image_tower, run_last, text_tower, word_embeddings
+from vlmtune.adapters.towers import run_last, text_tower, tower_of_one_shape, word_embeddings
 from vlmtune.adapters.unread_words import UnreadWords
-from vlmtune.backbones.advice import backbones_with
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
@@ -139,17 +138,12 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.from_words and not self.hidden_words:
             self.text_input = word_embeddings(backbone)
         super().attach(backbone)
-        if backbone.images_differ:
-            raise UserError(
-                "expected a backbone whose images have one square shape, got "
-                f"{type(backbone).__name__}, whose images keep theirs: choose "
-                f"{backbones_with('image_tower', one_shape=True)}"
-            )
-        self.image_tower = image_tower(backbone)
+        self.image_tower = tower_of_one_shape(backbone)
         self.text_tower = text_tower(backbone)
+        # Everything is computed in the text's width, by pre-norm layers.
         width = backbone.text_width
-        factory = LayerFactory(width, self.heads, self.hidden * width, self.dropout, True)
-        # Everything is computed in the text's width.
+        hidden = self.hidden * width
+        factory = LayerFactory(width, self.heads, hidden, self.dropout, norm_first=True)
         self.project = nn.Linear(backbone.image_width, width)
         self.image = factory.encoder(self.layers["image"])
         self.text = factory.encoder(self.layers["text"])
@@ -161,9 +155,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.queries = nn.Linear(width, width)
         self.content = nn.Linear(width, width)
         if self.locations:
-            self.register_buffer("grid", coordinates(backbone.image_tokens), persistent=False)
-            self.position = nn.Linear(4, width)
+            grid = coordinates(backbone.image_tokens)
+            self.register_buffer("grid", grid, persistent=False)
+            self.position = nn.Linear(4, width)  # of x, y and their squares
             self.location = nn.Linear(width, 2 * self.heads)
+            # Words first learn what to look for, then where.
             nn.init.zeros_(self.location.weight)
             nn.init.zeros_(self.location.bias)
         self.scale = self.frozen_weight * backbone.logit_scale
@@ -180,8 +176,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
-        special = self.image_tower.special
-        read = image.without_first(special)
+        # The class token is no place in the image, so no word reads it.
+        read = image.without_first(self.image_tower.special)
+        # The last norm of a tower comes after these states, which are large without it.
         patches = self.project(read.values)
         patches = layer_norm(patches, [self.width])
         if self.locations:
@@ -189,23 +186,28 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             patches = patches + self.position(location)
         # Each patch reads its neighbours, before all patches read each other.
         square = patches.mT.unflatten(2, (self.side, self.side))
-        patches = patches + gelu(self.local(square)).flatten(2).mT
-        parts = [self.keys_values(self.image.all(patches, read.mask))]
-        pooled = image.values.new_zeros(len(image), 0)
+        neighbours = gelu(self.local(square))
+        patches = patches + neighbours.flatten(2).mT
+        patches = self.image.all(patches, read.mask)
+        parts = [self.keys_values(patches)]
         # Training without hidden words needs nothing of the last blocks.
+        pooled = image.values.new_zeros(len(image), 0)
         if self.hidden_words or not self.training:
             last = self._last(self.image_tower, image, self.image_input.layer)
             if self.hidden_words:
                 parts.append(self.unread.patches(last))
             if not self.training:
                 pooled = self._embedding(self.image_tower, last)
-        return PooledTokens(pooled, read.with_values(torch.cat(parts, dim=2)))
+        values = torch.cat(parts, dim=2)
+        return PooledTokens(pooled, read.with_values(values))
 
     @override
     def prepare_text(self, text: Tokens) -> PooledTokens:
         text = text.trimmed()
+        # The frozen score counts outside training alone, and it reads all words.
         pooled = text.values.new_zeros(len(text), 0)
         if not self.training:
+            # Word embeddings, known by their ids, lie before the first block.
             layer = -1 - self.text_tower.layers
             if text.ids is None:
                 layer = self.text_input.layer
@@ -220,7 +222,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             # A hidden word has no other weight than its meaning.
             counts = counts & ~hidden
         state = self._state(text)
-        words = self.text.all(layer_norm(state.values, [self.width]), state.mask)
+        words = layer_norm(state.values, [self.width])
+        words = self.text.all(words, state.mask)
         queries = self.queries(words)
         weights = [self.content(words)]
         if self.locations:
@@ -230,8 +233,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         counts = pad(counts, (0, padding))
         meanings = pad(meanings, (0, 0, 0, padding))
         weighted = torch.cat(weights, dim=2) * counts[:, :, None]
-        parts = [queries, weighted, meanings]
-        return PooledTokens(pooled, state.with_values(torch.cat(parts, dim=2)))
+        values = torch.cat([queries, weighted, meanings], dim=2)
+        return PooledTokens(pooled, state.with_values(values))
 
     @override
     def score_pairs(self, image: PooledTokens, text: PooledTokens) -> PairScores:
@@ -254,7 +257,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # The words of all texts of an image stand in one row, so that no image is copied for each.
         # First every word: its pair, its position in its text, and the number of its image.
         used, image_of = rows.unique(return_inverse=True)
-        pair, position = text.tokens.cpu_mask[columns].nonzero(as_tuple=True)
+        words_of_pair = text.tokens.cpu_mask[columns]
+        pair, position = words_of_pair.nonzero(as_tuple=True)
         by_image = image_of[pair].argsort(stable=True)
         pair = pair[by_image]
         position = position[by_image]
@@ -264,15 +268,22 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         counts = row.bincount(minlength=len(used))
         longest = int(counts.max())
         before = counts.cumsum(0) - counts
-        gaps = torch.arange(len(used)) * longest - before
+        starts = torch.arange(len(used)) * longest
+        gaps = starts - before
         slot = torch.arange(len(pair)) + gaps[row]
+        # Each slot takes its word from the words of all texts, one text after the other; an empty
+        # slot takes the first word, and what is read there is not added below.
         source = torch.zeros(len(used) * longest, dtype=torch.int64)
         source[slot] = columns[pair] * text.token_count + position
         device = image.device
-        words = text.tokens.values.flatten(0, 1).index_select(0, send(source, device))
+        all_words = text.tokens.values.flatten(0, 1)
+        words = all_words.index_select(0, send(source, device))
         words = words.unflatten(0, (len(used), longest))
-        evidence = self._evidence(image.tokens.take(used), words).flatten()[send(slot, device)]
-        sums = evidence.new_zeros(len(rows)).index_add(0, send(pair, device), evidence)
+        by_slot = self._evidence(image.tokens.take(used), words).flatten()
+        # The evidence of a pair is the sum over its words.
+        evidence = by_slot[send(slot, device)]
+        zeros = evidence.new_zeros(len(rows))
+        sums = zeros.index_add(0, send(pair, device), evidence)
         return sums + self.bias
 
     def _evidence(
@@ -282,10 +293,13 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # Not by slices, whose gradients are padded to the whole and added.
         keys, values, patches = image.values.split(self.patch_sizes, dim=2)
         queries, content, location, meanings = words.split(self.word_sizes, dim=2)
-        weight = self._by_head(content) @ self._by_head(values).mT / self._root
         keys = self._by_head(keys)
+        values = self._by_head(values)
+        # What each patch counts for, if the word reads it: by its content and its location.
+        weight = self._by_head(content) @ values.mT / self._root
         if self.locations:
-            weight = weight + self._by_head(location) @ self.grid.T.to(keys.dtype)
+            grid = self.grid.T.to(keys.dtype)
+            weight = weight + self._by_head(location) @ grid
         if self.hidden_words:
             # The mean over the heads, once the sum below is halved.
             compared = meanings @ patches.mT
@@ -305,15 +319,20 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # (2 width, 2 heads x words): each head reads its own part of keys and values.
         blocks = torch.block_diag(*queries.mT, *content.mT) / self._root
         if self.hidden_words:
-            # Below them (d, 2 heads x words): meanings add to what the patches count for.
-            compared = 2 / self.heads * meanings[0].T.repeat(1, self.heads)
-            below = torch.cat([torch.zeros_like(compared), compared], dim=1)
+            # Below them (d, 2 heads x words): meanings add to what the patches count for, and
+            # nothing to what is read.
+            by_head = meanings[0].T.repeat(1, self.heads)
+            compared = 2 / self.heads * by_head
+            nothing = torch.zeros_like(compared)
+            below = torch.cat([nothing, compared], dim=1)
             blocks = torch.cat([blocks, below])
         # (P, patches, heads x words) each: what is read, and what the content there counts for.
-        products, weight = (image.values @ blocks).chunk(2, dim=2)
+        both = image.values @ blocks
+        products, weight = both.chunk(2, dim=2)
         if self.locations:
             location = self._by_head(location)[0].flatten(0, 1)
-            weight = weight + self.grid.to(weight.dtype) @ location.T
+            grid = self.grid.to(weight.dtype)
+            weight = weight + grid @ location.T
         read = masked_softmax(products, image.mask[:, :, None], dim=1)
         return (read * weight).sum(dim=(1, 2)) / 2
 
@@ -333,19 +352,24 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         # k and u of the docstring: (n, patches, heads, width of a head), u with the coordinates.
         keys, values, _ = image.tokens.values.split(self.patch_sizes, dim=2)
         keys = keys.unflatten(2, (self.heads, -1))
-        values = values.unflatten(2, (self.heads, -1)) / self._root
+        values = values.unflatten(2, (self.heads, -1))
+        values = values / self._root
         if self.locations:
+            # Every image and every head has the same coordinates.
             grid = self.grid.to(values.dtype)[None, :, None]
             grid = grid.expand(*values.shape[:3], -1)
             values = torch.cat([values, grid], dim=3)
         # Means over the patches, padding left out.
-        weight = image.tokens.mask / image.tokens.mask.sum(dim=1, keepdim=True)
+        real = image.tokens.mask
+        weight = real / real.sum(dim=1, keepdim=True)
         weight = weight[:, :, None, None]
-        mean = (weight * values).sum(dim=1)
-        centred = keys - (weight * keys).sum(dim=1, keepdim=True)
-        spread = torch.einsum("nphi,nphj->nhij", weight * centred, values)
+        mean_value = (weight * values).sum(dim=1)
+        # The covariance needs the mean of one factor alone taken off.
+        mean_key = (weight * keys).sum(dim=1, keepdim=True)
+        centred = keys - mean_key
+        covariance = torch.einsum("nphi,nphj->nhij", weight * centred, values)
         frozen = self.scale * image.pooled
-        parts = [frozen, mean.flatten(1), spread.flatten(1) / self._root]
+        parts = [frozen, mean_value.flatten(1), covariance.flatten(1) / self._root]
         return torch.cat(parts, dim=1)
 
     @override
@@ -355,10 +379,13 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         queries = queries.unflatten(2, (self.heads, -1))
         content = content.unflatten(2, (self.heads, -1))
         location = location.unflatten(2, (self.heads, -1))
-        # q and e of `recall_image`, summed over the words.
-        weight = torch.cat([content, location], dim=3) / 2
+        # e of `recall_image`, halved as the score halves its sum.
+        weight = torch.cat([content, location], dim=3)
+        weight = weight / 2
+        # The order of the parts is that of the image's: frozen score, means, covariances.
+        sums = weight.sum(dim=1)
         products = torch.einsum("mwhi,mwhj->mhij", queries, weight)
-        parts = [text.pooled, weight.sum(dim=1).flatten(1), products.flatten(1)]
+        parts = [text.pooled, sums.flatten(1), products.flatten(1)]
         return torch.cat(parts, dim=1)
 
     @override
@@ -436,9 +463,4 @@ def square_side(patches: int) -> int:
         >>> square_side(49)
         7
     """
-    side = math.isqrt(patches)
-    if side**2 != patches:
-        raise UserError(
-            f"expected the patches of a square image, got {patches}: choose another backbone"
-        )
-    return side
+    return math.isqrt(patches)

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from vlmtune.adapters.base import Decay, DualAdapter, Vectors
 from vlmtune.adapters.towers import (
+    check_blocks,
     image_tower,
     layer_scales,
     longest_state,
@@ -20,7 +21,6 @@ from vlmtune.adapters.towers import (
     unfreeze,
 )
 from vlmtune.backbones.base import Backbone, Tower
-from vlmtune.errors import UserError
 from vlmtune.types import Features, FeatureSpec, Pooled
 
 
@@ -77,11 +77,7 @@ class LastBlocks(DualAdapter[Features, Features]):
         if self.counts["text"]:
             self.towers["text"] = text_tower(backbone)
         for modality, tower in self.towers.items():
-            if self.counts[modality] > tower.layers:
-                raise UserError(
-                    f"expected at most {tower.layers} {modality} blocks to train, which is all, "
-                    f"got {self.counts[modality]}: lower `{modality}`"
-                )
+            check_blocks(self.counts[modality], tower.layers, modality)
         super().attach(backbone)
         self.trained: dict[str, list[nn.Parameter]] = {}
         for modality, tower in self.towers.items():

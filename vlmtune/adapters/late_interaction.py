@@ -129,13 +129,17 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
         cosines = _cosines(image.tokens, text.tokens)
         patches = image.tokens.mask
         words = word_mask(text.tokens.mask, self.special)
-        of_word = cosines.masked_fill(~patches[:, None], -torch.inf).amax(dim=2)
-        similarity = _mean(of_word, words)
+        # A padded patch must not be the best patch of a word.
+        of_real_patches = cosines.masked_fill(~patches[:, None], -torch.inf)
+        best_of_word = of_real_patches.amax(dim=2)
+        similarity = _mean(best_of_word, words)
         if self.symmetric:
-            of_patch = cosines.masked_fill(~words[:, :, None], -torch.inf).amax(dim=1)
-            similarity = (similarity + _mean(of_patch, patches)) / 2
+            of_real_words = cosines.masked_fill(~words[:, :, None], -torch.inf)
+            best_of_patch = of_real_words.amax(dim=1)
+            similarity = (similarity + _mean(best_of_patch, patches)) / 2
         # In training, and without weight, the frozen embeddings have no numbers.
-        frozen = self.frozen_scale * (image.pooled * text.pooled).sum(dim=1)
+        frozen_cosine = (image.pooled * text.pooled).sum(dim=1)
+        frozen = self.frozen_scale * frozen_cosine
         return self.log_scale.exp() * similarity + self.bias + frozen
 
     @override
@@ -161,8 +165,10 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
         """1 for the patch that fits a token best, 0 for all others."""
         cosines = _cosines(image.tokens, text.tokens)
         padding = ~image.tokens.mask[:, None]
-        best = cosines.masked_fill(padding, -torch.inf).argmax(dim=2)
-        return one_hot(best, cosines.shape[2]).to(cosines.dtype)
+        of_real_patches = cosines.masked_fill(padding, -torch.inf)
+        best = of_real_patches.argmax(dim=2)
+        patches = cosines.shape[2]
+        return one_hot(best, patches).to(cosines.dtype)
 
     @override
     def pair_bytes(self, image: PooledTokens, text: PooledTokens, training: bool) -> int:
@@ -202,9 +208,12 @@ def _projected(tower: Tower, layer: nn.Linear, tokens: Tokens, special: int) -> 
     with torch.no_grad():
         flat = each_token(tower, tokens.values.flatten(0, 1), special)
         frozen = flat.unflatten(0, tokens.mask.shape)
-    trained = layer(layer_norm(tokens.values, [tower.width]))
+    # The layer is 0 at the start, so that training begins from the frozen vectors.
+    normed = layer_norm(tokens.values, [tower.width])
+    trained = layer(normed)
     unit = normalize(frozen + trained, dim=2)
-    return tokens.with_values(unit * tokens.mask[:, :, None])
+    real = tokens.mask[:, :, None]
+    return tokens.with_values(unit * real)
 
 
 def _cosines(image: Tokens, text: Tokens) -> Cosines:

@@ -102,11 +102,6 @@ class LoRA(DualAdapter[Pooled, Pooled]):
                 f"expected weights for {', '.join(self.targets)} in {type(tower).__name__}, got "
                 "none that are known: choose other targets or another backbone"
             )
-        if any(parametrize.is_parametrized(module, name) for module, name, _, _ in matches):
-            raise UserError(
-                "expected a backbone without updates, got one that LoRA was attached to: "
-                "make a new backbone"
-            )
         weights = [getattr(module, name) for module, name, _, _ in matches]
         # The probe is as long as a state can be, so that every position takes part.
         length = longest_state(tower, backbone)

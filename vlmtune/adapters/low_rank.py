@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
-PACKED = ("query", "key", "value")
+PACKED = ("query", "key", "value")  # in the order of `nn.MultiheadAttention`'s packed weight
 NAMES = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
 NAMES |= {name: name for name in PACKED}
 

@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter, PairScores
-from vlmtune.adapters.towers import unfreeze
-from vlmtune.backbones.advice import backbones_with
+from vlmtune.adapters.towers import check_blocks, fusion_of, unfreeze
 from vlmtune.backbones.base import Backbone, Fusion
 from vlmtune.backbones.evaluation_mode import evaluation_mode
-from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 
@@ -56,17 +54,8 @@ class Matching(JointAdapter[Tokens, Tokens, Tokens]):
 
     @override
     def attach(self, backbone: Backbone) -> None:
-        fusion = backbone.fusion
-        if fusion is None:
-            raise UserError(
-                f"expected a backbone with a matching head, got {type(backbone).__name__} "
-                f"({backbone.no_fusion}): choose {backbones_with('matching')}"
-            )
-        if self.blocks > len(fusion.blocks):
-            raise UserError(
-                f"expected at most {len(fusion.blocks)} blocks to train, which is all of the "
-                f"fusion, got {self.blocks}: lower `blocks`"
-            )
+        fusion = fusion_of(backbone, "matching")
+        check_blocks(self.blocks, len(fusion.blocks), "blocks")
         self.fusion: Fusion = fusion
         self.image_input = fusion.image_input
         self.text_input = fusion.text_input

@@ -98,17 +98,22 @@ class PeakPatch(JointAdapter[Pooled, Tokens, Pooled]):
         width = backbone.embed_dim
         self.text = _mlp(2 * width)
         self.product = _mlp(width)
-        first = nn.Linear(2 + 2 * OUTPUT, OUTPUT)
+        # The head reads two cosines and what both MLPs make of embeddings.
+        read = 2 + 2 * OUTPUT
+        first = nn.Linear(read, OUTPUT)
         last = nn.Linear(OUTPUT, 1)
-        self.head = nn.Sequential(first, nn.GELU(), nn.Dropout(self.dropout), last)
+        dropout = nn.Dropout(self.dropout)
+        self.head = nn.Sequential(first, nn.GELU(), dropout, last)
         for layers in (self.text, self.product, self.head):
             layers.apply(_initialise)
         # A correction of almost nothing at the start.
         nn.init.normal_(last.weight, std=0.001)
+        # The logarithm is trained, so that the scale stays positive.
         scale = backbone.logit_scale if self.initial_scale is None else self.initial_scale
         log_scale = torch.tensor(math.log(scale))
+        bias = torch.zeros(())
         self.log_scale = nn.Parameter(log_scale, self.learn_scale)
-        self.bias = nn.Parameter(torch.zeros(()), self.learn_scale)
+        self.bias = nn.Parameter(bias, self.learn_scale)
 
     @override
     def prepare_image(self, image: Pooled) -> Pooled:
@@ -119,21 +124,29 @@ class PeakPatch(JointAdapter[Pooled, Tokens, Pooled]):
         """Both embeddings of each text, and what $m_1$ makes of them: (n, 2 d + 128)."""
         tower = self.text_tower
         early = text.trimmed()
+        blocks_left = -self.text_input.layer - 1
         with evaluation_mode(*tower.blocks):
-            last = run_last(tower, early, -self.text_input.layer - 1)
-            embeddings = [normalize(tower.finish(state), dim=1) for state in (early, last)]
-        layers = torch.cat(embeddings, dim=1)
-        return Pooled(torch.cat([layers, self.text(layers)], dim=1))
+            # The early state is embedded as if it were the last.
+            last = run_last(tower, early, blocks_left)
+            early_embedding = normalize(tower.finish(early), dim=1)
+            embedding = normalize(tower.finish(last), dim=1)
+        layers = torch.cat([early_embedding, embedding], dim=1)
+        of_text = self.text(layers)
+        return Pooled(torch.cat([layers, of_text], dim=1))
 
     @override
     def score_pairs(self, image: Pooled, text: Pooled) -> PairScores:
+        # The parts that `prepare_text` has put side by side.
         width = image.values.shape[1]
         early, last, of_text = text.values.split([width, width, OUTPUT], dim=1)
+        early_product = early * image.values
         product = last * image.values
-        early_cosine = (early * image.values).sum(dim=1, keepdim=True)
+        # Embeddings are unit vectors, so a sum of products is a cosine.
+        early_cosine = early_product.sum(dim=1, keepdim=True)
         cosine = product.sum(dim=1, keepdim=True)
         parts = [early_cosine, cosine, of_text, self.product(product)]
         features = torch.cat(parts, dim=1)
+        # Bounded, so that the frozen ranking is corrected and not replaced.
         correction = self.bound * torch.tanh(self.head(features))
         corrected = (cosine + correction).squeeze(1)
         return self.log_scale.exp() * corrected + self.bias

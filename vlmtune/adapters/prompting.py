@@ -13,7 +13,7 @@ from vlmtune.backbones.base import TextTower
 from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
-DEVIATION = 0.02
+DEVIATION = 0.02  # of random prompts, as in CoOp and MaPLe
 
 
 def word_embeddings(tower: TextTower, text: str, special: tuple[int, int]) -> Float[Tensor, "m w"]:
@@ -47,11 +47,13 @@ def cut(words: Tokens, room: int, trail: int) -> Tokens:
         return words
     length = words.mask.sum(dim=1, keepdim=True)
     kept = length.clamp_max(room)
-    # Where each kept token comes from: the last `trail` ones move up to the end.
+    # Where each kept token comes from: the last `trail` ones move up to the end, as a tower that
+    # pools the end token must find one.
     position = torch.arange(room, device=length.device)
     position = position.expand(len(length), -1)
     moved = position + length - kept
-    source = torch.where(position < kept - trail, position, moved)
+    is_word = position < kept - trail
+    source = torch.where(is_word, position, moved)
     # Padding of short rows would point behind the last token.
     source = source.clamp_max(words.token_count - 1)
     width = words.values.shape[2]
@@ -81,4 +83,5 @@ def insert(
     # Rows are padded on the right, so a row of the mask is its real tokens, then its padding.
     real = words.mask.new_ones(len(words), count)
     mask = torch.cat([real, words.mask], dim=1)
-    return Tokens(values, mask, noted_lengths=words.lengths + count)
+    lengths = words.lengths + count
+    return Tokens(values, mask, noted_lengths=lengths)

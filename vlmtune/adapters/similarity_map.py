@@ -14,8 +14,7 @@ from torch.nn.functional import normalize, pad, relu
 from typing_extensions import override
 
 from vlmtune.adapters.base import JointAdapter, PairScores
-from vlmtune.adapters.towers import each_token, image_tower, run_all, text_tower
-from vlmtune.backbones.advice import backbones_with
+from vlmtune.adapters.towers import each_token, run_all, text_tower, tower_of_one_shape
 from vlmtune.backbones.base import Backbone, TextTower, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
@@ -23,7 +22,7 @@ from vlmtune.types import FeatureSpec, Tokens
 
 FUNCTIONAL = ("left", "right", "above", "below", "front", "behind", "on", "under")
 FUNCTIONAL += ("not", "no", "without")
-VARIANCE_FLOOR = 1e-6
+VARIANCE_FLOOR = 1e-6  # a map of equal numbers has no deviation to divide by
 
 
 class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
@@ -90,13 +89,7 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
     @override
     def attach(self, backbone: Backbone) -> None:
         super().attach(backbone)
-        if backbone.images_differ:
-            raise UserError(
-                "expected a backbone whose images have one shape, got "
-                f"{type(backbone).__name__}, whose images keep theirs: choose "
-                f"{backbones_with('image_tower', one_shape=True)}"
-            )
-        self.image_tower = image_tower(backbone)
+        self.image_tower = tower_of_one_shape(backbone)
         self.text_tower = text_tower(backbone)
         self.embed_dim = backbone.embed_dim
         self.image_tokens = self.image_tower.special + backbone.image_tokens
@@ -104,7 +97,8 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         self.register_buffer("functional_ids", ids, persistent=False)
         # Kept with the weights, as the network learns to know these rows.
         directions = torch.randn(len(ids), self.image_tokens)
-        rows = (normalize(directions, dim=1) + 1) / 3
+        unit = normalize(directions, dim=1)
+        rows = (unit + 1) / 3
         self.register_buffer("functional_rows", rows)
         self.first = nn.Conv2d(1, self.channels, 3, padding=1)
         self.second = nn.Conv2d(self.channels, self.channels, 3, padding=1)
@@ -125,11 +119,13 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         last = last.cut(min(text.token_count, self.words))
         text = text.cut(self.words)
         embedded = self._embedded(self.text_tower, last, 0)
-        # Beside each embedding, which functional word the token is.
+        # Beside each embedding, which functional word the token is; such words have no embedding.
         which = text.word_ids[:, :, None] == self.functional_ids
-        embedded = embedded * ~which.any(dim=2, keepdim=True)
+        is_functional = which.any(dim=2, keepdim=True)
+        embedded = embedded * ~is_functional
         values = torch.cat([embedded, which.to(embedded.dtype)], dim=2)
-        return text.with_values(values * text.mask[:, :, None])
+        real = text.mask[:, :, None]
+        return text.with_values(values * real)
 
     @override
     def score_pairs(self, image: Tokens, text: Tokens) -> PairScores:
@@ -141,16 +137,23 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
 
     def similarities(self, image: Tokens, text: Tokens) -> Float[Tensor, "P words t"]:
         """M of each pair, standardised and filled up with zeros."""
+        # A functional word has no embedding here, and its row of the map is a constant one.
         sizes = [self.embed_dim, len(self.functional_ids)]
         embedded, which = text.values.split(sizes, dim=2)
-        products = embedded @ image.values.mT + which @ self.functional_rows
+        cosines = embedded @ image.values.mT
+        products = cosines + which @ self.functional_rows
         # Padding has no part in the mean and the deviation, and is 0 afterwards.
         real = text.mask[:, :, None]
-        count = real.sum(dim=1, keepdim=True) * self.image_tokens
-        mean = (products * real).sum(dim=(1, 2), keepdim=True) / count
+        words = real.sum(dim=1, keepdim=True)
+        count = words * self.image_tokens
+        total = (products * real).sum(dim=(1, 2), keepdim=True)
+        mean = total / count
         centred = (products - mean) * real
-        variance = (centred**2).sum(dim=(1, 2), keepdim=True) / count
-        standardised = centred / (variance + VARIANCE_FLOOR).sqrt()
+        squares = (centred**2).sum(dim=(1, 2), keepdim=True)
+        variance = squares / count
+        deviation = (variance + VARIANCE_FLOOR).sqrt()
+        standardised = centred / deviation
+        # The layers after it read a map of one size.
         missing = self.words - text.token_count
         return pad(standardised, (0, 0, 0, missing))
 
@@ -158,7 +161,8 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         """The normalised embedding of each token after the last block of a frozen tower."""
         with evaluation_mode(*tower.blocks):
             flat = each_token(tower, last.values.flatten(0, 1), special)
-        return normalize(flat, dim=1).unflatten(0, last.mask.shape)
+        unit = normalize(flat, dim=1)
+        return unit.unflatten(0, last.mask.shape)
 
     @override
     def pair_bytes(self, image: Tokens, text: Tokens, training: bool) -> int:

@@ -5,7 +5,7 @@ Never: a choice of what to train; adapters make it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vlmtune.adapters.base import Vectors
 from vlmtune.backbones.advice import backbones_with
-from vlmtune.backbones.base import Ability, Backbone, ImageTower, TextTower, Tower
+from vlmtune.backbones.base import Ability, Backbone, Fusion, ImageTower, TextTower, Tower
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Tokens
 
@@ -26,24 +26,60 @@ def image_tower(backbone: Backbone, optional: bool = False) -> ImageTower:
         other = ""
         if optional and backbone.text_tower is not None:
             other = f", {TEXT_ONLY}"
-        raise _without(backbone, "image", other)
+        _refuse(backbone, "image", other)
     return backbone.image_tower
 
 
 def text_tower(backbone: Backbone) -> TextTower:
     """Returns the text tower."""
     if backbone.text_tower is None:
-        raise _without(backbone, "text")
+        _refuse(backbone, "text")
     return backbone.text_tower
 
 
-def _without(backbone: Backbone, modality: Literal["image", "text"], other: str = "") -> UserError:
+def tower_of_one_shape(backbone: Backbone) -> ImageTower:
+    """Returns the image tower, of a backbone that gives every image the same rows of patches."""
+    if backbone.images_differ:
+        raise UserError(
+            "expected a backbone whose images have one shape, got "
+            f"{type(backbone).__name__}, whose images keep theirs: choose "
+            f"{backbones_with('image_tower', one_shape=True)}"
+        )
+    return image_tower(backbone)
+
+
+def fusion_of(backbone: Backbone, ability: Literal["matching", "joined"]) -> Fusion:
+    """Returns the fusion of a backbone, which must have that ability."""
+    fusion = backbone.fusion
+    if fusion is None or (ability == "joined" and not fusion.width):
+        part = "a matching head"
+        reason = backbone.no_fusion
+        if ability == "joined":
+            part = "blocks that read patches and words in one sequence"
+            reason = "it has none"
+        raise UserError(
+            f"expected a backbone with {part}, got {type(backbone).__name__} ({reason}): choose "
+            f"{backbones_with(ability)}"
+        )
+    return fusion
+
+
+def check_blocks(wanted: int, available: int, option: str) -> None:
+    """Raises a `UserError` if an option asks for more blocks than there are."""
+    if wanted > available:
+        raise UserError(
+            f"expected at most {available} blocks for `{option}`, which is all, got {wanted}: "
+            f"lower `{option}`"
+        )
+
+
+def _refuse(backbone: Backbone, modality: Literal["image", "text"], other: str = "") -> NoReturn:
     reason = backbone.fits(FeatureSpec("state"), modality)
     reason = reason or backbone.fits(FeatureSpec("pooled"), modality) or "it has no such tower"
     # Backbones whose tower can be run are listed, rather than backbones with embeddings.
     needed: Ability = "image_tower" if modality == "image" else "text_tower"
     advice = backbones_with(needed)
-    return UserError(
+    raise UserError(
         f"expected a backbone whose {modality} tower runs block by block, got "
         f"{type(backbone).__name__} ({reason}): choose {advice}{other}"
     )

@@ -36,8 +36,9 @@ def load_trained_state(
     # Strict: a name too many is a checkpoint of something else.
     wrong = sorted(current.keys() ^ state.keys())
     if not wrong:
-        differing = [name for name in current if current[name].shape != state[name].shape]
-        wrong = sorted(differing)
+        for name, value in sorted(current.items()):
+            if value.shape != state[name].shape:
+                wrong.append(name)
     if wrong:
         raise UserError(
             f"expected weights of {type(adapter).__name__} on {type(backbone).__name__} in "

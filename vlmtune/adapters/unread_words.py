@@ -64,15 +64,21 @@ class UnreadWords(nn.Module):
             untrained = ~self.read.any()
             return words & ~known & ~untrained
         # The word with the largest number is as likely as any other.
-        numbers = torch.rand(words.shape, device=words.device).masked_fill(~words, -1)
-        chosen = numbers == numbers.amax(dim=1, keepdim=True)
-        some = torch.rand(len(words), 1, device=words.device) < self.rate
-        return words & chosen & some
+        numbers = torch.rand(words.shape, device=words.device)
+        numbers = numbers.masked_fill(~words, -1)
+        largest = numbers.amax(dim=1, keepdim=True)
+        is_chosen = numbers == largest
+        of_text = torch.rand(len(words), 1, device=words.device)
+        hides_one = of_text < self.rate
+        # A text without words has no largest number: every one of its tokens has -1.
+        return words & is_chosen & hides_one
 
     def hide(self, text: Tokens, hidden: Bool[Tensor, "n t"]) -> Tokens:
         """Replaces the embeddings of hidden words, and multiplies the others by $1 + r_w$."""
-        read = text.values * (1 + self.read[text.word_ids])
-        return replace(text, values=torch.where(hidden[:, :, None], self.hidden_word, read))
+        factor = 1 + self.read[text.word_ids]
+        read = text.values * factor
+        values = torch.where(hidden[:, :, None], self.hidden_word, read)
+        return replace(text, values=values)
 
     def meanings(self, text: Tokens, hidden: Bool[Tensor, "n t"]) -> Float[Tensor, "n t d"]:
         r"""$\mu e^\tau \, t_w$ of hidden words, 0 of all other tokens."""
@@ -80,23 +86,26 @@ class UnreadWords(nn.Module):
         meanings = text.values.new_zeros(*hidden.shape, self.width)
         if not len(row):
             return meanings
-        # A text of the word alone: its special tokens stay around it.
+        # A text of the word alone: its special tokens stay around it, and those behind the words
+        # stand at the end of the text, wherever that is.
         before, after = self.special
-        end = text.mask.sum(dim=1)[row, None]
-        columns = [
-            torch.arange(before, device=row.device).expand(len(row), -1),
-            position[:, None],
-            end - after + torch.arange(after, device=row.device),
-        ]
-        alone = Tokens.full(text.values[row[:, None], torch.cat(columns, dim=1)])
+        length = text.mask.sum(dim=1)[row, None]
+        leading = torch.arange(before, device=row.device).expand(len(row), -1)
+        trailing = length - after + torch.arange(after, device=row.device)
+        columns = torch.cat([leading, position[:, None], trailing], dim=1)
+        alone = Tokens.full(text.values[row[:, None], columns])
         with evaluation_mode(*self.tower.blocks):
-            embedded = normalize(self.tower.finish(run_all(self.tower, alone)), dim=1)
+            last = run_all(self.tower, alone)
+            embedded = normalize(self.tower.finish(last), dim=1)
         return meanings.index_put((row, position), self.scale * embedded)
 
     def patches(self, last: Tokens) -> Float[Tensor, "n patches d"]:
         """$z_p - m$ of the patches of images, from the state after the last block."""
-        patches = last.values[:, self.image_tower.special :]
-        with evaluation_mode(*self.image_tower.blocks):
-            flat = each_token(self.image_tower, patches.flatten(0, 1), self.image_tower.special)
-            embedded = normalize(flat, dim=1).unflatten(0, patches.shape[:2])
+        tower = self.image_tower
+        patches = last.values[:, tower.special :]
+        with evaluation_mode(*tower.blocks):
+            # Each patch is embedded as if it were an image.
+            flat = each_token(tower, patches.flatten(0, 1), tower.special)
+            unit = normalize(flat, dim=1)
+            embedded = unit.unflatten(0, patches.shape[:2])
         return embedded - self.mean

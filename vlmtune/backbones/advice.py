@@ -11,7 +11,7 @@ import yaml
 from vlmtune.backbones.base import Ability, Backbone
 from vlmtune.config import ROOT
 
-FOLDER = Path("configs/plugins/backbones")
+FOLDER = Path("configs/plugins/backbones")  # its YAMLs name the classes
 
 
 def backbone_classes() -> list[type[Backbone]]:

@@ -229,7 +229,6 @@ class Backbone(Configured, nn.Module, ABC):
 
     def use_tokens(self, texts: Sequence[str], ids: Int[Tensor, "n t"]) -> None:
         """Takes ids that `tokenize` made of texts encoded next; called only where it is set."""
-        raise NotImplementedError
 
     @abstractmethod
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Features:

@@ -33,10 +33,7 @@ def check_sizes(config: Any, model: str) -> None:
     for name, value in _numbers(config):
         for pattern, bound in BOUNDS.items():
             if value > bound and re.fullmatch(pattern, name):
-                raise UserError(
-                    f"expected {name} of at most {bound:,} in the config of {model}, got "
-                    f"{value:,}: get its files again, or use another model"
-                )
+                _refuse(f"{name} of at most {bound:,} in the config of", model, f"{value:,}")
 
 
 def check_weights_fill(build: Callable[[], nn.Module], files: list[Path], model: str) -> None:
@@ -51,10 +48,14 @@ def check_weights_fill(build: Callable[[], nn.Module], files: list[Path], model:
     values = sum(tensor.numel() for tensor in tensors)
     given = sum(file.stat().st_size for file in files)
     if values > given + SPARE:
-        raise UserError(
-            f"expected a config that fits the weights of {model}, got one of {values:,} values for "
-            f"{given:,} bytes of weights: get its files again, or use another model"
-        )
+        got = f"one of {values:,} values for {given:,} bytes of weights"
+        _refuse("a config that fits the weights of", model, got)
+
+
+def _refuse(expected: str, model: str, got: str) -> None:
+    raise UserError(
+        f"expected {expected} {model}, got {got}: get its files again, or use another model"
+    )
 
 
 def _numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:

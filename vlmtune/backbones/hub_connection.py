@@ -29,7 +29,9 @@ def hub_or_cache(model: str) -> Iterator[bool]:
         UserError: The hub does not answer, and a file of the model is not in the cache.
     """
     # Whoever sets HF_HUB_OFFLINE wants no request at all.
-    why = None if constants.is_offline_mode() else _silence(int(time.monotonic() // AGAIN))
+    why = None
+    if not constants.is_offline_mode():
+        why = _silence(int(time.monotonic() // AGAIN))
     if why is None:
         yield True
         return

@@ -108,17 +108,6 @@ def last_real(tokens: Float[Tensor, "n t w"], mask: Mask) -> Float[Tensor, "n w"
     return tokens[row, last]
 
 
-def checked_length(words: Tokens, positions: int) -> Tokens:
-    """Returns the words, or raises a `UserError` if there are more than `positions`."""
-    length = words.values.shape[1]
-    if length > positions:
-        raise UserError(
-            f"expected at most {positions} text tokens, special and prompt tokens included, got "
-            f"{length}: shorten the captions or the prompt"
-        )
-    return words
-
-
 def check_words(texts: Sequence[str], mask: Mask, special: int) -> None:
     """Raises a `UserError` if a caption is blank or has no tokens besides its `special` ones."""
     counts = mask.sum(dim=1).tolist()
@@ -171,15 +160,16 @@ def parameters_of(*owners: nn.Module | nn.Parameter | None) -> list[nn.Parameter
     return parameters
 
 
+def repeated(tokens: Tokens, rows: int) -> Tokens:
+    """Lets a single row stand for all, without memory; tokens of as many rows stay as they are."""
+    return tokens.map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]))
+
+
 def side_by_side(first: Tokens, second: Tokens) -> Tokens:
     """Puts the tokens of two sequences one after the other; a single row stands for all."""
     rows = max(len(first), len(second))
-
-    def joined(one: Tensor, other: Tensor) -> Tensor:
-        one = one.expand(rows, *one.shape[1:])
-        other = other.expand(rows, *other.shape[1:])
-        return torch.cat([one, other], dim=1)
-
-    values = joined(first.values, second.values)
-    mask = joined(first.mask, second.mask)
+    first = repeated(first, rows)
+    second = repeated(second, rows)
+    values = torch.cat([first.values, second.values], dim=1)
+    mask = torch.cat([first.mask, second.mask], dim=1)
     return Tokens(values, mask)

@@ -24,7 +24,7 @@ SUFFIXES = (".pt", ".pth", ".bin", ".safetensors")
 ENTRIES = ("state_dict", "model", "model_state_dict")
 # What DataParallel, torch.compile and Lightning put before the name of each weight.
 PREFIXES = ("module.", "_orig_mod.", "model.")
-GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
+GLOBAL = re.compile(r"GLOBAL ([\w.]+)")  # how torch names a class that it refuses to load
 # Some trainings save a loss or a metric as a number of numpy, which is a plain value too.
 _NUMBER = np.float64().__reduce__()[0]
 NUMBERS: list[Any] = [
@@ -46,9 +46,6 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
 
     Args:
         file: A safetensors file, or a pickle that holds tensors, plain values and numbers of numpy.
-
-    Raises:
-        UserError: The file cannot be read, needs code, or holds no weights.
 
     Example:
         >>> import tempfile

@@ -24,22 +24,27 @@ from typing_extensions import override
 
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
-from vlmtune.backbones.hf.loading import HUB_ID
+from vlmtune.backbones.hf.loading import locate
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.towers import EvaImageTower, TimmImageTower, plain_eva
 from vlmtune.backbones.open_clip.weights import check_weights
 from vlmtune.backbones.staging import gradients, no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
-from vlmtune.backbones.weight_checks import DTYPES, digest, file_facts, loaded_whole
-from vlmtune.config import find_path
+from vlmtune.backbones.weight_checks import (
+    DTYPES,
+    check_none,
+    digest,
+    file_facts,
+    loaded_whole,
+)
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
 RANDOM = "random"  # as in OpenClip, the only way to random weights
-HUB = "hf-hub"
-LOCAL = "local-dir"
+HUB = "hf-hub"  # before the id of a repository in names of timm
+LOCAL = "local-dir"  # before the path of a folder
 
 
 class TimmImage(Backbone):
@@ -187,14 +192,13 @@ def _load(
     name = _located(model)
     # Names from the hub or a folder have a scheme, and bring their weights.
     built_in = parse_model_name(name)[0] is None
-    file = None if pretrained in (None, RANDOM) else Path(str(pretrained)).expanduser()
+    file = None
+    if pretrained is not None and pretrained != RANDOM:
+        file = Path(pretrained).expanduser()
     if built_in and pretrained is None:
         _check_tag(name)
-    if pretrained is not None and not built_in:
-        raise UserError(
-            f"expected no pretrained for {model}, which has its own weights, got {pretrained!r}: "
-            "leave it out"
-        )
+    if not built_in:
+        check_none(model, pretrained)
     with loaded_whole(f"weights of {model}"):
         if name.startswith(f"{LOCAL}:"):
             _check_sizes(Path(name.removeprefix(f"{LOCAL}:")), name)
@@ -223,15 +227,9 @@ def _located(model: str) -> str:
     """The name timm knows a model by; folders become absolute."""
     if model.startswith(f"{HUB}:") or is_model(model):
         return model
-    folder = find_path(model.removeprefix(f"{LOCAL}:"))
-    if folder is None and HUB_ID.fullmatch(model):
-        return f"{HUB}:{model}"
-    if folder is None or not (folder / "config.json").is_file():
-        raise UserError(
-            "expected a model name of timm, a hub id (org/repo) or a folder with config.json and "
-            f"weights, got {model!r}: check the spelling"
-        )
-    return f"{LOCAL}:{folder}"
+    name = locate(model.removeprefix(f"{LOCAL}:"), "a model name of timm,")
+    is_folder = Path(name).is_absolute()
+    return f"{LOCAL}:{name}" if is_folder else f"{HUB}:{name}"
 
 
 def _check_tag(name: str) -> None:

@@ -65,9 +65,27 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def check_written(source: str | Path, damaged: str | None) -> None:
+    """Raises a `UserError` that names the part of a file or folder with another checksum."""
+    if damaged is not None:
+        raise UserError(
+            f"expected {source} as it was written, got another or no {damaged}: copy it again, or "
+            "use another"
+        )
+
+
 def file_facts(file: Path, architecture: str) -> dict[str, str]:
     """Returns what a report says of weights that come from a file."""
     return {"file": file.name, "sha256": sha256(file), "architecture": architecture}
+
+
+def check_none(model: str, pretrained: str | None) -> None:
+    """Raises a `UserError` for `pretrained` beside a model that has its own weights."""
+    if pretrained is not None:
+        raise UserError(
+            f"expected no pretrained for {model}, which has its own weights, got {pretrained!r}: "
+            "leave it out"
+        )
 
 
 def check_finite(state: Mapping[str, Tensor], fix: str) -> None:

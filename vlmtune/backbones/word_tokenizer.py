@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vlmtune.errors import UserError
 
-WORD = re.compile(r"\w+")
+WORD = re.compile(r"\w+")  # whatever stands between words, such as a comma, is no token
 
 
 class WordTokenizer:
@@ -36,7 +36,8 @@ class WordTokenizer:
     """
 
     def __init__(self, words: Sequence[str], context_length: int) -> None:
-        bad = [word for word in words if not (WORD.fullmatch(word) and word == word.lower())]
+        # The tokenizer finds no other words in a text.
+        bad = [word for word in words if WORD.findall(word.lower()) != [word]]
         twice = len(words) - len(set(words))
         if not words or bad or twice:
             raise UserError(
@@ -53,11 +54,7 @@ class WordTokenizer:
     def __call__(
         self, texts: Sequence[str], context_length: int | None = None
     ) -> Int[Tensor, "n t"]:
-        """Returns one row of ids per caption, padded with 0.
-
-        Raises:
-            UserError: A word is not in the vocabulary.
-        """
+        """Returns one row of ids per caption, padded with 0."""
         length = context_length or self.context_length
         result = torch.zeros(len(texts), length, dtype=torch.long)
         for row, text in zip(result, texts, strict=True):

@@ -279,9 +279,11 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
     if empty:
         faults.append(f"{len(empty)} are empty files, first {str(empty[0])!r}")
     if faults:
+        # Without a source they are the user's own.
+        fix = files_from(benchmark) if benchmark.source else "put them there"
         raise UserError(
             f"expected {len(paths)} images for {benchmark.name}, {' and '.join(faults)}: "
-            f"{files_from(benchmark)}, or name their folder by `images`"
+            f"{fix}, or name their folder by `images`"
         )
 
 

@@ -29,7 +29,12 @@ def run(options: argparse.Namespace) -> None:
 
     paper = None
     if options.corpus == MERGE:
-        merge(_parts(options), options.out, options.max_left_out)
+        if not options.overrides or any(word.startswith("-") for word in options.overrides):
+            raise UserError(
+                f"expected the folders of all parts and --out, got {options.overrides}: use "
+                f"`{MERGE_USAGE}`"
+            )
+        merge(list(map(Path, options.overrides)), options.out, options.max_left_out)
     else:
         builder = builder_of(options)
         build(builder, options)
@@ -43,6 +48,7 @@ def run(options: argparse.Namespace) -> None:
         number, count = content["part"]
         print(f"{options.out}: part {number} of {count}, {_sizes(written)}")
         return
+    # Of a merge, and of a build of other files, the manifest tells what was written.
     manifest = read_json(options.out / "manifest.json", "a manifest")
     written = [shard["records"] for shard in manifest["shards"]]
     counts = [_sizes(written)] if written else []
@@ -97,16 +103,6 @@ def _excludes_of_others(builder: Any, words: list[str]) -> bool:
     return exclude.parent not in annotations.parents
 
 
-def _parts(options: argparse.Namespace) -> list[Path]:
-    """The folders of the parts to merge."""
-    if not options.overrides or any(word.startswith("-") for word in options.overrides):
-        raise UserError(
-            f"expected the folders of all parts and --out, got {options.overrides}: use "
-            f"`{MERGE_USAGE}`"
-        )
-    return [Path(word) for word in options.overrides]
-
-
 def _sizes(records: list[int]) -> str:
     """Describes shards by the number of records in each."""
     shards = len(records)
@@ -153,6 +149,7 @@ def arguments(source: str, config: str | None, words: list[str]) -> list[str]:
         >>> arguments(builder, None, ["mine.csv", "--held_out", "0.1"])
         ['--path=mine.csv', '--held_out', '0.1']
     """
+    # Words of the command line come last, so they override the YAML's.
     given = [] if config is None else changes(Path(config))
     if words and not words[0].startswith("-"):
         words = [f"--{_first_argument(source)}={words[0]}", *words[1:]]

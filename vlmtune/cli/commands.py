@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from typing_extensions import override
 
 from vlmtune.cli import probe_options
+from vlmtune.cli.option_names import at_least
 from vlmtune.config import ROOT, stems
 from vlmtune.errors import UserError
 from vlmtune.storage.remote.address import path_or_url
@@ -118,6 +119,18 @@ reads"""
 DATA_ROOT = """folder of the data instead of data; set the environment variable VLMTUNE_DATA to it
 and all commands look there"""
 FROM = """use files that you downloaded into this folder; they are checked and put in place"""
+LEADERBOARD = """\
+Run it again at any time, with more models or benchmarks, too: it measures only what is missing. The
+numbers lie in OUT/measured, named by the model's weights and by the benchmark's options and items.
+The page shows gains beside losses, costs, tests of each pair of models, and published numbers.
+
+Example:
+  vlmtune leaderboard checkpoints/scenes-clip published:scenes/prompts runs/quickstart/export \\
+    --benchmarks configs/experiments/quickstart/benchmarks.yaml --out runs/leaderboard"""
+MODELS = """models as for `vlmtune evaluate --model`, or folders of runs, whose newest checkpoint is
+taken; the first is the one that the others are compared with"""
+N_GRAM = """also score by an n-gram model of these captions (shards, or a text file with one caption
+a line), which sees no image"""
 COMPARE = """\
 Run it again at any time: finished runs are skipped, stopped ones resume.
 Several processes can work on one comparison at the same time, for example one per GPU."""
@@ -161,6 +174,7 @@ class _Parser(argparse.ArgumentParser):
         for word in itertools.takewhile("--".__ne__, args or ()):
             option = word.partition("=")[0]
             if option.startswith("--") and option not in known and not self.passes_on:
+                # Of several the nearest: argparse would list none.
                 near = difflib.get_close_matches(option, known, 1)
                 advice = f": did you mean {near[0]!r}?" if near else ""
                 self.error(f"expected a known option, got {option!r}{advice}")
@@ -221,7 +235,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("corpus", help="a stem of configs/plugins/builders, a YAML or a class path")
     add("--config", metavar="YAML", help="arguments that override the corpus's YAML")
     add("--out", required=True, **path, help="folder to write")
-    add("--workers", type=int, default=1, metavar="N", help=WORKERS)
+    add("--workers", type=at_least(1), default=1, metavar="N", help=WORKERS)
     add("--part", metavar="I/N", help="only write part I of N, for `vlmtune build merge`")
     add("--max-left-out", type=float, default=0.02, metavar="FRACTION", help=LEFT_OUT)
 
@@ -245,6 +259,15 @@ def command_parser() -> argparse.ArgumentParser:
     add("--items", **path, metavar="FILE", help=ITEMS)
     add("--text-only", type=path_or_url, metavar="CAPTIONS", help=TEXT_ONLY)
     _store(add)
+
+    add = command("leaderboard", "rank many models on many benchmarks on one page", LEADERBOARD)
+    add("models", nargs="+", metavar="MODEL", help=MODELS)
+    _model(add)
+    add("--benchmarks", **many, metavar="B", help=BENCHMARKS)
+    add("--download", action="store_true", help="first download the files that are missing")
+    add("--out", required=True, **path, help="folder of the page and of the measured numbers")
+    add("--text-only", type=path_or_url, metavar="CAPTIONS", help=N_GRAM)
+    _store(add, "; OUT/features by default")
 
     add = command("compare", "train many strategies and compare them in one table", COMPARE)
     add("experiment", **path, help="a YAML, for example configs/experiments/compare/cola.yaml")
@@ -274,7 +297,7 @@ def command_parser() -> argparse.ArgumentParser:
     )
     add("--public", action="store_true", help="make a new --push-to-hub repository public")
     add("--alpha", type=float, help="alpha of the exported weights (1)")
-    add("--alphas", type=_numbers, metavar="A,A,...", help="alphas to measure")
+    add("--alphas", type=numbers, metavar="A,A,...", help="alphas to measure")
     add("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")
     _store(add)
 
@@ -289,7 +312,12 @@ def command_parser() -> argparse.ArgumentParser:
     _model(add)
     add("--shards", **many, type=path_or_url, metavar="DIR", help="training sets, or their URLs")
     add("--out", required=True, **path, help="folder for the caches")
-    add("--neighbours", type=int, default=128, help="look-alikes stored per image (%(default)s)")
+    add(
+        "--neighbours",
+        type=at_least(1),
+        default=128,
+        help="look-alikes stored per image (%(default)s)",
+    )
     add("--images-only", action="store_true", help="do not score captions")
     add("--features", metavar="MODEL", help="model whose features are compared; --model by default")
     _store(add, "; --out by default")
@@ -317,8 +345,8 @@ def command_parser() -> argparse.ArgumentParser:
     add("queries", nargs="*", metavar="query", help="a caption")
     add("--page", action="store_true", help="serve a search page on this machine instead")
     add("--port", type=int, default=0, help="port of the page; a free one by default")
-    add("--top", type=int, default=10, help="images shown per caption (%(default)s)")
-    add("--recall", type=int, default=100, help=RECALL)
+    add("--top", type=at_least(1), default=10, help="images shown per caption (%(default)s)")
+    add("--recall", type=at_least(1), default=100, help=RECALL)
     add("--model", help="where the model is now, if it has moved since indexing")
     _model(add)
 
@@ -335,17 +363,15 @@ def _model(add: Callable[..., Any]) -> None:
     add("--architecture", metavar="NAME", help=ARCHITECTURE)
     add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
     add("--device", help=DEVICE)
-    add("--batch-size", type=int, default=256, help="images encoded at a time (%(default)s)")
+    add(
+        "--batch-size", type=at_least(1), default=256, help="images encoded at a time (%(default)s)"
+    )
 
 
 def _store(add: Callable[..., Any], default: str = "") -> None:
     add("--store", type=Path, metavar="DIR", help=f"folder for encoded features{default}")
 
 
-def _numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"expected numbers separated by commas, got {text!r}"
-        ) from None
+def numbers(text: str) -> list[float]:
+    """Returns the numbers of a text that separates them by commas."""
+    return [float(part) for part in text.split(",")]

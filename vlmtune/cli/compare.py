@@ -11,8 +11,6 @@ encoding.
 """
 
 import argparse
-import csv
-import io
 import json
 import statistics
 import sys
@@ -32,9 +30,9 @@ from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
-from vlmtune.report.formats import no_formula
+from vlmtune.report.formats import csv_text, no_formula
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import count, number
+from vlmtune.report.table import count, markdown_table, number
 from vlmtune.storage.files import all_or_none, check_shape, regular, write_text
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import newest_checkpoint
@@ -182,6 +180,7 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
     for shards in data["train"]:
         arguments = shards.get("init_args", shards)
         records += ShardSet(arguments["path"]).manifest.records
+    # Accumulated batches make one step.
     records_a_step = data["batch_size"] * config["trainer"]["accumulate_grad_batches"]
     seen = steps * records_a_step
     return report.provenance.seconds * records / seen
@@ -260,20 +259,13 @@ def _seconds_cell(runs: Sequence[dict[str, Any]]) -> str:
 def markdown(comparison: dict[str, Any]) -> str:
     """The table of `compare.md`."""
     heads, *rows = table(comparison)
-    rules = ["---"] + ["---:"] * (len(heads) - 1)
-    lines = [f"# {comparison['title']}", ""]
-    for cells in (heads, rules, *rows):
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    lines = [f"# {comparison['title']}", "", *markdown_table(heads, rows), ""]
+    return "\n".join(lines)
 
 
 def to_csv(comparison: dict[str, Any]) -> str:
     """The same table as `compare.csv`, which the documentation shows."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    for cells in table(comparison):
-        writer.writerow([no_formula(cell) for cell in cells])
-    return file.getvalue()
+    return csv_text(list(map(no_formula, cells)) for cells in table(comparison))
 
 
 def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
@@ -299,6 +291,7 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
         try:
             outcome = perform(task, start_run)
         except UserError as error:
+            # The others go on: one diverged training must not cost a night.
             failed.append(task.name)
             print(f"failed: {error}", file=sys.stderr)
             continue

@@ -24,6 +24,7 @@ def with_grid(experiment: Experiment, grid: Sequence[str]) -> Experiment:
     rows: dict[str, Strategy] = {}
     for row, strategy in experiment.rows.items():
         for point in itertools.product(*axes):
+            # A name for people, a folder that no other point has, and the words of `fit`.
             names = []
             folder = [row]
             words = []

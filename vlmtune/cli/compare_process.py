@@ -33,10 +33,14 @@ def run_process(words: Sequence[str], log: Path) -> None:
                 process.terminate()
                 process.wait()
             raise
-    if status != 0:
+    check_ended(status, log)
+
+
+def check_ended(status: int | None, log: Path) -> None:
+    """Raises `UserError` with the last line of a process's log unless the process ended well."""
+    if status:
         text = log.read_text(encoding="utf-8", errors="replace")
-        lines = text.strip().splitlines()
-        last_line = lines[-1] if lines else "nothing"
+        _, _, last_line = text.strip().rpartition("\n")
         raise UserError(f"expected the run to end well, got {last_line!r}: see {log}")
 
 

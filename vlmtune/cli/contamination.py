@@ -71,6 +71,7 @@ def _overlapping(data: ShardSet, benchmarks: Sequence[Benchmark[Any]]) -> dict[s
 
 def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Path) -> bool:
     """Tells whether a set cannot have images of a benchmark's file or folder, or left them out."""
+    # A benchmark of the build itself was divided from its training by the builder.
     build = _build(file)
     if not file.exists() or (build and build[0] == folder.resolve()):
         return True
@@ -87,7 +88,9 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
         return True
     annotations = []
     if hasattr(benchmark, "path"):
-        annotations = _annotation_files(file)
+        annotations = [file]
+        if not file.is_file():
+            annotations = sorted(one for one in file.glob("*") if one.suffix in ANNOTATIONS)
     digests = set()
     for annotation in annotations:
         with annotation.open("rb") as stream:
@@ -96,13 +99,6 @@ def _apart(folder: Path, manifest: Manifest, benchmark: Benchmark[Any], file: Pa
         return True
     corpus = _corpus(manifest)
     return not any(_may_show(path, corpus) for path in annotations or [file])
-
-
-def _annotation_files(path: Path) -> list[Path]:
-    """A file itself; of a folder, the annotation files in it."""
-    if path.is_file():
-        return [path]
-    return sorted(file for file in path.glob("*") if file.suffix in ANNOTATIONS)
 
 
 def _may_show(file: Path, corpus: str | None) -> bool:
@@ -128,6 +124,7 @@ def _may_show(file: Path, corpus: str | None) -> bool:
 
 def _corpus(manifest: Manifest) -> str | None:
     """The corpus of a set's images; None if its builder and its reader do not say it."""
+    # The builder itself knows its corpus, or its reader of annotations does.
     paths = [manifest.builder]
     reader = manifest.arguments.get("annotations")
     if isinstance(reader, dict):

@@ -14,7 +14,6 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
-from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.model.model import Model
@@ -46,12 +45,6 @@ def run(options: argparse.Namespace) -> None:
     texts = options.text_only
     n_gram = None if texts is None else TextOnlyScore.fitted(captions(texts))
     model = model_of(options, texts=False)
-    if n_gram is not None and not model.backbone.encodes_texts:
-        raise UserError(
-            f"expected a model that reads texts with --text-only, got {model.backbone.title}, "
-            "which only reads images: leave --text-only out"
-        )
-
     scorer = model.scorer(options.store)
     name = options.name or default_name(model, options.model)
     out = options.out or _new_folder(name)
@@ -84,6 +77,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _new_folder(name: str) -> Path:
     """A folder for the report of a run, which no other evaluation has."""
+    # The name may be a path or a hub id, and a folder has one part.
     letters = re.sub(r"[^\w.-]+", "-", name)
     stem = letters.strip("-.") or "report"
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")

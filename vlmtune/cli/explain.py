@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from vlmtune.errors import UserError
 from vlmtune.report.printable import printable
 
-LONGEST = 600
+LONGEST = 600  # characters of a line; messages of libraries may be pages
 EXPECTED = {"RecordError", "MisconfigurationException"}
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory|bad_alloc", re.I)
@@ -125,7 +125,9 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         expected a valid config, got: Option 'sed' is not accepted: did you mean 'seed'?
     """
     text = " ".join(_without_loop(error).split())
-    text = PLUGIN.sub(_named, text)
+    # In this order: each pattern expects what the one before has left.
+    # jsonargparse may leave out the class path of a plug-in.
+    text = PLUGIN.sub(lambda x: x[1].replace("Import path does", f"Import path {x[2]} does"), text)
     text = KEY.sub(r"\1:", text)
     for unhelpful in (OTHERS, NO_YAML, BOUND):
         text = unhelpful.sub("", text)
@@ -149,12 +151,8 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
     return UserError(f"expected a valid config, got: {text}: {advice}")
 
 
-def _named(plugin: re.Match[str]) -> str:
-    """What is wrong with a plug-in, with its class path, which jsonargparse may leave out."""
-    return plugin[1].replace("Import path does", f"Import path {plugin[2]} does")
-
-
 def _without_loop(error: Exception) -> str:
+    # The loop hides what is wrong: the first cause that is none is the real one.
     cause: BaseException | None = error
     while cause is not None and LOOP.search(str(cause)):
         cause = cause.__cause__ or cause.__context__

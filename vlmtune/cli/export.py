@@ -59,6 +59,7 @@ def run(options: argparse.Namespace) -> None:
             suites = measure(weights, options)
             if alpha in suites:
                 provenance.setdefault("results", suites[alpha].results)
+        # Measuring left the last of the alphas in the model.
         weights.at(alpha)
     if options.merged is not None:
         _merge(options, model)
@@ -125,10 +126,6 @@ def _check_options(options: argparse.Namespace) -> None:
             "expected --out FOLDER with --push-to-hub, --licence or --public, got none: add it",
         ),
         (
-            options.public and options.push_to_hub is None,
-            "expected --push-to-hub REPO with --public, got none: add it",
-        ),
-        (
             options.format not in (None, PEFT) and merged is None,
             f"expected --merged FOLDER with --format {options.format}, got none: add it",
         ),
@@ -176,6 +173,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _reported(path: Path, model: Model) -> dict[str, Any]:
     """The provenance and the scores of a report, if it measured these weights."""
+    # The scores of another run on a model card would be wrong numbers.
     file = path / "report.json" if path.is_dir() else path
     report = RunReport.load(file)
     provenance = report.provenance

@@ -27,6 +27,7 @@ from vlmtune.cli.fit_checkpoints import checkpoint_lines, last_checkpoint
 from vlmtune.cli.fit_checks import check_numbers, check_optimizer, check_shards, names_module
 from vlmtune.cli.fit_failures import lightning_runs
 from vlmtune.cli.nulls import with_nulls
+from vlmtune.cli.option_names import given_options
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
 from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in, default_logger, trial_folder
 from vlmtune.cli.run_progress import RunProgress
@@ -102,13 +103,9 @@ def stop_line(stop: Stopped, command: str, arguments: Sequence[str]) -> str:
     if stop.path is None:
         return f"vlmtune: stopped by {stop.signal.name} outside training, no checkpoint was written"
     words = ["vlmtune", command]
-    waiting = list(arguments)
-    while waiting:
-        word = waiting.pop(0)
-        if word == "--ckpt_path":
-            del waiting[:1]
-        elif not word.startswith("--ckpt_path="):
-            words.append(word)
+    for given in given_options(arguments, lambda key: key == "ckpt_path"):
+        if not given.key:  # all but the checkpoint of before
+            words += given.words
     resume = shlex.join([*words, "--ckpt_path", str(stop.path)])
     return f"vlmtune: stopped by {stop.signal.name} at step {stop.step}, resume with: {resume}"
 

@@ -30,6 +30,7 @@ def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
         for path in (callback.last_model_path, callback.best_model_path):
             if path and is_checkpoint(path):
                 paths[path] = check_checkpoint(path)["global_step"]
+        # Without a monitor the best is the last: it is not named twice.
         if callback.monitor and callback.best_model_path in paths:
             monitored[callback.best_model_path] = (callback.monitor, callback.best_model_score)
     if not paths:

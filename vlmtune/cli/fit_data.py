@@ -15,16 +15,16 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 from vlmtune.cli.build import TABLES, build, builder_of
 from vlmtune.cli.commands import command_parser
+from vlmtune.cli.option_names import given_options
 from vlmtune.data.named_tars import COMMAND, gathered
 from vlmtune.data.schema import MANIFEST, read_manifest
 from vlmtune.data.shards import names_tars
-from vlmtune.errors import UserError
 from vlmtune.storage.files import reading
 from vlmtune.storage.folder import digest
 from vlmtune.storage.remote.address import is_remote
 
-DATA = "--data"
-OPTION = "--table."
+DATA = "data"
+OPTION = "table."
 CACHE = ".cache/vlmtune/tables"
 HUB = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+?))?/?")
 
@@ -42,30 +42,19 @@ def with_shards(words: Sequence[str]) -> list[str]:
     rest: list[str] = []
     data: list[str] = []
     options: list[str] = []
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
-        key, equals, value = word.partition("=")
-        if key != DATA and not key.startswith(OPTION):
-            rest.append(word)
-            continue
-        if not equals:
-            if not waiting:
-                raise UserError(f"expected a value after {key}, got none: add one")
-            value = waiting.pop(0)
-        if key != DATA:
-            options.append(f"--{key.removeprefix(OPTION)}={value}")
-        elif _is_data(value):
-            data.append(value)
+    for given in given_options(words, lambda key: key == DATA or key.startswith(OPTION)):
+        if given.key.startswith(OPTION):
+            options.append(f"--{given.key.removeprefix(OPTION)}={given.value}")
+        elif given.key == DATA and _is_data(given.value):
+            data.append(given.value)
         else:
-            rest.append(f"{DATA}={value}")
-    if options and not data:
-        raise UserError(f"expected {DATA} TABLE for {OPTION}KEY, got none: name the table")
+            rest += given.words
+    # Without a table its options stay, so that the parser refuses them.
     if not data:
-        return rest
+        return list(words)
     # At the end, as a config after it would win.
     sets = [{"path": _shards(value, options)} for value in data]
-    return [*rest, f"--data.train={json.dumps(sets)}"]
+    return [*rest, f"--{DATA}.train={json.dumps(sets)}"]
 
 
 def _is_data(value: str) -> bool:
@@ -117,6 +106,7 @@ def _hub_tables(value: str) -> Path | None:
 
 def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     """The folder of the shards of a table, built unless it was before."""
+    # Parsed as a command, so that options mean the same as there.
     words = ["build", "table", str(path), "--out", CACHE, *options]
     parsed, overrides = command_parser().parse_known_args(words)
     parsed.overrides = overrides
@@ -124,6 +114,7 @@ def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     # Names are relative: the same ones in two folders are two tables.
     folders = [os.path.abspath(path), os.path.abspath(builder.table.folder)]
     key = digest({**builder.identity(), "folders": folders})
+    # The digest names the build; the stem is for people who look into the folder.
     stem = re.sub(r"[^\w.\-]", "_", Path(name).stem)
     out = Path.home() / CACHE / f"{stem}-{key[:16]}"
     parsed.out = out

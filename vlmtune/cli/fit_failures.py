@@ -30,6 +30,7 @@ def lightning_runs(checkpoint: str | None) -> Iterator[None]:
         if is_expected(error) or is_lost(error):
             raise
         why = " ".join(reason(error).split())
+        # The frames tell whose fault it is: Lightning raises plain errors of any kind.
         restores, modules, function = False, [], ""
         for frame, _ in traceback.walk_tb(error.__traceback__):
             module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name

@@ -65,6 +65,7 @@ def entry() -> None:
 
 def run_command(arguments: list[str]) -> int:
     """Runs a command; unlike `main`, it lets errors through."""
+    # Words with dashes or underscores mean the same, on every command.
     arguments = [renamed_option(_located(word), "_", "-") for word in arguments]
     if arguments and arguments[0] in TRAINING:
         command, rest = arguments[0], arguments[1:]

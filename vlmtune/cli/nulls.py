@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from vlmtune.cli.option_names import given_options
 from vlmtune.cli.yaml_files import read_value
 
 
@@ -60,20 +61,15 @@ class _Option(NamedTuple):
 
 
 def _options(words: Sequence[str], root: str) -> Iterator[_Option]:
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
-        key, equals, value = word.partition("=")
-        if not key.startswith(f"--{root}.") or not (equals or waiting):
-            yield _Option([word])
+    prefix = f"{root}."
+    for given in given_options(words, lambda key: key.startswith(prefix)):
+        if not given.key:
+            yield _Option(given.words)
             continue
-        given = [word]
-        if not equals:
-            value = waiting.pop(0)
-            given.append(value)
-        parts = key.removeprefix(f"--{root}.").split(".")
-        content = read_value(value) if value else value
-        yield _Option(given, tuple(parts), content)
+        parts = given.key.removeprefix(prefix).split(".")
+        # YAML takes an empty text for null.
+        content = read_value(given.value) if given.value else ""
+        yield _Option(given.words, tuple(parts), content)
 
 
 def _object(root: str, path: Sequence[str], content: Any) -> str:

@@ -1,7 +1,12 @@
-"""Names of options: with dashes on our command lines, with underscores where they are keys.
+"""Options of a command line: their names, with dashes or underscores, and their values.
 
-In: a word of the command line. Out: the same word under the other name. Never: a changed value.
+In: words of a command line. Out: words under the other name, or options with their values.
+Never: a changed value.
 """
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 
 def renamed_option(word: str, old: str, new: str) -> str:
@@ -18,3 +23,47 @@ def renamed_option(word: str, old: str, new: str) -> str:
     if option.startswith("--") and "." not in option:
         option = f"--{option.removeprefix('--').replace(old, new)}"
     return f"{option}{equals}{value}"
+
+
+class Given(NamedTuple):
+    """An option in the words that were typed, with its value; of any other word the key is ""."""
+
+    words: list[str]
+    key: str = ""
+    value: str = ""
+
+
+def given_options(words: Sequence[str], reads: Callable[[str], bool]) -> Iterator[Given]:
+    """Yields the options `--key=value` and `--key value` whose keys `reads` takes, and other words.
+
+    The last word has no value after it: it passes as another word, and the parser asks for one.
+
+    Example:
+        >>> words = ["--a=1", "--flag", "--b", "2", "--b"]
+        >>> [(one.key, one.value) for one in given_options(words, lambda key: key in "ab")]
+        [('a', '1'), ('', ''), ('b', '2'), ('', '')]
+    """
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or not reads(key) or not (equals or waiting):
+            yield Given([word])
+            continue
+        given = [word]
+        if not equals:
+            value = waiting.pop(0)
+            given.append(value)
+        yield Given(given, key, value)
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """Returns the type of an option for whole numbers from `lowest` on."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < lowest:
+            raise argparse.ArgumentTypeError(f"expected {lowest} or more, got {value}")
+        return value
+
+    return number

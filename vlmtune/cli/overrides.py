@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vlmtune.cli.option_names import given_options
 from vlmtune.cli.plugins import find
 from vlmtune.cli.yaml_files import read_value, read_yaml
 from vlmtune.errors import UserError
@@ -47,26 +48,28 @@ def rewritten(arguments: Sequence[str]) -> tuple[list[str], list[Override]]:
     """
     words = []
     items = []
-    waiting = list(arguments)
-    while waiting:
-        word = waiting.pop(0)
-        key, equals, value = word.removeprefix("--").partition("=")
-        key = POSITION.sub(r".\1", key)
-        # Only options of plug-ins and of items of lists are read here; the parser reads the rest.
-        of_item = _is_item(key)
-        if not word.startswith("--") or not (of_item or _changes(key)):
-            words.append(word)
+    # Only options of plug-ins and of items of lists are read here; the parser reads the rest.
+    for given in given_options(arguments, _is_read):
+        if not given.key:
+            words += given.words
             continue
-        if not equals:
-            if not waiting:
-                raise UserError(f"expected a value after --{key}, got none: add one")
-            value = waiting.pop(0)
-        value = _expanded(key, value)
-        if of_item:
+        key = _dotted(given.key)
+        value = _expanded(key, given.value)
+        if _is_item(key):
             items.append((key, read_value(value)))
         else:
             words.append(f"--{key}={value}")
     return words, items
+
+
+def _dotted(key: str) -> str:
+    """A key with .0 for [0]."""
+    return POSITION.sub(r".\1", key)
+
+
+def _is_read(key: str) -> bool:
+    dotted = _dotted(key)
+    return _is_item(dotted) or _changes(dotted)
 
 
 def loses_name(arguments: Sequence[str]) -> bool:
@@ -165,13 +168,10 @@ def _expanded(key: str, text: str) -> str:
         return text
     item = _item(key, content)
     takes_list = key in SHARDS or key.endswith(LISTS)
-    if takes_list and not _is_list_file(Path(content)):
+    # A YAML may hold a list itself.
+    if takes_list and not (Path(content).is_file() and isinstance(read_yaml(Path(content)), list)):
         return json.dumps([item])
     return item if isinstance(item, str) else json.dumps(item)
-
-
-def _is_list_file(path: Path) -> bool:
-    return path.is_file() and isinstance(read_yaml(path), list)
 
 
 def _item(key: str, item: Any) -> Any:
@@ -190,6 +190,7 @@ def _item(key: str, item: Any) -> Any:
 
 def _is_model(name: str) -> bool:
     """Whether a backbone goes by the name of a model: a path, a hub id, or a name with a dash."""
+    # A hub id has a slash and most names of models a dash, which no class has.
     path = Path(name)
     if path.suffix in (".yaml", ".yml", ".json"):
         return False
@@ -208,6 +209,7 @@ def _position(items: Sequence[Any], part: str, key: str) -> int:
     """Position of the item that `part` names."""
     if part.isdigit() and int(part) < len(items):
         return int(part)
+    # A class or a name; the error lists all, so that a person sees the choice.
     fitting = []
     listed = []
     for i, item in enumerate(items):

@@ -11,7 +11,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,10 +49,8 @@ def make(base: type[T], source: str, overrides: Sequence[str] = ()) -> T:
         if word.startswith("--"):
             word = f"--{NAME}.{word[2:]}"
         prefixed.append(word)
-    try:
+    with _parsing():
         parsed = parser.parse_args([f"--{NAME}={source}", *with_nulls(prefixed, NAME)])
-    except argparse.ArgumentError as error:
-        raise _argument_error(error) from error
     return parser.instantiate(parsed)[NAME]
 
 
@@ -62,9 +60,15 @@ def _parser(base: type[Configured]) -> ArgumentParser:
     return parser
 
 
-def _argument_error(error: argparse.ArgumentError) -> UserError:
-    line = str(configuration_error(error, ()))
-    return UserError(line.replace(f"{NAME}: ", "").replace(f"{NAME}.", ""))
+@contextlib.contextmanager
+def _parsing() -> Iterator[None]:
+    """Makes one line of what the parser refuses, under the names that were typed."""
+    try:
+        yield
+    except argparse.ArgumentError as error:
+        line = str(configuration_error(error, ()))
+        line = line.replace(f"{NAME}: ", "").replace(f"{NAME}.", "")
+        raise UserError(line) from error
 
 
 def arguments_of(base: type[Configured], source: str) -> str:
@@ -72,11 +76,9 @@ def arguments_of(base: type[Configured], source: str) -> str:
     path = class_path_of(source)
     parser = _parser(base)
     printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-            parser.parse_args([f"--{NAME}.help={path}"])
-    except argparse.ArgumentError as error:
-        raise _argument_error(error) from error
+    # jsonargparse prints the help and exits.
+    with _parsing(), contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        parser.parse_args([f"--{NAME}.help={path}"])
     _, _, text = printed.getvalue().split("\n\n", 2)  # usage, "Help for"
     # Without the prefix, the help of an option moves to the left: spaces take its place.
     prefix = f"{NAME}."
@@ -94,6 +96,7 @@ def class_path_of(source: str) -> Any:
 
 def find(kind: str, name: str) -> str:
     """Returns a path or a class path unchanged, and for a stem in `configs/plugins` its YAML."""
+    # Configs that come with vlmtune are found from any working directory.
     shipped = find_path(name) if name.startswith("configs/") else None
     if shipped is not None:
         return str(shipped)
@@ -110,6 +113,7 @@ def find(kind: str, name: str) -> str:
     is_file_name = "/" in name or name.endswith((".yaml", ".yml"))
     if "." in name and not is_file_name:
         return name  # a class path
+    # The nearest name comes first, as most mistakes are misspellings.
     known = stems(kind)
     near = difflib.get_close_matches(name, known, 1)
     advice = f"did you mean {near[0]!r}? Others" if near else "name one of these"

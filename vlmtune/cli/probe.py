@@ -34,13 +34,16 @@ from vlmtune.storage.folder import digest
 TASKS = {"fine": fine, "categories": categories}
 SETTINGS = ("images", "transformations", "widths", "steps", "runs", "limit", "side", "seed")
 """Options that a report repeats."""
-LOWEST = {"side": 8, "limit": 2, "widths": 0}
-"""The lowest value of options."""
 
 
 def run(options: argparse.Namespace) -> None:
     """Writes the report of all probes into `options.out`, or sheets into `options.pictures`."""
-    _check(options)
+    lacks_model = options.model is None or options.out is None
+    if lacks_model and options.pictures is None:
+        raise UserError(
+            "expected --model and --out, or only --pictures, got neither: add them (see `vlmtune "
+            "probe --help`)"
+        )
     styles = None if options.styles is None else load_styles(options.styles, STYLES)
     tasks = [TASKS[name](styles) for name in dict.fromkeys(options.transformations)]
     if options.pictures is not None:
@@ -99,31 +102,6 @@ def run(options: argparse.Namespace) -> None:
     show(reports)
     print(f"tables: {options.out / 'tables.md'}")
     print(f"report: {page}")
-
-
-def _check(options: argparse.Namespace) -> None:
-    lacks_model = options.model is None or options.out is None
-    if lacks_model and options.pictures is None:
-        raise UserError(
-            "expected --model and --out, or only --pictures, got neither: add them (see `vlmtune "
-            "probe --help`)"
-        )
-    if options.model is not None and len(options.model) > 1:
-        for name in ("pretrained", "architecture", "name"):
-            given = getattr(options, name)
-            if given is not None:
-                raise UserError(
-                    f"expected no --{name} with {len(options.model)} models, got "
-                    f"{given!r}: name models by YAMLs"
-                )
-    for name, lowest in LOWEST.items():
-        given = getattr(options, name)
-        values = given if isinstance(given, list) else [given]
-        for value in values:
-            if value is not None and value < lowest:
-                raise UserError(
-                    f"expected --{name} of {lowest} or more, got {value}: pass {lowest} or more"
-                )
 
 
 def _origin(embedding: Embedding, options: argparse.Namespace, seconds: float) -> Provenance:

@@ -43,6 +43,7 @@ def embeddings_of(options: argparse.Namespace) -> list[Embedding]:
                 embedder = LayerEmbedder(model, layer, options.text)
                 original = before and _named(before, layer)
                 embeddings.append(Embedding(_named(name, layer), given, embedder, original))
+    # Two embeddings in one folder would overwrite each other's tables.
     folders = Counter(embedding.folder for embedding in embeddings)
     folder, count = folders.most_common(1)[0]
     if count > 1:
@@ -56,16 +57,10 @@ def _models(given: str, options: argparse.Namespace) -> Iterator[tuple[str, Mode
     """The model, after its frozen original if `--frozen` asks for it."""
     model = model_of(options, model=given, texts=False)
     name = options.name or default_name(model, given)
-    is_frozen = not model.trained_parameters
-    # Beside trained models, a frozen model may be its own original.
-    beside_others = is_frozen and len(options.model) > 1
-    if not options.frozen or beside_others:
+    # A frozen model is its own original.
+    if not options.frozen or not model.trained_parameters:
         yield name, model, ""
         return
-    if is_frozen:
-        raise UserError(
-            f"expected a trained model with --frozen, got {given}, which is frozen: leave it out"
-        )
     original = f"{name}, frozen"
     yield original, model.original(), ""
     yield name, model, original

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vlmtune.cli.option_names import at_least
 from vlmtune.storage.remote.address import path_or_url
 
 DEFAULT_WIDTHS = [0, 128, 1024, 2048, 16384]
@@ -60,11 +61,11 @@ def declare(
     add("--frozen", action="store_true", help=FROZEN)
     add("--text", default="a photo", help=TEXT)
     add("--layer", nargs="+", default=["pooled"], metavar="LAYER", help=LAYER)
-    add("--widths", type=int, nargs="+", default=DEFAULT_WIDTHS, metavar="N", help=WIDTHS)
-    add("--steps", type=int, default=1000, help="training steps of a probe (%(default)s)")
-    add("--runs", type=int, default=5, help="probes trained of each kind (%(default)s)")
-    add("--limit", type=int, metavar="N", help="at most this many images per split; all by default")
-    add("--side", type=int, default=224, help=SIDE)
+    add("--widths", type=at_least(0), nargs="+", default=DEFAULT_WIDTHS, metavar="N", help=WIDTHS)
+    add("--steps", type=at_least(1), default=1000, help="training steps of a probe (%(default)s)")
+    add("--runs", type=at_least(1), default=5, help="probes trained of each kind (%(default)s)")
+    add("--limit", type=at_least(2), metavar="N", help="most images per split; all by default")
+    add("--side", type=at_least(8), default=224, help=SIDE)
     add("--seed", type=int, default=0, help="seed of transformations and probes (%(default)s)")
     add("--name", help="name of the run in reports; by default the model's name")
     return add

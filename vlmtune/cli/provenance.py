@@ -20,6 +20,7 @@ def provenance_of(
     and `measured` says in `config` what was measured and how.
     """
     trained = model.provenance
+    # Beside the versions and the commit of this measurement.
     training = {}
     for key in ("config", "versions", "commit", "date"):
         if key in trained:
@@ -30,15 +31,9 @@ def provenance_of(
         adapter = type(model.adapter).__name__
         digest = model.digest()
     # Nothing checked these values when the checkpoint was read: they may be of any type.
-    data = trained.get("data")
-    if not isinstance(data, str):
-        data = ""
-    seed = trained.get("seed")
-    if not isinstance(seed, int):
-        seed = None
-    seconds = trained.get("seconds")
-    if not isinstance(seconds, int | float):
-        seconds = 0.0
+    data = _of_type(trained.get("data"), str, "")
+    seed = _of_type(trained.get("seed"), int, None)
+    seconds = _of_type(trained.get("seconds"), int | float, 0.0)
     return Provenance(
         backbone=model.backbone.title,
         adapter=adapter,
@@ -61,3 +56,7 @@ def provenance_of(
         trainable_parameters=model.trained_parameters,
         seconds=float(seconds),
     )
+
+
+def _of_type(value: Any, kind: Any, otherwise: Any) -> Any:
+    return value if isinstance(value, kind) else otherwise

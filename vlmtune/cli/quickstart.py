@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from vlmtune.cli.compare_process import check_ended
 from vlmtune.cli.explain import explain
 from vlmtune.cli.main import plain_log, run_command
 from vlmtune.cli.yaml_files import read_yaml
 from vlmtune.config import find_path
-from vlmtune.errors import UserError
 from vlmtune.training.checkpoint_files import LAST, newest_checkpoint
 
 CONFIGS = "configs/experiments/quickstart"
 OUT = "runs/quickstart"  # the folder that the configs name
-CLIP = "checkpoints/scenes-clip"
+CLIP = "checkpoints/scenes-clip"  # comes with vlmtune
 CAPTIONS = ("a red cube and a blue sphere", "a blue cube and a red sphere")
 RUN_SIZES = {"max_steps": 2, "every_n_train_steps": 2, "batch_size": 8}
 SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> other values
@@ -103,6 +103,7 @@ def execute(lane: Sequence[Step], start: float) -> None:
 @contextlib.contextmanager
 def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
     """Runs steps in a second process, with their output in a file, while the block runs."""
+    # Not forked: torch's threads of this process would hang in a fork.
     process = multiprocessing.get_context("spawn").Process(target=_logged, args=(lane, start, log))
     announce(f"in a second process, with its output in {log}:", start)
     for title, _ in lane:
@@ -115,9 +116,7 @@ def beside(lane: Sequence[Step], start: float, log: Path) -> Iterator[None]:
         # If the block failed, nobody waits for the process.
         process.terminate()
         process.join()
-    if process.exitcode:
-        _, _, last_line = log.read_text(encoding="utf-8").strip().rpartition("\n")
-        raise UserError(f"expected the second process to finish, got {last_line!r}: see {log}")
+    check_ended(process.exitcode, log)
 
 
 def _logged(lane: Sequence[Step], start: float, log: Path) -> None:
@@ -166,6 +165,7 @@ def write_configs(out: Path, size: str) -> Path:
 
 def steps(out: Path, configs: Path, seed: int) -> Plan:
     """The title and the command line of each step; each seed has a separate folder of runs."""
+    # Each folder is the input of a later step.
     export, frozen = out / "export", out / "zero-shot"
     recipe, mixture = (out / f"seed-{seed}" / name for name in ("mm-adapter", "grounded-words"))
     benchmarks = ["--benchmarks", configs / "benchmarks.yaml", "--store", out / "features"]

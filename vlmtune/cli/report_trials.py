@@ -66,6 +66,7 @@ def _checkpoint(best: Trial, folder: Path) -> Path:
 
     Others are not of the weights that the report measured.
     """
+    # A logger may keep checkpoints in its own folder beside that of the sweep.
     runs = [best.folder]
     if best.folder.parent == folder:  # seeds of `vlmtune compare` have the same names everywhere
         runs += sorted(folder.parent.glob(f"*/{best.folder.name}"))

@@ -51,6 +51,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
         with write_atomically(path) as temporary:
             with temporary.open("wb") as file:
                 torch.save(checkpoint, file)
+                # On disk before the rename, or a power cut could leave an empty file.
                 file.flush()
                 os.fsync(file.fileno())
             if path.is_dir() and is_checkpoint(path):  # a file cannot replace a folder

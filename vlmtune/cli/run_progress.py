@@ -56,7 +56,9 @@ class RunProgress(ProgressBar):
     @override
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         # A resumed run starts at its step, or the rate would count the steps of the run before.
-        done = {"total": total_steps(trainer), "completed": trainer.global_step}
+        steps = trainer.estimated_stepping_batches
+        total = int(steps) if math.isfinite(steps) else None  # of a run without an end
+        done = {"total": total, "completed": trainer.global_step}
         self._steps = self._open().add_task("training", note="", **done)
 
     @override
@@ -71,6 +73,7 @@ class RunProgress(ProgressBar):
         if self._bar is None or self._steps is None or self._bar.disable:
             return
         callbacks = cast(Any, trainer).callbacks  # an attribute that Lightning sets later
+        # What the monitor measured last is the newer of the two.
         numbers = dict(self.get_metrics(trainer, pl_module))
         for callback in callbacks:
             if isinstance(callback, RunMonitor):
@@ -121,9 +124,3 @@ class RunProgress(ProgressBar):
         if self._bar is not None:
             self._bar.stop()
         self._bar = self._steps = self._validation = None
-
-
-def total_steps(trainer: pl.Trainer) -> int | None:
-    """Optimizer steps of the whole run; None if its end is not known."""
-    steps = trainer.estimated_stepping_batches
-    return int(steps) if math.isfinite(steps) else None

@@ -44,5 +44,6 @@ class SaveConfig(SaveConfigCallback):
     @property
     def configuration(self) -> dict[str, Any]:
         """The config of the run without secrets, which its report repeats."""
+        # Through YAML, as the parser's own values are paths and namespaces.
         text = self.parser.dump(self.config, format="yaml", skip_none=False)
         return without_secrets(yaml.safe_load(text))

@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> None:
     for image, row in zip(options.images, scores.tolist(), strict=True):
         cells = []
         for score in row:
+            # Equal scores are all marked: none of them is the better one.
             star = "* " if several and score == max(row) else ""
             cells.append(f"{star}{score:.4f}")
         table.add_row(escape(image), *cells)

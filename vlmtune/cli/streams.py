@@ -38,6 +38,7 @@ class Stream(io.TextIOWrapper):
             self._discard()
 
     def _discard(self) -> None:
+        # The descriptor itself, as libraries and Python's shutdown flush it again.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self.fileno())
         os.close(nowhere)

@@ -51,13 +51,24 @@ def text_only_runs(
 
     Benchmarks that need embeddings are left out. `data` names the corpus of the n-gram model.
     """
+    # Embeddings of images alone cannot be averaged into a text-only score.
     scored = [benchmark for benchmark in benchmarks if benchmark.needs == "scores"]
     if not scored:
         print("no text-only runs: no benchmark uses scores", file=sys.stderr)
         return []
+    fitted = n_gram_provenance(n_gram, data, provenance)
+    averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
+    return [
+        _run(N_GRAM, scored, n_gram, fitted),
+        _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
+    ]
+
+
+def n_gram_provenance(n_gram: TextOnlyScore, data: str, provenance: Provenance) -> Provenance:
+    """The provenance of an n-gram model's numbers, beside a report with this `provenance`."""
     # The n-gram model is not the model of the report: its backbone, seed and time are its own.
     model = n_gram.model
-    fitted = replace(
+    return replace(
         provenance,
         backbone="none",
         adapter=f"n-grams of up to {model.order} words",
@@ -68,11 +79,6 @@ def text_only_runs(
         trainable_parameters=0,
         seconds=0.0,
     )
-    averaged = replace(provenance, adapter=f"{provenance.adapter}, image averaged")
-    return [
-        _run(N_GRAM, scored, n_gram, fitted),
-        _run(AVERAGED, scored, ImageAveraged(scorer), averaged),
-    ]
 
 
 def save_text_only(folder: Path, runs: Sequence[RunReport]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from vlmtune.errors import UserError, reason
+from vlmtune.errors import UserError
 from vlmtune.storage.files import reading, regular
 
 MOST_VALUES = 100_000
@@ -46,20 +46,16 @@ def check_yaml(path: str | Path) -> None:
 
     That is a named pipe or a device, and a file whose aliases repeat too many values.
     """
-    try:
+    with reading(path, "a config", "write it to a file, in UTF-8"):
         path = regular(path)
-    except OSError as error:
-        raise UserError(
-            f"expected a config in {path}, got {reason(error)}: write it to a file"
-        ) from error
+        if not path.is_file():
+            return
+        text = path.read_text(encoding="utf-8")
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        # Composed, not loaded: a node stands for all of its aliases and takes no memory.
+        node = yaml.compose(text, yaml.SafeLoader)
         values = 0.0 if node is None else _values(node, {})
-    except UnicodeError as error:
-        raise UserError(
-            f"expected YAML in UTF-8 in {path}, got {error}: save it as UTF-8"
-        ) from error
-    except (OSError, ValueError, yaml.YAMLError):
+    except (ValueError, yaml.YAMLError):
         return
     except RecursionError:
         values = math.inf

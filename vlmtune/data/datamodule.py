@@ -25,6 +25,7 @@ from vlmtune.data.loader import (
     GroupChanges,
     NoBatches,
     Position,
+    StepChanges,
 )
 from vlmtune.data.position import TrainingPosition, align
 from vlmtune.data.shards import ShardSet
@@ -60,8 +61,10 @@ class ShardDataModule(LightningDataModule):
         augmentation: Changes training images at random, such as a transform of
             `torchvision.transforms.v2`; None for none. It needs images whose features are
             not stored. See `augmented`.
+        joined: Joins training images in pairs, such as `JoinedImages`; None for none. It needs
+            images whose features are not stored.
         phrases: Takes phrases from the captions of training and validation, for objectives that
-            read them, such as `C2LIP`; None for none. See `NounPhrases`.
+            read them, such as `C2LIP`; None for none. See `NounPhrases` and `CaptionUnits`.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class ShardDataModule(LightningDataModule):
         captions: PositiveInt | None = None,
         hard_negatives: HardNegatives = "all",
         augmentation: nn.Module | None = None,
+        joined: StepChanges | None = None,
         phrases: CaptionPhrases | None = None,
     ) -> None:
         super().__init__()
@@ -90,7 +94,7 @@ class ShardDataModule(LightningDataModule):
         self.shuffle_buffer = shuffle_buffer
         self.max_damaged = max_damaged
         self.changes = GroupChanges(
-            mined, hard_negatives, captions, negatives, augmentation, phrases
+            mined, hard_negatives, captions, negatives, augmentation, joined, phrases
         )
         self._decodes = True
         self._stored: Container[str] | None = None
@@ -103,13 +107,14 @@ class ShardDataModule(LightningDataModule):
         Records with images other than `stored` (None: all) count as damaged.
 
         Raises:
-            UserError: The images were to be augmented.
+            UserError: The images were to be augmented or joined.
         """
-        if self.changes.augmentation is not None:
-            raise UserError(
-                "expected no data.augmentation, as the features of these images are stored: leave "
-                "it or model.store out, or choose an adapter that trains the image tower"
-            )
+        for name in ("augmentation", "joined"):
+            if getattr(self.changes, name) is not None:
+                raise UserError(
+                    f"expected no data.{name}, as the features of these images are stored: leave "
+                    "it or model.store out, or choose an adapter that trains the image tower"
+                )
         self._decodes = False
         self._stored = stored
 
@@ -257,6 +262,9 @@ class ShardDataModule(LightningDataModule):
                 )
             preprocess = module.preprocess
         tokenize = getattr(module, "tokenize", None)
+        if changes is not None and changes.phrases is not None:
+            sets = check_sets(self.sets["train"], "train")
+            changes.phrases.prepare(lambda: catalogue(sets).texts)
         return EpochLoader(
             stream, preprocess, position, rank, world, self.num_workers, changes, tokenize
         )

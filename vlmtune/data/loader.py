@@ -8,7 +8,7 @@ import signal
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,9 +61,20 @@ class BatchNeighbours(Configured, ABC):
 class CaptionPhrases(Configured, ABC):
     """Takes phrases from captions, as `NounPhrases` does; a run without them loads no tagger."""
 
+    def prepare(self, captions: Callable[[], Iterable[str]]) -> None:
+        """Learns from the training captions, if there is anything to learn."""
+
     @abstractmethod
-    def groups(self, groups: Sequence[Group]) -> list[Group]:
+    def groups(self, groups: Sequence[Group], seed: int = 0, epoch: int = 0) -> list[Group]:
         """Returns for each group the same images with phrases as texts."""
+
+
+class StepChanges(Configured, ABC):
+    """Makes other groups of those of a batch, in turn with the steps, as `JoinedImages` does."""
+
+    @abstractmethod
+    def changed(self, groups: Sequence[Group], seed: int, epoch: int, step: int) -> list[Group]:
+        """Returns the groups of the batch with this number, of all ranks, in the epoch."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +89,11 @@ class GroupChanges:
     captions: int | None = None
     negatives: CaptionNegatives | None = None
     augmentation: nn.Module | None = None
+    joined: StepChanges | None = None
     phrases: CaptionPhrases | None = None
 
     def apply(
-        self, groups: list[Group], stream: GroupStream, epoch: int
+        self, groups: list[Group], stream: GroupStream, epoch: int, step: int
     ) -> tuple[list[Group], list[str]]:
         """Returns the changed groups, and a line for each damaged one."""
         damaged: list[str] = []
@@ -96,11 +108,13 @@ class GroupChanges:
             shown = self.negatives.added(shown, seed, epoch, groups)
         if self.augmentation is not None:
             shown = augmented(shown, self.augmentation, seed, epoch)
+        if self.joined is not None:
+            shown = self.joined.changed(shown, seed, epoch, step)
         return shown, damaged
 
-    def phrases_of(self, groups: Sequence[Group]) -> Batch | None:
+    def phrases_of(self, groups: Sequence[Group], seed: int, epoch: int) -> Batch | None:
         """Returns the phrases of the changed groups as a batch, if phrases are wanted."""
-        return None if self.phrases is None else collate(self.phrases.groups(groups))
+        return None if self.phrases is None else collate(self.phrases.groups(groups, seed, epoch))
 
     def state(self) -> dict[str, Any]:
         """Returns what the order of batches depends on."""
@@ -110,6 +124,7 @@ class GroupChanges:
             "captions": self.captions,
             "hard_negatives": self.hard_negatives,
             "augmentation": None if self.augmentation is None else repr(self.augmentation),
+            "joined": None if self.joined is None else self.joined.spec(),
             "phrases": None if self.phrases is None else self.phrases.spec(),
         }
 
@@ -226,13 +241,16 @@ class _Reader(IterableDataset):
         consumer = Consumer(self.rank, self.world)
         if info is not None:
             consumer = Consumer(self.rank, self.world, info.id, info.num_workers)
+        # Workers take the batches of all ranks in turn.
+        step = self.start // (self.stream.batch_size * self.world) + consumer.worker
         try:
             for groups, damaged in self.stream.batches(self.epoch, consumer, self.start):
-                shown, further = self.changes.apply(groups, self.stream, self.epoch)
+                shown, further = self.changes.apply(groups, self.stream, self.epoch, step)
+                step += consumer.workers
                 batch = collate(shown, self.preprocess, [*damaged, *further])
                 # Tokenized here, a worker does it while the device computes the batch before.
                 token_ids = None if self.tokenize is None else self.tokenize(batch.texts)
-                phrases = self.changes.phrases_of(shown)
+                phrases = self.changes.phrases_of(shown, self.stream.seed, self.epoch)
                 yield replace(batch, phrases=phrases, token_ids=token_ids)
         except UserError as error:
             # Raised in a worker it would arrive with a traceback; as a value it stays one line.

@@ -13,17 +13,19 @@ from typing_extensions import override
 from vlmtune.data.loader import CaptionPhrases
 from vlmtune.language.phrases import noun_phrases
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
-from vlmtune.language.words import canonical
+from vlmtune.language.words import Sentence, canonical
 from vlmtune.types import Group
+
+DENIALS = frozenset({"no", "not", "n't", "without", "zero"})
 
 
 class NounPhrases(CaptionPhrases):
     """The noun phrases of the captions that are true of an image: "red car", "two black dogs".
 
     A phrase is nouns in a row with the adjectives and the numeral before them, in lower case and
-    without an article. Nouns that name no object ("front", "side") are left out. A caption without
-    a phrase stands for itself. Phrases are texts of their own, beside the captions of a batch: only
-    objectives that ask for phrases get them.
+    without an article. Nouns that name no object ("front", "side") are left out, and so is what a
+    caption denies ("no cat"). A caption without a phrase stands for itself. Phrases are texts of
+    their own, beside the captions of a batch: only objectives that ask for phrases get them.
 
     Equal phrases of a batch are one text, true of each image that has a caption with it. Of other
     images its truth is unknown.
@@ -44,24 +46,14 @@ class NounPhrases(CaptionPhrases):
     def of_caption(self, caption: str) -> tuple[str, ...]:
         """Returns the phrases of a caption in order, each once; at least one."""
         sentence = tagged_sentence(caption, self.tagger)
-        phrases = []
-        for phrase in noun_phrases(sentence):
-            if phrase.light:
-                continue
-            start = phrase.start
-            if phrase.number:
-                start -= 1  # the numeral stands before the phrase
-            # The gap before the first word is not part of the phrase.
-            text = sentence.words[start]
-            for position in range(start + 1, phrase.stop):
-                text += sentence.gaps[position] + sentence.words[position]
-            phrases.append(canonical(text))
+        phrases = [span_text(sentence, *span) for span in object_spans(sentence)]
         if not phrases:
             return (caption,)
         return tuple(dict.fromkeys(phrases))
 
     @override
-    def groups(self, groups: Sequence[Group]) -> list[Group]:
+    def groups(self, groups: Sequence[Group], seed: int = 0, epoch: int = 0) -> list[Group]:
+        del seed, epoch  # all phrases, in each epoch
         return [self._group(group) for group in groups]
 
     def _group(self, group: Group) -> Group:
@@ -91,3 +83,27 @@ class NounPhrases(CaptionPhrases):
             tuple(true_ids),
             same_group=truth,
         )
+
+
+def object_spans(sentence: Sentence) -> list[tuple[int, int]]:
+    """Where the phrases of objects begin, with their numeral, and end; none that is denied."""
+    spans = []
+    for phrase in noun_phrases(sentence):
+        start = phrase.start
+        if phrase.number:
+            start -= 1
+        # "no cat", "without a cat", "zero cats"
+        words = sentence.words[max(0, start - 2) : start + 1]
+        denied = any(word.lower() in DENIALS for word in words)
+        if not phrase.light and not denied:
+            spans.append((start, phrase.stop))
+    return spans
+
+
+def span_text(sentence: Sentence, start: int, stop: int) -> str:
+    """The words of a span with the gaps between them, in lower case."""
+    # The gap before the first word is not part of the phrase.
+    text = sentence.words[start]
+    for position in range(start + 1, stop):
+        text += sentence.gaps[position] + sentence.words[position]
+    return canonical(text)

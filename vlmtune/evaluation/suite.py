@@ -90,6 +90,7 @@ def run_suite(
     scorer: PairScorer | MatrixFunction,
     at_least_one: bool = True,
     items: list[ItemRow] | None = None,
+    measured: Callable[[Result], None] | None = None,
 ) -> SuiteResult:
     """Loads all benchmarks, encodes their images and captions once, then evaluates each.
 
@@ -102,6 +103,7 @@ def run_suite(
             image: images are `ImageRef`s. Its weights may not change meanwhile.
         at_least_one: Whether to raise if no benchmark could be run.
         items: A list that gets a row for each item, or None.
+        measured: Called with each result as soon as it is known.
 
     Raises:
         UserError: No benchmark could be run, or two have one name.
@@ -133,6 +135,8 @@ def run_suite(
                 failed[name] = reason
             elif result is not None:
                 done[name] = _described(result, benchmark, contents[name], encoding_scorer)
+                if measured is not None:
+                    measured(done[name])
     not_run = _in_order(benchmarks, failed)
     if at_least_one:
         _check_any_is_left(benchmarks, not_run)
@@ -289,5 +293,6 @@ def _check_any_is_left(benchmarks: Sequence[Benchmark], not_run: Sequence[NotRun
     reason = not_run[0].reason
     others = len(not_run) - 1
     if others:
-        reason += f" (and {others} other benchmarks failed)"
+        plural = "s" if others > 1 else ""
+        reason += f" (and {others} other benchmark{plural} failed)"
     raise UserError(reason)

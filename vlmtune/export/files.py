@@ -59,6 +59,7 @@ def save_export(
 
     folder = Path(folder)
     check_target(folder, overwrite)
+    # NaN loads without an error, and then ranks captions at random.
     check_finite(trained_state(backbone, adapter), "train or export again")
     recorded = dict(provenance)
     results: Sequence[Result] = recorded.pop("results", ())

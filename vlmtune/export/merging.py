@@ -14,6 +14,7 @@ from vlmtune.adapters.base import Adapter, DualAdapter
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.hf.backbone import HFBackbone
 from vlmtune.errors import UserError
+from vlmtune.export.files import check_target
 from vlmtune.export.folding import fold
 from vlmtune.export.to_onnx import IMAGE, TEXT, save_onnx
 from vlmtune.export.to_sentence_transformers import save_sentence_transformers
@@ -42,8 +43,7 @@ def save_merged(folder: Path, model: Model, form: str | None = None) -> str:
         UserError: The form cannot hold the adapter or the backbone, or there is something in
             `folder`.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"expected a new folder, {folder} holds something: choose another")
+    check_target(folder, overwrite=False)
     backbone = model.backbone
     adapter = model.adapter
     # The other forms are float32 throughout.
@@ -77,12 +77,14 @@ def _add_low_rank_updates(backbone: Backbone) -> None:
     """Makes each LoRA weight the sum that it computes."""
     for module in backbone.modules():
         if parametrize.is_parametrized(module):
+            # A list, as removing a parametrization changes the mapping.
             for name in list(module.parametrizations):  # type: ignore[union-attr, arg-type]
                 parametrize.remove_parametrizations(module, name, leave_parametrized=True)
 
 
 def _fold_adapter(backbone: Backbone, adapter: Adapter) -> None:
     """Multiplies the weights of an adapter, if it has any, into those of the backbone."""
+    # An adapter with nothing but a scale has nothing to fold.
     added = {name.rpartition(".")[2] for name in adapter.state_dict()} - SCALES
     why_not = fold(backbone, adapter) if added else None
     if why_not is not None:

@@ -209,6 +209,7 @@ def _scores(results: Sequence[Result]) -> str:
     lines.append("|---|---|---:|---:|---:|---:|")
     for result in results:
         for name, metric in result.metrics.items():
+            # Bold marks the number that a benchmark is known by.
             label = f"**{name}**" if name == result.primary else name
             arrow = "↑" if metric.higher_is_better else "↓"
             cells = [

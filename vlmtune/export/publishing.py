@@ -40,6 +40,7 @@ def push(folder: Path, repository: str, public: bool = False) -> str:
         commit = api.upload_folder(
             repo_id=repository,
             folder_path=folder,
+            # Whatever else lies in the folder stays here.
             allow_patterns=list(FILES),
             commit_message="Export of vlmtune",
         )

@@ -4,7 +4,6 @@ In: a model whose adapter embeds images and texts. Out: the folder. Never: graph
 something else; they are compared with the model before the folder is kept.
 """
 
-import importlib
 import json
 import logging
 import warnings
@@ -22,15 +21,15 @@ from torch.nn.functional import normalize
 from vlmtune.adapters.base import DualAdapter
 from vlmtune.backbones.base import TextTower
 from vlmtune.backbones.staging import embed_words, encode_words
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, imported
 from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer
 from vlmtune.model.layout import one_line
 from vlmtune.model.model import Model
 
 IMAGE, TEXT, SCORES = "image.onnx", "text.onnx", "scores.json"
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # export, its translation, the comparison
 ONE_FILE = 2**31 - 2**24  # bytes of weights; protobuf ends at 2 GiB
-CLOSE = 1e-4
+CLOSE = 1e-4  # largest difference of embeddings of length 1, in float32
 
 
 class ImageGraph(nn.Module):
@@ -89,7 +88,8 @@ def save_onnx(folder: Path, model: Model) -> str:
             "expected a backbone whose text tower runs block by block, got "
             f"{model.backbone.title}: use --out"
         )
-    _check_packages()
+    for package in PACKAGES:  # now, as the graphs take minutes
+        _package(package)
     folder.mkdir()
     model.to(torch.device("cpu"))
     images, texts = _examples(model, tower)
@@ -124,6 +124,7 @@ def _save(
     network: nn.Module, inputs: tuple[Tensor, ...], names: Sequence[str], output: str, file: Path
 ) -> None:
     """Exports a graph and compares it with the network, for another number of rows too."""
+    # A free dimension, which would else be fixed at the number of example rows.
     batch = torch.export.Dim("batch")
     size = sum(weight.nbytes for weight in network.state_dict().values())
     with ExitStack() as quiet:
@@ -156,9 +157,10 @@ def _save(
 def _check(
     network: nn.Module, inputs: tuple[Tensor, ...], names: Sequence[str], file: Path
 ) -> None:
-    session = importlib.import_module("onnxruntime").InferenceSession(str(file))
+    session = _package("onnxruntime").InferenceSession(str(file))
     last_row = tuple(values[1:] for values in inputs)
     for rows in (inputs, last_row):
+        # onnxruntime takes arrays by the names of the inputs.
         arrays = [values.numpy() for values in rows]
         (given,) = session.run(None, dict(zip(names, arrays, strict=True)))
         difference = float((torch.from_numpy(given) - network(*rows)).abs().max())
@@ -173,6 +175,7 @@ def _save_processing(folder: Path, model: Model, tower: TextTower) -> str:
     """Writes tokenizer and preprocessing; says which of them transformers does not have."""
     left_out = []
     try:
+        # A graph without its tokenizer is still of use, so a missing one is only named.
         tokenizer = hf_tokenizer(model.backbone)
         inner = tokenizer.backend_tokenizer
         pad = {"pad_id": tokenizer.pad_token_id, "pad_token": tokenizer.pad_token}
@@ -189,12 +192,5 @@ def _save_processing(folder: Path, model: Model, tower: TextTower) -> str:
     return f"left out, as transformers has none: {', '.join(left_out)}" if left_out else ""
 
 
-def _check_packages() -> None:
-    for package in PACKAGES:
-        try:
-            importlib.import_module(package)
-        except ImportError as error:
-            raise UserError(
-                f"expected the package {package} to export to ONNX, it is not installed: "
-                "pip install 'vlmtune[onnx]'"
-            ) from error
+def _package(name: str) -> Any:
+    return imported(name, "to export to ONNX", "pip install 'vlmtune[onnx]'")

@@ -90,6 +90,7 @@ def _updates(module: nn.Module) -> list[LowRank]:
 
 def _packed(update: LowRank) -> tuple[Tensor, Tensor]:
     """A (k r x in) and B (out x k r) of an update with k pairs; B has a block for each of them."""
+    # PEFT has one pair of matrices a weight, where several projections are packed.
     down = update.down.detach().cpu()
     up = update.up.detach().cpu()
     count, rows, rank = up.shape

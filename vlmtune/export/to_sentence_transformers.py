@@ -4,7 +4,6 @@ In: a backbone with its trained weights. Out: the folder. Never: a model that it
 differently; one is an error.
 """
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.backbones.hf.loading import quiet
 from vlmtune.backbones.hf.siglip import SigLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, imported
 from vlmtune.export.clip_twin import clip_twin
 from vlmtune.export.hf_processing import hf_image_processor, hf_tokenizer
 
@@ -51,12 +50,8 @@ def save_sentence_transformers(folder: Path, backbone: Backbone) -> None:
 
 def _classes() -> tuple[Any, Any, Any]:
     """The model of the library, and its modules that embed and that normalise."""
-    try:
-        library = importlib.import_module("sentence_transformers")
-        modules = importlib.import_module("sentence_transformers.base.modules")
-    except ImportError as error:
-        raise UserError(
-            "expected the package sentence-transformers from 5.4 on, it is not installed: "
-            "pip install 'vlmtune[sentence-transformers]'"
-        ) from error
+    fix = "pip install 'vlmtune[sentence-transformers]'"
+    library = imported("sentence_transformers", "from 5.4 on", fix)
+    # Earlier versions have their modules elsewhere.
+    modules = imported("sentence_transformers.base.modules", "from 5.4 on", fix)
     return library.SentenceTransformer, modules.Transformer, modules.Normalize

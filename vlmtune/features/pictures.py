@@ -25,7 +25,7 @@ from vlmtune.features.stored_pixels import differs, read_stored
 from vlmtune.types import ImageRef
 
 Picture = ImageRef | Image.Image
-WORKERS = min(8, os.cpu_count() or 1)
+WORKERS = min(8, os.cpu_count() or 1)  # threads that read and decode pictures
 T = TypeVar("T")
 
 

@@ -24,6 +24,7 @@ from vlmtune.features.store import (
     Facts,
     FeatureStore,
     announce,
+    check_rows,
     copy_from,
     open_or_build_store,
     similar_stores,
@@ -104,17 +105,17 @@ class _Pieces:
             meta = self._read(piece)
             if EMPTY not in meta["files"]:
                 full[self._folder(piece)] = meta
-        if not full:
+        if not full:  # another run may find images that can be read
             remove(self.folder)
-            raise EmptyStoreError(
-                f"expected rows to store in {self.path}, got none: check the data source"
-            )
+        check_rows(len(full), self.path)
         ids: list[str] = []
-        for (folder, meta), suffix in zip(full.items(), suffixes(len(full)), strict=True):
+        endings = suffixes(len(full))
+        for suffix, folder in zip(endings, full, strict=True):
+            files = full[folder]["files"]
             ids += read_names(folder, "ids.json")
             for stem in ("values", "offsets"):
                 file = f"{stem}.bin"
-                entry = meta["files"].get(file)
+                entry = files.get(file)
                 if entry:
                     # A hard link: the numbers are neither read nor copied.
                     writer.link(f"{stem}{suffix}.bin", folder / file, entry)

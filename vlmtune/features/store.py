@@ -36,7 +36,7 @@ from vlmtune.storage.folder import DamagedError, FolderWriter
 from vlmtune.storage.progress import progress
 from vlmtune.types import Features, Pooled, Tokens, concatenate
 
-COPIED_AT_A_TIME = 256
+COPIED_AT_A_TIME = 256  # rows, whose tokens are in memory together
 
 Chunks = Iterable[tuple[Sequence[str], Features]]
 """Ids and their features, a few at a time."""
@@ -83,12 +83,13 @@ class FeatureStore:
         self.meta = folders.read_meta(self.folder, expected, ("ids.json",), Facts)
         self.ids = folders.read_names(self.folder, "ids.json")
         self._row = {name: row for row, name in enumerate(self.ids)}
+        self._pieces: list[_Piece] = []
         # A damaged `meta.json` may name billions of pieces, and opening them would not end.
         pieces = min(self.meta.get("pieces", 0), len(self.ids))
         try:
             self._pieces = list(map(self._piece, suffixes(pieces)))
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise DamagedError("meta.json contradicts itself") from error
+        except (KeyError, TypeError, RuntimeError):
+            self._pieces = []  # which have too few rows, and are refused below
         counts = list(map(_row_count, self._pieces))
         if not sum(counts) == len(self.ids) == self.meta["rows"]:
             raise DamagedError("meta.json contradicts itself")
@@ -125,13 +126,14 @@ class FeatureStore:
     def features(self, ids: Sequence[str], dtype: torch.dtype = torch.float32) -> Features:
         """Returns the rows of `ids`, in their order, tokens padded to the longest."""
         try:
-            rows = torch.tensor([self._row[name] for name in ids], dtype=torch.int64)
+            numbers = [self._row[name] for name in ids]
         except KeyError:
             missing = [name for name in ids if name not in self._row]
             raise UserError(
                 f"expected ids of the {len(self)} stored in {self.folder}, {len(missing)} of "
                 f"{len(ids)} are not among them, first {missing[0]!r}: store them first"
             ) from None
+        rows = torch.tensor(numbers, dtype=torch.int64)
         if len(self._pieces) == 1 or not len(rows):
             return self._read(0, rows, dtype)
         # Rows of one piece are read together; the order is restored at the end.
@@ -161,7 +163,8 @@ class FeatureStore:
         numbers = starts[:, None] + position
         numbers.clamp_(max=len(values) - 1)
         flat = values.index_select(0, numbers.reshape(-1))
-        tokens = flat.to(dtype).view(len(rows), longest, self.meta["width"])
+        flat = flat.to(dtype)
+        tokens = flat.view(len(rows), longest, self.meta["width"])
         padding = ~mask
         if bool(padding.any()):
             tokens.masked_fill_(padding[:, :, None], 0)
@@ -269,10 +272,7 @@ def write_store(
             writer.append("values.bin", as_bytes(flat))
             lengths.append(counts)
             advance(len(names))
-    if not ids:
-        raise EmptyStoreError(
-            f"expected rows to store in {writer.folder.parent}, got none: check the data source"
-        )
+    check_rows(len(ids), writer.folder.parent)
     # Pooled rows have one length, so they need no offsets.
     if key.spec.kind != "pooled":
         offsets = torch.cat(lengths).cumsum(0)
@@ -280,6 +280,12 @@ def write_store(
     id_list = json.dumps(list(ids))
     writer.append("ids.json", id_list.encode())
     writer.finish(key.to_dict(), rows=len(ids), width=width)
+
+
+def check_rows(rows: int, path: Path) -> None:
+    """Raises an `EmptyStoreError` where a store would have no rows."""
+    if not rows:
+        raise EmptyStoreError(f"expected rows to store in {path}, got none: check the data source")
 
 
 def as_bytes(values: Tensor) -> Any:

@@ -15,7 +15,6 @@ from typing import ClassVar, Literal
 from typing_extensions import override
 
 from vlmtune.config import Configured
-from vlmtune.errors import UserError
 from vlmtune.language.lexicon import relations, word_set
 from vlmtune.language.phrases import NounPhrase, compatible, interchangeable, noun_phrases
 from vlmtune.language.vocabulary import Vocabulary
@@ -80,6 +79,7 @@ class SwapAdjectives(Rule):
         for phrase in noun_phrases(sentence):
             positions = range(phrase.start, phrase.noun)
             phrase_of |= dict.fromkeys(positions, phrase)
+        # Quantifiers such as "many" describe no object, so swapping them proves nothing.
         adjectives = _positions(sentence, "ADJ", _descriptive)
         pairs = list(combinations(adjectives, 2))
         for i, j in _shuffled(pairs, rng):
@@ -155,10 +155,8 @@ class ReplaceWord(Rule):
 
     @override
     def rewrites(self, sentence: Sentence, rng: Random, words: Words) -> Iterator[Edits]:
-        if words is None:
-            raise UserError(
-                "expected words of a corpus for ReplaceWord, got none: call `learn` with captions"
-            )
+        assert words is not None, "`Rewriter.learn` counts the words of a corpus first"
+        # All positions once, then all again: one unlucky draw blocks no position.
         positions = _shuffled(self._spans(sentence), rng)
         for _ in range(TRIES):
             for start, stop in positions:

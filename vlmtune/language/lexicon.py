@@ -39,6 +39,7 @@ def tags() -> Mapping[str, tuple[str, ...]]:
         >>> tags()["the"], tags()["sitting"], tags()["wave"], tags()["orange"]
         (('DET',), ('VERB',), ('NOUN', 'VERB'), ('ADJ', 'NOUN'))
     """
+    # A dictionary for its order: the first tag of a word is the usual one.
     open_tags: dict[str, dict[str, None]] = {}
     for word, tag in _open_words():
         open_tags.setdefault(word, {})[tag] = None

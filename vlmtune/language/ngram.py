@@ -71,8 +71,6 @@ class NGram(Configured):
 
     def probability(self, word: str, history: Sequence[str] = ()) -> float:
         """Probability of a word in lower case, or of the end "</s>", after others from "<s>" on."""
-        if not self._levels:
-            raise UserError("expected a fitted n-gram model, got none: call `fit` with captions")
         word = word if word in self.vocabulary else UNKNOWN
         before = tuple(map(self._before, history))
         # Each level refines the probability that the next shorter history gave.
@@ -93,12 +91,14 @@ class NGram(Configured):
             # No n-gram is longer than `order`, so a history has one word less.
             start = max(0, i - self.order + 1)
             probability = self.probability(word, line[start:i])
+            # Never 0: the last level gives every word of the vocabulary some probability.
             scored.append((word, math.log(probability)))
         return scored
 
     def log_probability(self, caption: str, per_token: bool = False) -> float:
         """Natural log-probability of a caption and its end; `per_token` gives the mean instead."""
         values = [value for _, value in self.tokens(caption)]
+        # Exact, so that the order of the words does not decide between two captions.
         total = math.fsum(values)
         return total / len(values) if per_token else total
 

@@ -44,6 +44,7 @@ class NounPhrase:
     @property
     def modifiers(self) -> tuple[str, ...]:
         """The words that distinguish the object from others of its kind, in lower case."""
+        # In lower case, as the first word of a caption has a capital.
         modifiers = (*self.adjectives, self.number)
         return tuple(word.lower() for word in modifiers)
 

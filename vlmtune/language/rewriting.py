@@ -8,7 +8,6 @@ import random
 from collections.abc import Collection, Iterable, Iterator
 
 from vlmtune.config import Configured
-from vlmtune.errors import UserError
 from vlmtune.language.caption_edits import Rule
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.vocabulary import Vocabulary
@@ -36,8 +35,6 @@ class Rewriter(Configured):
     """
 
     def __init__(self, rules: list[Rule], tagger: Tagger | None = None, seed: int = 0) -> None:
-        if not rules:
-            raise UserError("expected at least one rule to rewrite captions, got none: name one")
         self.rules = list(rules)
         self.seed = seed
         self.tagger: Tagger = LexiconTagger() if tagger is None else tagger
@@ -51,6 +48,7 @@ class Rewriter(Configured):
     def learn(self, captions: Iterable[str]) -> None:
         """Counts the words of captions, as replacements; of many captions, evenly spaced ones."""
         texts = list(captions)
+        # Evenly spaced, as a corpus may be sorted by topic.
         step = max(1, math.ceil(len(texts) / MOST))
         sample = texts[::step]
         self.vocabulary = Vocabulary.learn(sample, self.tagger)

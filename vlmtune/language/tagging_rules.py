@@ -18,8 +18,8 @@ COMPOUND = re.compile(
     r"|(?:multi|semi|well|over|under|non|extra|ultra|pre)-\w+"
 )
 LONGEST = 8  # adjectives in a row
-NOUNS = ("NOUN", "PROPN")
-BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")
+NOUNS = ("NOUN", "PROPN")  # common and proper
+BOUNDARIES = ("PUNCT", "SCONJ", "CCONJ", "PRON")  # a clause may end or begin here
 
 
 @lru_cache(maxsize=65536)
@@ -38,6 +38,7 @@ def tagged(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _options(word: str, low: str, position: int) -> tuple[str, ...]:
     """The tags a word can have, the usual one first."""
+    # Signs alone; & stands for "and", and ' may be a possessive.
     has_letter = any(letter.isalnum() for letter in low)
     if not has_letter and low not in ("&", "'"):
         return ("PUNCT",)
@@ -248,6 +249,7 @@ class _Context:
         if tag == "AUX":
             return word in word_set("modals")
         if tag == "PRON":
+            # "they wave", but "it waves" by its ending; "her wave" is a noun.
             subject = word in word_set("subjects") or _third_person(self.low[i])
             return subject and word not in word_set("possessives")
         if tag == "CCONJ":
@@ -269,6 +271,7 @@ class _Context:
         """Whether an object, a location or the end follows, and no verb."""
         if self.can(i + 1, "VERB", "AUX") and not self.can(i + 1, "NOUN"):
             return False
+        # Of a usual noun, "park in" shows nothing: a noun may be followed so, too.
         noun_first = self.options[i][0] == "NOUN" and self.can(i + 1, "ADP", "CCONJ")
         if not noun_first and not self.ends(i + 1, "PUNCT"):
             if self.can(i + 1, "DET", "PRON", "ADP", "ADV", "PART", "NUM", "SCONJ"):

@@ -12,7 +12,7 @@ from vlmtune.language.lexicon import groups, is_plural, word_set
 from vlmtune.language.tagger import Tagger
 from vlmtune.language.words import words
 
-KINDS = ("NOUN", "ADJ", "VERB", "ADP", "NUM")
+KINDS = ("NOUN", "ADJ", "VERB", "ADP", "NUM")  # that a rule can replace
 
 
 class Vocabulary:
@@ -43,6 +43,7 @@ class Vocabulary:
         """Counts the words of captions."""
         counts: dict[str, Counter[str]] = {}
         for caption in captions:
+            # Split as sentences are rewritten, so that every counted word can be replaced.
             split = words(caption)
             tags = tagger.tag(split)
             for word, tag in zip(split, tags, strict=True):

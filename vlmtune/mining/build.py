@@ -50,8 +50,7 @@ def open_or_build_cache(
         score: Scores an image against captions of its neighbours; None to compare images alone.
 
     Raises:
-        UserError: There are fewer than two images, features or scores are not finite, or the disk
-            cannot be written.
+        UserError: Features or scores are not finite, or the disk cannot be written.
 
     Example:
         >>> import tempfile
@@ -62,11 +61,6 @@ def open_or_build_cache(
         ...     open_or_build_cache(Path(root), key, captions, lambda: x).similar("cat")
         ['dog']
     """
-    if len(captions) < 2 or key.neighbours < 1:
-        raise UserError(
-            "expected at least 2 images to compare and 1 neighbour of each, got "
-            f"{len(captions)} and {key.neighbours}: check the shards, or ask for more neighbours"
-        )
     path = Path(root) / key.folder
     builder = _Builder(path, key, captions, features, score)
 
@@ -117,6 +111,7 @@ class _Builder:
                 remove(leftover)
         self.tiles.mkdir(exist_ok=True)
         self._write_tiles(writer)
+        # Rows of different lengths, one after another, with the offset of each.
         true_counts = np.array(list(map(len, self.true)))
         _append(writer, "true_offsets", _offsets(true_counts))
         _append(writer, "true", np.concatenate(self.true))

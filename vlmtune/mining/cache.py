@@ -22,7 +22,6 @@ from pydantic import StrictBool
 from typing_extensions import TypedDict
 
 from vlmtune.data.rgb import DECODING
-from vlmtune.errors import UserError
 from vlmtune.storage import folder as folders
 from vlmtune.storage.files import Count
 from vlmtune.storage.names import Names
@@ -107,6 +106,7 @@ class SimilarityCache:
         self.meta = folders.read_meta(self.folder, expected, FILES, _Facts)
         image_ids = folders.read_names(self.folder, "images.json")
         self.image_ids = Names(image_ids)
+        # Mapped, not read: the lists of a large corpus exceed the memory of a worker.
         self._arrays: dict[str, np.ndarray] = {}
         for name, dtype in ARRAYS.items():
             path = self.folder / f"{name}.bin"
@@ -116,9 +116,6 @@ class SimilarityCache:
     def captions(self) -> tuple[str, ...]:
         """The captions, sorted."""
         return folders.read_names(self.folder, "captions.json")
-
-    def __contains__(self, image: str) -> bool:
-        return image in self.image_ids
 
     def __len__(self) -> int:
         return len(self.image_ids)
@@ -141,21 +138,17 @@ class SimilarityCache:
         columns = self._part("false", self._at(image))
         return [self.captions[column] for column in columns[:count]]
 
-    def counterparts(self, image: str, count: int | None = None) -> list[str]:
-        """Returns the neighbours of `image` in order of their hardest caption.
+    def counterpart_rows(self, row: int) -> list[int]:
+        """Returns the neighbours of the image `image_ids[row]` by their hardest caption, as rows.
 
         Without scores they are in order of similarity. Neighbours whose captions are all true of
-        `image` are left out: they add no negative.
+        the image are left out: they add no negative.
         """
-        rows = self.counterpart_rows(self._at(image))
-        return [self.image_ids[row] for row in rows[:count]]
-
-    def counterpart_rows(self, row: int) -> list[int]:
-        """Returns the `counterparts` of the image `image_ids[row]` as rows of `image_ids`."""
         neighbours = self._neighbours(row)
         if not self.scored:
             true = set(self._part("true", row))
             return [j for j in neighbours if not true.issuperset(self._part("true", j))]
+        # The false captions are sorted by their score, so a rank is a position.
         false = self._part("false", row)
         rank_of = {column: rank for rank, column in enumerate(false)}
         ranked = []
@@ -178,11 +171,7 @@ class SimilarityCache:
 
     def _at(self, image: str) -> int:
         row = self.image_ids.find(image)
-        if row is None:
-            raise UserError(
-                f"expected one of the {len(self)} images in {self.folder}, got {image!r}: "
-                "build the cache of this corpus"
-            )
+        assert row is not None, "an image of this cache"
         return row
 
 

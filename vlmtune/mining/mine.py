@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vlmtune.data.catalogue import Corpus, corpus, decode_image, decoded_images, image_digests
 from vlmtune.data.shards import ShardSet
-from vlmtune.errors import UserError
 from vlmtune.features.encode import FeatureSource
 from vlmtune.features.store import FeatureStore
 from vlmtune.mining.build import Score, open_or_build_cache
@@ -20,8 +19,8 @@ from vlmtune.mining.cache import CacheKey, SimilarityCache
 from vlmtune.model.model import Model
 from vlmtune.types import FeatureSpec, Pooled
 
-MAX_DAMAGED = 0.01
-ROWS = 1024
+MAX_DAMAGED = 0.01  # fraction of images that may be unreadable
+ROWS = 1024  # features read at a time
 
 
 def mine(
@@ -100,20 +99,16 @@ def _store(
 def _image_spec(model: Model) -> FeatureSpec:
     """Returns embeddings, or tokens if a fusion encoder has no embeddings; their mean is taken."""
     # Embeddings are the smaller, and the ones that a model compares images by.
-    for spec in (FeatureSpec("pooled"), FeatureSpec("tokens")):
-        reason = model.backbone.fits(spec, "image")
-        if reason is None:
-            return spec
-    raise UserError(
-        f"expected a backbone with image features, got {type(model.backbone).__name__} ({reason}): "
-        "name another model with --features"
-    )
+    pooled = FeatureSpec("pooled")
+    lacks_embeddings = model.backbone.fits(pooled, "image") is not None
+    return FeatureSpec("tokens") if lacks_embeddings else pooled
 
 
 def _vectors(
     store: FeatureStore, rows: Sequence[str], device: torch.device
 ) -> Float[Tensor, "n d"]:
     parts = []
+    # Tokens are averaged part by part, as all of them would not fit.
     for start in range(0, len(rows), ROWS):
         features = store.features(rows[start : start + ROWS])
         if isinstance(features, Pooled):
@@ -134,6 +129,7 @@ def _score(model: Model, known: Corpus, batch_size: int) -> Score:
     def score(
         images: Sequence[str], captions: Sequence[str], pairs: Int[Tensor, "P 2"]
     ) -> Float[Tensor, "P"]:
+        # Decoded for each tile: the images of a corpus would fill the memory.
         pictures = [decode_image(known.images[image]) for image in images]
         scorer = shared if small else model.scorer(batch_size=batch_size)
         return scorer(pictures, captions, pairs)

@@ -13,7 +13,7 @@ from vlmtune.model.layout import CONFIG, is_peft
 from vlmtune.storage.files import read_json, reading
 
 HF, OPEN_CLIP, PEFT = "config.json", "open_clip_config.json", "peft_type"
-NETWORK = "check the name, the revision and the network"
+NETWORK = "check the name, the revision and the network"  # what errors advise
 
 
 def is_hub_id(name: str, pretrained: str | None) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from vlmtune.errors import UserError
+from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef
 
 Picture = str | Path | ImageRef | Image.Image | np.ndarray | torch.Tensor | bytes
@@ -25,9 +26,6 @@ def as_images(images: Images) -> list[str | Path | ImageRef | Image.Image]:
 
     Arrays are (height, width, 3), or (height, width) of grey, tensors (3, height, width); numbers
     are bytes from 0 to 255, or fractions from 0 to 1. Of four dimensions they are several images.
-
-    Raises:
-        UserError: It is none of these, a URL or a folder.
 
     Example:
         >>> as_images(np.zeros((4, 6, 3), np.uint8))[0].size
@@ -42,22 +40,11 @@ def as_images(images: Images) -> list[str | Path | ImageRef | Image.Image]:
 
 
 def _as_image(image: Any) -> str | Path | ImageRef | Image.Image:
-    if isinstance(image, str) and image.partition("://")[0] in ("http", "https", "ftp", "s3", "gs"):
-        raise UserError(f"expected an image file, got the URL {image}: download it first")
-    if isinstance(image, str | Path) and Path(image).is_dir():
-        raise UserError(
-            f"expected an image file, got the folder {image}: pass its files, such as "
-            f"sorted(Path({str(image)!r}).glob('*.jpg'))"
-        )
     if isinstance(image, str | Path | Image.Image | ImageRef):
         return image
     if isinstance(image, bytes):
-        try:
+        with reading("bytes", "an image", "pass the content of an image file"):
             return Image.open(BytesIO(image))
-        except UnidentifiedImageError as error:
-            raise UserError(
-                "expected the bytes of an image file, got others: pass a file's content"
-            ) from error
     if isinstance(image, torch.Tensor):
         values = image.detach().cpu()
         if values.ndim == 3:  # channels come first in tensors, last in arrays

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from vlmtune.errors import without_advice
 from vlmtune.storage.files import read_json
 
-VERSION = 1
+VERSION = 1  # of the layout; exports of any other are refused
 WEIGHTS, CONFIG, CARD = "adapter.safetensors", "adapter_config.json", "README.md"
 PEFT_WEIGHTS = "adapter_model.safetensors"
 FILES = (WEIGHTS, PEFT_WEIGHTS, CONFIG, CARD)

@@ -18,10 +18,10 @@ from typing_extensions import TypedDict
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
-from vlmtune.backbones.weight_checks import check_finite, sha256
+from vlmtune.backbones.weight_checks import check_finite, check_written, sha256
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
-from vlmtune.model.hub import NETWORK, is_hub_id
+from vlmtune.model.hub import NETWORK
 from vlmtune.model.layout import (
     CONFIG,
     FILES,
@@ -88,13 +88,10 @@ def load_export(
     check_packages(config["backbone"], config["adapter"], packages=packages, source=str(source))
     with reading(folder / WEIGHTS, "the weights of an export", "export again"):
         state = load_file(folder / WEIGHTS)
-        written = config.get("weights_sha256")
-        damaged = written is not None and sha256(folder / WEIGHTS) != written
-    if damaged:
-        raise UserError(
-            f"expected the weights {folder / WEIGHTS} as they were exported, got another checksum: "
-            "copy the folder again, or export again"
-        )
+        # Exports that an older version wrote name no checksum.
+        checksum = sha256(folder / WEIGHTS)
+        is_damaged = config.get("weights_sha256", checksum) != checksum
+    check_written(folder, WEIGHTS if is_damaged else None)
     if pretrained is not None:
         config["backbone"]["init_args"]["pretrained"] = pretrained
     # Checkpoints keep the fingerprint beside the backbone, exports inside it.
@@ -135,9 +132,6 @@ def check_checkpoint(
 
     Of a folder that FSDP2 wrote, tensors in parts are read only where `make` is given (see
     `sharded_checkpoint.filled`); without it they are on the meta device.
-
-    Raises:
-        UserError: It is not a vlmtune checkpoint, is damaged, or has weights that are not finite.
     """
     fix = "name a file such as checkpoints/last.ckpt in the folder of a run"
     with reading(path, "a vlmtune checkpoint", fix):
@@ -174,12 +168,7 @@ def check_archive(path: Path) -> None:
     if not zipfile.is_zipfile(path):
         return  # torch says what it is
     with zipfile.ZipFile(path) as archive:
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise UserError(
-            f"expected the checkpoint {path} as it was written, got another checksum of {damaged}: "
-            "use another checkpoint"
-        )
+        check_written(path, archive.testzip())
 
 
 def _export_folder(source: str, revision: str | None) -> Path:
@@ -187,11 +176,6 @@ def _export_folder(source: str, revision: str | None) -> Path:
     folder = Path(source)
     if folder.is_dir():
         return folder
-    if not is_hub_id(source, None):
-        raise UserError(
-            f"expected the folder of an export or a hub id org/name, got {source!r}: check the "
-            "spelling"
-        )
     from huggingface_hub import snapshot_download  # a local folder does not need it
 
     from vlmtune.backbones.hub_connection import hub_or_cache

@@ -119,9 +119,6 @@ class Model:
         """Returns the backbone as it was before training, zero-shot, on the same device.
 
         A matching head without contrastive scores stays one, with frozen weights.
-
-        Raises:
-            UserError: Its weights cannot be loaded again.
         """
         backbone = instantiate(self.backbone.spec(), Backbone)
         adapter = Matching() if isinstance(self.embeds, Matching) else ZeroShot()

@@ -47,16 +47,15 @@ def with_text_map(model: Model, file: Path) -> Model:
     """
     state = read_state_dict(file)
     size = model.backbone.embed_dim
-    weight = state.get("linear.weight")
-    scale = state.get("t")
-    if weight is None or scale is None or weight.shape != (size, size) or scale.numel() != 1:
-        shapes = {name: tuple(value.shape) for name, value in state.items()}
+    shapes = {name: tuple(value.shape) for name, value in state.items()}
+    is_map = shapes.get("linear.weight") == (size, size)
+    if not is_map or "t" not in state or state["t"].numel() != 1:
         raise UserError(
             f"expected linear.weight ({size} x {size}) and t in {file}, got {shapes}: get the file "
             "again"
         )
-    initial_scale = scale.float().exp()  # `t` is its logarithm
+    initial_scale = state["t"].float().exp()  # `t` is its logarithm
     adapter = TextMap(initial_scale=initial_scale.item())
     adapter.attach(model.backbone)
-    adapter.text.weight.data.copy_(weight)
+    adapter.text.weight.data.copy_(state["linear.weight"])
     return Model(model.backbone, adapter.eval())

@@ -15,6 +15,7 @@ from vlmtune.adapters.matching import Matching
 from vlmtune.adapters.zero_shot import ImagesAlone, ZeroShot
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.state_dicts import SUFFIXES
+from vlmtune.backbones.weight_checks import check_none
 from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.hub import HF, PEFT, hf_spec, hub_kind, is_hf_folder, is_hub_id, peft_spec
@@ -28,9 +29,9 @@ OPEN_CLIP = "vlmtune.backbones.open_clip.open_clip.OpenClip"
 TIMM, TIMM_IMAGE = "timm:", "vlmtune.backbones.timm_image.TimmImage"
 PUBLISHED = "published:"
 PREFIXES = ("hf-hub", "local-dir", "timm", "published")  # before a colon: no name of open_clip
-POOLED = FeatureSpec("pooled")
-STEM = re.compile(r"[a-z][a-z0-9_]*")
-FILES = (*SUFFIXES, ".ckpt", ".yaml", ".yml")
+POOLED = FeatureSpec("pooled")  # a model without it scores by its fusion
+STEM = re.compile(r"[a-z][a-z0-9_]*")  # of the YAML of a plug-in
+FILES = (*SUFFIXES, ".ckpt", ".yaml", ".yml")  # names that end so are of files alone
 
 
 def load(
@@ -93,6 +94,7 @@ def load(
         architecture = architecture or published.architecture
         return load(path, architecture=architecture, **options)
     name, pretrained = _tagged(_shipped(str(source)), pretrained)
+    # A folder may have the name of a hub id, and it has no revisions.
     if revision is not None and not is_hub_id(name, pretrained):
         raise UserError(
             f"expected a hub id org/name with a revision, got {name!r}: leave the revision out"
@@ -105,7 +107,10 @@ def load(
     else:
         if architecture is not None or _is_weights(Path(name)):
             name, pretrained = _in_architecture(name, pretrained, architecture)
-        model, trained = _named(name, pretrained, precision, revision, packages, texts)
+        # Random weights are the same each time: an index of theirs can be searched.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model, trained = _named(name, pretrained, precision, revision, packages, texts)
     if precision is not None and trained:
         raise UserError(
             f"expected no precision for {name}, whose weights were trained in one, got "
@@ -144,7 +149,7 @@ def _in_architecture(
             f"ARCHITECTURE:{name}, for example ViT-B-32-quickgelu:{name} for a ViT-B/32 that was "
             "fine-tuned from OpenAI's weights"
         )
-    _check_none(name, pretrained)
+    check_none(name, pretrained)
     return architecture, name
 
 
@@ -183,7 +188,7 @@ def _named(
     if _is_export(name, hub):
         return load_export(name, revision=revision, pretrained=pretrained, packages=packages), True
     if _is_checkpoint(name):
-        _check_none(name, pretrained)
+        check_none(name, pretrained)
         return read_checkpoint(Path(name), packages), True
     spec = _spec(name, pretrained, revision, hub)
     if precision is not None:
@@ -252,12 +257,12 @@ def _spec(
     # A file or folder of the user comes before a plug-in of the same name.
     yaml_file = path if path.exists() else _plugin(name)
     if yaml_file is not None and yaml_file.is_file():
-        _check_none(name, pretrained)
+        check_none(name, pretrained)
         return _untrained_spec(yaml_file)
     if hub == PEFT or is_peft(path / CONFIG):
         return {"backbone": peft_spec(name, revision, pretrained)}
     if hub == HF or is_hf_folder(path):
-        _check_none(name, pretrained)
+        check_none(name, pretrained)
         return {"backbone": hf_spec(name, revision)}
     if revision is not None:
         raise UserError(
@@ -271,15 +276,6 @@ def _spec(
         class_path, model = TIMM_IMAGE, name.removeprefix(TIMM)
     options = {"model": model, "pretrained": pretrained}
     return {"backbone": {"class_path": class_path, "init_args": options}}
-
-
-def _check_none(name: str, pretrained: str | None) -> None:
-    """Raises `UserError` for `pretrained` beside a model with its own weights."""
-    if pretrained is not None:
-        raise UserError(
-            f"expected no pretrained for {name}, which has its own weights, got {pretrained!r}: "
-            "leave it out"
-        )
 
 
 def _plugin(stem: str) -> Path | None:

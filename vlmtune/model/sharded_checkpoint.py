@@ -13,11 +13,10 @@ from torch import Tensor
 from torch.distributed.checkpoint import DefaultLoadPlanner, HuggingFaceStorageReader
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map_with_path
 
-from vlmtune.backbones.weight_checks import sha256
-from vlmtune.errors import UserError
+from vlmtune.backbones.weight_checks import check_written, sha256
 
 PARTS = "parts"  # in the rest: the checksum of each file of a rank
-PATTERN = "*.safetensors"
+PATTERN = "*.safetensors"  # of the parts
 
 
 def named_tensors(content: Any, chosen: Callable[[Tensor], bool]) -> dict[str, Tensor]:
@@ -48,25 +47,24 @@ def filled(
         make: Makes a tensor without values from one on the meta device; of a DTensor the part of
             this rank is read.
         checked: Which files are compared with their checksums; ranks may share this work.
-
-    Raises:
-        UserError: A part is missing or damaged.
     """
     sums = rest.pop(PARTS, {})
     files = sorted(folder.glob(PATTERN))
-    wrong = sorted(sums.keys() ^ {file.name for file in files})
-    read = checksums(files[checked])
-    wrong += [name for name, value in read.items() if sums.get(name) != value]
-    if wrong:
-        raise UserError(
-            f"expected the parts of {folder} as they were written, got another or no "
-            f"{wrong[0]}: copy the folder again, or use another checkpoint"
-        )
+    # A missing part, or one of another checkpoint, would leave weights random or mixed.
+    names = {file.name for file in files}
+    wrong = sorted(sums.keys() ^ names)
+    for name, value in checksums(files[checked]).items():
+        if sums.get(name) != value:
+            wrong.append(name)
+    check_written(folder, next(iter(wrong), None))
     hollow = named_tensors(rest, lambda value: value.is_meta)
     tensors = {name: make(value) for name, value in hollow.items()}
-    reader, planner = HuggingFaceStorageReader(str(folder)), DefaultLoadPlanner()
+    # The steps of `dcp.load`, which would ask all ranks for their plans: here each reads alone.
+    reader = HuggingFaceStorageReader(str(folder))
+    planner = DefaultLoadPlanner()
     metadata = reader.read_metadata()
     planner.set_up_planner(tensors, metadata)
     reader.set_up_storage_reader(metadata, is_coordinator=False)
-    reader.read_data(planner.create_local_plan(), planner)
+    plan = planner.create_local_plan()
+    reader.read_data(plan, planner)
     return tree_map_with_path(lambda path, value: tensors.get(keystr(path), value), rest)

@@ -88,4 +88,8 @@ def _initial_state(backbone: Spec, adapter: Spec, seed: int) -> dict[str, Tensor
 
 
 def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().clone() for name, value in state.items()}
+    copied = {}
+    for name, value in state.items():
+        on_cpu = value.detach().cpu()
+        copied[name] = on_cpu.clone()  # a tensor that was there already is not copied by `cpu`
+    return copied

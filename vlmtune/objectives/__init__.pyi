@@ -4,6 +4,7 @@ from .base import Objective as Objective
 from .base import ShardedObjective as ShardedObjective
 from .c2lip import C2LIP as C2LIP
 from .ce_clip import CEClip as CEClip
+from .clic import CLIC as CLIC
 from .cyclip import CyClip as CyClip
 from .distillation import Distillation as Distillation
 from .eqsim import EqSim as EqSim
@@ -17,3 +18,4 @@ from .rank_kl import RankKL as RankKL
 from .read_alignment import ReadAlignment as ReadAlignment
 from .sigmoid import Sigmoid as Sigmoid
 from .triplet_clip import TripletClip as TripletClip
+from .unit_contrast import UnitContrast as UnitContrast

@@ -58,7 +58,7 @@ class C2LIP(ShardedObjective):
         >>> from vlmtune.types import Embedded, PhraseScores, Targets, Tokens
         >>> one, zero = torch.ones(1, 1), torch.zeros(1, 1)
         >>> embedded = Embedded(one, one, torch.tensor(4.0), Tokens.full(one[None]))
-        >>> phrases = PhraseScores(zero, one > 0, one)
+        >>> phrases = PhraseScores(zero, one > 0, one, zero > 0)
         >>> scores = Scores(zero, one > 0, embedded, phrases=phrases)
         >>> C2LIP()(scores, Targets.diagonal(1))
         tensor(1.3932)
@@ -110,9 +110,12 @@ def pooled_scores(scores: Scores) -> Matrix:
     # product with the phrase and its length, and the length follows from products of patches.
     product = (attention * similarity).sum(dim=2)
     gram = patches @ patches.transpose(1, 2)
-    square = (attention @ gram * attention).sum(dim=2)
+    weighted = attention @ gram
+    square = (weighted * attention).sum(dim=2)
+    # The root of 0 has no finite gradient.
     tiny = torch.finfo(square.dtype).tiny
-    pooled_cosine = product / square.clamp_min(tiny).sqrt()
+    length = square.clamp_min(tiny).sqrt()
+    pooled_cosine = product / length
     # The score of the pair has temperature and bias; only its cosine is another one.
     cosine = embedded.image @ phrases.text.T
     return phrases.values + embedded.scale * (pooled_cosine - cosine)

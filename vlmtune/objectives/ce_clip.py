@@ -97,10 +97,13 @@ class CEClip(ShardedObjective):
         embedded = embedded_of(scores, "CEClip")
         # One row for each true pair, its caption being the anchor.
         anchors = embedded.text[column]
-        cosines = (embedded.image[row] * anchors).sum(dim=1)
+        products = embedded.image[row] * anchors
+        cosines = products.sum(dim=1)
         to_image = embedded.scale * cosines
         to_texts = embedded.scale * anchors @ embedded.text.T
-        others = only(to_texts, false).logsumexp(dim=1)
+        # The caption should be nearer to its image than to any false caption.
+        to_false = only(to_texts, false)
+        others = to_false.logsumexp(dim=1)
         losses = torch.logaddexp(to_image, others) - to_image
         every_pair = torch.ones_like(row, dtype=torch.bool)
         intra = mean_over_ranks(losses, every_pair, group)

@@ -72,9 +72,14 @@ class CyClip(ShardedObjective):
         v = rows.text[text]
         all_u = columns.image[images]
         all_v = rows.text[texts]
-        cross_modal = (u @ all_v.T - v @ all_u.T).square()
-        in_modal = (u @ all_u.T - v @ all_v.T).square()
+        # Image p with text q should score as text p with image q.
+        cross_gaps = u @ all_v.T - v @ all_u.T
+        cross_modal = cross_gaps.square()
+        # Two images should be as similar as their texts.
+        in_gaps = u @ all_u.T - v @ all_v.T
+        in_modal = in_gaps.square()
         gaps = self.cross_modal * cross_modal + self.in_modal * in_modal
+        # An image counts as one, however many captions it has.
         captions = count_of(images, len(columns.image))
         weight = captions.to(rows.image.dtype).reciprocal()
         w_p = weight[row + shard.row_start]

@@ -87,5 +87,7 @@ class Distillation(ShardedObjective):
         log_r = log_softmax(wanted_logits, dim=1)
         # Pairs that were not scored have no probability, and no term.
         gaps = (log_r - log_p).masked_fill(~computed, 0)
-        divergence = (log_r.exp() * gaps).sum(dim=1)
+        terms = log_r.exp() * gaps
+        divergence = terms.sum(dim=1)
+        # A temperature T divides gradients by T squared.
         return self.temperature**2 * divergence

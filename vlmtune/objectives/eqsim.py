@@ -14,7 +14,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import UserError
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.objectives.functional import reference_of
 from vlmtune.objectives.true_pairs import By, Normalise, PairMatrix, TruePairs, partners
@@ -128,8 +127,6 @@ class EqSim(ShardedObjective):
         self.hinge = hinge
         self.count = count
         self.v1_over = v1_over
-        if v1 == v2 == "none":
-            raise UserError("expected v1 or v2 on some pairs, got none for both: set one")
         if ranked_by == "reference":
             self.needs = frozenset({"reference"})
 
@@ -193,6 +190,7 @@ class EqSim(ShardedObjective):
         rows = shard.rows.values
         columns = shard.columns.values
         scores = pairs.four_scores(rows, columns, self.normalise)
+        # The weights of an image's captions sum to 1, so their sum counts images.
         images = pairs.weight.sum()
         local_images = pairs.weight[pairs.local].sum()
         fraction = local_images / images.clamp_min(1)

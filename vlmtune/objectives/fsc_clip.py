@@ -115,9 +115,12 @@ class FSCClip(ShardedObjective):
         # One row for each true pair: its text and the hard negatives of its image.
         row, column = positions(true, values.device)
         column = column[:, None]
-        compared = send(hard, values.device)[row].scatter(1, column, True)
+        hard = send(hard, values.device)
+        compared = hard[row].scatter(1, column, True)
         logits = only(values[row], compared)
-        log_p = log_softmax(logits, dim=1).masked_fill(~compared, 0)
+        log_p = log_softmax(logits, dim=1)
+        # Other texts of the row have no probability, and no term.
+        log_p = log_p.masked_fill(~compared, 0)
         # Smoothing is shared by the true caption and its hard negatives.
         count = compared.sum(dim=1, keepdim=True)
         smooth = self.smoothing / count.to(log_p.dtype)
@@ -126,7 +129,9 @@ class FSCClip(ShardedObjective):
         labels = labels.scatter_add(1, column, certain)
         # 1 - p without cancellation; the clamp keeps the power's gradient finite where p is 1.
         tiny = torch.finfo(log_p.dtype).tiny
-        error = (-log_p.expm1()).clamp_min(tiny)
+        error = -log_p.expm1()
+        error = error.clamp_min(tiny)
+        # A text that is told apart already counts less.
         focal = error**self.focus
         terms = labels * focal * log_p
         losses = -terms.sum(dim=1)
@@ -147,6 +152,7 @@ def local_scores(scores: Scores, pairs: Mask) -> Matrix:
     cosines = (attended * unit_words).sum(dim=-1)
     logits = only(embedded.scale * cosines, words.mask)
     local = logits.logsumexp(dim=1)
+    # Back into a matrix, where the loss looks for them by image and text.
     matrix = torch.zeros_like(scores.values)
     local = local.to(matrix.dtype)
     return matrix.index_put((row, column), local)
@@ -163,8 +169,11 @@ def _attend(
         similarity = torch.einsum("nad,nbd->nab", words, patches)
         real = mask[:, None, :]
         padding = ~real
-        low = similarity.masked_fill(padding, torch.inf).amin(dim=2, keepdim=True)
-        high = similarity.masked_fill(padding, -torch.inf).amax(dim=2, keepdim=True)
+        # Padding must be neither the least nor the most similar patch.
+        without_low = similarity.masked_fill(padding, torch.inf)
+        without_high = similarity.masked_fill(padding, -torch.inf)
+        low = without_low.amin(dim=2, keepdim=True)
+        high = without_high.amax(dim=2, keepdim=True)
         span = high - low
         # A word that is equally similar to all patches weighs them equally.
         scaled = (similarity - low) / span.clamp_min(1e-12)

@@ -3,6 +3,8 @@
 In: scores and masks. Out: masks, terms of rows, and means over ranks. Never: a whole loss.
 """
 
+from typing import TypeVar
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -11,6 +13,7 @@ from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import UserError
 from vlmtune.types import Embedded, PhraseScores, Scores, ScoreShard, Targets
 
+T = TypeVar("T")
 Loss = Float[Tensor, ""]
 Matrix = Float[Tensor, "rows columns"]
 """A row for each anchor: images with texts as columns, or texts with images."""
@@ -127,39 +130,32 @@ def hard_negatives(scores: Scores, targets: Targets) -> Bool[Tensor, "N M"]:
 
 def embedded_of(scores: Scores, objective: str) -> Embedded:
     """The embeddings behind the scores; `objective` names the loss for the error."""
-    if scores.embedded is None:
-        raise UserError(
-            f"expected scores with embeddings for {objective}, got only scores: "
-            "choose an adapter with one embedding per image and text, or another objective"
-        )
-    return scores.embedded
+    cure = "choose an adapter with one embedding per image and text"
+    return _given(scores.embedded, "scores with embeddings", objective, cure)
 
 
 def teacher_of(scores: Scores, objective: str) -> Scores:
     """The teacher's scores; `objective` names the loss for the error."""
-    if scores.teacher is None:
-        raise UserError(
-            f"expected a teacher's scores for {objective}, got none: set model.teacher to an "
-            "export or a checkpoint"
-        )
-    return scores.teacher
+    cure = "set model.teacher to an export or a checkpoint"
+    return _given(scores.teacher, "a teacher's scores", objective, cure)
 
 
 def reference_of(scores: Scores, objective: str) -> Float[Tensor, "N M"]:
     """The frozen backbone's scores; `objective` names the loss for the error."""
-    if scores.reference is None:
-        raise UserError(
-            f"expected the frozen backbone's scores for {objective}, got none: "
-            "choose a dual backbone, or another objective"
-        )
-    return scores.reference
+    cure = "choose a dual backbone"
+    return _given(scores.reference, "the frozen backbone's scores", objective, cure)
 
 
 def phrases_of(scores: Scores, objective: str) -> PhraseScores:
     """The scores of the captions' phrases; `objective` names the loss for the error."""
-    if scores.phrases is None:
+    cure = "set data.phrases to NounPhrases or CaptionUnits"
+    return _given(scores.phrases, "scores of phrases", objective, cure)
+
+
+def _given(part: T | None, expected: str, objective: str, cure: str) -> T:
+    """Returns a part of the scores that not every adapter, data set or run gives."""
+    if part is None:
         raise UserError(
-            f"expected scores of phrases for {objective}, got none: "
-            "set data.phrases to NounPhrases, or choose another objective"
+            f"expected {expected} for {objective}, got none: {cure}, or choose another objective"
         )
-    return scores.phrases
+    return part

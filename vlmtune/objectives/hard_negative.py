@@ -92,11 +92,13 @@ class HardNegative(ShardedObjective):
         logits = only(values.detach(), false)
         chances = logits.softmax(dim=1) * false
         if not self.relative:
-            expected = (chances * softplus(values)).sum(dim=1)
+            terms = chances * softplus(values)
+            expected = terms.sum(dim=1)
             return mean_over_ranks(expected, true.any(dim=1), group)
         row, column = true.nonzero(as_tuple=True)
         # One row for each true pair: how far each text lies above its true caption.
         true_values = values[row, column]
         gaps = values[row] - true_values[:, None]
-        expected = (chances[row] * softplus(gaps)).sum(dim=1)
+        terms = chances[row] * softplus(gaps)
+        expected = terms.sum(dim=1)
         return mean_over_images(expected, row, true, group)

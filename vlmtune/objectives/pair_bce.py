@@ -46,15 +46,21 @@ class PairBCE(ShardedObjective):
         # Pairs are counted on the CPU: on a GPU their number would have to be waited for.
         device = shard.rows.values.device
         computed = shard.rows.cpu_computed
+        targets = shard.row_targets.on_cpu()
+        true = targets.truth[computed]
         values = shard.rows.values[positions(computed, device)]
-        true = shard.row_targets.on_cpu().truth[computed]
         labels = send(true, device).to(values.dtype)
         losses = binary_cross_entropy_with_logits(values, labels, reduction="none")
-        # Of true pairs and of false ones; their numbers are those of all ranks.
-        kinds = [true.nonzero()[:, 0], (~true).nonzero()[:, 0]]
-        sums = torch.stack([losses[send(kind, device)].sum() for kind in kinds])
-        counts = send(torch.tensor([len(kind) for kind in kinds]), device)
-        counts = group.sum(counts)
+        # The losses of true pairs and of false ones are added apart, as `balanced` weighs them.
+        sums = []
+        counts = []
+        for kind in (true, ~true):
+            of_kind = kind.nonzero()[:, 0]
+            counts.append(len(of_kind))
+            sums.append(losses[send(of_kind, device)].sum())
+        sums = torch.stack(sums)
+        # Every rank divides by the numbers of all ranks, so that its part adds up to the mean.
+        counts = group.sum(send(torch.tensor(counts), device))
         if not self.balanced:
             return sums.sum() / counts.sum().clamp_min(1)
         means = sums / counts.clamp_min(1)

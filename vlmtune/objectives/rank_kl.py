@@ -117,5 +117,8 @@ class RankKL(ShardedObjective):
         log_t = log_softmax(wanted_logits, dim=1)
         # What is not on a list has no probability, and no term.
         gaps = (log_t - log_p).masked_fill(~listed, 0)
-        divergence = (log_t.exp() * gaps).sum(dim=1)
-        return mean_over_ranks(divergence, listed.sum(dim=1) > 1, group)
+        terms = log_t.exp() * gaps
+        divergence = terms.sum(dim=1)
+        # A list of one has one order, so that there is nothing to learn from it.
+        has_order = listed.sum(dim=1) > 1
+        return mean_over_ranks(divergence, has_order, group)

@@ -63,7 +63,8 @@ class ReadAlignment(ShardedObjective):
         row, text = shard.row_targets.true_pairs()
         images, captions = gather_pairs(row, text, shard, group)
         # How many images text a of this rank and text p of all ranks have in common.
-        true = shard.column_targets.truth[images].T.to(torch.int32)
+        truth = shard.column_targets.truth[images]
+        true = truth.T.to(torch.int32)
         zeros = true.new_zeros(len(anchors), total)
         common = zeros.index_add(1, captions, true)
         paraphrases = common > 0
@@ -74,5 +75,6 @@ class ReadAlignment(ShardedObjective):
         # A text is not a paraphrase of itself.
         position = torch.arange(len(anchors), device=anchors.device)
         paraphrases[position, position + shard.column_start] = False
-        values = embedded.scale * (anchors @ embedded.text.T)
+        cosines = anchors @ embedded.text.T
+        values = embedded.scale * cosines
         return mean_contrast(values, paraphrases, negatives, group)

@@ -121,6 +121,7 @@ class TruePairs:
     ) -> Shaped[Tensor, "a A"]:
         """Entries (image 2, text 1) of a matrix of which this rank has `rows` and `columns`."""
         if len(self._remote_texts):
+            # Every rank has the scores of its own images with such texts.
             remote = self.group.gather(rows[:, self._remote_texts])
             columns = torch.cat([columns, remote], dim=1)
         return columns[self._images[None, :], self._column[:, None]]
@@ -140,9 +141,11 @@ class TruePairs:
         local, total = self.comparable.shape
         # One extra column takes entries that list no pair: modulo, -1 is the last column.
         forward = listed.new_zeros(local, total + 1)
-        forward.scatter_add_(1, listed % (total + 1), torch.ones_like(listed))
-        # One extra row takes the pairs of other ranks.
-        all_listed = self.group.gather(listed) - self.start
+        columns = listed % (total + 1)
+        forward.scatter_add_(1, columns, torch.ones_like(listed))
+        # Other ranks list pairs of this rank, too. One extra row takes the pairs that are not.
+        all_listed = self.group.gather(listed)
+        all_listed = all_listed - self.start
         inside = (all_listed >= 0) & (all_listed < local)
         all_listed = all_listed.where(inside, local)
         # Which pair of all ranks made each entry of `all_listed`.
@@ -170,13 +173,16 @@ class TruePairs:
         s21 = self.s21(rows, columns)
         if normalise == "row":
             # A softmax over the pair itself and the false texts of its image.
-            scored_false = self.shard.rows.computed & ~self.shard.row_targets.truth
-            false = only(rows, scored_false).logsumexp(dim=1)
+            is_false = ~self.shard.row_targets.truth & self.shard.rows.computed
+            false = only(rows, is_false).logsumexp(dim=1)
             total = torch.logaddexp(s11, false[self._row])
+            # The image of s21 may be on another rank, and so is its denominator.
             totals = self.group.gather(total)
+            s12 = s12 - total[:, None]
+            s21 = s21 - totals[None, :]
             s11 = (s11 - total).exp()
-            s12 = self._where_comparable(s12 - total[:, None]).exp()
-            s21 = self._where_comparable(s21 - totals[None, :]).exp()
+            s12 = self._where_comparable(s12).exp()
+            s21 = self._where_comparable(s21).exp()
         elif normalise == "sigmoid":
             s11 = s11.sigmoid()
             s12 = s12.sigmoid()

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Generator, Tensor
 
 from vlmtune.config import Configured
@@ -47,11 +48,13 @@ class NegativePairs(PairPolicy):
             Others replace missing ones.
     """
 
-    def __init__(self, negatives: int = 15, hard: int = 0, mined: int = 0) -> None:
-        if negatives < 1 or min(hard, mined) < 0 or hard + mined > negatives:
+    def __init__(
+        self, negatives: PositiveInt = 15, hard: NonNegativeInt = 0, mined: NonNegativeInt = 0
+    ) -> None:
+        if hard + mined > negatives:
             raise UserError(
-                "expected at least 1 negative and from 0 to all of them hard or mined, got "
-                f"{negatives=}, {hard=}, {mined=}: set hard and mined within negatives"
+                f"expected hard and mined negatives among {negatives}, got {hard=} and {mined=}: "
+                "raise negatives"
             )
         self.negatives = negatives
         self.hard = hard

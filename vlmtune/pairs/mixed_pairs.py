@@ -4,10 +4,10 @@ In: targets. Out: a mask. Never: scores; hard negatives are the false texts of t
 """
 
 import torch
+from pydantic import NonNegativeInt
 from torch import Generator, Tensor
 from typing_extensions import override
 
-from vlmtune.errors import UserError
 from vlmtune.pairs.base import Mask, PairPolicy, Reference, with_mirrored
 from vlmtune.types import Targets
 
@@ -36,18 +36,14 @@ class MixedPairs(PairPolicy):
 
     def __init__(
         self,
-        positives: int = 1,
-        hard_negatives: int = 2,
-        random_negatives: int = 1,
+        positives: NonNegativeInt = 1,
+        hard_negatives: NonNegativeInt = 2,
+        random_negatives: NonNegativeInt = 1,
         mirrored: bool = False,
     ) -> None:
-        counts = (positives, hard_negatives, random_negatives)
-        if min(counts) < 0 or sum(counts) == 0:
-            raise UserError(
-                f"expected counts of pairs >= 0 with one above 0, got {positives=}, "
-                f"{hard_negatives=}, {random_negatives=}: set one of them to 1 or more"
-            )
-        self.positives, self.hard_negatives, self.random_negatives = counts
+        self.positives = positives
+        self.hard_negatives = hard_negatives
+        self.random_negatives = random_negatives
         self.mirrored = mirrored
 
     @override
@@ -71,7 +67,10 @@ def _sample(candidates: Tensor, count: int, generator: Generator) -> Tensor:
     if count == 0:
         return sampled
     # Drawn on the CPU, so that one seed gives one choice on every device.
-    keys = torch.rand(candidates.shape, generator=generator).to(candidates.device)
+    keys = torch.rand(candidates.shape, generator=generator)
+    keys = keys.to(candidates.device)
     # A key below 0 is not a candidate: a row may have fewer than `count`.
-    best = keys.masked_fill(~candidates, -1.0).topk(count, dim=1)
-    return sampled.scatter(1, best.indices, best.values >= 0)
+    keys = keys.masked_fill(~candidates, -1.0)
+    best = keys.topk(count, dim=1)
+    is_candidate = best.values >= 0
+    return sampled.scatter(1, best.indices, is_candidate)

@@ -57,20 +57,24 @@ class MutualPairs(NegativePairs):
         uniform = torch.zeros(allowed.shape, dtype=torch.float64)
         each = torch.ones(len(images), dtype=torch.long)
 
-        # Round 1: mined negatives. Round 2: hard pairs by the reference. Round 3: any pairs.
+        # Round 1: pairs that mining found near in either direction.
         taken = torch.zeros_like(allowed)
         if self.mined and targets.mined_negatives is not None:
             mined = square(targets.mined_negatives)
             near = allowed & (mined | mined.T)
             taken = _greedy_matching(uniform, near, self.mined * each, generator)
+        # Round 2: hard pairs by the reference, of which both directions count alike.
         logits = uniform
         if self.hard:
             assert reference is not None
             scores = square(reference.detach().double())
             logits = (scores + scores.T) / 2
-        taken |= _greedy_matching(logits, allowed & ~taken, self.hard * each, generator)
+        unused = allowed & ~taken
+        taken |= _greedy_matching(logits, unused, self.hard * each, generator)
+        # Round 3: any pairs, for images that have not enough yet.
+        unused = allowed & ~taken
         rest = self.negatives - taken.sum(dim=1)
-        taken |= _greedy_matching(uniform, allowed & ~taken, rest, generator)
+        taken |= _greedy_matching(uniform, unused, rest, generator)
 
         # Back to the rows and columns of the batch.
         a, b = taken.to(truth.device).nonzero(as_tuple=True)

@@ -4,6 +4,7 @@ In: targets, and reference scores where `hard`. Out: a mask. Never: a true text 
 """
 
 import torch
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Generator
 from typing_extensions import override
 
@@ -34,7 +35,11 @@ class RankingPairs(NegativePairs):
     """
 
     def __init__(
-        self, negatives: int = 15, hard: int = 0, mined: int = 0, mirrored: bool = False
+        self,
+        negatives: PositiveInt = 15,
+        hard: NonNegativeInt = 0,
+        mined: NonNegativeInt = 0,
+        mirrored: bool = False,
     ) -> None:
         super().__init__(negatives, hard, mined)
         self.mirrored = mirrored

@@ -47,6 +47,7 @@ STYLES = {  # name -> whether training never shows it
 
 def _member(name: str, function: Callable[..., Image.Image], **parameters: Any) -> Member:
     """A transformation; of a pair of distributions training has the first, testing the second."""
+    # A value that is not a pair is the same in training and testing.
     train = dict(parameters)
     test = dict(parameters)
     for key, value in parameters.items():

@@ -12,7 +12,7 @@ from PIL import Image
 
 from vlmtune.probing.colours import to_image
 
-SIDE = 256
+SIDE = 256  # pixels; pictures are scaled to the image from here
 Grid = Float[ndarray, "h w"]
 RGB = tuple[int, int, int]
 
@@ -56,6 +56,7 @@ def draw_distraction(name: str) -> Image.Image:
         >>> draw_distraction("checkerboard").getpixel((0, 0))
         (40, 60, 160)
     """
+    # Every painter works on coordinates from 0 to 1, whatever the side is.
     pixels = np.mgrid[:SIDE, :SIDE].astype(np.float32)
     y, x = pixels / SIDE
     paint = _PAINTERS[name]
@@ -72,6 +73,7 @@ def _mix(amount: Grid, first: RGB, second: RGB) -> ndarray:
 
 def _rings(x: Grid, y: Grid) -> ndarray:
     radius = np.hypot(x - 0.5, y - 0.5)
+    # Even rings are cream, odd ones crimson.
     ring = np.floor(radius * 16)
     return _mix(ring % 2, CREAM, CRIMSON)
 
@@ -140,6 +142,7 @@ def _plaid(x: Grid, y: Grid) -> ndarray:
 
 
 def _spiral(x: Grid, y: Grid) -> ndarray:
+    # The angle grows with the radius: three arms that wind around the middle.
     angle = np.arctan2(y - 0.5, x - 0.5)
     radius = np.hypot(x - 0.5, y - 0.5)
     arms = np.sin(3 * angle + 40 * radius)
@@ -147,6 +150,7 @@ def _spiral(x: Grid, y: Grid) -> ndarray:
 
 
 def _dots(x: Grid, y: Grid) -> ndarray:
+    # Within each of 9 x 9 cells, coordinates around its middle.
     across = 9 * x % 1 - 0.5
     down = 9 * y % 1 - 0.5
     dot = np.hypot(across, down) < 0.32
@@ -156,6 +160,7 @@ def _dots(x: Grid, y: Grid) -> ndarray:
 def _skyline(x: Grid, y: Grid) -> ndarray:
     picture = _mix(y, NIGHT_BLUE, DUSK_ORANGE)
     column = np.floor(14 * x)
+    # A sine out of step with the columns gives heights that look random.
     fraction = np.sin(5.3 * column) * 0.5 + 0.5
     roof = 0.35 + 0.25 * fraction
     house = y > roof
@@ -169,6 +174,7 @@ def _skyline(x: Grid, y: Grid) -> ndarray:
 def _ripples(x: Grid, y: Grid) -> ndarray:
     first_radius = np.hypot(x - 0.2, y - 0.3)
     second_radius = np.hypot(x - 0.9, y - 0.8)
+    # Two sources of waves of different lengths, which add up where they meet.
     first = np.sin(60 * first_radius)
     second = np.sin(45 * second_radius)
     height = 0.5 + 0.25 * (first + second)

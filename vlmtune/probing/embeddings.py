@@ -68,6 +68,7 @@ class LayerEmbedder:
         self.layer = layer
         self.text = text
         adapter = model.embeds
+        # "patches-2" is a kind and a depth; the other layers have no depth.
         kind, _, number = layer.partition("-")
         depth = int(number) if number.isdigit() else 0
         self._text: Any = None
@@ -224,6 +225,7 @@ def embed_tasks(
 
 def _numbered_labels(images: Sequence[LabelledImage]) -> dict[str, list[int]]:
     """The semantic class of each image of a split, in the order of the images; -1 for none."""
+    # Numbers are of both splits together: a class has one number in both.
     numbers = {name: i for i, name in enumerate(label_names(images))}
     labels: dict[str, list[int]] = {"train": [], "test": []}
     for image in images:
@@ -269,6 +271,7 @@ def _stored(
     side: int,
 ) -> Read:
     """Returns the function that reads vectors by key from the store, which it builds if needed."""
+    # Rows are vectors of any layer, so the store calls them pooled.
     spec = FeatureSpec("pooled")
     key = StoreKey(embedder.identity, "image", spec, source_digest(wanted))
 
@@ -277,6 +280,7 @@ def _stored(
             yield names, Pooled(embedder.embed(pixels))
 
     def produce() -> Iterator[tuple[Sequence[str], Pooled]]:
+        # A store of other tasks may have some of the versions, which are then copied.
         return copy_from(similar_stores(root, key), wanted, encode)  # type: ignore[return-value, arg-type]
 
     store = open_or_build_store(root, key, produce, len(wanted))

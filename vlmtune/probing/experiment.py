@@ -22,7 +22,7 @@ WIDTHS = (0, 128, 1024, 2048, 16384)
 """Of the hidden layer; 0 is a linear probe."""
 BOTH_HEADS = (1024, 2048)
 """Widths with one head for each target and with two heads (Tables 3 and 4)."""
-DROPOUT = 0.2
+DROPOUT = 0.2  # of the probes with both heads, and those that they are compared with
 ACCURACY = "transformation_accuracy"
 CLEAN = "clean_semantic_accuracy"
 OBFUSCATED = "obfuscated_semantic_accuracy"
@@ -110,6 +110,7 @@ def measure(
     metrics = {}
     runs = {}
     for name, (right, counted) in judged.items():
+        # What guessing reaches depends on the number of classes that the head has.
         guessed = classes if name in (CLEAN, OBFUSCATED) else len(task.classes)
         metrics[name] = measures.accuracy(right, counted, 1 / guessed)
         if name in (ACCURACY, CLEAN, OBFUSCATED):

@@ -29,6 +29,7 @@ def motion_blur(image: Image.Image, length: Real, angle: Real) -> Image.Image:
     Appendix C.3 moves an image "by a given length (in pixels)" and calls the parameter a radius;
     here it is the length, as in C.2.
     """
+    # The mean over a line is a convolution with the line as its kernel.
     kernel = motion_kernel(length, angle)
     reach = len(kernel) // 2
     values = np.asarray(image, dtype=np.float32)
@@ -64,11 +65,13 @@ def motion_kernel(length: Real, angle: Real) -> Float[ndarray, "k k"]:
     columns = np.rint(reach + across).astype(int)
     # `kernel[rows, columns] += ...` would count a pixel once that is sampled several times.
     np.add.at(kernel, (rows, columns), 1 / count)
+    # In double precision up to here: many samples of 1 / count add up to a weight.
     return kernel.astype(np.float32)
 
 
 def pixelate(image: Image.Image, factor: Real) -> Image.Image:
     """Scales down by `factor`, then up to the old size, each small pixel a block of one colour."""
+    # BOX takes the mean of a block, NEAREST gives the whole block that colour.
     size = scaled_size(image, factor, factor)
     reduced = image.resize(size, Image.Resampling.BOX)
     return reduced.resize(image.size, Image.Resampling.NEAREST)

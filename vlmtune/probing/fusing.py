@@ -46,6 +46,7 @@ def _blended(
 ) -> Image.Image:
     small_size = scaled_size(back, size, size)
     small = front.resize(small_size, Image.Resampling.BILINEAR)
+    # At 0 the front touches one edge of the back, at 1 the other one.
     left = round(x * (back.width - small.width))
     top = round(y * (back.height - small.height))
     mask = Image.new("L", small.size, opacity)

@@ -30,6 +30,7 @@ def wave(phase: Float[ndarray, "..."], waveform: str) -> Float[ndarray, "..."]:
         return 1 - 4 * np.abs((phase + 0.25) % 1 - 0.5)
     if waveform == "square":
         return np.where(phase < 0.5, 1.0, -1.0)
+    # The sawtooth is the last of `WAVEFORMS`.
     return 2 * phase - 1
 
 

@@ -8,7 +8,7 @@ from functools import cache
 
 from PIL import Image, ImageDraw
 
-SIDE = 256
+SIDE = 256  # pixels; icons are scaled down from here
 MIDDLE = SIDE // 2
 YELLOW = (255, 204, 50)
 RED = (221, 46, 68)
@@ -50,6 +50,7 @@ def _grinning_face(pen: ImageDraw.ImageDraw) -> None:
     for x in (90, 166):
         pen.ellipse((x - 14, 70, x + 14, 118), DARK)
     pen.chord((60, 90, 196, 214), 0, 180, DARK)
+    # The white chord covers all of the dark one but its rim: teeth in a mouth.
     pen.chord((72, 120, 184, 182), 0, 180, WHITE)
 
 
@@ -70,6 +71,7 @@ def _sun(pen: ImageDraw.ImageDraw) -> None:
 
 def _tree(pen: ImageDraw.ImageDraw) -> None:
     pen.rectangle((112, 170, 144, 244), BROWN)
+    # From the top down, so that each branch covers the foot of the one above it.
     for top in (12, 70, 120):
         base = top + 80
         pen.polygon([(128, top), (50, base), (206, base)], GREEN)
@@ -82,6 +84,7 @@ def _house(pen: ImageDraw.ImageDraw) -> None:
 
 
 def _flower(pen: ImageDraw.ImageDraw) -> None:
+    # The radius of a petal is so large that neighbours overlap.
     for x, y in _ring(6, (68,)):
         centre = (round(x), round(y))
         pen.circle(centre, 44, PINK)
@@ -96,6 +99,7 @@ def _fish(pen: ImageDraw.ImageDraw) -> None:
 
 def _balloon(pen: ImageDraw.ImageDraw) -> None:
     pen.line((128, 180, 116, 246), DARK, 6)
+    # After the string, whose upper end it covers.
     pen.ellipse((58, 12, 198, 178), RED)
     pen.polygon([(128, 172), (112, 194), (144, 194)], RED)
 
@@ -103,6 +107,7 @@ def _balloon(pen: ImageDraw.ImageDraw) -> None:
 def _umbrella(pen: ImageDraw.ImageDraw) -> None:
     pen.line((128, 120, 128, 216), DARK, 10)
     pen.arc((84, 194, 134, 244), 0, 180, DARK, 10)
+    # After the stick, which would show through the canopy.
     pen.pieslice((16, 24, 240, 236), 180, 360, (120, 80, 180))
 
 

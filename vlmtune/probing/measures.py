@@ -49,6 +49,7 @@ def accuracy(
     # Images may count with different numbers of predictions: the accuracy is a ratio of sums.
     expected = value * sizes
     deviations = (totals.mean(dim=0) - expected) / n
+    # Each image is a cluster: its transformations are not independent of each other.
     images = torch.arange(len(sizes))
     variance = cluster_variance(deviations, sizes / n, images)
     by_run = totals.sum(dim=1) / n
@@ -75,6 +76,7 @@ def difference(
         >>> one.value, one.low is not None and 0.3 < one.low < 0.5
         (0.5, True)
     """
+    # In double precision, as the report computes the intervals of its own differences.
     new = torch.tensor(outcomes(after, counted), dtype=torch.float64)
     old = torch.tensor(outcomes(before, counted), dtype=torch.float64)
     paired = seeded_difference(new, old, paired=True)
@@ -85,6 +87,7 @@ def difference(
 
 def _totals(right: Right, counted: Counted) -> tuple[Float[Tensor, "r m"], Float[Tensor, "m"]]:
     """Right predictions of each run on each image that counts, and how many there could be."""
+    # An image that shows no counted transformation has no accuracy, and 0 / 0 is NaN.
     kept = counted.any(dim=1)
     assert bool(kept.any()), "no prediction counts"
     counted = counted[kept]

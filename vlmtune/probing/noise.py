@@ -22,11 +22,13 @@ def gaussian_noise(image: Image.Image, sigma: Real, seed: int) -> Image.Image:
     values = np.asarray(image, dtype=np.float32)
     generator = np.random.default_rng(seed)
     noise = generator.standard_normal(values.shape, dtype=np.float32)
+    # `to_image` clips, so that white and black pixels get half of the noise.
     return to_image(values + 255 * sigma * noise)
 
 
 def impulse_noise(image: Image.Image, fraction: Real, seed: int) -> Image.Image:
     """Paints half of a fraction of the pixels white, and half of it black."""
+    # A copy that may be written to: `asarray` gives a view of PIL's memory.
     values = np.array(image)
     flat = values.reshape(-1, 3)  # a view: what is painted here is painted in `values`
     count = len(flat)
@@ -44,6 +46,7 @@ def random_dithering(image: Image.Image, seed: int) -> Image.Image:
     values = np.asarray(image)
     height, width = values.shape[:2]
     generator = np.random.default_rng(seed)
+    # One threshold a pixel for its three channels: grey stays black or white.
     thresholds = generator.integers(0, 255, (height, width, 1))
     return _two_levels(values > thresholds)
 

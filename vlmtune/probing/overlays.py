@@ -57,6 +57,7 @@ def line_overlay(
     values = np.array(image)
     height, columns = values.shape[:2]
     y, x = np.mgrid[:height, :columns].astype(np.float32)
+    # The distance of a pixel from a line through the corner, at the angle.
     turn = math.radians(angle)
     across = y * math.cos(turn) + x * math.sin(turn)
     # Rounding keeps a pixel at the start of a line on the line, whatever the error of the sine.
@@ -74,6 +75,7 @@ def icon_overlay(image: Image.Image, icon: str, alpha: int, ratio: Real) -> Imag
         alpha: Opacity of the icons, 255 being opaque.
         ratio: Width of the image divided by the width of an icon.
     """
+    # An image narrower than the ratio would otherwise get icons of no width.
     side = max(1, round(image.width / ratio))
     picture = _icon(icon, side)
     wall = Image.new("RGBA", image.size)
@@ -104,10 +106,12 @@ def _text_wall(text: str, size: tuple[int, int]) -> Image.Image:
     """Where the text covers an image of a size."""
     width, height = size
     wall = Image.new("L", size)
+    # A font of nine tenths of a line leaves a gap between two lines.
     line = height / TEXT_HEIGHTS
     font = ImageFont.load_default(0.9 * line)
     pen = ImageDraw.Draw(wall)
     text_width = max(1.0, pen.textlength(text, font))
+    # Twice the width, as each line starts somewhere inside the text.
     repeats = 1 + math.ceil(2 * width / text_width)
     for i in range(TEXT_HEIGHTS + 1):
         # Each line begins elsewhere, so that letters do not stand in columns.

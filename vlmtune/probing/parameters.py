@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-SEEDS = 2**31
+SEEDS = 2**31  # of the noise in an image
 Real = float | int
 """A number of pixels, degrees or the like: a whole one may come without a point."""
 

@@ -70,11 +70,6 @@ class Training:
     seed: int = 0
     learning_rate: float = 1e-3
 
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "runs"):
-            if (value := getattr(self, name)) < 1:
-                raise UserError(f"expected {name} >= 1, got {value}: give a larger one")
-
 
 class Probe(nn.Module):
     """The network, with embeddings standardised by the mean and deviation of the training set.
@@ -140,6 +135,7 @@ def train_probe(
         torch.manual_seed(training.seed + run)
         probe = Probe(spec, features, classes).to(device).train()
         optimizer = torch.optim.Adam(probe.parameters(), training.learning_rate)
+        # Linear decay to 0, as in appendix B.2.
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 1 - i / training.steps)
         order = torch.randperm(n)
         start = 0
@@ -152,12 +148,14 @@ def train_probe(
             rows = order[start : start + size].to(device)
             start += size
             logits = probe(features[rows])
+            # Two heads are trained on the plain sum, without a weight between them.
             losses = [cross_entropy(logits[name], targets[name][rows]) for name in spec.heads]
             loss = torch.stack(losses).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
+    # A diverged probe would still predict, and its accuracy would look like a result.
     if not bool(torch.isfinite(loss)):
         raise UserError("expected a finite loss of the probe, got NaN or infinity: check the model")
     return probe.eval()
@@ -186,6 +184,7 @@ def run_probes(
     training: Training,
 ) -> dict[str, Int[Tensor, "r m"]]:
     """Trains all runs of a probe and returns their predictions by head."""
+    # Runs differ in their seed alone, so that their spread is that of the training.
     predictions: dict[str, list[Tensor]] = {name: [] for name in spec.heads}
     with progress(f"probe {spec.name}", training.runs) as advance:
         for run in range(training.runs):

@@ -71,6 +71,7 @@ def write_confusion(path: Path, one: Measured, name: str) -> None:
     assert one.confusion is not None
     names = one.task.names
     percent = (100 * one.confusion).tolist()
+    # Room for a row of 0.34 inches a class, and for the names beside them.
     side = 2.5 + 0.34 * len(names)
     # The canvas of files alone: pyplot would choose a window, and keep every figure.
     figure = Figure(figsize=(side, side), layout="constrained")

@@ -11,11 +11,11 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from vlmtune.probing.tasks import Task
 from vlmtune.storage.files import write_atomically
 
-TILE = 112
-LABEL = 16
+TILE = 112  # pixels of a picture's side
+LABEL = 16  # pixels below a picture for its name
 COLUMNS = 8
 GAP = 4
-QUALITY = 80
+QUALITY = 80  # of JPEG
 
 
 def square(image: Image.Image, side: int) -> Image.Image:
@@ -30,6 +30,7 @@ def write_sheet(path: Path, image: Image.Image, task: Task, side: int = 224) -> 
     Parameters are those of testing.
     """
     base = square(image, side)
+    # A fixed seed: two sheets of one task differ in the image alone.
     generator = np.random.default_rng(0)
     tiles = []
     for member in task.members:

@@ -50,11 +50,8 @@ class LabelledImage:
     split: Split
 
     def open(self) -> Image.Image:
-        """Decodes the image."""
-        try:
-            return open_image(self.read())
-        except RecordError as error:
-            raise UserError(f"expected an image, got none ({error}): replace it") from None
+        """Decodes the image; it fails as `open_image` does."""
+        return open_image(self.read())
 
 
 Listed = tuple[Callable[[], Path | bytes], str, str]  # image, label, split or ""
@@ -84,6 +81,7 @@ def labelled_images(
         for listed in _listed(path_or_url(str(path)), labels):
             read, _, _ = listed
             name = _digest(read())
+            # Equal content in both splits would let a probe learn its test images by heart.
             clashes += name in given
             given.setdefault(name, listed)
             advance(1)
@@ -94,6 +92,11 @@ def labelled_images(
     for name, (read, label, split) in sorted(given.items()):
         given_split = _split(name, split, stated)
         images.append(LabelledImage(read, name, label, given_split))
+    if labels is not None and not any(image.label for image in images):
+        raise UserError(
+            f"expected {labels!r} in {path}, as a key of a .json or a member of a record, none has "
+            "it: name another by --labels, or leave it out"
+        )
     chosen = _usable(images, limit, path)
     _check(chosen, path)
     return chosen
@@ -125,7 +128,7 @@ def _usable(
             decoded.add(image.digest)
             try:
                 image.open()
-            except UserError as error:
+            except (RecordError, UserError) as error:
                 broken[image.digest] = str(error)
         usable = [image for image in images if image.digest not in broken]
         chosen = _first(usable, limit)
@@ -168,6 +171,7 @@ def _in_turn(images: list[LabelledImage], split: Split) -> list[LabelledImage]:
 def _split(name: str, split: str, stated: bool) -> Split:
     if stated:
         return "train" if split == TRAIN else "test"
+    # The digest decides, so an image stays in its split when others are added.
     return "test" if int(name[:8], 16) % TEST_EVERY == 0 else "train"
 
 
@@ -208,13 +212,7 @@ def _listed(path: Path | str, labels: str | None) -> Iterator[Listed]:
 
 
 def _of_folder(path: Path, labels: str | None) -> Iterator[Listed]:
-    rows = list(read_cells(path))
-    if labels is not None and not any(labels in cells for cells in rows):
-        raise UserError(
-            f"expected {labels!r} in the .json next to an image of {path}, none has it: name "
-            "another key by --labels, or leave it out to take the names of folders"
-        )
-    for cells in rows:
+    for cells in read_cells(path):
         folder = Path(cells["image"]).parent
         if labels is not None:
             label = str(cells.get(labels, ""))
@@ -237,7 +235,6 @@ def _of_table(path: Path, labels: str | None) -> Iterator[Listed]:
 
 def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
     """Every image of every record, with captions or without."""
-    labelled = labels is None
     damaged = 0
     files = ShardSet(path).files if isinstance(path, str) else sorted(path.glob("*.tar"))
     for file in files:
@@ -246,23 +243,18 @@ def _of_shards(path: Path | str, labels: str | None) -> Iterator[Listed]:
                 damaged += 1
                 continue
             label = _label(raw, labels)
-            labelled |= bool(label)
             for name, span in raw.spans.items():
                 extension = name.rpartition(".")[2]
                 if extension in EXTENSIONS:
                     yield partial(_part, raw.shard, *span), label, ""
     if damaged:
         log.warning("%d damaged records of %s are left out", damaged, path)
-    if not labelled:
-        raise UserError(
-            f"expected {labels!r} in the records of {path}, as a member or a key of the json, none "
-            "has it: name another by --labels"
-        )
 
 
 def _label(raw: RawRecord, labels: str | None) -> str:
     if labels is None:
         return ""
+    # WebDataset keeps a label as a member of its own, or as a key of the json.
     member = raw.members.get(labels)
     if member is not None:
         return member.decode("utf-8", "replace").strip()

@@ -11,7 +11,6 @@ Source: Rashtchian et al. 2023, appendices C.2 and C.3.
 """
 
 import hashlib
-import importlib
 import re
 from collections.abc import Collection
 from functools import lru_cache
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, imported
 from vlmtune.probing.colours import to_image
 from vlmtune.probing.parameters import OneOf, Transformation, transformation
 from vlmtune.storage.files import regular
@@ -66,6 +65,7 @@ def stylize(image: Image.Image, graph: tuple[str, str]) -> Image.Image:
     """
     file, digest = graph
     session = _session(file, digest)
+    # `_session` has checked that there is one input of four dimensions.
     (given,) = session.get_inputs()
     height, width = given.shape[2:]
     scaled = image
@@ -83,13 +83,7 @@ def stylize(image: Image.Image, graph: tuple[str, str]) -> Image.Image:
 
 @lru_cache(maxsize=16)
 def _session(file: str, digest: str) -> Any:
-    try:
-        runtime = importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise UserError(
-            "expected the package onnxruntime for --styles, it is not installed: pip install "
-            "'vlmtune[onnx]'"
-        ) from error
+    runtime = imported("onnxruntime", "for --styles", "pip install 'vlmtune[onnx]'")
     try:
         session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises errors of its own

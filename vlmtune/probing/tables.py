@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from vlmtune.probing.experiment import ACCURACY, CLEAN, OBFUSCATED, Measured, changes
 from vlmtune.probing.probe import SEMANTIC, TRANSFORMATION
 from vlmtune.probing.tasks import Task, TransformationClass
-from vlmtune.report.table import change, interval, number, signed_interval
+from vlmtune.report.table import change, interval, markdown_table, number, signed_interval
 from vlmtune.results.metric_value import MetricValue
 
 FINE = "fine"
 CATEGORIES = "categories"
-MAIN_WIDTH = 2048
-NOT_RUN = "not run"
+MAIN_WIDTH = 2048  # of Tables 1, 5 and 6
+NOT_RUN = "not run"  # weights of a style are missing
 NOTE = (
     "Percent, the mean over {runs} runs. Brackets: 95 % interval over runs and test "
     "images; ±: standard deviation over runs. {train} images for training, {test} for testing."
@@ -134,6 +134,7 @@ def _table_1(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
         fine = main_probe(embedding.measured, FINE)
         coarse = main_probe(embedding.measured, CATEGORIES)
         shown = fine or coarse
+        # Both tasks were probed with the same widths, so either tells it.
         width = 0 if shown is None else shown.spec.width
         row = [
             embedding.name,
@@ -145,7 +146,7 @@ def _table_1(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
         rows.append(row)
     heads = ["embedding", "fine-grained", "generalization", "held-out noise", "held-out style"]
     network = f"hidden layer of width {width}" if width else "linear probe"
-    return f"Table 1: transformation accuracy, {network}", _markdown(heads, rows)
+    return f"Table 1: transformation accuracy, {network}", markdown_table(heads, rows)
 
 
 def _held_out(probe: Measured | None, category: str) -> str:
@@ -166,7 +167,7 @@ def _table_2(embeddings: Sequence[Probed]) -> tuple[str, list[str]]:
             coarse = _cell(by_task.get(CATEGORIES), ACCURACY)
             rows.append([embedding.name, network, fine, coarse])
     heads = ["embedding", "width", "fine-grained", "generalization"]
-    return "Table 2: transformation accuracy by width", _markdown(heads, rows)
+    return "Table 2: transformation accuracy by width", markdown_table(heads, rows)
 
 
 def _heads(embeddings: Sequence[Probed], width: int) -> list[str]:
@@ -194,7 +195,7 @@ def _heads(embeddings: Sequence[Probed], width: int) -> list[str]:
     columns = ["embedding"]
     for task in (FINE, CATEGORIES):
         columns += [f"{task}: {title}" for title in metrics]
-    return _markdown(columns, rows)
+    return markdown_table(columns, rows)
 
 
 def _table_5(
@@ -218,6 +219,7 @@ def _table_6(
         if len(category.members) == 1:  # alone, it is the category itself
             continue
         for member in category.members:
+            # The caption of the table says what the star means.
             star = " *" if member.held_out else ""
             ran = member.test is not None
             parts.append(PartRow(f"transformation/{member.name}", member.name + star, ran))
@@ -246,7 +248,7 @@ def _grouped(embeddings: Sequence[Probed], parts: Sequence[PartRow], head: str) 
     first = next(iter(probes.values()))
     chance = number(1 / len(first.task.classes), "fraction")
     columns = [f"{name} (chance {chance})" for name in probes]
-    return _markdown([head, "n", *columns], rows)
+    return markdown_table([head, "n", *columns], rows)
 
 
 def _size(metric: str, probes: Iterable[Measured]) -> str:
@@ -278,7 +280,7 @@ def _changes(after: Probed, before: Probed) -> list[str]:
         "",
         CHANGES_NOTE.format(after=after.name, before=before.name),
         "",
-        *_markdown(heads, rows),
+        *markdown_table(heads, rows),
         "",
     ]
     main = main_probe(after.measured, CATEGORIES)
@@ -295,7 +297,7 @@ def _changed_parts(after: Measured, before: Measured) -> list[str]:
         if name.startswith(("held_out/", "class/")):
             part = name.replace("held_out/", "held out: ").removeprefix("class/")
             rows.append([part, _signed(metric)])
-    return _markdown([f"category ({after.spec.name})", "transformation"], rows)
+    return markdown_table([f"category ({after.spec.name})", "transformation"], rows)
 
 
 def _same(probe: Measured, others: Sequence[Measured]) -> Measured | None:
@@ -326,14 +328,3 @@ def _cell(probe: Measured | None, metric: str) -> str:
         deviation = 100 * statistics.stdev(runs)
         cell += f" ±{deviation:.2f}"
     return cell
-
-
-def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    if not rows:
-        return []
-    rule = ["---"] + ["---:"] * (len(heads) - 1)
-    lines = []
-    for row in (heads, rule, *rows):
-        cells = " | ".join(row)
-        lines.append(f"| {cells} |")
-    return lines

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from vlmtune.report.table import Row, bracketed, chance
 from vlmtune.results.metric_value import MetricValue
 
-TICKS = 4
+TICKS = 4  # parts of an axis
 
 
 class Lane(NamedTuple):
@@ -122,6 +122,7 @@ class _Axis:
         return round(100 * on_axis, 2)
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
+        # A tick at both ends, so one more than there are steps.
         step = (self.right - self.left) / TICKS
         out = []
         for i in range(TICKS + 1):

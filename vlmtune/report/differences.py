@@ -16,7 +16,7 @@ from vlmtune.metrics.seed_significance import seeded_difference
 from vlmtune.metrics.significance import PairedDifference, paired_difference
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
-from vlmtune.report.table import baseline, change, p_value, signed_interval, titled
+from vlmtune.report.table import baseline, change, direction, p_value, signed_interval, titled
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
@@ -65,12 +65,9 @@ class Comparison:
 
         An embedding gets "more sensitive" or "less sensitive", which is neither.
         """
-        if not self.change:
-            return ""
-        risen = self.change > 0
-        if self.result.kind == "sensitivity":
-            return "more sensitive" if risen else "less sensitive"
-        return "better" if risen == self.metric.higher_is_better else "worse"
+        if self.change and self.result.kind == "sensitivity":
+            return "more sensitive" if self.change > 0 else "less sensitive"
+        return direction(self.change or 0.0, self.metric.higher_is_better)
 
     @property
     def verdict(self) -> str:
@@ -133,6 +130,7 @@ def _compare(
 
 def _tested(result: Result, base: Result, run: RunReport, first: RunReport) -> PairedDifference:
     """The test of two results on the same items."""
+    # Rows are seeds or runs, columns are the same items on both sides.
     new = _outcomes(run, result.benchmark)
     old = _outcomes(first, result.benchmark)
     # A report of an earlier version knows no sets of captions.
@@ -159,6 +157,7 @@ def items_alone(runs: Sequence[RunReport]) -> tuple[str, ...]:
     if position is None or len(seeds_of(runs[position])) > 1:
         return ()
     first = runs[position]
+    # The baseline counts, too: it may itself be a training with one seed.
     single = [first]
     for run in runs:
         is_compared = run is not first and not run.text_only

@@ -82,6 +82,7 @@ def now() -> str:
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
+        # Ten seconds, as git may wait for a slow network disk.
         process = subprocess.run(command, capture_output=True, text=True, timeout=10)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -41,6 +41,7 @@ def flips(
         groups = _compared(comparisons, runs, items, reference)
     sizes = []
     for group in groups:
+        # Only what may be shown counts against the number of pictures.
         candidates = group.numbers[:SHOWN]
         sizes.append(sum(_pictures(group.rows[i]) for i in candidates))
     most = quota(sizes, PICTURES)

@@ -5,7 +5,7 @@ In: run reports. Out: texts, in files. Never: a cell that a spreadsheet takes fo
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -61,9 +61,7 @@ def to_csv(runs: Sequence[RunReport]) -> str:
     Numbers have full precision, fractions stay fractions, undefined values are empty.
     """
     check_runs(runs)
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    lines: list[Sequence[object]] = [CSV_COLUMNS]
     for run in chain.from_iterable(map(seeds_of, runs)):
         for result in run.results:
             origin = (run.name, *result.definition, result.kind)
@@ -79,7 +77,14 @@ def to_csv(runs: Sequence[RunReport]) -> str:
                 for mark in (metric.higher_is_better, name == result.primary, run.text_only):
                     cells.append(str(mark).lower())
                 cells.append(run.provenance.seed)
-                writer.writerow(cells)
+                lines.append(cells)
+    return csv_text(lines)
+
+
+def csv_text(lines: Iterable[Sequence[object]]) -> str:
+    """Returns the text of a csv, each line from its cells."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(lines)
     return file.getvalue()
 
 

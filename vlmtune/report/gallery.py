@@ -32,6 +32,7 @@ class Gallery:
             if run.text_only:
                 continue
             for result in run.results:
+                # Counted before any is read: the quota needs all sizes.
                 pictures = map(_pictures, result.examples)
                 sizes.append(sum(pictures))
         self._quota = quota(sizes, PICTURES)

@@ -16,7 +16,7 @@ SIDE = 112  # pixels of the longer side of a picture in the report
 DARK = 0.4  # brightness of what is not read
 WARM = (255, 110, 0)  # colour of what is read most
 TINT = 0.25  # part of this colour in what is read most
-WHOLE = (0.0, 0.0, 1.0, 1.0)
+WHOLE = (0.0, 0.0, 1.0, 1.0)  # the box of a whole picture
 
 
 def heat(
@@ -61,6 +61,7 @@ def _spread(
 ) -> np.ndarray:
     """The values of the patches as a value of each pixel, smooth, and 0 outside their box."""
     picture_width, picture_height = size
+    # In pixels, at least one, however small the picture is.
     left = round(box[0] * picture_width)
     top = round(box[1] * picture_height)
     width = max(1, round(box[2] * picture_width))

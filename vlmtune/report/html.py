@@ -60,24 +60,20 @@ def to_html(
 ) -> str:
     """Writes the page; `groups` are those of `flips`, `trials` those of `trials_view`."""
     check_runs(runs)
-    environment = templates(autoescape=True)
-    environment.filters["breaks"] = _breaks
-    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    script_digest = sha256(script.encode()).digest()
     views = Views(runs)
     parts = sections(runs)
     primary = list(chain.from_iterable(part.primary for part in parts))
     labels = list(map(views.label, primary))
     comparisons = compare_with_first(runs)
+    # The bars of one unit share a scale, on which the largest change is full.
     largest = _largest(comparisons)
     scale = []
     for unit, change in largest.items():
         length = table.amount(change, unit)
         scale.append(length.lstrip("+±"))
     base = None if views.baseline is None else views.names[views.baseline]
-    return environment.get_template("page.html").render(
-        script=Markup(script),  # noqa: S704
-        script_digest=b64encode(script_digest).decode(),
+    return render(
+        "page.html",
         runs=_cards(runs, views),
         seeing=[run.name for run in runs if not run.text_only],
         findings=findings(runs),
@@ -98,6 +94,19 @@ def to_html(
         sections=list(map(views.section, parts)),
         curves=_curves(runs, views),
         sources=views.citations,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """Fills a template of this room with values and with the script of all pages."""
+    environment = templates(autoescape=True)
+    environment.filters["breaks"] = _breaks
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    script_digest = sha256(script.encode()).digest()
+    return environment.get_template(template).render(
+        script=Markup(script),  # noqa: S704
+        script_digest=b64encode(script_digest).decode(),
+        **values,
     )
 
 

@@ -55,6 +55,7 @@ def _image_view(
     image = row.images[k]
     pairs = []
     for j, caption in enumerate(row.captions):
+        # A run without the item has no score of it.
         scores = [item and item.scores[k][j] for item in by_run]
         pairs.append({"caption": caption, "true": row.true[k][j], "scores": _scores(scores)})
     return {"uri": uri(image), "name": image.path.name, "pairs": pairs}

@@ -5,7 +5,6 @@ package pyarrow.
 """
 
 import csv
-import importlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import Field, PositiveInt, StrictInt, TypeAdapter
 from typing_extensions import TypedDict
 
 from vlmtune.data.tables import Cells, numbered_rows
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, imported
 from vlmtune.results.item_row import ItemRow
 from vlmtune.storage.files import check_shape, reading, write_atomically
 from vlmtune.types import ImageRef
@@ -302,14 +301,9 @@ def _write_parquet(path: Path, rows: Iterable[Cells]) -> None:
 
 
 def _pyarrow(path: Path) -> Any:
-    try:
-        importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise UserError(
-            f"expected the package pyarrow for {path}, it is not installed: pip install pyarrow, "
-            "or name a .csv or .jsonl"
-        ) from error
-    return importlib.import_module("pyarrow")
+    fix = "pip install pyarrow, or name a .csv or .jsonl"
+    imported("pyarrow.parquet", f"for {path}", fix)  # an attribute of pyarrow from here on
+    return imported("pyarrow", f"for {path}", fix)
 
 
 _FORMATS: dict[str, Callable[[Path, Iterable[Cells]], None]] = {

@@ -41,7 +41,7 @@ def to_markdown(runs: Sequence[RunReport]) -> str:
         text = table.count(origin.trainable_parameters) if origin.known else "?"
         parameters.append(text)
     environment = templates(finalize=_cell)
-    environment.filters["line"] = _line
+    environment.filters["line"] = line
     text = environment.get_template("page.md").render(
         runs=runs,
         findings=findings(runs),
@@ -89,7 +89,8 @@ def _scores(row: Row) -> list[str]:
     return texts
 
 
-def _line(cells: Sequence[str]) -> Markup:
+def line(cells: Sequence[str]) -> Markup:
+    """A line of a table."""
     return Markup("| " + " | ".join(map(_cell, cells)) + " |")  # noqa: S704
 
 

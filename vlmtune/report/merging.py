@@ -60,6 +60,7 @@ def merged(runs: Sequence[RunReport]) -> RunReport:
 
 def _weights(run: RunReport) -> tuple[object, ...]:
     """What two runs of one model have in common; a run that does not say fits none but itself."""
+    # A run without a digest gets a value that no other run has.
     digest = run.provenance.config.get("digest", id(run))
     return run.name, run.text_only, run.provenance.fingerprint, digest
 

@@ -34,6 +34,7 @@ def write_mteb(folder: Path, runs: Sequence[RunReport]) -> None:
     `dataset_revision` names the version of the metric of vlmtune and no revision of mteb.
     """
     for run in runs:
+        # A slash would make a folder; mteb writes two underscores for it.
         model = printable(run.name).replace("/", "__")
         revision = run.provenance.fingerprint[:12]
         for result in run.results:

@@ -23,6 +23,7 @@ def origin_facts(run: RunReport) -> dict[str, str]:
     if not origin.known:
         return {"backbone": origin.backbone}
     versions = [f"{library} {version}" for library, version in origin.versions.items()]
+    # In the order in which the page shows them; empty ones go below.
     facts = {
         "backbone": f"{origin.backbone} ({origin.fingerprint[:SHORT_DIGEST]})",
         "adapter": origin.adapter,

@@ -56,6 +56,7 @@ def curve_plot(curves: Sequence[Curve | None], colours: Sequence[int], key: str)
         for curve, colour in zip(curves, colours, strict=True):
             if not curve:
                 continue
+            # Points of a curve without gaps are joined; few points get a mark each.
             steps, values = zip(*curve, strict=True)
             marker = "o" if len(curve) < 25 else ""
             axes.plot(

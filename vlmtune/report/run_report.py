@@ -110,6 +110,7 @@ class RunReport:
         names = [result.benchmark for result in self.results]
         for name, _ in self.not_run:
             names.append(name)
+        # Reports compare by name: of two results the second would hide the first.
         for name in sorted(names):
             if names.count(name) > 1:
                 raise UserError(
@@ -216,6 +217,7 @@ def _check_lengths(result: Result, runs: Mapping[str, Sequence[float]]) -> None:
                 "evaluate again"
             )
     weights = len(result.group_weights)
+    # Groups are numbers from 0; a weight is looked up by this number.
     largest = max(result.groups, default=-1)
     no_group = bool(result.groups) and largest < 0
     too_few_weights = bool(weights) and weights <= largest

@@ -160,6 +160,7 @@ def show_alphas(suites: Mapping[float, Sequence[Result]]) -> None:
         for name in names[kind]:
             table.add_column(f"{kind}: {escape(name)}", justify="right")
     for alpha, results in suites.items():
+        # An alpha whose benchmark failed has no number, and its cell a dash.
         primary = {result.benchmark: result.metrics[result.primary] for result in results}
         cells = [f"{alpha:g}"]
         for kind in KINDS:

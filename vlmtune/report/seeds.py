@@ -50,6 +50,7 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
     seeds = [run.provenance.seed for run in runs]
     if not runs or None in seeds or len(set(seeds)) < len(seeds):
         raise UserError(f"expected runs of {name} with different seeds, got {seeds}: rename some")
+    # A benchmark that only some seeds have would be a mean over other runs.
     by_benchmark: dict[str, list[Result]] = {}
     for run in runs:
         for result in run.results:
@@ -57,7 +58,8 @@ def over_seeds(name: str, runs: Sequence[RunReport]) -> SeededRun:
     results = []
     missing = []
     for benchmark, several in by_benchmark.items():
-        versions = {(result.definition, result.primary) for result in several}
+        # Numbers over more items, or of another definition, have no mean.
+        versions = {(r.definition, r.primary, r.metrics[r.primary].n) for r in several}
         if len(several) == len(runs) and len(versions) == 1:
             results.append(_mean_result(several))
         else:
@@ -83,11 +85,6 @@ def _mean_result(results: Sequence[Result]) -> Result:
         mean = _mean_metric(of_seeds)
         if mean is not None:
             metrics[name] = mean
-    if first.primary not in metrics:
-        raise UserError(
-            f"expected {first.primary} of {first.benchmark} over as many items under each seed, "
-            "got other numbers of items: evaluate the seeds with the same `limit`"
-        )
     series = {}
     for name in first.series:
         of_seeds = [result.series.get(name, ()) for result in results]
@@ -113,6 +110,7 @@ def _mean_metric(metrics: Sequence[MetricValue | None]) -> MetricValue | None:
     first = metrics[0]
     if first is None or len(sizes) > 1:
         return None
+    # The range in place of an interval: of few seeds a deviation says little.
     mean = sum(values) / len(values)
     return replace(first, value=mean, low=min(values), high=max(values))
 

@@ -134,10 +134,8 @@ def facts(row: Row) -> list[str]:
 
 
 def check_runs(runs: Sequence[RunReport]) -> None:
-    """Raises `UserError` if there are no runs or two share a name."""
+    """Raises `UserError` if two runs share a name."""
     names = [run.name for run in runs]
-    if not names:
-        raise UserError("expected at least one run to report, got none: evaluate a model first")
     for name in sorted(names):
         if names.count(name) > 1:
             raise UserError(f"expected runs of different names, got {name!r} twice: rename one")
@@ -314,6 +312,13 @@ def change(difference: float, unit: str) -> str:
     return f"{rounded:+.{digits}f}"
 
 
+def direction(difference: float, higher_is_better: bool) -> str:
+    """Whether a number that changed so is "better" or "worse"; "" if it did not change."""
+    if not difference:
+        return ""
+    return "better" if (difference > 0) == higher_is_better else "worse"
+
+
 def amount(difference: float, unit: str) -> str:
     """Formats a difference with its sign and unit.
 
@@ -382,3 +387,16 @@ def duration(seconds: float) -> str:
     if minutes:
         return f"{minute} min {second} s"
     return f"{second} s"
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Writes the lines of a Markdown table, numbers to the right; none without rows.
+
+    Example:
+        >>> markdown_table(["run", "score"], [["a", "50 %"]])
+        ['| run | score |', '| --- | ---: |', '| a | 50 % |']
+    """
+    if not rows:
+        return []
+    rule = ["---"] + ["---:"] * (len(heads) - 1)
+    return [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]

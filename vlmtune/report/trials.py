@@ -4,8 +4,6 @@ In: the folder of a sweep, with a run in each subfolder. Out: trials, best first
 hyper-parameter goes with the metric. Never: a training.
 """
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.stats import spearmanr
 
 from vlmtune.errors import UserError
-from vlmtune.report.formats import no_formula
+from vlmtune.report.formats import csv_text, no_formula
 from vlmtune.report.plots import RUN_COLOURS, STYLE, plot_axes, svg_of
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
@@ -115,6 +113,7 @@ def read_trials(folder: Path, metric: str | None = None) -> Trials:
     for report in reports.values():
         config = report.provenance.config.get("fit", {})
         configs.append(dict(_flat(config)))
+    # Only what differs: a config has some hundred keys.
     keys = _varied(configs)
     if not metric:
         first_report = next(iter(reports.values()))
@@ -129,6 +128,7 @@ def read_trials(folder: Path, metric: str | None = None) -> Trials:
             metric=_reached(report, metric, path),
         )
         trials.append(trial)
+    # Sorting is stable: equal trials keep the order of their folders.
     trials.sort(key=_rank)
     short_keys = tuple(map(_short, keys))
     return Trials(metric, short_keys, tuple(trials), _without_report(folder))
@@ -192,12 +192,7 @@ def _monitored(configs: Sequence[Mapping[str, Any]], report: RunReport) -> str:
     for key, value in configs[0].items():
         if key.endswith(".monitor") and str(value).partition("/")[0] in names:
             return str(value)
-    if not report.results:
-        raise UserError(
-            f"expected a report with a benchmark in each trial, got none in {report.name}: measure "
-            "with a BenchmarkCallback"
-        )
-    return report.results[0].benchmark
+    return report.results[0].benchmark if report.results else ""
 
 
 def _reached(report: RunReport, name: str, folder: Path) -> MetricValue:
@@ -215,9 +210,7 @@ def _reached(report: RunReport, name: str, folder: Path) -> MetricValue:
 
 def trials_csv(trials: Trials) -> str:
     """Writes a line for each trial, best first: what varied, the metric and its interval."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["trial", *trials.keys, trials.metric, "low", "high", "seconds"])
+    lines: list[list[Any]] = [["trial", *trials.keys, trials.metric, "low", "high", "seconds"]]
     for trial in trials.trials:
         cells: list[Any] = []
         for cell in (trial.name, *trial.values):
@@ -226,9 +219,9 @@ def trials_csv(trials: Trials) -> str:
             cells.append(no_formula(text))
         metric = trial.metric
         cells += [metric.value, metric.low, metric.high]
-        seconds = round(trial.report.provenance.seconds)
-        writer.writerow([*cells, seconds])
-    return file.getvalue()
+        cells.append(round(trial.report.provenance.seconds))
+        lines.append(cells)
+    return csv_text(lines)
 
 
 def trials_view(trials: Trials) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from vlmtune.report.gallery import MATRIX, Gallery
 from vlmtune.report.heat import heat_views
 from vlmtune.report.plots import distribution_plot
 from vlmtune.report.run_report import RunReport
+from vlmtune.report.strips import strip_plot
 from vlmtune.report.table import Row, Section, baseline, colours
-from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
 SMALLEST = 3  # members of a family that is drawn
@@ -96,11 +96,12 @@ class Views:
         head = section.head
         results = self._results(head)
         groups, others = families(section.rows)
+        profile = self._profile(groups)
         family_views = []
         for group in groups:
             view = self._family(group)
             # Only the bars of the first family are shown at once, if they are few.
-            view["open"] = not family_views and view["size"] <= OPEN
+            view["open"] = not family_views and not profile and view["size"] <= OPEN
             family_views.append(view)
         return {
             "benchmark": head.benchmark,
@@ -111,6 +112,7 @@ class Views:
             "citation": self.citations[head.benchmark],
             "rows": [self.row(row) for row in others],
             "families": family_views,
+            "profile": profile,
             "series": self._series(results),
             "matrices": self._matrices(results),
             "gallery": self._gallery.of(*head.definition),
@@ -184,11 +186,12 @@ class Views:
         base = row.cells[self.baseline]
         if base is None:
             return cell
+        # The sign of the difference does not say whether it is better: a rank should fall.
         gain = metric.value - base.value
         cell["gain"] = table.change(gain, metric.unit)
         # More of a sensitivity is neither better nor worse.
         if self._first[row.benchmark].kind != "sensitivity":
-            cell["direction"] = direction(metric, base)
+            cell["direction"] = table.direction(gain, metric.higher_is_better)
         return cell
 
     def _family(self, family: Family) -> dict[str, Any]:
@@ -207,6 +210,25 @@ class Views:
             "rows": lines,
             "chart": chart(rows, labels, self.names, self.colours),
         }
+
+    def _profile(self, groups: Sequence[Family]) -> list[dict[str, Any]]:
+        """A plot of dimensions and one of the parts of each, for groups "dimension/part"."""
+        for family in groups:
+            dimensions = [f"{family.name}/{group}" for group, _ in family.members]
+            parts = [part for part in groups if part.name in dimensions]
+            unit = family.members[0][1].first.unit
+            if parts and unit == "fraction":
+                plots = [self._strips(family.name, family)]
+                for part in parts:
+                    dimension = part.name.removeprefix(f"{family.name}/")
+                    plots.append(self._strips(dimension, part))
+                return plots
+        return []
+
+    def _strips(self, name: str, family: Family) -> dict[str, Any]:
+        labels, rows = zip(*family.members, strict=True)
+        svg = strip_plot(labels, rows, self.colours, self.key())
+        return {"name": name, "arrow": rows[0].arrow, "svg": safe(svg)}
 
     def _series(self, results: Sequence[Result | None]) -> list[dict[str, Any]]:
         """A plot for each series; several if the scales of runs are far apart."""
@@ -264,14 +286,6 @@ class Views:
 def safe(svg: str) -> Markup:
     """Marks a plot as safe HTML: matplotlib has escaped its texts."""
     return Markup(svg)  # noqa: S704
-
-
-def direction(metric: MetricValue, base: MetricValue) -> str:
-    """Whether a number is "better" or "worse" than another; "" if they are equal."""
-    if metric.value == base.value:
-        return ""
-    risen = metric.value > base.value
-    return "better" if risen == metric.higher_is_better else "worse"
 
 
 def _shared_axes(

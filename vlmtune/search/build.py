@@ -99,6 +99,7 @@ def build_index(
         }
         listed = _listed(out, source)
         parts = _Parts(out, listed)
+        # To count what this run added or replaced.
         before = dict(listed["images"])
         reader = PictureReader(model.backbone.preprocess, model.batch_size, Failures())
         # One unreadable file among a million must not end the run; it is reported.
@@ -188,6 +189,7 @@ def _encoded(
     advance: Callable[[int], None],
 ) -> Iterator[Encoded]:
     """Encodes images batch by batch; those that cannot be read are left out."""
+    # The reader yields the names of what it could read, batch by batch.
     pictures = {name: ImageRef(path) for name, path in images.items()}
     for names, pixels in reader.batches(pictures, list(pictures)):
         vectors, prepared = encoder.encode_images(pixels)

@@ -130,6 +130,7 @@ class IndexEncoder:
             assert isinstance(text, Pooled)
             scores = self.dual.compare(images.values.to(device), text.values.to(device))
             return scores[:, 0].float().cpu()
+        # As many pairs at a time as the memory of the device takes.
         pair_bytes = self.joint.pair_bytes(images, text, False)
         memory = min(self.joint.memory, CPU_CHUNK)
         size = self.joint.chunk_size(pair_bytes, memory)

@@ -3,7 +3,6 @@
 Never: a file of an image read, a vector approximated, or anything unpickled.
 """
 
-import importlib
 from collections.abc import Sequence
 from itertools import accumulate, chain
 from pathlib import Path
@@ -15,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, imported
 from vlmtune.model import load
 from vlmtune.model.model import Model
 from vlmtune.search.encoder import IndexEncoder
@@ -90,6 +89,7 @@ class Index:
                 not installed.
         """
         folder = Path(folder)
+        # Now, as loading the model may take minutes.
         _faiss()
         listed = read_list(folder)
         source = listed["model"]
@@ -132,6 +132,7 @@ class Index:
             index._parts.append(part)
             for row, digest in enumerate(part.ids):
                 positions.setdefault(digest, (number, row))
+        # A list that names what no part holds was edited, or a part was replaced.
         missing = [path for path, digest in images.items() if digest not in positions]
         if missing or not images:
             got = f"no row for {missing[0]}" if missing else "no images"
@@ -167,10 +168,6 @@ class Index:
 
         A caption's score may differ in its last digits, as another batch rounds differently.
         """
-        if min(top, recall) < 1:
-            raise UserError(
-                f"expected top and recall of at least 1, got {top} and {recall}: give larger ones"
-            )
         count = min(max(top, recall), len(self))
         results = []
         with self._encoder.evaluation():
@@ -179,6 +176,7 @@ class Index:
                 vectors, texts = self._encoder.encode_text(some)
                 if self._shortlist is not None:
                     vectors = self._shortlist.project(vectors)
+                # An exhaustive search: no approximation can lose the best file.
                 _, recalled = self._faiss.search(vectors.numpy(), count)
                 for i, files in enumerate(recalled.tolist()):
                     # In the order of the index, so that ties keep it, and reads go forwards.
@@ -226,6 +224,7 @@ class Index:
         hits = []
         for start in range(0, len(chosen), SCORED):
             files = chosen[start : start + SCORED]
+            # In pieces that stay in the cache of the processor.
             scores = self._encoder.score(text, self._images(files))
             for file, score in zip(files, scores.tolist(), strict=True):
                 hits.append(Hit(self.paths[file], score))
@@ -274,10 +273,4 @@ class Index:
 
 
 def _faiss() -> Any:
-    try:
-        return importlib.import_module("faiss")
-    except ImportError as error:
-        raise UserError(
-            "expected the package faiss to search, it is not installed: "
-            "pip install 'vlmtune[search]'"
-        ) from error
+    return imported("faiss", "to search", "pip install 'vlmtune[search]'")

@@ -27,7 +27,7 @@ from vlmtune.data.images import open_image
 from vlmtune.errors import UserError
 from vlmtune.search.index import Hit, Index
 
-HOST, PIXELS, LARGE = "127.0.0.1", 512, 1600
+HOST, PIXELS, LARGE = "127.0.0.1", 512, 1600  # sides of a thumbnail and of a large picture
 MOST_BYTES = 32_000_000
 """Largest picture that a person can drop on the page, as a file."""
 MOST_CLIENTS = 64
@@ -96,6 +96,7 @@ class PageServer(ThreadingHTTPServer):
 
     def page(self, query: str = "", like: str = "") -> str:
         """Returns the page with what fits a query, or what is like the image of a number."""
+        # A request for like images wins over a query.
         number = self._number(like)
         if number is not None:
             path = self._index.paths[number]
@@ -216,6 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
         server = cast(PageServer, self.server)
         if not self._is_local(server):
             return
+        # A body without a length, or a larger one, is not even read.
         length = self.headers.get("Content-Length", "")
         if not re.fullmatch(r"[0-9]{1,12}", length) or int(length) > MOST_BYTES:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"too large", "text/plain")

@@ -29,7 +29,6 @@ from jaxtyping import Float, Int, Int8
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from vlmtune.errors import UserError
 from vlmtune.features.store import as_bytes
 from vlmtune.search.quantise import quantise, restore
 from vlmtune.storage.files import Count, write_atomically
@@ -125,6 +124,7 @@ class Part:
             raise DamagedError("meta.json contradicts itself")
         self.vectors = self._rows("vectors.bin", self._meta["width"])
         self.pooled = self._rows("pooled.bin", self._meta["pooled"])
+        # Offsets that contradict themselves would read tokens of other images.
         width = self._meta["tokens"]
         if width:
             self._offsets = self._mapped("offsets.bin", torch.int64, (rows + 1,))
@@ -225,6 +225,7 @@ def _facts(first: Encoded) -> dict[str, Any]:
         "tokens": 0,
     }
     if first.prepared is not None:
+        # The name of the class: `KINDS` leads back to it.
         facts["kind"] = type(first.prepared).__name__
     pooled, tokens = _split(first.prepared)
     if pooled is not None:
@@ -242,9 +243,5 @@ def _split(prepared: Rows | None) -> tuple[Tensor | None, Tokens | None]:
         return prepared.values, None
     if isinstance(prepared, Tokens):
         return None, prepared
-    if isinstance(prepared, PooledTokens):
-        return prepared.pooled, prepared.tokens
-    raise UserError(
-        f"expected an adapter that prepares {', '.join(KINDS)}, got {type(prepared).__name__}: "
-        "return one of these from prepare_image"
-    )
+    assert isinstance(prepared, PooledTokens)
+    return prepared.pooled, prepared.tokens

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor
 
-LEVELS = 127
+LEVELS = 127  # of int8 on either side of 0; -128 has no counterpart
 
 
 def quantise(

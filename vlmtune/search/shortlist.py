@@ -63,6 +63,7 @@ class Shortlist:
     def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
         meta = read_meta(folder, key, ("basis.bin", "vectors.bin"), _Facts)
         width = meta["width"]
+        # The shapes come from meta.json; `mapped` compares them with the sizes of the files.
         basis_shape = (meta["recalled"], width)
         vectors_shape = (meta["rows"], width)
         self.basis = mapped(folder, meta, "basis.bin", torch.float32, basis_shape)

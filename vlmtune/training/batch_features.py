@@ -20,7 +20,7 @@ from vlmtune.features.store_key import Modality, StoreDType, source_digest
 from vlmtune.training.recompute import in_chunks
 from vlmtune.types import Batch, Features, FeatureSpec, concatenate
 
-TEXTS_AT_A_TIME = 512
+TEXTS_AT_A_TIME = 512  # captions in a call of the backbone while a store is built
 
 
 @runtime_checkable
@@ -87,12 +87,7 @@ class BatchFeatures:
         self.texts: FeatureStore | None = None
 
     def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:
-        """Opens the stores of frozen features, building those that are missing.
-
-        Raises:
-            UserError: The disk is too small, a caption has a word that the backbone does not know,
-                or features are not finite in `dtype`.
-        """
+        """Opens the stores of frozen features, building those that are missing."""
         self.source = FeatureSource(
             self.backbone,
             self.specs["image"],

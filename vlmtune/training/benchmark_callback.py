@@ -62,9 +62,6 @@ class BenchmarkCallback(Callback):
     Attributes:
         results: The latest results, by benchmark.
         not_run: The reason for each benchmark without a result.
-
-    Raises:
-        UserError: There is no benchmark, or two have one name.
     """
 
     def __init__(
@@ -254,7 +251,9 @@ class BenchmarkCallback(Callback):
             trainable_parameters=trainable_parameters,
             **self._provenance(trainer, module),
         )
-        curves: dict[str, Curve] = {name: tuple(points) for name, points in self.curves.items()}
+        curves: dict[str, Curve] = {}
+        for curve, points in self.curves.items():
+            curves[curve] = tuple(points)
         return RunReport(
             name=self.name or origin.adapter,
             provenance=origin,
@@ -287,7 +286,8 @@ class BenchmarkCallback(Callback):
         self._seconds = float(state_dict["seconds"])
         self.curves = {}
         for name, points in state_dict["curves"].items():
-            self.curves[name] = [(int(step), float(value)) for step, value in points]
+            curve = [(int(step), float(value)) for step, value in points]
+            self.curves[name] = curve
 
     def _elapsed(self) -> float:
         if self._started is None:

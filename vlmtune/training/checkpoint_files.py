@@ -7,16 +7,13 @@ from pathlib import Path
 
 from vlmtune.storage.files import remove_leftovers
 
-LAST = "checkpoints/last.ckpt"
+LAST = "checkpoints/last.ckpt"  # the newest that `ModelCheckpoint` wrote
 ON_SIGNAL = "last-on-signal.ckpt"
 """Written where a signal stops the run."""
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """Returns the checkpoint with more steps, or None; clocks may be wrong.
-
-    Raises:
-        UserError: There are two, and one of them is not a checkpoint.
 
     Example:
         >>> newest_checkpoint(Path("none"))

@@ -21,7 +21,7 @@ from vlmtune.config import differences
 from vlmtune.errors import UserError
 from vlmtune.model.loading import LIVE
 
-CHECKPOINT_VERSION = 1
+CHECKPOINT_VERSION = 1  # of the content; checkpoints of any other are refused
 AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averaged weights
 
 
@@ -81,11 +81,7 @@ class TrainedWeights(pl.LightningModule):
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Checks the origin of a checkpoint; training takes the live weights from it."""
-        saved = checkpoint.get("vlmtune")
-        if saved is None:
-            raise UserError(
-                "expected a vlmtune checkpoint, got something else: pass one as --ckpt_path"
-            )
+        saved = checkpoint["vlmtune"]
         other = differences(self.adapter.spec(), saved["adapter"], "adapter", "the checkpoint")
         if other:
             raise UserError(

@@ -10,7 +10,6 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from typing_extensions import override
 
-from vlmtune.errors import UserError
 from vlmtune.training.module import adaptation
 
 Mode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
@@ -25,9 +24,6 @@ class CompileTowers(Callback):
 
     Args:
         mode: As in `torch.compile`.
-
-    Raises:
-        UserError: The backbone has no such tower.
 
     Example:
         >>> CompileTowers().mode
@@ -44,11 +40,6 @@ class CompileTowers(Callback):
         for tower in (backbone.image_tower, backbone.text_tower):
             if tower is not None:
                 towers.append(tower)
-        if not towers:
-            raise UserError(
-                f"expected a tower that runs block by block, got {type(backbone).__name__}: leave "
-                "CompileTowers out"
-            )
         for tower in towers:
             for block in tower.blocks:
                 block.compile(mode=self.mode)

@@ -20,17 +20,11 @@ from vlmtune.types import Batch, Features, Pooled, ScoreShard
 
 @dataclass(frozen=True)
 class Contrast:
-    """The contrastive scores of a batch.
+    """The contrastive scores of a batch."""
 
-    Attributes:
-        shard: The scores of this rank, with gradients.
-        layout: Their place: a caption of several ranks is one column, unlike in matching scores.
-        local: The scores of the rank's n images and m texts, without gradients, to choose pairs by.
-    """
-
-    shard: ScoreShard
-    layout: ShardLayout
-    local: Float[Tensor, "n m"]
+    shard: ScoreShard  # of this rank, with gradients
+    layout: ShardLayout  # a caption of several ranks is one column, unlike in matching scores
+    local: Float[Tensor, "n m"]  # of the rank's own batch, without gradients, to choose pairs by
 
 
 def contrastive_scores(

@@ -82,8 +82,9 @@ class EMA(Callback):
             mean = self._average.get(name)
             if mean is None:
                 self._average[name] = value.clone()
-            else:  # on a resumed run it comes from the CPU
-                self._average[name] = mean.to(value.device).lerp_(value, 1 - self.decay)
+            else:
+                mean = mean.to(value.device)  # on a resumed run it comes from the CPU
+                self._average[name] = mean.lerp_(value, 1 - self.decay)
 
     def _put_in(self, module: AdaptationModule) -> bool:
         if not self._average or self._aside is not None or module is not self._module:

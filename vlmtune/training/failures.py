@@ -23,8 +23,8 @@ from lightning_fabric.strategies.launchers.subprocess_script import _ChildProces
 
 from vlmtune.errors import UserError
 
-KEY = "vlmtune/failure"
-ALIVE = "vlmtune/alive"
+KEY = "vlmtune/failure"  # in the ranks' common store: why the first rank failed
+ALIVE = "vlmtune/alive"  # with a rank's number: that rank answers
 PATIENCE = 5.0
 """Seconds in which a rank at fault writes its error, and the others read it."""
 GRACE = 20.0

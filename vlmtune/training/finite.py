@@ -17,34 +17,26 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.training.shard_layout import ShardLayout
+from vlmtune.training.shard_layout import shard_layout
 from vlmtune.training.signals import Signals
 from vlmtune.types import Batch, Scores, ScoreShard, send
 
 
 @dataclass(frozen=True)
 class BatchCheck:
-    """What tells whether scores and losses of a batch are finite, and what names the culprit.
+    """What tells whether scores and losses of a batch are finite, and what names the culprit."""
 
-    Attributes:
-        sums: Sums over ranks: how many scores are not finite, the signals, and the k losses.
-        rows: The rank's scores and which were computed, as in `ScoreShard`; likewise `columns`.
-        batch: The rank's batch, without its pixels.
-        layout: Its place among the batches of all ranks.
-    """
-
+    # Sums over ranks: how many scores are not finite, the signals, and the k losses.
     sums: Float[Tensor, "s"]
-    rows: Scores
-    columns: Scores
-    batch: Batch
-    layout: ShardLayout
+    rows: Scores  # of the rank, and which were computed, as in `ScoreShard`
+    columns: Scores  # likewise
+    batch: Batch  # of the rank, without its pixels
 
 
 def batch_check(
     shard: ScoreShard,
     parts: Float[Tensor, "k"],
     batch: Batch,
-    layout: ShardLayout,
     group: ProcessGroup,
     signals: Signals | None = None,
 ) -> BatchCheck:
@@ -52,31 +44,35 @@ def batch_check(
 
     `parts` are the rank's parts of the losses.
     """
-    # Every score is in the rows of some rank.
+    # Every score is in the rows of some rank, so rows alone are counted.
     is_wrong = ~shard.rows.values.isfinite()
-    wrong = is_wrong.sum().reshape(1)
+    wrong = is_wrong.sum().reshape(1).to(parts.dtype)
     counts = [] if signals is None else signals.counts()
+    signal_counts = send(torch.tensor(counts, dtype=parts.dtype), parts.device)
     # One sum over the ranks carries all: each sum costs a wait for all ranks.
-    of_signals = send(torch.tensor(counts, dtype=parts.dtype), parts.device)
-    of_rank = torch.cat([wrong.to(parts.dtype), of_signals, parts.detach()])
+    of_rank = torch.cat([wrong, signal_counts, parts.detach()])
     sums = group.sum(of_rank)
     # Without gradients and pixels, a batch that waits for its step costs little memory.
     rows = Scores(shard.rows.values.detach(), shard.rows.computed)
     columns = Scores(shard.columns.values.detach(), shard.columns.computed)
-    return BatchCheck(sums, rows, columns, replace(batch, pixels=None), layout)
+    batch = replace(batch, pixels=None)
+    return BatchCheck(sums, rows, columns, batch)
 
 
-def first_wrong_record(check: BatchCheck, group: ProcessGroup) -> str:
+def first_wrong_record(check: BatchCheck, group: ProcessGroup, merged: bool) -> str:
     """Returns the key of the first record with an image or a text that has no finite score.
 
-    If there is none, it is the first record with any score that is not finite.
+    If there is none, it is the first record with any score that is not finite. `merged` is as in
+    `shard_layout`.
     """
     # A text or an image without any finite score is the cause, others only meet it.
     batch = check.batch
     images = _none_finite(check.rows.values, check.rows.computed)
     texts = _none_finite(check.columns.values.T, check.columns.computed.T)
-    owners = batch.targets.same_group[:, check.layout.texts]
-    certain = images | (owners & texts).any(dim=1)
+    # A text counts for the records of this rank that it belongs to.
+    layout = shard_layout(batch, group, merged)
+    same_group = batch.targets.same_group[:, layout.texts]
+    certain = images | (same_group & texts).any(dim=1)
     is_wrong = ~check.rows.values.isfinite()
     possible = is_wrong.any(dim=1)
 
@@ -116,8 +112,10 @@ def gradient_norm(parameters: Sequence[nn.Parameter], infinity: bool = False) ->
     gradients = []
     for parameter in parameters:
         if parameter.grad is not None:
-            # Only a part of a tensor that a strategy shards is on this rank.
-            gradient = _local_part(parameter.grad)
+            gradient = parameter.grad
+            # The strategy FSDP2 holds a part of the tensor on each rank.
+            if isinstance(gradient, DTensor):
+                gradient = gradient.to_local()
             if gradient.numel():
                 gradients.append(gradient)
     if not gradients:  # on this rank; the others still wait for its number
@@ -134,11 +132,6 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
     norm = gradient_norm(parameters, infinity=True)
     wrong = (~norm.isfinite()).sum()
     return not int(group.sum(wrong))
-
-
-def _local_part(gradient: Tensor) -> Tensor:
-    """This rank's part of a gradient that the strategy FSDP2 holds in parts."""
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def first_wrong_gradient(named: Iterable[tuple[str, nn.Parameter]]) -> str | None:

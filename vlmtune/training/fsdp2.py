@@ -206,7 +206,8 @@ class FSDP2(ModelParallelStrategy):
             for parameter, number in zip(parameters, numbers, strict=False):
                 whole = saved["state"].get(number)
                 if whole is not None:
-                    state[number] = {key: _part(value, parameter) for key, value in whole.items()}
+                    part = {key: _part(value, parameter) for key, value in whole.items()}
+                    state[number] = part
             optimizer.load_state_dict({**saved, "state": state})
 
 

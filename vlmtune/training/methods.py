@@ -66,13 +66,10 @@ class PaperModule(AdaptationModule, ABC):
         **options: Any,
     ) -> None:
         default_adapter, default_objectives = self._parts()
-        # An empty list stays empty, and the parent class raises an error for it.
-        if objectives is None:
-            objectives = default_objectives
         super().__init__(
             backbone,
             adapter or default_adapter,
-            objectives,
+            objectives or default_objectives,
             pairs,
             optimizer or self._papers_optimizer(backbone),
             **options,

@@ -40,12 +40,11 @@ from vlmtune.training.needs import check_needs, check_precision, check_teacher
 from vlmtune.training.optimization import parameter_groups, warmup_cosine
 from vlmtune.training.score_shards import gather_all, local_scores
 from vlmtune.training.scores import TrainingScores
-from vlmtune.training.shard_layout import shard_layout
 from vlmtune.training.signals import Signals, StopsAtSignals
 from vlmtune.training.validation import Validation
 from vlmtune.types import Batch, ScoreShard, send
 
-LAST_FINITE = "last-before-nan.ckpt"
+LAST_FINITE = "last-before-nan.ckpt"  # in the trainer's root folder
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -55,19 +54,12 @@ def default_optimizer(parameters: Iterable[Any]) -> torch.optim.Optimizer:
 
 
 class _BatchLoss(NamedTuple):
-    """The loss of a batch.
+    """The loss of a batch."""
 
-    Attributes:
-        part: This rank's part of the weighted sum, with gradients.
-        losses: The losses of all ranks and their weighted sum, by name.
-        shard: The rank's scores.
-        check: What tells whether scores and losses are finite.
-    """
-
-    part: Tensor
-    losses: list[tuple[str, Tensor]]
-    shard: ScoreShard
-    check: BatchCheck
+    part: Tensor  # this rank's part of the weighted sum, with gradients
+    losses: list[tuple[str, Tensor]]  # of all ranks, and their weighted sum, by name
+    shard: ScoreShard  # the rank's scores
+    check: BatchCheck  # tells whether scores and losses are finite
 
 
 class AdaptationModule(TrainedWeights, StopsAtSignals):
@@ -106,7 +98,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             an export or a checkpoint.
 
     Raises:
-        UserError: There is no objective, or one reads what adapter or backbone do not give.
+        UserError: An objective reads what adapter or backbone do not give.
     """
 
     def __init__(
@@ -125,10 +117,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         teacher: str | None = None,
     ) -> None:
         super().__init__()
-        if not objectives:
-            raise UserError(
-                "expected at least one objective, got none: list one under `objectives`"
-            )
         check_needs(objectives, adapter, backbone)
         needs: set[Need] = set()
         for objective in objectives:
@@ -172,18 +160,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         """Opens or builds the feature stores."""
         check_teacher(self._objectives(), self.teacher is not None)
         if self.store is not None:
-            self._open_stores(self.store)
+            # Stores hold the images and captions of the whole corpus, which the module knows.
+            corpus: CorpusContent = cast(Any, self.trainer).datamodule
+            self.scores.open(Path(self.store), corpus, self.fingerprint, self.store_dtype)
         if self.teacher is not None:
             self.teacher.check_pixels(self.backbone)
-
-    def _open_stores(self, store: str) -> None:
-        corpus: CorpusContent | None = getattr(self.trainer, "datamodule", None)
-        if corpus is None:
-            raise UserError(
-                "expected a datamodule to fill the feature store from, got none: "
-                "fit with a ShardDataModule or set store to null"
-            )
-        self.scores.open(Path(store), corpus, self.fingerprint, self.store_dtype)
 
     @property
     def preprocess(self) -> Callable[[Any], Tensor]:
@@ -252,10 +233,12 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             suspect = group.sum(suspect + ~finite)
         checks, self._checks = self._checks, []
         # Here a step waits for the device: once for all its checks.
-        suspects, *numbers = torch.cat([suspect, *(check.sums for check in checks)]).tolist()
+        sums = [check.sums for check in checks]
+        suspects, *numbers = torch.cat([suspect, *sums]).tolist()
         for check in checks:
-            self._stop_if_wrong(check, numbers[: len(check.sums)], group, self.signals)
-            numbers = numbers[len(check.sums) :]
+            count = len(check.sums)
+            self._stop_if_wrong(check, numbers[:count], group, self.signals)
+            numbers = numbers[count:]
         # The norm of finite gradients may be infinite, so suspects are looked at again.
         if not suspects or finite_gradients(trained, group):
             return
@@ -287,24 +270,23 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     def _loss(
         self, batch: Batch, batch_idx: int, group: ProcessGroup, signals: Signals | None = None
     ) -> _BatchLoss:
-        if batch.token_ids is not None:
-            self.backbone.use_tokens(batch.texts, batch.token_ids)
-        layout = shard_layout(batch, group, merged=not self.adapter.joint)
         # With a separate generator, pairs do not depend on what else a step draws.
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
-        shard = self.scores.shard(batch, layout, group, generator)
-        # Parts have gradients and belong to this rank; losses are of all ranks, to be logged.
+        shard = self.scores.shard(batch, group, generator)
+        # A part belongs to this rank and has gradients: the step returns it.
         objectives = self._objectives()
         parts = torch.stack([self._part(objective, shard, group) for objective in objectives])
-        check = batch_check(shard, parts, batch, layout, group, signals)
+        weights = torch.tensor([objective.weight for objective in objectives], dtype=parts.dtype)
+        weights = send(weights, parts.device)
+        part = (weights * parts).sum()
+        # The losses are sums of the parts of all ranks, without gradients: they are logged. They
+        # travel with the check, as every exchange waits for all ranks.
+        check = batch_check(shard, parts, batch, group, signals)
         losses = check.sums[-len(objectives) :]
-        weights = [objective.weight for objective in objectives]
-        weight = send(torch.tensor(weights, dtype=parts.dtype), parts.device)
-        weighted_part = (weight * parts).sum()
-        weighted_loss = (weight * losses).sum()
+        loss = (weights * losses).sum()
         names = [objective.name for objective in objectives]
-        named_losses = [*zip(names, losses, strict=True), ("loss", weighted_loss)]
-        return _BatchLoss(weighted_part, named_losses, shard, check)
+        named_losses = [*zip(names, losses, strict=True), ("loss", loss)]
+        return _BatchLoss(part, named_losses, shard, check)
 
     def _stop_if_wrong(
         self,
@@ -315,14 +297,16 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     ) -> None:
         """Stops at scores or losses that are not finite; `numbers` are the sums of the check."""
         names = [objective.name for objective in self._objectives()]
+        # As `batch_check` put them in a row: wrong scores, signals, and a loss for each objective.
         wrong, *others = numbers
+        losses = others[-len(names) :]
         if signals is not None:
             signals.agree(others[: -len(names)])
         if wrong:
-            key = first_wrong_record(check, group)
+            key = first_wrong_record(check, group, merged=not self.adapter.joint)
             wanted = f"finite scores for {', '.join(names)}"
             self._stop(wanted, "NaN or infinity", f"first record {key!r}", group)
-        for name, loss in zip(names, others[-len(names) :], strict=True):
+        for name, loss in zip(names, losses, strict=True):
             if not math.isfinite(loss):
                 first_keys = group.objects(check.batch.keys[0])
                 record = f"first record {first_keys[0]!r}"

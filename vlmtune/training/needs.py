@@ -13,15 +13,15 @@ from vlmtune.objectives.base import Need, Objective
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.types import FeatureSpec, Targets
 
-POOLED = FeatureSpec("pooled")
+POOLED = FeatureSpec("pooled")  # what a frozen backbone is compared by
 
 
 def check_needs(objectives: Collection[Objective], adapter: Adapter, backbone: Backbone) -> None:
     """Raises a `UserError` if an objective reads what adapter and backbone do not give."""
     for objective in objectives:
         for need in sorted(objective.needs):
-            if reason := _missing(need, adapter, backbone):
-                raise UserError(f"expected {reason} or remove the {type(objective).__name__}")
+            reason = _missing(need, adapter, backbone)
+            _refuse(reason, f"remove the {type(objective).__name__}")
     has_contrast = contrast_of(adapter) is not None
     is_read = any("contrast" in objective.needs for objective in objectives)
     if has_contrast and not is_read:
@@ -38,8 +38,13 @@ def contrast_of(adapter: Adapter) -> DualAdapter | None:
 
 def check_pairs(pairs: PairPolicy, backbone: Backbone) -> None:
     """Raises a `UserError` if the pairs read scores that the backbone does not have."""
-    if pairs.needs_reference and (reason := _no_reference(backbone)):
-        raise UserError(f"expected {reason} or other pairs than {type(pairs).__name__}")
+    if pairs.needs_reference:
+        _refuse(_no_reference(backbone), f"choose other pairs than {type(pairs).__name__}")
+
+
+def _refuse(reason: str | None, alternative: str) -> None:
+    if reason is not None:
+        raise UserError(f"expected {reason} or {alternative}")
 
 
 def check_mined(pairs: PairPolicy, targets: Targets) -> None:
@@ -53,16 +58,12 @@ def check_mined(pairs: PairPolicy, targets: Targets) -> None:
 
 def check_teacher(objectives: Collection[Objective], has_teacher: bool) -> None:
     """Raises a `UserError` if a teacher is read and not given, or given and not read."""
-    readers = [objective.name for objective in objectives if "teacher" in objective.needs]
-    if readers and not has_teacher:
+    is_read = any("teacher" in objective.needs for objective in objectives)
+    if is_read != has_teacher:
+        given = "an objective that reads one" if is_read else "a teacher"
         raise UserError(
-            f"expected a teacher for {readers[0]}, got none: set model.teacher to an export or a "
-            "checkpoint"
-        )
-    if has_teacher and not readers:
-        raise UserError(
-            "expected an objective that reads the teacher's scores, got none: add a RankKL, or "
-            "leave model.teacher out"
+            f"expected a teacher and an objective that reads it, got only {given}: set "
+            "model.teacher to an export or a checkpoint and add a RankKL, or leave out both"
         )
 
 

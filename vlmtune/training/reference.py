@@ -55,8 +55,11 @@ class Reference(BatchFeatures):
         scale = self.backbone.logit_scale
         bias = self.backbone.logit_bias
         if contrast is not None:
-            both = with_reference(contrast.shard, image, text, scale, bias, contrast.layout, group)
-            shard = replace(shard, contrast=both)
+            # Contrastive scores have other columns than matching scores.
+            contrast_shard = with_reference(
+                contrast.shard, image, text, scale, bias, contrast.layout, group
+            )
+            shard = replace(shard, contrast=contrast_shard)
         return with_reference(shard, image, text, scale, bias, layout, group)
 
     def _embeddings(

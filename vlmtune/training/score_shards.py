@@ -97,14 +97,14 @@ def with_reference(
     image = normalize(image, dim=-1)
     text = normalize(text[layout.texts], dim=-1)
     all_texts = group.gather(text, layout.text_counts)
-    reference = scale * image @ all_texts.transpose(0, 1) + bias
-    rows = replace(shard.rows, reference=reference)
+    scaled = scale * image @ all_texts.transpose(0, 1)
+    rows = replace(shard.rows, reference=scaled + bias)
     # On one rank rows and columns are the same matrix.
     if group.size == 1:
         return replace(shard, rows=rows, columns=rows)
     all_images = group.gather(image, layout.image_counts)
-    reference = scale * all_images @ text.transpose(0, 1) + bias
-    columns = replace(shard.columns, reference=reference)
+    scaled = scale * all_images @ text.transpose(0, 1)
+    columns = replace(shard.columns, reference=scaled + bias)
     return replace(shard, rows=rows, columns=columns)
 
 
@@ -118,11 +118,15 @@ def with_phrases(
     """Adds the scores of the rank's images against the phrases of all ranks, to its rows alone."""
     assert shard.rows.embedded is not None
     # A phrase of several ranks is a column of the first alone, so that it counts once.
-    all_phrases = group.gather(phrases[layout.texts], layout.text_counts)
+    own_phrases = phrases[layout.texts]
+    all_phrases = group.gather(own_phrases, layout.text_counts)
     scores = adapter.scores(shard.rows.embedded.image, all_phrases.values)
     assert scores.embedded is not None
-    scored = PhraseScores(scores.values, layout.rows.truth, scores.embedded.text)
-    return replace(shard, rows=replace(shard.rows, phrases=scored))
+    truth = layout.rows.truth
+    foils = layout.rows.same_group & ~truth
+    phrase_scores = PhraseScores(scores.values, truth, scores.embedded.text, foils)
+    rows = replace(shard.rows, phrases=phrase_scores)
+    return replace(shard, rows=rows)
 
 
 def gather_all(shard: ScoreShard, group: ProcessGroup) -> tuple[Scores, Targets]:

@@ -1,6 +1,6 @@
 """Scores a training batch: features, embeddings or pairs, then the rank's `ScoreShard`.
 
-In: a batch and its `ShardLayout`. Out: a `ScoreShard`, with the gradients of what is trained.
+In: a batch. Out: a `ScoreShard`, with the gradients of what is trained.
 Never: a loss.
 """
 
@@ -93,33 +93,19 @@ class TrainingScores:
         if "reference" in self.needs:
             self.reference.open(root, corpus, fingerprint, dtype)
 
-    def shard(
-        self, batch: Batch, layout: ShardLayout, group: ProcessGroup, generator: torch.Generator
-    ) -> ScoreShard:
+    def shard(self, batch: Batch, group: ProcessGroup, generator: torch.Generator) -> ScoreShard:
         """Scores this rank's shard of the batch of all ranks."""
-        # Frozen features, which the reference may use again.
-        features: dict[Modality, Features] = {}
+        if batch.token_ids is not None:
+            self.inputs.backbone.use_tokens(batch.texts, batch.token_ids)
+        layout = shard_layout(batch, group, merged=not self.adapter.joint)
+        # A joint adapter may have contrastive scores besides. Of a dual adapter the reference uses
+        # frozen features again.
         contrast: Contrast | None = None
+        features: dict[Modality, Features] = {}
         if isinstance(self.adapter, DualAdapter):
-            tokens = "tokens" in self.needs
-            image = self._embed("image", batch, features, tokens)
-            text = self._embed("text", batch, features, tokens)
-            shard = dual_score_shard(self.adapter, image, text, layout, group)
-            if batch.phrases is not None and "phrases" in self.needs:
-                phrases = self._embed("text", batch.phrases, {}, tokens=False)
-                assert isinstance(phrases, Pooled)
-                phrase_layout = shard_layout(batch.phrases, group, merged=True)
-                shard = with_phrases(self.adapter, shard, phrases, phrase_layout, group)
+            shard = self._dual_shard(self.adapter, batch, layout, group, features)
         else:
-            image = self.inputs.encode_batch("image", batch, self.chunk)
-            text = self.inputs.encode_batch("text", batch, self.chunk)
-            contrast = contrastive_scores(self.contrast, image, text, self.chunk, batch, group)
-            pairs = None
-            if self.adapter.joint:
-                pairs = self._choose_pairs(batch, generator, contrast)
-            scores = self.adapter(image, text, pairs)
-            shard = joint_score_shard(scores, layout, group)
-            shard = replace(shard, contrast=contrast and contrast.shard)
+            shard, contrast = self._joint_shard(batch, layout, group, generator)
         self.scored = shard.rows.computed.sum()  # pairs of this rank, for the run's monitor
         if self.teacher is not None:
             shard = self.teacher.add(shard, contrast, batch, self.chunk, layout, group)
@@ -128,6 +114,48 @@ class TrainingScores:
         if self.original is not None:
             features = {}  # of the trained backbone, not of the reference
         return self.reference.add(shard, contrast, batch, features, self.chunk, layout, group)
+
+    def _dual_shard(
+        self,
+        adapter: DualAdapter,
+        batch: Batch,
+        layout: ShardLayout,
+        group: ProcessGroup,
+        features: dict[Modality, Features],
+    ) -> ScoreShard:
+        """Scores all pairs by their embeddings; `features` gets those that are frozen."""
+        tokens = "tokens" in self.needs
+        image = self._embed("image", batch, features, tokens)
+        text = self._embed("text", batch, features, tokens)
+        shard = dual_score_shard(adapter, image, text, layout, group)
+        if batch.phrases is None or "phrases" not in self.needs:
+            return shard
+        phrases = self._embed("text", batch.phrases, {}, tokens=False)
+        assert isinstance(phrases, Pooled)
+        # Phrases are texts of their own, so they have their own columns.
+        phrase_layout = shard_layout(batch.phrases, group, merged=True)
+        return with_phrases(adapter, shard, phrases, phrase_layout, group)
+
+    def _joint_shard(
+        self,
+        batch: Batch,
+        layout: ShardLayout,
+        group: ProcessGroup,
+        generator: torch.Generator,
+    ) -> tuple[ScoreShard, Contrast | None]:
+        """Scores chosen pairs of the rank's own batch."""
+        image = self.inputs.encode_batch("image", batch, self.chunk)
+        text = self.inputs.encode_batch("text", batch, self.chunk)
+        # Contrastive scores come first, as pairs may be chosen by them.
+        contrast = contrastive_scores(self.contrast, image, text, self.chunk, batch, group)
+        pairs = None
+        if self.adapter.joint:
+            pairs = self._choose_pairs(batch, generator, contrast)
+        scores = self.adapter(image, text, pairs)
+        shard = joint_score_shard(scores, layout, group)
+        if contrast is not None:
+            shard = replace(shard, contrast=contrast.shard)
+        return shard, contrast
 
     def _choose_pairs(
         self, batch: Batch, generator: torch.Generator, contrast: Contrast | None
@@ -168,10 +196,9 @@ class TrainingScores:
         return in_chunks(embed_rows, count, self.chunk, self.inputs.backbone.device)
 
     def _embedder(self, side: Modality, tokens: bool) -> Callable[[Features], Embeddings]:
-        adapter = self.adapter
-        assert isinstance(adapter, DualAdapter)
+        adapter: Any = self.adapter
         embed = adapter.embed_image if side == "image" else adapter.embed_text
         if not tokens:
             return lambda features: Pooled(embed(features))
-        each: Any = adapter.embed_patches if side == "image" else adapter.embed_words
+        each = adapter.embed_patches if side == "image" else adapter.embed_words
         return lambda features: PooledTokens(embed(features), each(features))

@@ -20,24 +20,19 @@ Entries = list[tuple[int, int]]
 
 
 class RankTargets(NamedTuple):
-    """The targets of one rank's batch, as they travel: the whole matrix is on no rank.
+    """The targets of one rank's batch, as they travel: the whole matrix is on no rank."""
 
-    Attributes:
-        text_ids, true_ids, exhaustive: As in `Batch`.
-        same_group: Entries of the rank's own batch; likewise `mined_negatives`.
-    """
-
-    text_ids: tuple[str, ...]
+    text_ids: tuple[str, ...]  # as in `Batch`, and so the next two
     true_ids: tuple[frozenset[str], ...]
     exhaustive: tuple[bool, ...]
-    same_group: Entries
-    mined_negatives: Entries | None
+    same_group: Entries  # with rows and columns counted in the rank's own batch
+    mined_negatives: Entries | None  # likewise
 
 
 class SparseTargets(NamedTuple):
     """The same with rows and columns counted over all ranks."""
 
-    truth: Entries
+    truth: Entries  # by the ids of texts, as a text of any rank may be true
     same_group: Entries
     mined_negatives: Entries | None
     exhaustive: tuple[bool, ...]
@@ -79,42 +74,41 @@ def shard_layout(batch: Batch, group: ProcessGroup, merged: bool) -> ShardLayout
         merged: Whether a text of several ranks is one column, which belongs to the first of them.
             Otherwise each rank has its own column for it.
     """
+    device = batch.targets.truth.device
     if group.size == 1:
-        everything = torch.arange(len(batch.texts), device=batch.targets.truth.device)
-        return ShardLayout(everything, 0, 0, batch.targets, batch.targets, everything)
+        texts = torch.arange(len(batch.texts), device=device)
+        return ShardLayout(texts, 0, 0, batch.targets, batch.targets, texts)
     assert len(batch.text_ids) == len(batch.texts)
     # One exchange: each of them waits for all ranks, and for the device if NCCL sends it.
     by_rank = group.objects(_rank_targets(batch))
-    columns_of, column_starts = _columns([one.text_ids for one in by_rank], merged)
-    image_counts = tuple(len(one.true_ids) for one in by_rank)
+    image_counts = tuple(len(targets.true_ids) for targets in by_rank)
+    row_starts = [0, *accumulate(image_counts)]
+    columns_of, column_starts = _columns([targets.text_ids for targets in by_rank], merged)
     text_counts = tuple(stop - start for start, stop in pairwise(column_starts))
     # Ranks follow one another, so a rank's rows and columns are ranges among all.
-    row_starts = [0, *accumulate(image_counts)]
     all_rows = range(row_starts[-1])
     all_columns = range(column_starts[-1])
     rows = range(row_starts[group.rank], row_starts[group.rank + 1])
     columns = range(column_starts[group.rank], column_starts[group.rank + 1])
-    targets_by_rank = []
-    columns_by_rank = []
-    for one, row_start, column_start in zip(by_rank, row_starts, column_starts, strict=False):
-        column_of = list(range(column_start, column_start + len(one.text_ids)))
+    # Each rank numbers its own rows and texts; here they get their numbers among all.
+    placed = []
+    text_columns = []
+    for rank, targets in enumerate(by_rank):
+        start = column_starts[rank]
+        column_of = list(range(start, start + len(targets.text_ids)))
         if merged:  # a text that an earlier rank has too is a column of that rank
-            column_of = [columns_of[name][0] for name in one.text_ids]
-        columns_by_rank.append(column_of)
-        targets_by_rank.append(_sparse_targets(one, row_start, column_of, columns_of))
-    column_of = columns_by_rank[group.rank]
-    rank_targets = targets_by_rank[group.rank]
-    texts = []
-    for text, column in enumerate(column_of):
-        if column in columns:
-            texts.append(text)
-    device = batch.targets.truth.device
+            column_of = [columns_of[name][0] for name in targets.text_ids]
+        text_columns.append(column_of)
+        placed.append(_placed(targets, row_starts[rank], column_of, columns_of))
+    column_of = text_columns[group.rank]
+    texts = [text for text, column in enumerate(column_of) if column in columns]
     return ShardLayout(
         texts=torch.tensor(texts, dtype=torch.int64, device=device),
         row_start=rows.start,
         column_start=columns.start,
-        rows=_targets([rank_targets], rows, all_columns).to(device),
-        columns=_targets(targets_by_rank, all_rows, columns).to(device),
+        # Its rows are of this rank's images alone, its columns of the images of all ranks.
+        rows=_targets([placed[group.rank]], rows, all_columns).to(device),
+        columns=_targets(placed, all_rows, columns).to(device),
         text_columns=torch.tensor(column_of, dtype=torch.int64, device=device),
         image_counts=image_counts,
         text_counts=text_counts,
@@ -154,7 +148,7 @@ def _entries(matrix: Bool[Tensor, "rows columns"]) -> Entries:
     return [(row, column) for row, column in matrix.nonzero().tolist()]
 
 
-def _sparse_targets(
+def _placed(
     targets: RankTargets, row_start: int, column_of: list[int], columns_of: Mapping[str, list[int]]
 ) -> SparseTargets:
     """The targets of a rank's batch, with rows and columns counted over all ranks."""
@@ -166,7 +160,7 @@ def _sparse_targets(
                 truth.append((row, column))
 
     def placed(entries: Entries) -> Entries:
-        return [(row_start + i, column_of[j]) for i, j in entries]
+        return [(row_start + row, column_of[text]) for row, text in entries]
 
     mined_negatives = None
     if targets.mined_negatives is not None:
@@ -178,24 +172,24 @@ def _targets(by_rank: Sequence[SparseTargets], rows: range, columns: range) -> T
     """The targets of some rows against some columns; `by_rank` has those of these rows."""
     truth: Entries = []
     same_group: Entries = []
-    mined: Entries | None = []
+    mined_negatives: Entries | None = []
     exhaustive: list[bool] = []
-    for sparse in by_rank:
-        truth += sparse.truth
-        same_group += sparse.same_group
-        exhaustive += sparse.exhaustive
+    for targets in by_rank:
+        truth += targets.truth
+        same_group += targets.same_group
+        exhaustive += targets.exhaustive
         # Without mining on one rank there is none in the batch of all.
-        if mined is None or sparse.mined_negatives is None:
-            mined = None
+        if mined_negatives is None or targets.mined_negatives is None:
+            mined_negatives = None
         else:
-            mined += sparse.mined_negatives
-    truth_matrix = _dense(truth, rows, columns)
+            mined_negatives += targets.mined_negatives
     within = _dense(same_group, rows, columns)
     # Within a group truth is annotated; elsewhere only for an image whose corpus is exhaustive.
-    is_exhaustive = torch.tensor(exhaustive, dtype=torch.bool)
-    known = within | is_exhaustive[:, None]
-    mined_negatives = None if mined is None else _dense(mined, rows, columns)
-    return Targets(truth_matrix, known, within, mined_negatives)
+    known = within | torch.tensor(exhaustive, dtype=torch.bool)[:, None]
+    mined = None
+    if mined_negatives is not None:
+        mined = _dense(mined_negatives, rows, columns)
+    return Targets(_dense(truth, rows, columns), known, within, mined)
 
 
 def _dense(entries: Entries, rows: range, columns: range) -> Bool[Tensor, "rows columns"]:

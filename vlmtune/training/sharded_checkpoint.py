@@ -34,9 +34,6 @@ def write_folder(
         checkpoint: Plain values, tensors, and DTensors.
         path: The folder, on a file system that all ranks share. What was there is replaced.
         save: Writes a checkpoint without DTensors to a file.
-
-    Raises:
-        UserError: A file cannot be written, or ranks write to different disks.
     """
     parts = named_tensors(checkpoint, lambda value: isinstance(value, DTensor))
     is_first = dist.get_rank() == 0

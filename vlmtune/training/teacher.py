@@ -92,42 +92,42 @@ class Teacher(nn.Module):
         image = self.features.encode_batch("image", batch, chunk)
         text = self.features.encode_batch("text", batch, chunk)
         scores = self.adapter(image, text, pairs)
-        taught_pairs = send(pairs, scores.values.device)
-        taught = Scores(scores.values.masked_fill(~taught_pairs, 0), taught_pairs)
+        # A dual teacher scores every pair, and those that nobody asked for must not teach.
+        computed = send(pairs, scores.values.device)
+        values = scores.values.masked_fill(~computed, 0)
+        teacher = Scores(values, computed)
         if contrast is not None:
             # Contrastive scores have other columns than matching scores.
-            both = with_teacher(contrast.shard, taught, contrast.layout, group)
-            shard = replace(shard, contrast=both)
-        return with_teacher(shard, taught, layout, group)
+            contrast_shard = with_teacher(contrast.shard, teacher, contrast.layout, group)
+            shard = replace(shard, contrast=contrast_shard)
+        return with_teacher(shard, teacher, layout, group)
 
 
 def load_teacher(name: str, whole: bool) -> Teacher:
-    """Returns the model of this name as a teacher; see `vlmtune.load` for names.
-
-    Raises:
-        UserError: There is no such model, or it cannot be loaded.
-    """
+    """Returns the model of this name as a teacher; see `vlmtune.load` for names."""
     # The trainer moves it to the device of the student.
     model = load(name, device="cpu")
     return Teacher(model.backbone, model.adapter, whole)
 
 
 def with_teacher(
-    shard: ScoreShard, taught: Scores, layout: ShardLayout, group: ProcessGroup
+    shard: ScoreShard, teacher: Scores, layout: ShardLayout, group: ProcessGroup
 ) -> ScoreShard:
     """Adds a teacher's scores of each rank's n images and t texts to the scores of all ranks."""
     if group.size == 1:
-        rows = replace(shard.rows, teacher=taught)
+        rows = replace(shard.rows, teacher=teacher)
         return replace(shard, rows=rows, columns=rows)
     # Only scored pairs travel, each with its position: no rank holds the matrix of all ranks.
-    image, text = taught.computed.nonzero(as_tuple=True)
-    positions_here = torch.stack([image + layout.row_start, layout.text_columns[text]], dim=1)
-    positions = group.gather(positions_here)
-    values = group.gather(taught.values[taught.computed])
-    of_rows = _placed(positions, values, layout.row_start, 0, shard.rows.computed)
-    of_columns = _placed(positions, values, 0, layout.column_start, shard.columns.computed)
-    rows = replace(shard.rows, teacher=of_rows)
-    columns = replace(shard.columns, teacher=of_columns)
+    image, text = teacher.computed.nonzero(as_tuple=True)
+    row = image + layout.row_start
+    column = layout.text_columns[text]
+    positions = group.gather(torch.stack([row, column], dim=1))
+    values = group.gather(teacher.values[teacher.computed])
+    # Then each rank takes those that lie in its rows, and those that lie in its columns.
+    teacher = _placed(positions, values, layout.row_start, 0, shard.rows.computed)
+    rows = replace(shard.rows, teacher=teacher)
+    teacher = _placed(positions, values, 0, layout.column_start, shard.columns.computed)
+    columns = replace(shard.columns, teacher=teacher)
     return replace(shard, rows=rows, columns=columns)
 
 
@@ -142,7 +142,9 @@ def _placed(
     height, width = strip.shape
     row = positions[:, 0] - top
     column = positions[:, 1] - left
-    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    in_rows = (row >= 0) & (row < height)
+    in_columns = (column >= 0) & (column < width)
+    inside = in_rows & in_columns
     position = (row[inside], column[inside])
     scores = values.new_zeros(height, width)
     scores[position] = values[inside]

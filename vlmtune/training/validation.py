@@ -62,9 +62,11 @@ def candidates(scores: Scores, targets: Targets) -> Float[Tensor, "n m"]:
     """
     is_true = scores.computed & targets.truth
     is_false = scores.computed & ~targets.truth
+    # An image may have several true texts: one that scores above all false texts suffices.
     true_scores = scores.values.masked_fill(~is_true, -torch.inf)
-    false_scores = scores.values.masked_fill(~is_false, -torch.inf)
     best_true = true_scores.amax(dim=1, keepdim=True)
-    all_candidates = torch.cat([best_true, false_scores], dim=1)
+    false_scores = scores.values.masked_fill(~is_false, -torch.inf)
+    true_first = torch.cat([best_true, false_scores], dim=1)
+    # Without a false text a choice would be right for nothing.
     has_both = is_true.any(dim=1) & is_false.any(dim=1)
-    return all_candidates[has_both]
+    return true_first[has_both]

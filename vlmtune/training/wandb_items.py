@@ -12,8 +12,8 @@ from vlmtune.report.flips import EQUAL
 from vlmtune.report.media import strip
 from vlmtune.results.item_row import ItemRow
 
-ITEMS = ("benchmark", "item", "captions", "scores", "before", "after")
-CHANGED = ("images", *ITEMS)
+ITEMS = ("benchmark", "item", "captions", "scores", "before", "after")  # columns
+CHANGED = ("images", *ITEMS)  # columns for items whose outcome changed
 MOST_ITEMS = 10_000  # rows that a table of W&B shows
 MOST_CHANGED = 24  # of a benchmark, as each row has pictures
 

@@ -4,16 +4,14 @@ In: a file and moments. Out: their frames. Never: a frame that was only guessed.
 """
 
 import functools
-import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from PIL import Image
 
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, imported
 from vlmtune.storage.files import regular
 
 SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v")
@@ -102,11 +100,5 @@ def _cascade() -> Any:
     return cv2.CascadeClassifier(f"{cv2.data.haarcascades}haarcascade_frontalface_default.xml")
 
 
-def _library(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(
-            f"expected the package {name}, which reads videos, it is not installed: "
-            "pip install 'vlmtune[videos]'"
-        ) from error
+def _library(name: str) -> Any:
+    return imported(name, "to read videos", "pip install 'vlmtune[videos]'")

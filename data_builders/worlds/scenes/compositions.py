@@ -64,16 +64,25 @@ def unseen_compositions(
     return frozenset(unseen)
 
 
-def swaps(allowed: frozenset[Composition]) -> list[Swap]:
+def swaps(allowed: frozenset[Composition], name: str = "seen") -> tuple[Swap, ...]:
     """Returns, in a fixed order, every swap whose four compositions are all allowed.
+
+    Raises:
+        UserError: There is none; `name` says which compositions are allowed.
 
     Example:
         >>> square = frozenset(itertools.product(("red", "blue"), ("cube", "cone")))
         >>> swaps(square)
-        [Swap(colors=('blue', 'red'), shapes=('cone', 'cube'))]
+        (Swap(colors=('blue', 'red'), shapes=('cone', 'cube')),)
     """
     colors = sorted({color for color, _ in allowed})
     shapes = sorted({shape for _, shape in allowed})
     two = itertools.combinations(colors, 2), itertools.combinations(shapes, 2)
     candidates = itertools.starmap(Swap, itertools.product(*two))
-    return [swap for swap in candidates if swap.compositions() <= allowed]
+    chosen = tuple(swap for swap in candidates if swap.compositions() <= allowed)
+    if not chosen:
+        raise UserError(
+            f"expected two colours and two shapes whose four compositions are all {name}, got "
+            "none: change `unseen`, or add colors or shapes"
+        )
+    return chosen

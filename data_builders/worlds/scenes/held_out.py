@@ -30,10 +30,11 @@ from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
 from data_builders.worlds.scenes.series import SceneSeries
 from data_builders.worlds.scenes.statements import (
+    Exchanged,
     Noun,
+    allowed,
     clear_relations,
     describe,
-    exchange,
     referents,
     relation_holds,
     stated_attributes,
@@ -42,7 +43,6 @@ from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
 Sentences = tuple[str, str]  # a true one and a false one, or several false ones in JSON
-Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
 Images = Mapping[str, Sequence[SceneImage]]
 
 
@@ -82,20 +82,20 @@ class HeldOut:
             write_json(folder / f"clevr/scenes_{split}.json", clevr.scenes(split, images[split]))
         wordings, structures = [], []
         for image in images["held_out_scenes"]:
-            wordings += self._rows(image, _FORMS)
+            wordings += self._rows(image, FORMS)
             structures += self._rows(image, {"counted": _counted})
         for image in images["held_out_triples"]:
             structures += self._rows(image, _STRUCTURES)
         crowded = []
         for image in images["held_out_crowded"]:
-            crowded += self._rows(image, _TRAINED)
+            crowded += self._rows(image, TRAINED)
         development = []
         for image in images.get("val", ()):
             development += self._rows(image, {"absent": _absent})
         objects, abilities = [], []
         for image in images["held_out_objects"]:
-            objects.append({"image": image.file, "caption": with_article(_described(image))})
-            abilities += _abilities(image, self.world)
+            objects.append({"image": image.file, "caption": with_article(described(image))})
+            abilities += abilities_of(image, self.world)
         tables = {
             "wordings": csv_table(COLUMNS, wordings),
             "structures": csv_table(COLUMNS, structures),
@@ -173,22 +173,18 @@ def _stated_twice(objects: tuple[Noun, Noun, Noun], names: Sequence[str]) -> str
 
 def _predicate(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the cube is red and the sphere is blue", against both colours exchanged."""
-    exchanged = _exchanged_colours(context, spec)
+    exchanged = exchanged_colours(context, spec)
     if exchanged is None:
         return None
     true, false = exchanged
     return _predicated(*true), _predicated(*false)
 
 
-def _exchanged_colours(context: SceneContext, spec: WorldSpec) -> Exchanged | None:
+def exchanged_colours(context: SceneContext, spec: WorldSpec) -> Exchanged | None:
     """The nouns of two objects, and the same with their colours exchanged, which is false."""
-    count = len(context.scene.objects)
-    for i, j in context.shuffled(list(permutations(range(count), 2))):
-        exchanged = exchange(context.scene, i, j, "color")
-        if exchanged is None:
-            continue
-        if all((noun.get("color"), noun.shape) not in spec.forbidden for noun in exchanged[1]):
-            return exchanged
+    for true, false in context.exchanges("color"):
+        if allowed(spec, *false):
+            return true, false
     return None
 
 
@@ -220,7 +216,7 @@ def _absent(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube and a blue sphere", against both colours exchanged."""
-    exchanged = _exchanged_colours(context, spec)
+    exchanged = exchanged_colours(context, spec)
     if exchanged is None:
         return None
     true, false = exchanged
@@ -240,14 +236,14 @@ def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     sentences = []
     for order in permutations(colors):
         nouns = [Noun(s, (("color", c),)) for s, c in zip(shapes, order, strict=True)]
-        if all((noun.get("color"), noun.shape) not in spec.forbidden for noun in nouns):
+        if allowed(spec, *nouns):
             sentences.append(" and ".join(map(with_article, nouns)))
     # The first order is the scene's.
     true, *false = sentences
     return (true, json.dumps(false)) if false else None
 
 
-def _between(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def between(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube between a cone and a torus", against "a cone between ..." of the ends."""
     nouns = [describe(obj) for obj in context.scene.objects]
     for middle, first, second in context.shuffled(list(permutations(nouns, 3))):
@@ -294,10 +290,10 @@ def _related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 Form = Callable[[SceneContext, WorldSpec], Sentences | None]
 _STRUCTURES: Mapping[str, Form] = {
     "three objects": _three_objects,
-    "between": _between,
+    "between": between,
 }
-_TRAINED: Mapping[str, Form] = {"colours": _colours, "relations": _related}
-_FORMS: Mapping[str, Form] = {
+TRAINED: Mapping[str, Form] = {"colours": _colours, "relations": _related}
+FORMS: Mapping[str, Form] = {
     "inverted": partial(_both_ways, template="{phrase} {b} is {a}"),
     "the thing": partial(_both_ways, template="the thing {phrase} {b} is {a}"),
     "reference first": partial(_both_ways, template="{b} with {a} {side}"),
@@ -310,7 +306,7 @@ _FORMS: Mapping[str, Form] = {
 }
 
 
-def _described(image: SceneImage) -> str:
+def described(image: SceneImage) -> str:
     """The object's words; "plain" is never stated."""
     kinds = ["size", "color"]
     if image.scene.objects[0].texture != "plain":
@@ -318,7 +314,7 @@ def _described(image: SceneImage) -> str:
     return query(image.scene.objects[0], kinds)
 
 
-def _abilities(image: SceneImage, spec: WorldSpec) -> list[dict[str, str]]:
+def abilities_of(image: SceneImage, spec: WorldSpec) -> list[dict[str, str]]:
     """Rows about the size, the texture and the shape of an object, against all other values."""
     obj = image.scene.objects[0]
     textures = [texture for texture in TEXTURES if texture != "plain"]

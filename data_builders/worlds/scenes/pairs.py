@@ -44,22 +44,16 @@ class PairSeries(Series):
 class ColaPairs(PairSeries):
     """Cola's multi-object items: `a_1 o_1 + a_2 o_2` and, laid out anew, `a_2 o_1 + a_1 o_2`.
 
-    Neither caption is true of the other image; both images hold the same words. `relational` is the
-    fraction of items whose two objects stand in one clear relation, the same in both images.
+    Neither caption is true of the other image; both images hold the same words.
     """
 
     swaps: tuple[Swap, ...] = ()
-    relational: float = 0.0
 
     def swap(self, index: int) -> Swap:
         """Returns the colours and shapes of item `index`; all swaps occur equally often."""
         order = list(self.swaps)
         random.Random(f"{self.seed}:swaps:{index // len(order)}").shuffle(order)
         return order[index % len(order)]
-
-    def is_relational(self, index: int) -> bool:
-        """Tells whether the captions of item `index` state a relation."""
-        return random.Random(f"{self.seed}:relational:{index}").random() < self.relational
 
     @override
     def attempt(self, index: int, rng: random.Random) -> Pair | None:
@@ -75,12 +69,7 @@ class ColaPairs(PairSeries):
         # The positions belong to the former shapes; exchanging colours lays the objects out.
         mirror = replace(sampled, objects=(*queried, *sampled.objects[2:]))
         scene = sample_twin(mirror, "color", rng)
-        twin = sample_twin(scene, "color", rng)
-        if self.is_relational(index):
-            relation = clear_relation(scene, 0, 1)
-            if relation is None or relation != clear_relation(twin, 0, 1):
-                return None
-        return scene, twin
+        return scene, sample_twin(scene, "color", rng)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing_extensions import override
 from data_builders.shard_builder import Fraction
 from data_builders.worlds.scenes.ar4t_paper import pairs_of_form
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
-from data_builders.worlds.scenes.captions import clear_relation, sentences
+from data_builders.worlds.scenes.captions import sentences
 from data_builders.worlds.scenes.compositions import (
     RECTANGLES,
     Condition,
@@ -49,7 +49,6 @@ from data_builders.worlds.scenes.scene import (
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
 from vlmtune.data.rendered import RenderedSet
-from vlmtune.errors import UserError
 from vlmtune.types import Group
 
 Kind = Literal["captions", "cola", "ar4t", "ar4t_paper", "location", "counting", "attribute"]
@@ -82,7 +81,6 @@ class RenderedScenes(RenderedSet):
         stack: Probability that a small object with a free support stands on it.
         unseen: Rectangles (colors, shapes) of compositions that are never shown, or
             "A" or "B" for what CoGenT forbids in that condition.
-        relational: Fraction of Cola's items with a relation.
         device: Where to render, "cpu" or, with `data.num_workers` 0, "cuda".
     """
 
@@ -94,7 +92,7 @@ class RenderedScenes(RenderedSet):
         textures: Sequence[Texture] = DEFAULT.textures, sizes: Sequence[Size] = DEFAULT.sizes,
         floors: Sequence[Floor] = DEFAULT.floors,
         stack: Fraction = 0.0, unseen: Sequence[Rectangle] | Condition = RECTANGLES,
-        relational: Fraction = 0.0, device: str = "cpu",
+        device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__(records, weight)
         check_device(device)
@@ -105,9 +103,9 @@ class RenderedScenes(RenderedSet):
             tuple(textures), tuple(sizes), tuple(floors), forbidden=held_out,
             stack_probability=stack,
         )  # fmt: skip
-        self.series = self._series(spec, relational)
+        self.series = self._series(spec)
 
-    def _series(self, spec: WorldSpec, relational: float) -> Series:
+    def _series(self, spec: WorldSpec) -> Series:
         seed = sub_seed(self.seed, f"rendered_{self.kind}")
         if self.kind == "captions":
             return SceneSeries(spec, seed)
@@ -118,13 +116,7 @@ class RenderedScenes(RenderedSet):
         two = spec.at_least(2)
         if self.kind != "cola":
             return _ENGINE[self.kind](two, seed)
-        chosen = swaps(frozenset(spec.compositions()))
-        if not chosen:
-            raise UserError(
-                "expected two colours and two shapes whose four compositions are all seen, got "
-                "none: change `unseen`, or add colors or shapes"
-            )
-        return ColaPairs(two, seed, tuple(chosen), relational)
+        return ColaPairs(two, seed, swaps(frozenset(spec.compositions())))
 
     @override
     def groups(self, epoch: int, start: int, count: int) -> Sequence[Group]:
@@ -143,9 +135,7 @@ class RenderedScenes(RenderedSet):
         """The captions of each scene of an item."""
         series = self.series
         if isinstance(series, ColaPairs):
-            stated = series.is_relational(index)
-            relation = clear_relation(scenes[0], 0, 1) if stated else None
-            return [(cola.caption(scene, relation),) for scene in scenes]
+            return [(cola.caption(scene),) for scene in scenes]
         if isinstance(series, AR4TPairs):
             both = series.captions(index, scenes)
             return [(text.caption, text.alternative) for text in both]

@@ -66,6 +66,10 @@ class Noun:
         return " ".join([*words, self.shape])
 
 
+Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
+"""Two nouns, and the same with an attribute exchanged."""
+
+
 def describe(obj: SceneObject, kinds: Iterable[str] = ("color",)) -> Noun:
     """Returns the noun that states these attributes of an object."""
     return Noun(obj.shape, tuple((kind, getattr(obj, kind)) for kind in kinds))
@@ -77,6 +81,11 @@ def stated_attributes(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
     for kind, values in spec.attributes().items():
         stated[kind] = tuple(value for value in values if value != "plain")
     return stated
+
+
+def allowed(spec: WorldSpec, *nouns: Noun) -> bool:
+    """Tells whether no noun states a forbidden composition."""
+    return all((noun.get("color"), noun.shape) not in spec.forbidden for noun in nouns)
 
 
 def stated_kinds(obj: SceneObject, kinds: Iterable[str]) -> list[str]:
@@ -160,9 +169,7 @@ def clear_relations(scene: Scene, indices: Iterable[int] | None = None) -> list[
     return edges
 
 
-def exchange(
-    scene: Scene, i: int, j: int, kind: str
-) -> tuple[tuple[Noun, Noun], tuple[Noun, Noun]] | None:
+def exchange(scene: Scene, i: int, j: int, kind: str) -> Exchanged | None:
     """The nouns of two objects, and those with one attribute exchanged, or None if not false."""
     a, b = scene.objects[i], scene.objects[j]
     values = getattr(a, kind), getattr(b, kind)

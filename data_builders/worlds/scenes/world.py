@@ -110,7 +110,6 @@ class ScenesBuilder(Builder):
         held_out: Scenes for the tables in `held_out`: sentences in forms that training lacks,
             scenes of more objects, and single objects in sizes and textures that it may lack.
         single_attributes: Attributes in Cola's single-object queries.
-        relational: Fraction of multi-object items with a relation, "a red cube behind a torus".
         processes: Rendering processes, by default as many as useful; the result is the same.
         device: Where to render, "cpu" or "cuda"; one process is enough for a GPU.
         benchmarks: Items in each further benchmark file; 40 is about 2,000 images, 0 is none.
@@ -155,7 +154,7 @@ class ScenesBuilder(Builder):
         stack: Fraction = 0.0, min_visible: Fraction = 0.006,
         unseen: Sequence[Rectangle] | Condition = RECTANGLES,
         single_attributes: Sequence[Attribute] = ("color", "material"),
-        relational: Fraction = 0.0, processes: PositiveInt | None = None, device: str = "cpu",
+        processes: PositiveInt | None = None, device: str = "cpu",
         benchmarks: NonNegativeInt = 0, placements: NonNegativeInt = 0,
         spar_repeats: PositiveInt = 1, foils: NonNegativeInt = 0, eqben_train: NonNegativeInt = 0,
         classes: NonNegativeInt = 0, long_foils: NonNegativeInt = 0,
@@ -174,7 +173,7 @@ class ScenesBuilder(Builder):
         self.ar4t_form: AR4TForm = ar4t_form
         self.clevr = clevr
         self.canvas = Canvas(image_size, samples, device)
-        self.seed, self.relational = seed, relational
+        self.seed = seed
         self.single_attributes, self.processes = tuple(single_attributes), processes
         self.world = WorldSpec(
             min_objects, max_objects, tuple(shapes), tuple(colors), tuple(materials),
@@ -269,15 +268,9 @@ class ScenesBuilder(Builder):
         return sides
 
     def _cola(self, name: str, compositions: frozenset[Composition]) -> ColaPairs:
-        chosen = swaps(compositions)
-        if not chosen:
-            raise UserError(
-                f"expected two colours and two shapes whose four compositions are all {name}, got "
-                f"none: change `unseen`, add colors or shapes, or set `multi` to 0"
-            )
         compared = self.training if name == "seen" else self.world
         spec = compared.at_least(2)
-        return ColaPairs(spec, self._seed(f"cola_{name}"), tuple(chosen), self.relational)
+        return ColaPairs(spec, self._seed(f"cola_{name}"), swaps(compositions, name))
 
     def _write_scenes(self, folder: Path, images: Images) -> None:
         for split in (*_SPLITS, *_COGENT):
@@ -336,7 +329,7 @@ class ScenesBuilder(Builder):
             kind, _, name = split.partition("_")
             series = splits[split].series
             if kind == "cola" and isinstance(series, ColaPairs):
-                write_json(folder / f"cola/multi_{name}.json", cola.multi(rows, series))
+                write_json(folder / f"cola/multi_{name}.json", cola.multi(rows))
             elif isinstance(series, AR4TPairs) and kind == "ar4t":
                 alone = SINGLES[name]
                 singles = splits[alone].series if alone in splits else None

@@ -38,6 +38,7 @@ SMALLEST = {"32-true": 0.0, "bf16-mixed": 1.0}  # a smaller loss counts as this
 # Nothing to train, or they need what these batches lack: a fusion encoder, a teacher, phrases, or
 # a second caption of an image, without which READ's loss is 0.
 LEFT_OUT = {"zero_shot", "fusion_tuning", "matching", "rank_kl", "c2lip", "read_alignment"}
+LEFT_OUT |= {"unit_contrast"}  # phrases, too
 
 
 def trained(kind: str) -> list[str]:

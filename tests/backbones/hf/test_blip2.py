@@ -73,5 +73,5 @@ def test_every_block_but_the_last_reads_words(backbone):
 
 def test_there_is_nothing_to_train_in_contrastive_scores(itc):
     Matching(0).attach(itc)
-    with refused("at most 0 blocks to train, which is all of the fusion, got 1"):
+    with refused("at most 0 blocks for `blocks`, which is all, got 1"):
         Matching(1).attach(itc)

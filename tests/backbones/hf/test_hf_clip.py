@@ -34,7 +34,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused(path):
     ("write", "kind", "message"),
     [
         (write_metaclip2, MetaCLIP2, r"end with the token the model pools \(id 2\)"),
-        (write_siglip, SigLIP, r"words and one end token \(id 1\), got \[2\] for 'a'"),
+        (write_siglip, SigLIP, r"one end token \(id 1\), .*, got \[2\] for 'a'"),
     ],
 )
 def test_a_tokenizer_without_its_end_token_is_refused(write, kind, message, tmp_path):

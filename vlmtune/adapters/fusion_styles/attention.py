@@ -93,14 +93,17 @@ def attend_folded(
         logits = logits.masked_fill(padding, -torch.inf)
     dropout = attention.dropout if attention.training else 0.0
     weights = logits.softmax(dim=1)
-    weights = nn.functional.dropout(weights, dropout).transpose(1, 2)
-    # The part of the projections that makes values.
+    weights = nn.functional.dropout(weights, dropout)
+    weights = weights.transpose(1, 2)
+    # The part of the packed projections that makes values, by head.
     start = 2 * attention.embed_dim
     heads = attention.num_heads
-    weight = attention.in_proj_weight[start:].unflatten(0, (heads, -1))
-    bias = attention.in_proj_bias[start:].unflatten(0, (heads, -1))
+    value_weight = attention.in_proj_weight[start:].unflatten(0, (heads, -1))
+    value_bias = attention.in_proj_bias[start:].unflatten(0, (heads, -1))
     attended = weights @ memory
-    value = torch.einsum("nhw,hdw->nhd", attended, weight)
+    value = torch.einsum("nhw,hdw->nhd", attended, value_weight)
     # Dropout leaves weights that do not sum to one.
-    value = value + weights.sum(dim=2, keepdim=True) * bias
-    return attention.out_proj(value.flatten(1))[:, None]
+    sums = weights.sum(dim=2, keepdim=True)
+    value = value + sums * value_bias
+    joined = value.flatten(1)
+    return attention.out_proj(joined)[:, None]

@@ -111,7 +111,8 @@ class JointEncoderStyle(FusionStyle):
         query = split_heads(query, heads)
         key = split_heads(key, heads)
         width = query.shape[3]
-        logits = query @ key.mT / math.sqrt(width)
+        products = query @ key.mT
+        logits = products / math.sqrt(width)
         # The softmax runs over words and patches, as in the encoder; only then are patches cut out.
         if mask is not None:
             padding = ~mask[:, None, None]
@@ -134,9 +135,12 @@ def side_by_side(*parts: Tokens) -> tuple[Float[Tensor, "P t w"], Bool[Tensor, "
         >>> side_by_side(Tokens.full(torch.ones(2, 3, 4)), Tokens.full(torch.ones(2, 1, 4)))[1]
     """
     values = torch.cat([part.values for part in parts], dim=1)
-    if all(bool((part.lengths == part.token_count).all()) for part in parts):
-        return values, None
-    return values, torch.cat([part.mask for part in parts], dim=1)
+    # Lengths are known on the CPU, so that no GPU is waited for.
+    for part in parts:
+        is_full = part.lengths == part.token_count
+        if not is_full.all():
+            return values, torch.cat([part.mask for part in parts], dim=1)
+    return values, None
 
 
 def with_cls(mask: Bool[Tensor, "P t"]) -> Bool[Tensor, "P t1"]:

@@ -294,6 +294,15 @@ class Decoder(nn.TransformerDecoder):
         return cast(list[DecoderLayer], list(self.layers))
 
 
+def check_heads(width: int, heads: int) -> None:
+    """Raises a `UserError` unless attention can cut the width of tokens into heads."""
+    if width % heads:
+        raise UserError(
+            f"expected heads that divide the token width {width}, got {heads}: "
+            "choose another number of heads"
+        )
+
+
 @dataclass(frozen=True)
 class LayerFactory:
     """Makes encoders and decoders from what all layers of an adapter share.
@@ -311,11 +320,7 @@ class LayerFactory:
     norm_first: bool
 
     def __post_init__(self) -> None:
-        if self.width % self.heads:
-            raise UserError(
-                f"expected heads that divide the token width {self.width}, got {self.heads}: "
-                "choose another number of heads"
-            )
+        check_heads(self.width, self.heads)
 
     def encoder(self, layers: int) -> Encoder:
         """Makes an encoder."""

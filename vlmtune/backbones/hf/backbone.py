@@ -31,6 +31,7 @@ from vlmtune.backbones.staging import (
     state_after,
 )
 from vlmtune.backbones.weight_checks import DTYPES, digest
+from vlmtune.errors import UserError
 from vlmtune.storage.files import reading
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
@@ -238,6 +239,19 @@ class Preprocess:
             image = image.resize((width, height))
         output = self._processor(images=image, return_tensors="pt")
         return output["pixel_values"][0]
+
+
+def check_steps(processor: Any, steps: Sequence[str], model: str) -> None:
+    """Raises a `UserError` if an image processor leaves out a step that the network relies on.
+
+    Without it the network would read another part of the image, and nobody would notice.
+    """
+    for step in steps:
+        if not getattr(processor, step):
+            raise UserError(
+                f"expected {step} true in preprocessor_config.json of {model}, got false: set it "
+                "to true, or get the file again"
+            )
 
 
 def longest_side(processor: Any) -> int:

@@ -25,7 +25,7 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
     vision_tower,
 )
-from vlmtune.backbones.staging import parameters_of, side_by_side, unmasked
+from vlmtune.backbones.staging import parameters_of, repeated, side_by_side, unmasked
 from vlmtune.types import FeatureSpec, Tokens
 
 TEMPERATURE = 0.07  # at the start of pre-training; the library's checkpoints lack what it became
@@ -185,9 +185,8 @@ class QFormerITC(QFormerFusion):
     @override
     def prepare_image(self, image: Tokens) -> Tokens:
         image = self._image.norm(image)
-        rows = len(image)
         # Every image is read by the same queries.
-        queries = self.queries().map(lambda tensor: tensor.expand(rows, *tensor.shape[1:]))
+        queries = repeated(self.queries(), len(image))
         read = self.read(image, queries)
         return self._projected(self._model.vision_projection, read)
 

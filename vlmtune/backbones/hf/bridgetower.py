@@ -142,6 +142,7 @@ class BridgeImageTower(HFImageTower):
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
         tokens = self.norm(state).values
         token = tokens[:, 0].to(self.dtype)
+        # As in pre-training, where the contrastive head read what the fusion gets.
         kind = self.fusion.token_type_embeddings.weight[IMAGE]
         transformed = self.fusion.cross_modal_image_transform(token) + kind
         return self.head(transformed).float()
@@ -232,9 +233,13 @@ class BridgeFusion(Fusion):
     def cls_outputs(self, image: Tokens, text: Tokens) -> Float[Tensor, "P w"]:
         model = self._model
         mask = hide_padding(text.mask, self._dtype)
-        image_states = image.values.to(self._dtype).chunk(self._depth, dim=-1)
-        text_states = text.values.to(self._dtype).chunk(self._depth, dim=-1)
+        # The K states that were prepared side by side.
+        image_values = image.values.to(self._dtype)
+        text_values = text.values.to(self._dtype)
+        image_states = image_values.chunk(self._depth, dim=-1)
+        text_states = text_values.chunk(self._depth, dim=-1)
         words = text_states[0]
+        # One image may stand for all pairs.
         patches = image_states[0].expand(len(text), -1, -1)
         for i in range(self._depth):
             # The first states come without a bridge; `_side_by_side` gave them a norm.

@@ -88,9 +88,8 @@ def _check_end(tokenizer: HFTokenizer, end: int, highest: bool) -> None:
     """Raises a `UserError` unless the model pools the last token of a caption."""
     # The library pools the first token with id `end`, or the one with the highest id.
     ids, mask = tokenizer(["a"])
-    pooled = ids[0].argmax() if highest else (ids[0] == end).int().argmax()
-    if tokenizer.special[1] != 1 or int(pooled) != int(mask.sum()) - 1:
-        raise UserError(
-            f"expected captions that end with the token the model pools (id {end}), got "
-            f"{ids[0].tolist()} for 'a': use the model's own tokenizer and eos_token_id"
-        )
+    is_pooled = ids[0] == end
+    pooled = ids[0].argmax() if highest else is_pooled.int().argmax()
+    last = int(mask.sum()) - 1
+    fits = tokenizer.special[1] == 1 and int(pooled) == last
+    tokenizer.check_end(fits, f"the token the model pools (id {end})")

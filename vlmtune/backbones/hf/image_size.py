@@ -22,10 +22,6 @@ def resized(loaded: Loaded, image_size: int, model: str) -> Loaded:
     leaves of an image stays the same. The table of positions is interpolated once (bicubic), to the
     values that the library's `interpolate_pos_encoding` gives in each forward pass. ViLT resamples
     positions for each image and ALIGN has none: of them the image processor alone changes.
-
-    Raises:
-        UserError: `image_size` is not a multiple of the patch size and of the image processor's
-            divisor, or the image processor makes no images of one size.
     """
     network = loaded.network
     processor = loaded.processor
@@ -81,7 +77,8 @@ def _processor(processor: Any, image_size: int, model: str) -> Any:
     # The last step decides the size of an image: the crop if there is one, else resizing.
     crops = settings.get("do_center_crop") and "crop_size" in sizes
     decides = "crop_size" if crops else "size"
-    edges = set(map(int, sizes.get(decides, {}).values()))
+    deciding = sizes.get(decides, {})
+    edges = set(map(int, deciding.values()))
     if len(edges) != 1:
         raise UserError(
             f"expected an image processor of one image size for image_size {image_size}, got "
@@ -89,5 +86,6 @@ def _processor(processor: Any, image_size: int, model: str) -> Any:
         )
     factor = image_size / edges.pop()
     for name, size in sizes.items():
-        settings[name] = {edge: round(factor * pixels) for edge, pixels in size.items()}
+        scaled = {edge: round(factor * pixels) for edge, pixels in size.items()}
+        settings[name] = scaled
     return type(processor).from_dict(settings)

@@ -28,8 +28,8 @@ from vlmtune.backbones.staging import (
 from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
-IMAGE = "<image>"
-CAPTION = "{caption}"
+IMAGE = "<image>"  # gives way to all tokens of the image
+CAPTION = "{caption}"  # gives way to the caption
 PROMPT = f'USER: {IMAGE}\nDoes this figure show "{CAPTION}"? Please answer yes or no. ASSISTANT:'
 
 
@@ -84,9 +84,9 @@ class Llava(HFBackbone):
         self._described = [*self._described, self.prompt]
         self._image_id = int(self.model.config.image_token_id)
         # Whatever two questions of different captions share belongs to the prompt.
-        question = self.prompt.replace(CAPTION, "a")
+        question, other = self._questions(["a", "dog"])
         first = self._ids(question)
-        second = self._ids(self.prompt.replace(CAPTION, "dog"))
+        second = self._ids(other)
         lead = _shared(first, second)
         trail = _shared(first[::-1], second[::-1])
         self.text_special = (lead, trail)
@@ -104,12 +104,6 @@ class Llava(HFBackbone):
         self.logit_scale = 1.0
         # The one image token of a question gives way to all tokens of the image.
         self._longest = language.max_position_embeddings - self.image_tokens + 1
-        if self._longest <= sum(self.text_special):
-            raise UserError(
-                f"expected a question that leaves room for a caption, got one of "
-                f"{sum(self.text_special)} tokens besides {self.image_tokens} of an image, of "
-                f"{language.max_position_embeddings}: shorten the prompt"
-            )
 
     @override
     def encode_image(self, pixels: Pixels, spec: FeatureSpec) -> Tokens:
@@ -143,17 +137,10 @@ class Llava(HFBackbone):
     ) -> Float[Tensor, "n"]:
         """Returns the log-odds of the first answer against the second, for n images and questions.
 
-        Questions begin as `prompt` does, up to `<image>`; anything else is a `UserError`.
+        Questions begin as `prompt` does, up to `<image>`.
         """
         ids = self._answer_ids(questions[0], *answers)
         words = self._words(questions)
-        assert words.ids is not None
-        image_tokens = words.ids[:, self._fusion.position] == self._image_id
-        if not image_tokens.all():
-            raise UserError(
-                f"expected questions that begin as the prompt does, up to {IMAGE}, got "
-                f"{questions[0]!r}: begin them as the prompt does"
-            )
         with torch.no_grad():
             image = self._tokens(pixels.to(self.device))
             return self._fusion.log_odds(image, words, ids)

@@ -22,7 +22,6 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.utils import logging
-from typing_extensions import TypedDict
 
 from vlmtune.backbones.advice import supported_types
 from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
@@ -30,21 +29,14 @@ from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.weight_checks import check_finite, loaded_whole
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
-from vlmtune.storage.files import read_json
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-CONFIG = "config.json"
+CONFIG = "config.json"  # tells a folder of `save_pretrained` from any other
 WEIGHTS = ("*.safetensors", "*.bin")
 # Ends of the names of tables that older versions of the library saved with the weights.
 TABLES = ("position_ids", "token_type_ids", "inv_freq", "masked_bias", "relative_position_index")
 # Fields of a config that do not change what the model computes.
 INCIDENTAL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures"}
-
-
-class WeightIndex(TypedDict):
-    """Which file holds each weight."""
-
-    weight_map: dict[str, str]
 
 
 class Loaded(NamedTuple):
@@ -104,8 +96,10 @@ def load(
     return Loaded(network.eval().requires_grad_(False), tokenizer, processor, absent)
 
 
-def locate(model: str) -> str:
+def locate(model: str, others: str = "") -> str:
     """Returns a hub id as it is, and a folder as an absolute path.
+
+    An error says which `others` might have been named, too.
 
     Example:
         >>> locate("openai/clip-vit-base-patch32")
@@ -116,22 +110,10 @@ def locate(model: str) -> str:
         return model
     if folder is None or not (folder / CONFIG).is_file():
         raise UserError(
-            f"expected a hub id (org/repo) or a folder with {CONFIG} and weights, got {model!r}: "
-            "check the spelling, or save the model with save_pretrained"
+            f"expected {others} a hub id (org/repo) or a folder with {CONFIG} and weights, got "
+            f"{model!r}: check the spelling, or save the model with save_pretrained"
         )
-    for index in folder.glob("*.index.json"):
-        _check_index(index)
     return str(folder)
-
-
-def _check_index(path: Path) -> None:
-    """Refuses an index of weights that names files of another folder, which would be read."""
-    content = read_json(path, "a weight_map from weights to files", shape=WeightIndex)
-    for name in content["weight_map"].values():
-        if Path(name).name != name:
-            raise UserError(
-                f"expected names of files beside {path}, got {name!r}: get the folder again"
-            )
 
 
 def describe(loaded: Loaded) -> list[Any]:

@@ -24,9 +24,6 @@ def merged(network: PreTrainedModel, adapter: str) -> Any:
         network: The base model, which is changed.
         adapter: A folder as PEFT's `save_pretrained` writes it, or a hub id, `org/name` or
             `org/name@revision`.
-
-    Raises:
-        UserError: PEFT is not installed, or the adapter does not fit or has no weights to merge.
     """
     try:
         peft = importlib.import_module("peft")

@@ -23,7 +23,6 @@ from vlmtune.backbones.hf.towers import (
     vision_tower,
 )
 from vlmtune.backbones.staging import last_real, padded
-from vlmtune.errors import UserError
 from vlmtune.types import Tokens
 
 
@@ -104,8 +103,5 @@ def _check_end(tokenizer: HFTokenizer, loaded: Any) -> None:
     """Raises a `UserError` unless captions are words and an end token, as in training."""
     ids, _ = tokenizer(["a"])
     end = loaded.eos_token_id
-    if tokenizer.special != (0, 1) or int(ids[0, -1]) != end:
-        raise UserError(
-            f"expected captions that are words and one end token (id {end}), got "
-            f"{ids[0].tolist()} for 'a': use the model's own tokenizer"
-        )
+    fits = tokenizer.special == (0, 1) and int(ids[0, -1]) == end
+    tokenizer.check_end(fits, f"one end token (id {end}), and begin with a word")

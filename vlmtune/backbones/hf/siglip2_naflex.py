@@ -13,12 +13,11 @@ from torch import Tensor
 from transformers import Siglip2Model
 from typing_extensions import override
 
-from vlmtune.backbones.hf.backbone import Preprocess
+from vlmtune.backbones.hf.backbone import Preprocess, check_steps
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.siglip import SigLIPFamily
 from vlmtune.backbones.hf.towers import HFImageTower, hide_padding, through
 from vlmtune.backbones.staging import masked
-from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
 
 Patches = Annotated[int, Field(ge=1, le=4096)]  # up to 64 x 64
@@ -95,11 +94,7 @@ class SigLIP2NaFlex(SigLIPFamily):
     @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
         processor = loaded.processor
-        if not processor.do_resize:
-            raise UserError(
-                f"expected an image processor that resizes, got do_resize false in {model}: use "
-                "the model's own"
-            )
+        check_steps(processor, ("do_resize",), model)
         if self.max_num_patches is not None:
             processor.max_num_patches = self.max_num_patches
         return StripPreprocess(processor)
@@ -153,8 +148,6 @@ def from_strips(
         (True, [[2, 3]])
     """
     n, _, height, side = strips.shape
-    if height <= side or height % side:
-        raise ValueError(f"strips of patches are a multiple of {side} high, not {height}")
     count = height // side - 1
     pixels = strips[:, :, side:].permute(0, 2, 3, 1)
     shapes = strips[:, :2, 0, 0].long()

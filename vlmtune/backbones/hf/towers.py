@@ -16,13 +16,13 @@ from typing_extensions import override
 from vlmtune.backbones.base import ImageTower, TextTower
 from vlmtune.backbones.staging import (
     check_words,
-    checked_length,
     embed_words,
     masked,
     parameters_of,
     too_long,
     unmasked,
 )
+from vlmtune.errors import UserError
 from vlmtune.types import Pixels, Tokens
 
 States = Float[Tensor, "n t w"]
@@ -56,6 +56,15 @@ class HFTokenizer:
         check_words(texts, mask, sum(self.special))
         return output["input_ids"], mask
 
+    def check_end(self, fits: bool, wanted: str) -> None:
+        """Raises a `UserError` unless captions end as the model pools them."""
+        if not fits:
+            ids, _ = self(["a"])
+            raise UserError(
+                f"expected captions that end with {wanted}, got {ids[0].tolist()} for 'a': use the "
+                "model's own tokenizer and eos_token_id"
+            )
+
     def too_long(self, texts: Sequence[str]) -> list[str]:
         """Returns the captions of more tokens than the model reads; their ends are cut off."""
 
@@ -82,23 +91,14 @@ class HFTokenizer:
 
 @dataclass(eq=False)
 class HFImageTower(ImageTower):
-    """A vision transformer of the library.
+    """A vision transformer of the library."""
 
-    Args:
-        embed: From pixels to the input of the first block.
-        block_list: The blocks.
-        final_norm: The final norm.
-        head: From the class token after the norm to an embedding; from all tokens if there is none.
-        dtype: Type of the weights, in which it computes.
-        special: Leading positions that are not patches: 1 for a class token.
-    """
-
-    embed: Callable[[Tensor], Tensor]
+    embed: Callable[[Tensor], Tensor]  # from pixels to the input of the first block
     block_list: nn.ModuleList
     final_norm: Any
-    head: nn.Module
-    dtype: torch.dtype
-    special: int = 1
+    head: nn.Module  # reads the class token after the norm, or all tokens where there is none
+    dtype: torch.dtype  # of the weights, in which it computes
+    special: int = 1  # leading positions that are not patches, such as a class token
 
     def __post_init__(self) -> None:
         self.blocks = list(self.block_list)
@@ -155,11 +155,11 @@ class HFTextTower(TextTower, ABC):
     """A text transformer of the library; subclasses define its attention mask and its pooling."""
 
     tokenizer: HFTokenizer
-    embedding: nn.Embedding
-    table: nn.Embedding
+    embedding: nn.Embedding  # of words
+    table: nn.Embedding  # of positions
     block_list: nn.ModuleList
     final_norm: nn.Module
-    projection: nn.Module
+    projection: nn.Module  # from the pooled token to an embedding
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
@@ -193,7 +193,7 @@ class HFTextTower(TextTower, ABC):
     @override
     def start(self, words: Tokens) -> Tokens:
         # SigLIP attends to the padding, so captions are filled up before positions are added.
-        words = self.fill(checked_length(words, self.positions))
+        words = self.fill(words)
         tokens = self.embed(words.values.to(self.dtype))
         return masked(tokens, words.mask)
 

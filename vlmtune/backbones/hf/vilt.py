@@ -16,11 +16,10 @@ from transformers import ViltForImageAndTextRetrieval
 from typing_extensions import override
 
 from vlmtune.backbones.base import Abilities, Fusion
-from vlmtune.backbones.hf.backbone import HFBackbone, Preprocess, longest_side
+from vlmtune.backbones.hf.backbone import HFBackbone, Preprocess, check_steps, longest_side
 from vlmtune.backbones.hf.loading import Loaded
 from vlmtune.backbones.hf.towers import HFTokenizer, hide_padding, through
 from vlmtune.backbones.staging import (
-    checked_length,
     embed_words,
     fits_fusion_alone,
     gradients,
@@ -28,7 +27,6 @@ from vlmtune.backbones.staging import (
     parameters_of,
     side_by_side,
 )
-from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 OUTSIDE = -100.0
@@ -58,13 +56,7 @@ class Vilt(HFBackbone):
     @override
     def preprocessing(self, loaded: Loaded, model: str) -> Preprocess:
         processor = loaded.processor
-        # Without these the network would read another part of the image, and nobody would notice.
-        if not (processor.do_resize and processor.do_pad):
-            raise UserError(
-                f"expected an image processor that resizes and pads, got do_resize "
-                f"{processor.do_resize} and do_pad {processor.do_pad} in {model}: set both in "
-                "preprocessor_config.json"
-            )
+        check_steps(processor, ("do_resize", "do_pad"), model)
         self._square = SquarePreprocess(processor)
         return self._square
 
@@ -112,10 +104,11 @@ class Vilt(HFBackbone):
         """Patches of each image after its class token, with positions and modality."""
         embeddings = self.model.vilt.embeddings
         outside = pixels == OUTSIDE
+        sizes = self._sizes(outside)
         pixels = pixels.masked_fill(outside, 0.0).to(self._dtype)
         grid = embeddings.patch_embeddings(pixels)  # n x w x rows x columns of the square
-        sizes = self._sizes(outside)
-        class_token = embeddings.cls_token[0] + embeddings.position_embeddings[0, :1]
+        class_position = embeddings.position_embeddings[0, :1]
+        class_token = embeddings.cls_token[0] + class_position
         # Images of one shape share their positions, which take longer to resample than to add.
         positions: dict[tuple[int, int], Tensor] = {}
         sequences = []
@@ -126,7 +119,9 @@ class Vilt(HFBackbone):
             patches = image[:, :rows, :columns].flatten(1).T
             patches = patches + positions[shape]
             sequences.append(torch.cat([class_token, patches]))
-        tokens = embeddings.dropout(pad_sequence(sequences, batch_first=True))
+        # Images differ in patches, so shorter sequences end in padding.
+        tokens = pad_sequence(sequences, batch_first=True)
+        tokens = embeddings.dropout(tokens)
         lengths = 1 + sizes.prod(dim=1)
         index = torch.arange(tokens.shape[1], device=tokens.device)
         mask = index < lengths[:, None]
@@ -174,10 +169,9 @@ class ViltFusion(Fusion):
     def prepare_text(self, text: Tokens) -> Tokens:
         embeddings = self._vilt.embeddings
         texts = embeddings.text_embeddings
-        words = checked_length(text, texts.position_embeddings.num_embeddings)
-        tokens = texts(inputs_embeds=words.values.to(self._dtype))
+        tokens = texts(inputs_embeds=text.values.to(self._dtype))
         modality = embeddings.token_type_embeddings.weight[0]
-        return masked(tokens + modality, words.mask)
+        return masked(tokens + modality, text.mask)
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:

@@ -43,28 +43,21 @@ def extend_context(network: nn.Module, name: str, length: int) -> None:
     """Gives the text tower `length` positions, with the causal mask of that size.
 
     Captions of up to 20 tokens keep their embeddings; of longer ones the positions change.
-
-    Raises:
-        UserError: The tower has more positions already, or pads, pools or attends in another way.
     """
     text: Any = getattr(network, "text", network)
     positions = getattr(text, "positional_embedding", None)
     pool = getattr(text, "text_pool_type", getattr(text, "pool_type", ""))
     mask = getattr(text, "attn_mask", None)
-    plain = pool in ("argmax", "eos") and getattr(text, "cls_emb", None) is None
-    if positions is None or mask is None or not plain:
+    pools_end = pool in ("argmax", "eos") and getattr(text, "cls_emb", None) is None
+    wide = positions is not None and KEPT + 1 < len(positions) <= length
+    if positions is None or mask is None or not (pools_end and wide):
         raise UserError(
-            f"expected a text tower that attends to the left and pools the end token, for "
-            f"context_length {length}, got that of {name}: leave context_length out"
+            f"expected a text tower that attends to the left, pools the end token and has from "
+            f"{KEPT + 2} to {length} positions, got that of {name}: leave context_length out, or "
+            "choose a larger one"
         )
     if length == len(positions):
         return
-    if length < len(positions) or len(positions) <= KEPT + 1:
-        raise UserError(
-            f"expected context_length of {len(positions)} or more, and a tower with more than "
-            f"{KEPT + 1} positions, got {length} for the {len(positions)} positions of {name}: "
-            "leave it out, or choose a larger one"
-        )
     text.positional_embedding = nn.Parameter(stretched(positions.detach(), length))
     # Each position attends to those before it and to itself.
     text.attn_mask = mask.new_full((length, length), float("-inf")).triu(1)

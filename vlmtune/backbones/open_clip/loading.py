@@ -24,15 +24,21 @@ from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.context import extend_context
 from vlmtune.backbones.open_clip.weights import load_weights, preprocessing, warn_of_activation
 from vlmtune.backbones.state_dicts import is_torchscript
-from vlmtune.backbones.weight_checks import check_finite, file_facts, loaded_whole, named_openai
+from vlmtune.backbones.weight_checks import (
+    check_finite,
+    check_none,
+    file_facts,
+    loaded_whole,
+    named_openai,
+)
 from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.config import find_path
 from vlmtune.errors import UserError
 
 CONFIG = "open_clip_config.json"
-VOCABULARY = "vocabulary.txt"
-HUB = "hf-hub:"
-LOCAL = "local-dir:"
+VOCABULARY = "vocabulary.txt"  # beside weights whose tokenizer is a `WordTokenizer`
+HUB = "hf-hub:"  # before the id of a repository
+LOCAL = "local-dir:"  # before the path of a folder
 WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
 BIG_VISION = (".npz", ".npy")  # weights of SigLIP as their authors publish them
 RANDOM = "random"  # the only way to random weights: forgotten ones would go unnoticed
@@ -129,11 +135,8 @@ def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None
             f"line --pretrained) with a weights file, {RANDOM!r} for random weights, or a tag "
             f"({shown})"
         )
-    if pretrained is not None and not builtin:
-        raise UserError(
-            f"expected pretrained=null for {name}, which brings its own weights, "
-            f"got {pretrained!r}: leave pretrained out"
-        )
+    if not builtin:
+        check_none(name, pretrained)
     if pretrained is None or pretrained == RANDOM:
         return None, None
     if get_pretrained_cfg(name, pretrained):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vlmtune.storage.files import reading
 
-DOWN = "lora_A"
+DOWN = "lora_A"  # in the names of the matrices that map to r numbers
 PACKED = f"in_proj_weight_{DOWN}"  # how this layout names the update of queries, keys and values
 ENDING = re.compile(rf"(?:_proj_weight_|\.){DOWN}$")
 

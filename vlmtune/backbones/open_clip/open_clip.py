@@ -29,7 +29,7 @@ from vlmtune.backbones.word_tokenizer import WordTokenizer
 from vlmtune.storage.files import write_text
 from vlmtune.types import Features, FeatureSpec, Pixels
 
-WEIGHTS_FILE = "open_clip_model.safetensors"
+WEIGHTS_FILE = "open_clip_model.safetensors"  # as open_clip names it on the hub
 PLAIN = "with a plain vision transformer and open_clip's own text transformer"
 
 

@@ -17,7 +17,6 @@ from vlmtune.backbones.base import TextTower
 from vlmtune.backbones.open_clip.towers import first_of
 from vlmtune.backbones.staging import (
     check_words,
-    checked_length,
     embed_words,
     encode_words,
     last_real,
@@ -69,16 +68,21 @@ class Tokenizer:
 
         Captions are cut to `length` tokens, by default to those that the model reads.
         """
+        # Worker processes may have tokenized these very texts already.
         ready = [self._ready[text] for text in texts if text in self._ready]
         if length is None and texts and len(ready) == len(texts):
             ids = torch.stack(ready)
         else:
             ids = self.encode(texts, length)
+        # The end token may also be the padding, so its first position counts.
         ends = ids == self.end
-        up_to_end = ends.int().argmax(dim=1) + 1
+        first_end = ends.int().argmax(dim=1)
+        up_to_end = first_end + 1
         # A tokenizer may strip its end token; the padding then tells the length.
-        up_to_padding = (ids != self.pad).sum(dim=1)
-        lengths = torch.where(ends.any(dim=1), up_to_end, up_to_padding)
+        is_real = ids != self.pad
+        up_to_padding = is_real.sum(dim=1)
+        has_end = ends.any(dim=1)
+        lengths = torch.where(has_end, up_to_end, up_to_padding)
         position = torch.arange(ids.shape[1])
         return ids, position < lengths[:, None]
 
@@ -94,9 +98,12 @@ class Tokenizer:
     def leading_and_trailing(self, word: str) -> tuple[int, int]:
         """How many special tokens stand before and after the words."""
         ids, mask = self([word])
-        tokens = ids[0][mask[0]].tolist()
+        real = ids[0][mask[0]]
+        tokens = real.tolist()
+        # A word may be several tokens, which stand together.
         words = [i for i, token in enumerate(tokens) if token not in self.special]
-        return words[0], len(tokens) - words[-1] - 1
+        trailing = len(tokens) - words[-1] - 1
+        return words[0], trailing
 
     def checked(self, texts: Sequence[str], special: int) -> tuple[Tensor, Tensor]:
         """Returns ids and mask, or raises a `UserError` if a caption has only `special` tokens."""
@@ -136,7 +143,6 @@ class NativeTextTower(TextTower):
 
     @override
     def start(self, words: Tokens) -> Tokens:
-        checked_length(words, self.positions)
         if not self.trims:
             pad = torch.tensor(self._tokenizer.pad, device=words.device)
             # Attention sees the padding, so it must be what training saw.

@@ -21,8 +21,8 @@ from vlmtune.errors import UserError
 NO_WEIGHTS = ("input_resolution", "context_length", "vocab_size")
 NO_WEIGHTS += ("text.transformer.embeddings.position_ids",)
 SCALARS = ("logit_scale", "logit_bias")  # some trainings save a row of one number
-PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")
-QUICK = "-quickgelu"
+PREPROCESSING = ("mean", "std", "interpolation", "resize_mode")  # what a tag says of images
+QUICK = "-quickgelu"  # ends the names of architectures with that activation
 HINTS = {
     "vision_model.": "these are weights of transformers, so pass the hub id or the folder",
     "lora_": "merge its LoRA layers into the weights before you save them",
@@ -34,9 +34,6 @@ def load_weights(network: nn.Module, file: Path, name: str, resized: bool = Fals
     """Loads the weights of `file` into a network of the architecture `name`.
 
     `resized` interpolates the image tower's positions to the image size of the network.
-
-    Raises:
-        UserError: A weight is missing, has another shape, or does not belong to the architecture.
     """
     state = _named_as(network, merged_lora(read_state_dict(file), file))
     if resized:
@@ -108,7 +105,10 @@ def check_weights(network: nn.Module, state: dict[str, Tensor], file: Path, name
     """Raises a `UserError` unless a state dict has exactly the names and sizes of a network."""
     wanted = network.state_dict()
     others = [key for key in state if key not in wanted]
-    wrong = [key for key in wanted if key not in state or state[key].shape != wanted[key].shape]
+    wrong = []
+    for key, value in wanted.items():
+        if key not in state or state[key].shape != value.shape:
+            wrong.append(key)
     if not (wrong or others):
         return
     # One wrong weight tells enough; a hint tells what the file is instead.

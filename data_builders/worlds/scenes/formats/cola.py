@@ -7,28 +7,26 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from data_builders.phrases import both, related
-from data_builders.worlds.scenes.captions import clear_relation, query
+from data_builders.phrases import both
+from data_builders.worlds.scenes.captions import query
 from data_builders.worlds.scenes.image_files import SceneImage, pairs_of
-from data_builders.worlds.scenes.pairs import ColaPairs
 from data_builders.worlds.scenes.sampling import Composition
 from data_builders.worlds.scenes.scene import Scene
 
 
-def caption(scene: Scene, relation: str | None) -> str:
-    """Returns the caption of one scene of an item: its two objects, or their relation."""
-    first, second = (query(obj) for obj in scene.objects[:2])
-    return both(first, second) if relation is None else related(first, relation, second)
+def caption(scene: Scene) -> str:
+    """Returns the caption of one scene of an item: its two objects."""
+    first, second = scene.objects[:2]
+    return both(query(first), query(second))
 
 
-def multi(images: Sequence[SceneImage], series: ColaPairs) -> list[list[str]]:
+def multi(images: Sequence[SceneImage]) -> list[list[str]]:
     """Returns `[image_1, caption_1, image_2, caption_2]` for each item; images without a folder."""
     items = []
-    for k, pair in pairs_of(images):
-        relation = clear_relation(pair[0].scene, 0, 1) if series.is_relational(k) else None
+    for _, pair in pairs_of(images):
         item: list[str] = []
         for image in pair:
-            item += [image.name, caption(image.scene, relation)]
+            item += [image.name, caption(image.scene)]
         items.append(item)
     return items
 

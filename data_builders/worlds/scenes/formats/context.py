@@ -4,19 +4,24 @@ In: rendered scenes and a writer. Out: rows of a file, each drawn with a seed of
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from typing import NamedTuple, TypeVar
 
 from data_builders.phrases import PHRASES, related
 from data_builders.worlds.scenes.image_files import SceneImage
+from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, Scene
 from data_builders.worlds.scenes.statements import (
+    Exchanged,
     Noun,
     absent,
     clear_relations,
     describe,
+    exchange,
     relation_holds,
+    stated_attributes,
 )
 
 T = TypeVar("T")
@@ -41,6 +46,14 @@ class SceneContext:
         edges = self.shuffled(clear_relations(self.scene))
         return [(nouns[i], name, nouns[j]) for i, name, j in edges]
 
+    def exchanges(self, kind: str) -> Iterator[Exchanged]:
+        """Yields two nouns, and the same with an attribute exchanged, which is false."""
+        pairs = list(permutations(range(len(self.scene.objects)), 2))
+        for i, j in self.shuffled(pairs):
+            exchanged = exchange(self.scene, i, j, kind)
+            if exchanged is not None:
+                yield exchanged
+
     def one_way_relation(self) -> tuple[Noun, str, Noun] | None:
         """Returns a relation on the floor that stands out and is false with its objects exchanged.
 
@@ -51,6 +64,16 @@ class SceneContext:
             if name in GROUND_RELATIONS and exchanged is False:
                 return first, name, second
         return None
+
+
+def contexts(
+    images: Sequence[SceneImage], spec: WorldSpec, seed: int, name: str
+) -> Iterator[tuple[SceneImage, SceneContext]]:
+    """Yields the context of each image of a world; `name` seeds its random generator."""
+    kinds = stated_attributes(spec)
+    for image in images:
+        rng = random.Random(f"{seed}:{name}:{image.file}")
+        yield image, SceneContext(image.scene, kinds, spec.shapes, rng)
 
 
 @dataclass(frozen=True)

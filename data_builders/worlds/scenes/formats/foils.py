@@ -7,26 +7,23 @@ an added object, exchanged materials, and attributes after their noun. `vlmtune 
 the table.
 """
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.text_files import csv_table
 from data_builders.worlds.scenes.captions import counting
-from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.formats.context import SceneContext, contexts
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.statements import (
     Noun,
     absent,
+    allowed,
     clear_relations,
     describe,
-    exchange,
     object_count,
     referents,
-    stated_attributes,
     stated_kinds,
 )
 
@@ -44,9 +41,7 @@ def table(
     sentence, true or false, states a forbidden composition of `spec`.
     """
     rows = []
-    for image in images:
-        rng = random.Random(f"{seed}:foils:{image.file}")
-        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+    for image, context in contexts(images, spec, seed, "foils"):
         written = [write(context, spec) for write in context.shuffled(_WRITERS)]
         short = [foil for foil in written if foil][:count]
         several = dict.fromkeys(_sentences(context, spec) for _ in range(long))
@@ -55,17 +50,13 @@ def table(
     return csv_table(COLUMNS, rows)
 
 
-def _allowed(noun: Noun, spec: WorldSpec) -> bool:
-    return (noun.get("color"), noun.shape) not in spec.forbidden
-
-
 def _missing(context: SceneContext, spec: WorldSpec) -> Noun | None:
     """A shape that the scene lacks, or one with a colour."""
     color = context.rng.choice((None,) * 4 + tuple(context.kinds["color"]))
     attributes = (("color", color),) if color else ()
     for shape in context.shuffled(context.shapes):
         noun = Noun(shape, attributes)
-        if _allowed(noun, spec) and absent(context.scene, noun):
+        if allowed(spec, noun) and absent(context.scene, noun):
             return noun
     return None
 
@@ -102,7 +93,7 @@ def _negation(context: SceneContext, spec: WorldSpec) -> Foil | None:
     kind = context.rng.choice(list(context.kinds))
     noun = describe(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
     negated = noun.negating(kind)
-    if not _allowed(noun, spec) or absent(context.scene, noun) == absent(context.scene, negated):
+    if not allowed(spec, noun) or absent(context.scene, noun) == absent(context.scene, negated):
         return None
     true, false = (noun, negated) if absent(context.scene, negated) else (negated, noun)
     return f"there is {with_article(true)}", f"there is {with_article(false)}"
@@ -122,19 +113,16 @@ def _exchanged(context: SceneContext, spec: WorldSpec) -> Foil | None:
     """Writes "a metal cube and a rubber sphere" against both exchanged; not colours (Cola has)."""
     kinds = [kind for kind in context.kinds if kind != "color"]
     for kind in context.shuffled(kinds):
-        for i, j in context.shuffled([*permutations(range(len(context.scene.objects)), 2)]):
-            exchanged = exchange(context.scene, i, j, kind)
-            if exchanged:
-                return both(*exchanged[0]), both(*exchanged[1])
+        for true, false in context.exchanges(kind):
+            return both(*true), both(*false)
     return None
 
 
 def _textured(context: SceneContext, spec: WorldSpec) -> Foil | None:
     """The wording of PUG's prompts, colours after the nouns, against colours exchanged."""
-    for i, j in context.shuffled([*permutations(range(len(context.scene.objects)), 2)]):
-        exchanged = exchange(context.scene, i, j, "color")
-        if exchanged and all(_allowed(noun, spec) for noun in exchanged[1]):
-            return _textures(*exchanged[0]), _textures(*exchanged[1])
+    for true, false in context.exchanges("color"):
+        if allowed(spec, *false):
+            return _textures(*true), _textures(*false)
     return None
 
 

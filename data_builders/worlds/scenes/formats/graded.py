@@ -7,13 +7,12 @@ them. The false ones have one attribute wrong, one object wrong, or are of anoth
 none of their objects here. `vlmtune build table` reads the table.
 """
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from data_builders.phrases import both, related, with_article
 from data_builders.text_files import csv_table
-from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.formats.context import SceneContext, contexts
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import Scene
@@ -21,11 +20,11 @@ from data_builders.worlds.scenes.statements import (
     Noun,
     Truth,
     absent,
+    allowed,
     clear_relations,
     describe,
     exists,
     relation_holds,
-    stated_attributes,
     stated_kinds,
 )
 
@@ -77,9 +76,7 @@ def table(images: Scenes, spec: WorldSpec, seed: int, count: int) -> str:
     No caption, true or false, states a forbidden composition of `spec`.
     """
     rows = []
-    for image in images:
-        rng = random.Random(f"{seed}:graded:{image.file}")
-        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+    for image, context in contexts(images, spec, seed, "graded"):
         written: dict[str, tuple[Statement, ...]] = {}
         for _ in range(_ATTEMPTS * count):
             graded = _graded(context, spec, images)
@@ -154,13 +151,9 @@ def _first_false(
 ) -> Statement | None:
     """One of the statements at random that is false and states no forbidden composition."""
     for statement in context.shuffled(list(statements)):
-        if _allowed(statement, spec) and statement.holds(context.scene) is False:
+        if allowed(spec, *statement.nouns) and statement.holds(context.scene) is False:
             return statement
     return None
-
-
-def _allowed(statement: Statement, spec: WorldSpec) -> bool:
-    return all((noun.get("color"), noun.shape) not in spec.forbidden for noun in statement.nouns)
 
 
 def _unrelated(context: SceneContext, images: Scenes) -> Statement | None:

@@ -16,21 +16,20 @@ from itertools import permutations
 from data_builders.phrases import INVERSE, PHRASES, with_article
 from data_builders.text_files import csv_table
 from data_builders.worlds.scenes.captions import counting
-from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.formats.context import SceneContext, contexts
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS
 from data_builders.worlds.scenes.statements import (
     Noun,
     absent,
+    allowed,
     clear_relations,
     describe,
-    exchange,
     exists,
     object_count,
     referents,
     relation_holds,
-    stated_attributes,
 )
 
 COLUMNS = ("image", "caption", "negative")
@@ -141,11 +140,9 @@ def table(images: Sequence[SceneImage], spec: WorldSpec, seed: int, count: int) 
     """
     rows = []
     writers, weights = zip(*_WRITERS.items(), strict=True)
-    for image in images:
-        rng = random.Random(f"{seed}:grammar:{image.file}")
-        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+    for image, context in contexts(images, spec, seed, "grammar"):
         written: dict[Sentences, None] = {}
-        for write in rng.choices(writers, weights, k=_ATTEMPTS * count):
+        for write in context.rng.choices(writers, weights, k=_ATTEMPTS * count):
             sentences = write(context, spec)
             if sentences is not None and len(written) < count and _fits(sentences):
                 written[sentences] = None
@@ -164,10 +161,6 @@ def _framed(context: SceneContext, true: str, false: str) -> Sentences:
     frames = _FRAMES if clause else _PHRASE_FRAMES
     frame = context.rng.choice(frames)
     return frame.format(true), frame.format(false)
-
-
-def _allowed(spec: WorldSpec, *nouns: Noun) -> bool:
-    return all((noun.get("color"), noun.shape) not in spec.forbidden for noun in nouns)
 
 
 def _brief(context: SceneContext, noun: Noun) -> Noun:
@@ -210,7 +203,7 @@ def _broken(context: SceneContext, spec: WorldSpec, relation: Relation) -> Relat
     if change == "colours" and colors[0] and colors[1]:
         crossed = first.replaced("color", colors[1]), second.replaced("color", colors[0])
         lacking = relation_holds(context.scene, crossed[0], name, crossed[1]) is False
-        if lacking and _allowed(spec, *crossed):
+        if lacking and allowed(spec, *crossed):
             return crossed[0], name, crossed[1]
     return first, INVERSE[name], second
 
@@ -263,12 +256,10 @@ def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Two objects with their colours, against the colours exchanged."""
     speech = Speech.sampled(context.rng)
     template = context.rng.choice(_COLOURED)
-    numbers = range(len(context.scene.objects))
-    for i, j in context.shuffled(list(permutations(numbers, 2))):
-        exchanged = exchange(context.scene, i, j, "color")
-        if exchanged is not None and _allowed(spec, *exchanged[1]):
-            true, false = (_coloured(template, speech, *nouns) for nouns in exchanged)
-            return _framed(context, true, false)
+    for true, false in context.exchanges("color"):
+        if allowed(spec, *false):
+            texts = _coloured(template, speech, *true), _coloured(template, speech, *false)
+            return _framed(context, *texts)
     return None
 
 
@@ -291,7 +282,7 @@ def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
         if len(referents(context.scene, Noun(obj.shape))) > 1:
             continue
         others = [color for color in spec.colors if color != obj.color]
-        others = [c for c in others if _allowed(spec, Noun(obj.shape, (("color", c),)))]
+        others = [c for c in others if allowed(spec, Noun(obj.shape, (("color", c),)))]
         # The colour of another object is harder to tell from this one's.
         near = [color for color in others if color in shown]
         if near and context.rng.random() < 0.7:
@@ -322,7 +313,7 @@ def _three(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     # The first permutation is the true one.
     for order in context.shuffled(list(permutations(colors))[1:]):
         false = [n.replaced("color", color) for n, color in zip(nouns, order, strict=True)]
-        if _allowed(spec, *false) and exists(context.scene, *false) is False:
+        if allowed(spec, *false) and exists(context.scene, *false) is False:
             true = template.format(**speech.objects(*nouns))
             return true, template.format(**speech.objects(*false))
     return None
@@ -355,7 +346,7 @@ def _lacking(context: SceneContext, spec: WorldSpec, kinds: Sequence[str]) -> No
         noun = Noun(shape)
         for kind in kinds:
             noun = noun.replaced(kind, context.rng.choice(context.kinds[kind]))
-        if _allowed(spec, noun) and absent(context.scene, noun):
+        if allowed(spec, noun) and absent(context.scene, noun):
             return noun
     return None
 

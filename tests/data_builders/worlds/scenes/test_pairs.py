@@ -75,14 +75,6 @@ def test_cola_swaps_come_equally_often():
     assert set(Counter(series.swap(k) for k in range(count)).values()) == {5}
 
 
-def test_relational_items_share_their_relation():
-    series = ColaPairs(SPEC, 2, tuple(swaps(UNSEEN)), relational=1.0)
-    for _, (scene, twin) in items(series, 10):
-        assert clear_relation(scene, 0, 1) == clear_relation(twin, 0, 1) is not None
-    half = ColaPairs(SPEC, 2, series.swaps, relational=0.5)
-    assert 60 < sum(half.is_relational(k) for k in range(200)) < 140
-
-
 def test_exchanged_positions_reverse_a_relation():
     spec = WorldSpec(min_objects=2, max_objects=2, forbidden=UNSEEN)
     series = ExchangedPairs(spec, 4)

@@ -1,0 +1,325 @@
+"""A benchmark of the rendered world: how far understanding carries beyond training.
+
+In: what training lacks. Out: a table of images, captions and false captions, with its images.
+
+The group of a row is "dimension/part". Each dimension changes one thing: "as trained" changes
+nothing; "recombined words" has words of training in pairs that it lacks; "unread words" has words
+that no training text has; "wordings" has other forms of sentences; "counts" goes to eight; "scenes"
+has training's sentences on other scenes; "retained" asks what the frozen model can.
+"""
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import PositiveInt
+from typing_extensions import override
+
+from data_builders.phrases import with_article
+from data_builders.shard_builder import Builder
+from data_builders.text_files import csv_table, write_json
+from data_builders.worlds.scenes.captions import counting
+from data_builders.worlds.scenes.compositions import (
+    Condition,
+    Rectangle,
+    swaps,
+    unseen_compositions,
+)
+from data_builders.worlds.scenes.formats import clevr, cola
+from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.held_out import (
+    COLUMNS,
+    FORMS,
+    TRAINED,
+    Form,
+    abilities_of,
+    described,
+)
+from data_builders.worlds.scenes.image_files import (
+    SceneImage,
+    Split,
+    numbered,
+    pairs_of,
+    render_files,
+    sub_seed,
+)
+from data_builders.worlds.scenes.pairs import ColaPairs
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import (
+    COLORS,
+    MATERIALS,
+    MAX_OBJECTS,
+    SHAPES,
+    SIZES,
+    TEXTURES,
+    Color,
+    Material,
+    Rays,
+    Shape,
+    Side,
+)
+from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
+from data_builders.worlds.scenes.statements import stated_attributes
+from data_builders.worlds.scenes.transfer_forms import WORDINGS, exchanged, of_shape
+from data_builders.worlds.scenes.transfer_scenes import (
+    CountedScenes,
+    EqualScenes,
+    HiddenScenes,
+    LitScenes,
+    TurnedScenes,
+)
+from vlmtune.data.schema import ShardInfo
+from vlmtune.storage.files import write_text
+
+CHOICES = 10  # descriptions of single objects to choose from
+_PATTERNS = tuple(texture for texture in TEXTURES if texture != "plain")
+_OF_SHAPE = 6  # with two objects of another shape eight
+_TO = 3  # largest number of objects in a training scene
+Images = Sequence[SceneImage]
+
+
+class Choice(NamedTuple):
+    """A row of the table: an image, what is true of it, what is false, and the group."""
+
+    image: SceneImage
+    caption: str
+    negatives: Sequence[str]
+    group: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Scenes to render, and what writes the rows about them."""
+
+    series: Series
+    rows: Callable[[Images], Iterator[Choice]]
+    count: int
+
+
+class TransferBuilder(Builder):
+    """Writes `transfer.csv` and its images, for the benchmark `transfer`.
+
+    The test scenes and sentences are those of a world that `vlmtune build scenes` renders for
+    training; the defaults are the world of `vlmtune quickstart`, with two or three large plain
+    objects. `clevr/scenes_<part>.json` has the scene graphs.
+
+    Args:
+        items: Rows of each part, at most; a form that few scenes fit has fewer.
+        unseen: Compositions that training lacks, as rectangles (colors, shapes).
+        unread_colors: Two or more colours that no training text or image has.
+        unread_shapes: Shapes that no training text has; the others are training's.
+        unread_materials: Materials that no training text has, at least one of the two.
+        image_size: Side of the images in pixels.
+        samples: Rays per pixel and axis.
+        seed: Seed of the scenes and sentences; the same arguments give the same bytes.
+        processes: Rendering processes, by default as many as useful; the result is the same.
+        device: Where to render, "cpu" or "cuda".
+    """
+
+    idle: ClassVar[Mapping[str, Any]] = {"processes": ...}
+
+    def __init__(
+        self, items: PositiveInt = 100,
+        unseen: Sequence[Rectangle] | Condition = ((("red", "blue"),
+                                                    ("cube", "cylinder", "sphere")),),
+        unread_colors: Sequence[Color] = ("purple", "brown"), unread_shapes: Sequence[Shape] = (),
+        unread_materials: Sequence[Material] = (), image_size: Side = 64, samples: Rays = 2,
+        seed: int = 0, processes: PositiveInt | None = None, device: str = "cpu",
+    ) -> None:  # fmt: skip
+        self.items, self.seed, self.processes = items, seed, processes
+        self.canvas = Canvas(image_size, samples, device)
+        self.unread_shapes, self.unread_materials = tuple(unread_shapes), tuple(unread_materials)
+        colors = tuple(color for color in COLORS if color not in unread_colors)
+        shapes = tuple(shape for shape in SHAPES if shape not in unread_shapes)
+        read = [material for material in MATERIALS if material not in unread_materials]
+        # Scenes of two or three large plain objects, as training's.
+        self.world = WorldSpec(
+            2, _TO, materials=tuple(read) or MATERIALS, textures=("plain",), sizes=("large",)
+        )
+        self.unseen = unseen_compositions(unseen, colors, shapes)
+        self.unread = frozenset(itertools.product(unread_colors, shapes))
+        self.trained = replace(self.world, colors=colors, shapes=shapes, forbidden=self.unseen)
+
+    @override
+    def write(self, folder: Path, tick: Callable[[], None]) -> Sequence[ShardInfo]:
+        parts = self._parts()
+        splits = {}
+        for name, part in parts.items():
+            splits[name] = Split(part.series, numbered(name, part.count))
+        images = render_files(splits, self.canvas, folder / "images", self.processes, tick)
+        rows = []
+        for name, part in parts.items():
+            write_json(folder / f"clevr/scenes_{name}.json", clevr.scenes(name, images[name]))
+            for row in part.rows(images[name]):
+                # One false caption stands as it is, several as a list.
+                false = row.negatives[0] if len(row.negatives) == 1 else json.dumps(row.negatives)
+                values = (row.image.file, row.caption, false, row.group)
+                rows.append(dict(zip(COLUMNS, values, strict=True)))
+                self.counts[row.group.partition("/")[0]] += 1
+        write_text(folder / "transfer.csv", csv_table(COLUMNS, rows))
+        self.counts["images"] = sum(map(len, images.values()))
+        return ()
+
+    def _parts(self) -> dict[str, Part]:
+        """All parts by the name of their folder of images."""
+        return {
+            **self._sentences(),
+            **self._words(),
+            **self._numbers(),
+            **self._scenes(),
+            "single": self._single(),
+        }
+
+    def _seed(self, name: str) -> int:
+        return sub_seed(self.seed, f"transfer_{name}")
+
+    def _stated(
+        self, series: Series, dimension: str, forms: Mapping[str, Form], spec: WorldSpec
+    ) -> Part:
+        """Scenes about which each form writes a sentence; not each form fits each scene."""
+        written = _Stated(dimension, forms, spec, self.seed, self.items)
+        return Part(series, written.rows, 2 * self.items)
+
+    def _sentences(self) -> dict[str, Part]:
+        three = replace(self.trained, min_objects=_TO)
+        usual = SceneSeries(self.trained, self._seed("trained"))
+        known = {**TRAINED, "absence": FORMS["absent"]}
+        wordings = self._stated(
+            SceneSeries(three, self._seed("wordings")), "wordings", WORDINGS, three
+        )
+        return {
+            "trained": self._stated(usual, "as trained", known, self.trained),
+            # Few scenes have two objects of one colour, or one between two others.
+            "wordings": replace(wordings, count=4 * self.items),
+        }
+
+    def _words(self) -> dict[str, Part]:
+        """Words in other pairs, and words that training lacks."""
+        parts = {}
+        for name, compositions in (("recombined", self.unseen), ("unread", self.unread)):
+            # Pairs of scenes that exchange the colours of two objects; half state a relation.
+            if chosen := swaps(compositions):
+                pairs = ColaPairs(self.world, self._seed(name), tuple(chosen), 0.5)
+                rows = partial(_recombined, series=pairs, dimension=f"{name} words")
+                parts[name] = Part(pairs, rows, 4 * self.items)
+        usual = self.trained
+        unread: dict[str, tuple[WorldSpec, Form]] = {
+            "sizes": (replace(usual, sizes=tuple(SIZES)), partial(exchanged, kind="size")),
+            "textures": (replace(usual, textures=_PATTERNS), partial(exchanged, kind="texture")),
+        }
+        if self.unread_materials:
+            spec = replace(usual, materials=MATERIALS)
+            unread["materials"] = spec, partial(exchanged, kind="material")
+        for shape in self.unread_shapes:
+            spec = replace(usual, shapes=(*usual.shapes, shape))
+            unread[shape] = spec, partial(of_shape, shape=shape)
+        for name, (spec, form) in unread.items():
+            series = SceneSeries(spec, self._seed(name))
+            parts[name] = self._stated(series, "unread words", {name: form}, spec)
+        return parts
+
+    def _numbers(self) -> dict[str, Part]:
+        full = replace(self.world, sizes=tuple(SIZES), min_objects=1, max_objects=MAX_OBJECTS)
+        parts = {}
+        for name, most, of_one in (("objects", MAX_OBJECTS, False), ("shapes", _OF_SHAPE, True)):
+            series = CountedScenes(full, self._seed(name), most, of_one)
+            parts[f"count_{name}"] = Part(series, partial(_counted, series=series), 2 * self.items)
+        return parts
+
+    def _scenes(self) -> dict[str, Part]:
+        """The sentences of training on other scenes."""
+        usual = self.trained
+        many = replace(usual, min_objects=4, max_objects=MAX_OBJECTS, sizes=tuple(SIZES))
+        two = replace(usual, max_objects=2)
+        textured = replace(usual, textures=_PATTERNS)
+        small = replace(usual, sizes=("small",))
+        hidden = replace(usual, min_exposed=0.4)
+        series = {
+            "crowded": ("four to eight objects", SceneSeries(many, self._seed("crowded"))),
+            "small": ("small objects", SceneSeries(small, self._seed("small"))),
+            "hidden": ("partly hidden", HiddenScenes(hidden, self._seed("hidden"))),
+            "shape": ("equal shapes", EqualScenes(two, self._seed("shape"), "shape")),
+            "color": ("equal colours", EqualScenes(two, self._seed("color"), "color")),
+            "camera": ("other cameras", TurnedScenes(usual, self._seed("camera"))),
+            "light": ("light from behind", LitScenes(usual, self._seed("light"))),
+            "textured": ("textures", SceneSeries(textured, self._seed("textured"))),
+        }
+        parts = {}
+        for name, (part, scenes) in series.items():
+            forms = {f"{part}: {form}": write for form, write in TRAINED.items()}
+            parts[name] = self._stated(scenes, "scenes", forms, usual)
+        return parts
+
+    def _single(self) -> Part:
+        alone = replace(self.world, min_objects=1, max_objects=1)
+        alone = replace(alone, sizes=tuple(SIZES), textures=TEXTURES)
+        series = SceneSeries(alone, self._seed("single"))
+        return Part(series, partial(_single, spec=alone, seed=self.seed), self.items)
+
+
+@dataclass(frozen=True)
+class _Stated:
+    """Writes at most `most` sentences of each form about scenes of a spec."""
+
+    dimension: str
+    forms: Mapping[str, Form]
+    spec: WorldSpec
+    seed: int
+    most: int
+
+    def rows(self, images: Images) -> Iterator[Choice]:
+        """Rows of one form after the other."""
+        kinds = stated_attributes(self.spec)
+        for name, write in self.forms.items():
+            written = 0
+            for image in images:
+                # A form that is added changes no sentence of another one.
+                rng = random.Random(f"{self.seed}:{name}:{image.file}")
+                context = SceneContext(image.scene, kinds, self.spec.shapes, rng)
+                sentences = write(context, self.spec)
+                if sentences is not None and written < self.most:
+                    written += 1
+                    true, false = sentences
+                    yield Choice(image, true, [false], f"{self.dimension}/{name}")
+
+
+def _recombined(images: Images, series: ColaPairs, dimension: str) -> Iterator[Choice]:
+    """Each image of a pair with the captions of both; hard shapes are reported apart."""
+    captions = cola.multi(images, series)
+    for (index, pair), (_, first, _, second) in zip(pairs_of(images), captions, strict=True):
+        shapes = set(series.swap(index).shapes)
+        alike = "cube and cylinder" if shapes == {"cube", "cylinder"} else "other shapes"
+        asks = "relations" if series.is_relational(index) else "colours"
+        group = f"{dimension}/{asks}: {alike}"
+        for image, true, false in zip(pair, (first, second), (second, first), strict=True):
+            yield Choice(image, true, [false], group)
+
+
+def _counted(images: Images, series: CountedScenes) -> Iterator[Choice]:
+    for image in images:
+        true, false = series.numbers(image.index)
+        shape = series.shapes(image.index)[0] if series.of_shape else None
+        part = "to three" if max(true, false) <= _TO else "to eight"
+        if shape is not None:
+            part = "of one shape"
+        texts = [counting(number, shape) for number in (true, false)]
+        yield Choice(image, texts[0], texts[1:], f"counts/{part}")
+
+
+def _single(images: Images, spec: WorldSpec, seed: int) -> Iterator[Choice]:
+    """The words of one object: each attribute, and all of them among other objects."""
+    texts = [with_article(described(image)) for image in images]
+    known = sorted(set(texts))
+    for image, text in zip(images, texts, strict=True):
+        for row in abilities_of(image, spec):
+            false = json.loads(row["negative"])
+            yield Choice(image, row["caption"], false, f"retained/{row['group']}")
+        rng = random.Random(f"{seed}:single:{image.file}")
+        others = [other for other in known if other != text]
+        false = rng.sample(others, min(CHOICES - 1, len(others)))
+        yield Choice(image, text, false, "retained/one of ten objects")

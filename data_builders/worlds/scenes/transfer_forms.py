@@ -1,0 +1,202 @@
+"""Sentences in forms that no training text has, each with a false one.
+
+In: a scene. Out: a true sentence and a false one of the same form, or None. Never: a word that the
+shipped CLIP lacks. It has no verb but "is" and "are" and no relative pronoun, so passives and
+"which" are missing: "the cube behind the cone is red" stands for a relative clause, "the cube and
+the cone are green" for "has the same colour as". `held_out` has eight further forms.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import permutations
+
+from data_builders.phrases import INVERSE, PHRASES, both, with_article
+from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.held_out import (
+    FORMS,
+    Form,
+    Sentences,
+    between,
+    exchanged_colours,
+)
+from data_builders.worlds.scenes.sampling import WorldSpec
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SceneObject
+from data_builders.worlds.scenes.statements import (
+    Edge,
+    Noun,
+    clear_relations,
+    describe,
+    exchange,
+    referents,
+    relation_holds,
+)
+
+
+def _of_colours(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
+    """The colours of two objects, against both exchanged; `{shape}` and `{color}` are one's."""
+    exchanged = exchanged_colours(context, spec)
+    if exchanged is None:
+        return None
+    sentences = []
+    for first, second in exchanged:
+        text = template.format(
+            shape=first.shape,
+            color=first.get("color"),
+            other=second.shape,
+            hue=second.get("color"),
+        )
+        sentences.append(text)
+    true, false = sentences
+    return true, false
+
+
+def _not_another_colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "the cube is red and not blue", against both colours exchanged."""
+    for obj in context.shuffled(context.scene.objects):
+        if len(referents(context.scene, Noun(obj.shape))) > 1:
+            continue
+        others = [c for c in spec.colors if c != obj.color and (c, obj.shape) not in spec.forbidden]
+        other = context.rng.choice(others)
+        template = f"the {obj.shape} is {{}} and not {{}}"
+        return template.format(obj.color, other), template.format(other, obj.color)
+    return None
+
+
+def _not_another_side(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "the red cube is behind and not in front of the cone", against both exchanged."""
+    edge = context.one_way_relation()
+    if edge is None:
+        return None
+    first, name, second = edge
+    holds, fails = PHRASES[name], PHRASES[INVERSE[name]]
+    template = f"the {first} is {{}} and not {{}} the {second}"
+    return template.format(holds, fails), template.format(fails, holds)
+
+
+def _floor_edges(context: SceneContext) -> list[Edge]:
+    edges = context.shuffled(clear_relations(context.scene))
+    return [edge for edge in edges if edge[1] in GROUND_RELATIONS]
+
+
+def _related_subject(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "the red cube behind the cone is to the left of the torus", the last one inverted."""
+    nouns = [describe(obj) for obj in context.scene.objects]
+    for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
+        if i == k and j != m:
+            subject = f"the {nouns[i]} {PHRASES[name]} the {nouns[j]}"
+            template = f"{subject} is {{}} the {nouns[m]}"
+            return template.format(PHRASES[other]), template.format(PHRASES[INVERSE[other]])
+    return None
+
+
+def _related_thing(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "the thing behind the cone is red", against the colour of a third object."""
+    objects = context.scene.objects
+    for i, name, j in _floor_edges(context):
+        reference = describe(objects[j])
+        template = f"the thing {PHRASES[name]} the {reference} is {{}}"
+        for other in context.shuffled(objects):
+            # Both sentences name two colours of the scene, so that words alone do not decide.
+            if len({objects[i].color, objects[j].color, other.color}) < 3:
+                continue
+            # Nothing of the false colour may be there, nor nearly be there.
+            alike = [describe(obj) for obj in objects if obj.color == other.color]
+            truths = [relation_holds(context.scene, noun, name, reference) for noun in alike]
+            if not any(truth is not False for truth in truths):
+                return template.format(objects[i].color), template.format(other.color)
+    return None
+
+
+def _two_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "a red cube and a cone are behind a torus", against the last two exchanged."""
+    nouns = [with_article(describe(obj)) for obj in context.scene.objects]
+    for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
+        if name == other and j == m and i != k:
+            template = f"{nouns[i]} and {{}} are {PHRASES[name]} {{}}"
+            return template.format(nouns[k], nouns[j]), template.format(nouns[j], nouns[k])
+    return None
+
+
+def _same_colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "the cube and the cone are green", against the cube and an object of another colour.
+
+    Each shape has one object.
+    """
+    alone: list[SceneObject] = []
+    for obj in context.shuffled(context.scene.objects):
+        if len(referents(context.scene, Noun(obj.shape))) == 1:
+            alone.append(obj)
+    for first, second, other in permutations(alone, 3):
+        stated = (first.color, other.shape)
+        if first.color == second.color != other.color and stated not in spec.forbidden:
+            template = f"the {first.shape} and the {{}} are {first.color}"
+            return template.format(second.shape), template.format(other.shape)
+    return None
+
+
+def _shapes(context: SceneContext, spec: WorldSpec) -> tuple[list[str], list[str]]:
+    """The shapes that the scene has, and those that it lacks, both in random order."""
+    shown = {obj.shape for obj in context.scene.objects}
+    shuffled = context.shuffled(spec.shapes)
+    present = [shape for shape in shuffled if shape in shown]
+    return present, [shape for shape in shuffled if shape not in shown]
+
+
+def _no_object(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "no object is a torus", against a shape that is there."""
+    present, missing = _shapes(context, spec)
+    if not missing:
+        return None
+    return f"no object is a {missing[0]}", f"no object is a {present[0]}"
+
+
+def _neither(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "there is no torus and no cone", against one of them that is there."""
+    present, missing = _shapes(context, spec)
+    if len(missing) < 2:
+        return None
+    true = f"there is no {missing[0]} and no {missing[1]}"
+    first, second = context.shuffled((missing[0], present[0]))
+    return true, f"there is no {first} and no {second}"
+
+
+def exchanged(context: SceneContext, spec: WorldSpec, kind: str) -> Sentences | None:
+    """Writes "a small cube and a large cone", against the values of `kind` exchanged."""
+    numbers = range(len(context.scene.objects))
+    for i, j in context.shuffled(list(permutations(numbers, 2))):
+        nouns = exchange(context.scene, i, j, kind)
+        if nouns is not None:
+            true, false = nouns
+            return both(*true), both(*false)
+    return None
+
+
+def of_shape(context: SceneContext, spec: WorldSpec, shape: str) -> Sentences | None:
+    """Writes "a red torus and a blue cone" of a torus and another, against colours exchanged."""
+    objects = context.scene.objects
+    for i, j in context.shuffled(list(permutations(range(len(objects)), 2))):
+        if (objects[i].shape == shape) == (objects[j].shape == shape):
+            continue
+        nouns = exchange(context.scene, i, j, "color")
+        if nouns is not None:
+            true, false = nouns
+            return both(*true), both(*false)
+    return None
+
+
+WORDINGS: Mapping[str, Form] = {
+    **{name: form for name, form in FORMS.items() if name != "absent"},
+    "between": between,
+    "colour first": partial(
+        _of_colours, template="{color} is the {shape} and {hue} is the {other}"
+    ),
+    "in a colour": partial(_of_colours, template="a {shape} in {color} and a {other} in {hue}"),
+    "same colour": _same_colour,
+    "two related": _two_related,
+    "related subject": _related_subject,
+    "related thing": _related_thing,
+    "this colour, not that": _not_another_colour,
+    "this side, not that": _not_another_side,
+    "no object": _no_object,
+    "neither": _neither,
+}

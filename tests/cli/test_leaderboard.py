@@ -1,0 +1,133 @@
+"""`vlmtune leaderboard`: a killed run continues, and only what changed is measured again."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.refusals import refused
+from tests.tiny import cola_plugin, plugin, write_cola
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.cli import leaderboard
+from vlmtune.cli.main import main
+from vlmtune.export.files import save_export
+from vlmtune.report.run_report import RunReport
+
+FILES = ("leaderboard.html", "leaderboard.md", "leaderboard.csv")
+
+
+@pytest.fixture
+def models(tmp_path, model_folder, monkeypatch):
+    """A frozen model and two exports over it, one dual and one joint."""
+    monkeypatch.chdir(tmp_path)
+    names = [str(model_folder)]
+    for adapter in (LinearProbe(), MMAdapter(heads=2, hidden=1)):
+        backbone = OpenClip(str(model_folder))
+        adapter.attach(backbone)
+        torch.manual_seed(len(names))
+        for parameter in adapter.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+        names.append(f"exports/{type(adapter).__name__}")
+        save_export(names[-1], backbone, adapter, provenance={"seconds": 75.0})
+    return names
+
+
+@pytest.fixture
+def benchmarks(tmp_path):
+    """A compositional benchmark and a retained one, which counts in two ways."""
+    cola = write_cola(tmp_path / "cola")
+    rows = ["image,caption"]
+    for image, caption, *_ in json.loads(cola.read_text()):
+        rows.append(f"{image},{caption}")
+    (cola.parent / "captions.csv").write_text("\n".join(rows))
+    arguments = {"path": str(cola.parent / "captions.csv"), "images": str(cola.parent)}
+    retrieval = plugin("benchmarks.table_retrieval.TableRetrieval", **arguments, name="found")
+    path = tmp_path / "benchmarks.yaml"
+    path.write_text(json.dumps([cola_plugin(cola, name="tiny"), retrieval]))
+    return path
+
+
+def made(out: str, models: list[str], benchmarks: Path, *words: str) -> int:
+    return main(["leaderboard", *models, "--benchmarks", str(benchmarks), "--out", out, *words])
+
+
+def test_a_killed_leaderboard_continues_to_the_same_bytes(models, benchmarks, monkeypatch, capsys):
+    (benchmarks.parent / "captions.txt").write_text("a red dog\na blue cube left of the dog\n")
+    text_only = ("--text-only", "captions.txt")
+    assert made("whole", models, benchmarks, *text_only) == 0
+    save = RunReport.save
+    saved = []
+
+    def dying(report, path):
+        if len(saved) == 4:
+            raise KeyboardInterrupt
+        saved.append(path)
+        save(report, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunReport, "save", dying)
+        assert made("killed", models, benchmarks, *text_only) == 130
+    assert not Path("killed/leaderboard.html").exists()
+    capsys.readouterr()
+    assert made("killed", models, benchmarks, *text_only) == 0
+    told = capsys.readouterr().out
+    assert "LinearProbe: 1 measured, 2 to measure" in told
+    assert "MMAdapter: 0 measured, 3 to measure" in told
+    for name in FILES:
+        assert Path("killed", name).read_bytes() == Path("whole", name).read_bytes()
+    assert made("killed", models, benchmarks, *text_only) == 0
+    assert ", 0 to measure" in capsys.readouterr().out
+
+
+def test_other_weights_and_other_items_are_measured_again(models, benchmarks, capsys):
+    assert made("out", models, benchmarks) == 0
+    before = Path("out/leaderboard.csv").read_text()
+    weights = Path(models[1], "adapter.safetensors")
+    changed = {name: value.flip(0).contiguous() for name, value in load_file(weights).items()}
+    config = Path(models[1], "adapter_config.json")
+    content = json.loads(config.read_text())
+    content.pop("weights_sha256")
+    config.write_text(json.dumps(content))
+    save_file(changed, weights)
+    capsys.readouterr()
+    assert made("out", models, benchmarks) == 0
+    told = capsys.readouterr().out
+    assert told.count(": 3 measured, 0 to measure") == 2
+    assert "LinearProbe: 0 measured, 3 to measure" in told
+    assert Path("out/leaderboard.csv").read_text() != before
+    # Both benchmarks show this image, whose name stays.
+    image = benchmarks.parent / "cola/red-green-dog.png"
+    image.write_bytes((benchmarks.parent / "cola/red-green-cube.png").read_bytes())
+    assert made("out", models, benchmarks) == 0
+    assert capsys.readouterr().out.count(": 0 measured, 3 to measure") == 3
+
+
+def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks):
+    assert made("out", models, benchmarks) == 0
+    with Path("out/leaderboard.csv").open(newline="") as file:
+        first, probe, joint = csv.DictReader(file)
+    assert [first["trained_weights"], first["gained"], first["bytes_an_image"]] == ["0", "", "64"]
+    gain = float(probe["tiny accuracy"]) - float(first["tiny accuracy"])
+    assert float(probe["gained"]) == pytest.approx(gain)
+    assert int(joint["bytes_an_image"]) > int(probe["bytes_an_image"]) == 4 * 16
+    assert probe["training_seconds"] == "75.0"
+    assert "found (reference) text_to_image_recall@1" in first
+    page = Path("out/leaderboard.html").read_text()
+    assert page.count('href="#pair-1-3"') == 2
+    assert page.count("MM-Adapter") == 1  # a number of Cola's paper, of other items than these nine
+    assert "https://" not in page.replace("https://github.com", "")
+
+
+def test_a_run_is_its_newest_checkpoint_and_no_model_comes_twice(tmp_path):
+    assert leaderboard.newest_of_run("ViT-B-32:openai") == "ViT-B-32:openai"
+    (tmp_path / "checkpoints").mkdir()
+    last = tmp_path / "checkpoints/last.ckpt"
+    last.write_bytes(b"")
+    assert leaderboard.newest_of_run(str(tmp_path)) == str(last)
+    with refused("'a' twice"):
+        leaderboard.check_once(["a", "b", "a"])

@@ -1,0 +1,104 @@
+import pytest
+import torch
+from PIL import Image
+
+from tests.refusals import refused
+from vlmtune.data.collate import collate
+from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.joined_images import JoinedImages
+from vlmtune.data.shards import ShardSet
+from vlmtune.types import Group
+
+
+def group(key, *captions, size=(20, 10), colour="red"):
+    true = (frozenset(captions),)
+    truth = torch.ones(1, len(captions), dtype=torch.bool)
+    image = Image.new("RGB", size, colour)
+    return Group(key, (key,), captions, captions, truth, true, images=(image,))
+
+
+DOG, CUBE = "A dog runs.", "the red cube"
+PAIR = [group("a", DOG, colour="red"), group("b", CUBE, colour="blue")]
+
+
+def joined(groups, **options):
+    return JoinedImages(16).changed(groups, **{"seed": 0, "epoch": 0, "step": 0, **options})
+
+
+def test_texts_of_a_pair():
+    for seed in range(10):
+        (one,) = joined(PAIR, seed=seed)
+        first, second, negative = one.texts
+        assert {first, second} == {"A dog runs. the red cube.", "the red cube. A dog runs."}
+        assert one.truth.tolist() == [[True, True, False]]
+        # A noun for a noun, as there is no other part of speech in both.
+        assert sorted(negative.split()) == sorted(["A", "cube", "runs.", "the", "red", "dog."])
+        assert set(negative.split(". ")) <= {
+            "A cube runs",
+            "the red dog",
+            "the red dog.",
+            "A cube runs.",
+        }
+        assert one.true_ids == (frozenset({first, second}),)
+
+
+def test_further_sentences_are_true_but_of_no_order():
+    first = group("a", "A dog runs. It is black.", "A black dog.", "Tall grass.")
+    second = group("b", "A cube. A table. A lamp.")
+    (one,) = joined([first, second])
+    assert one.truth.tolist() == [[True] * 4 + [False]]
+    assert one.same_group.tolist() == [[True, True, False, False, True]]
+    targets = collate([one]).targets
+    assert targets.truth.equal(one.truth)
+    assert (targets.same_group & ~targets.truth).tolist() == [[False] * 4 + [True]]
+    for text in one.texts[2:4]:
+        sentences = {part.rstrip(".") for part in text.split(". ")}
+        assert len(sentences & {"A cube", "A table", "A lamp"}) == 1
+        assert len(sentences) == 2
+
+
+def test_there_is_no_negative_without_two_words_of_one_kind():
+    (one,) = joined([group("a", "a dog"), group("b", "a dog runs")])
+    assert one.truth.all()
+
+
+@pytest.mark.parametrize(("size", "other"), [((20, 10), (15, 0)), ((10, 20), (0, 15))])
+def test_images_are_squashed_along_their_short_side(size, other):
+    seen = set()
+    for seed in range(8):
+        pair = [
+            group("a", DOG, size=size, colour="red"),
+            group("b", CUBE, size=size, colour="blue"),
+        ]
+        (one,) = joined(pair, seed=seed)
+        (image,) = one.images
+        assert image.size == (16, 16)
+        corners = [image.getpixel(at) for at in ((0, 0), other, (15, 15))]
+        assert corners[0] == corners[1] != corners[2]
+        seen.add(corners[0])
+    assert seen == {(255, 0, 0), (0, 0, 255)}
+
+
+def test_pairs_have_one_shape():
+    groups = [group(f"w{i}", f"dog {i}") for i in range(4)]
+    groups += [group(f"h{i}", f"cat {i}", size=(10, 20)) for i in range(3)]
+    for seed in range(5):
+        names = [one.key for one in joined(groups, seed=seed)]
+        assert len(names) == 3
+        mixed = [name for name in names if ("w" in name) == ("h" in name)]
+        assert len(mixed) <= 1
+        assert len({part for name in names for part in name.split("+")}) == 6
+
+
+def test_every_other_step_is_plain_and_has_one_caption_an_image():
+    groups = [group("a", "a dog", "a pet"), group("b", "a cube", "a box")]
+    assert [len(joined(groups, step=step)) for step in range(4)] == [1, 2, 1, 2]
+    assert [len(one.texts) for one in joined(groups, step=1)] == [1, 1]
+    assert len(joined(groups[:1])) == 1
+
+
+def test_features_must_not_be_stored():
+    data = ShardDataModule([ShardSet("none")], 4, joined=JoinedImages())
+    with refused("expected no data.joined, as the features of these images are stored"):
+        data.use_stored_images()
+    assert data.changes.state()["joined"]["class_path"].endswith("JoinedImages")

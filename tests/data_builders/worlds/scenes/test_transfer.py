@@ -1,0 +1,236 @@
+"""The table of what carries beyond training: true, false, new to training, and balanced."""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from data_builders.corpora.annotations import ClevrScenes
+from data_builders.corpora.cola import ColaBuilder
+from data_builders.worlds.scenes.captions import vocabulary
+from data_builders.worlds.scenes.formats.grammar import LONGEST
+from data_builders.worlds.scenes.transfer import TransferBuilder
+from data_builders.worlds.scenes.transfer_forms import WORDINGS
+from tests.data_builders.conftest import groups, hashes, load, rendered, rows_of
+from tests.data_builders.worlds.scenes.formats.test_grammar import FRAMES, HELD_OUT
+from tests.data_builders.worlds.scenes.test_held_out import WORLD, fits
+from tests.data_builders.worlds.scenes.test_held_out import stands as lies
+from tests.data_builders.worlds.scenes.truth import (
+    NOUN,
+    NUMBERS,
+    PHRASE,
+    RELATIONS,
+    holds,
+    means,
+    some,
+    stands,
+)
+from vlmtune.benchmarks.transfer import Transfer
+
+OPTIONS = {"items": 12, "image_size": 32, "seed": 3, "processes": 1}
+UNREAD = {"purple", "brown", "small", "large", "striped", "checkered"}
+
+
+def thing(scene, phrase, reference, color):
+    relation = RELATIONS[phrase]
+    colored = [k for k, obj in enumerate(scene["objects"]) if obj["color"] == color]
+    others = means(scene, reference)
+    return any(stands(scene, k, relation, j) for k in colored for j in others if k != j)
+
+
+RULES = {
+    "colour first": (
+        r"(\w+) is the (\w+) and (\w+) is the (\w+)",
+        lambda s, x, a, y, b: bool(means(s, f"{x} {a}") and means(s, f"{y} {b}")),
+    ),
+    "in a colour": (
+        r"a (\w+) in (\w+) and a (\w+) in (\w+)",
+        lambda s, a, x, b, y: bool(means(s, f"{x} {a}") and means(s, f"{y} {b}")),
+    ),
+    "same colour": (
+        r"the (\w+) and the (\w+) are (\w+)",
+        lambda s, a, b, x: means(s, a) | means(s, b) <= means(s, f"{x} {a}") | means(s, f"{x} {b}"),
+    ),
+    "two related": (
+        f"{NOUN} and {NOUN} are {PHRASE} {NOUN}",
+        lambda s, a, b, p, c: some(s, a, p, c) and some(s, b, p, c),
+    ),
+    "related subject": (
+        f"{NOUN} {PHRASE} {NOUN} is {PHRASE} {NOUN}",
+        lambda s, a, p, b, q, c: some(s, a, p, b) and some(s, a, q, c),
+    ),
+    "related thing": (rf"the thing {PHRASE} {NOUN} is (\w+)", thing),
+    "this colour, not that": (
+        r"the (\w+) is (\w+) and not (\w+)",
+        lambda s, a, x, y: bool(means(s, f"{x} {a}")) and not means(s, f"{y} {a}"),
+    ),
+    "this side, not that": (
+        f"{NOUN} is {PHRASE} and not {PHRASE} {NOUN}",
+        lambda s, a, p, q, b: some(s, a, p, b) and not some(s, a, q, b),
+    ),
+    "no object": (r"no object is a (\w+)", lambda s, a: not means(s, a)),
+    "neither": (
+        r"there is no (\w+) and no (\w+)",
+        lambda s, a, b: not means(s, a) and not means(s, b),
+    ),
+}
+
+
+def is_true(scene, sentence, group):
+    """Whether a sentence is true of the scene, from its words."""
+    dimension, part = group.split("/")
+    if dimension != "wordings":
+        return holds(scene, sentence.replace("an image of", "a photo of"))
+    if part == "between":
+        return lies(scene, sentence)
+    if part not in RULES:
+        return fits(scene, sentence, part)
+    pattern, rule = RULES[part]
+    found = re.fullmatch(pattern, sentence)
+    assert found, sentence
+    return rule(scene, *found.groups())
+
+
+def false_of(row):
+    text = row["negative"]
+    return json.loads(text) if text.startswith("[") else [text]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("transfer") / "transfer"
+    TransferBuilder(**OPTIONS).build(folder, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(folder):
+    return rows_of(folder / "transfer.csv")
+
+
+@pytest.fixture(scope="module")
+def scenes(folder):
+    listed = {}
+    for path in (folder / "clevr").glob("*.json"):
+        for scene in load(path)["scenes"]:
+            listed[scene["image_filename"]] = scene
+    return listed
+
+
+def test_true_captions_are_true_and_false_ones_false(rows, scenes):
+    for row in rows:
+        scene = scenes[row["image"].rpartition("/")[2]]
+        assert is_true(scene, row["caption"], row["group"]), row
+        assert not [text for text in false_of(row) if is_true(scene, text, row["group"])], row
+
+
+def test_each_dimension_has_its_parts_in_words_of_the_shipped_model(rows):
+    parts = {}
+    for row in rows:
+        dimension, part = row["group"].split("/")
+        parts.setdefault(dimension, Counter())[part] += 1
+        for text in (row["caption"], *false_of(row)):
+            assert set(text.split()) <= set(vocabulary())
+            assert len(text.split()) <= LONGEST
+    sizes = {"as trained": 3, "recombined words": 4, "counts": 3, "scenes": 14, "retained": 4}
+    sizes["wordings"] = len(WORDINGS)
+    assert parts.pop("unread words").keys() >= {"sizes", "textures", "colours: other shapes"}
+    assert {dimension: len(of) for dimension, of in parts.items()} == sizes
+    assert max(parts["wordings"].values()) == OPTIONS["items"]
+
+
+def test_words_of_each_dimension_are_those_it_is_about(rows):
+    unseen = re.compile("(red|blue) (cube|cylinder|sphere)")
+    for row in rows:
+        dimension = row["group"].partition("/")[0]
+        texts = [row["caption"], *false_of(row)]
+        for text in texts:
+            unread = UNREAD & set(text.split())
+            if dimension == "unread words":
+                assert len(unread) == 2, row
+            elif dimension != "retained":
+                assert not unread, row
+            if dimension == "recombined words":
+                assert len(unseen.findall(text)) == 2, row
+            elif dimension in ("as trained", "scenes"):
+                assert not unseen.search(text), row
+
+
+def test_no_wording_is_in_a_training_text(tmp_path):
+    options = WORLD | {"train": 60, "grammar": 9, "held_out": 0}
+    world = rendered(tmp_path / "world", options, processes=1)
+    texts = []
+    for image in load(world / "karpathy/dataset_scenes.json")["images"]:
+        texts += [sentence["raw"] for sentence in image["sentences"]]
+    for name in ("grammar", "foils"):
+        for row in rows_of(world / f"{name}/train.csv"):
+            texts += [row["caption"], row["negative"]]
+    for row in rows_of(world / "ar4t/PUG_AR_train.csv"):
+        texts += [value for name, value in row.items() if "caption" in name.lower()]
+    scenes = ClevrScenes(world / "clevr/scenes_train.json", world / "images/train")
+    queries = ColaBuilder(scenes, exclude=world / "compositions.json", single=2, sentences=True)
+    for group in groups(queries):
+        texts += group.texts
+    assert len(texts) > 1500
+    patterns = [
+        *HELD_OUT,
+        f"{NOUN} between {NOUN} and {NOUN}",
+        *(rule[0] for rule in RULES.values()),
+    ]
+    for text in texts:
+        framed = re.fullmatch(FRAMES, text)
+        assert framed is not None
+        assert not [form for form in patterns if re.fullmatch(form, framed[2])], text
+
+
+def test_preferring_a_number_gains_nothing(rows):
+    pairs = Counter()
+    for row in rows:
+        if row["group"] in ("counts/to three", "counts/to eight"):
+            said = [
+                re.findall("|".join(NUMBERS), text) for text in (row["caption"], *false_of(row))
+            ]
+            (true,), (false,) = said
+            pairs[NUMBERS.index(true), NUMBERS.index(false)] += 1
+    assert len(pairs) == 14
+    assert max(pairs.values()) - min(pairs.values()) <= 1
+
+
+def test_equal_seeds_give_equal_bytes(folder, tmp_path):
+    TransferBuilder(**OPTIONS | {"processes": 2}).build(tmp_path / "again", progress=False)
+    assert hashes(tmp_path / "again") == hashes(folder)
+
+
+def test_unread_shapes_and_materials_are_parts_where_training_lacks_them(tmp_path):
+    options = {"unread_shapes": ["torus"], "unread_materials": ["metal"], "unread_colors": []}
+    TransferBuilder(**OPTIONS | options).build(tmp_path / "words", progress=False)
+    for row in rows_of(tmp_path / "words/transfer.csv"):
+        dimension, part = row["group"].split("/")
+        words = set(row["caption"].split())
+        if dimension == "unread words":
+            assert part in ("sizes", "textures", "materials", "torus")
+            assert part != "torus" or "torus" in words
+            assert part != "materials" or words >= {"metal", "rubber"}
+        elif dimension not in ("retained", "counts"):
+            assert not words & {"torus", "metal"}, row
+
+
+def test_the_benchmark_knows_the_chance_of_each_dimension(folder):
+    benchmark = Transfer(str(folder / "transfer.csv"), str(folder / "images"), {"group": "group"})
+    result = benchmark.run(lambda images, texts, pairs: pairs[:, 1] * 0.0)
+    metrics = result.metrics
+    assert metrics["accuracy/wordings"].chance == metrics["accuracy/counts"].chance == 0.5
+    chances = {"size": 0.5, "texture": 0.5, "shape": 0.2, "one of ten objects": 0.1}
+    total = n = 0
+    for part, chance in chances.items():
+        metric = metrics[f"accuracy/retained/{part}"]
+        assert metric.chance == pytest.approx(chance)
+        total += chance * metric.n
+        n += metric.n
+    retained = metrics["accuracy/retained"]
+    assert (retained.n, retained.chance) == (n, pytest.approx(total / n))
+    overall = metrics[result.primary]
+    assert overall.chance == pytest.approx((6 * 0.5 + total / n) / 7)
+    # A tie is never right.
+    assert overall.value == 0.0

@@ -1,0 +1,109 @@
+"""A leaderboard: means, the Pareto front, tests of pairs, warnings and published numbers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vlmtune.config import stems
+from vlmtune.report import leaderboard
+from vlmtune.report.leaderboard import Board, Entry, mean_change
+from vlmtune.results.metric_value import MetricValue
+from vlmtune.results.result import Result
+
+N = 12
+PUBLISHED = Path(leaderboard.__file__).with_name("published.yaml")
+
+
+def result(name, right, n=N, **more):
+    outcomes = tuple(float(i < right) for i in range(n))
+    value = MetricValue(right / n, n, 0.25, 0.0, 1.0, clusters=n)
+    return Result(name, "1", "accuracy", {"accuracy": value}, outcomes=outcomes, **more)
+
+
+@pytest.fixture
+def board(make_run):
+    """Makes a leaderboard of models, each given by its right items on three benchmarks."""
+
+    def make(**models):
+        entries = []
+        for name, (one, two, retained) in models.items():
+            run = make_run(name, trained=0 if name == "clip" else 9)
+            results = (result("one", one), result("two", two))
+            results += (result("kept", retained, kind="retained"),)
+            spec = {"class_path": "vlmtune.benchmarks.half_truths.HalfTruths"}
+            spec["init_args"] = {"prompt": "a {}"}
+            origin = replace(run.provenance, config={"benchmarks": {"one": spec}})
+            run = replace(run, results=results, provenance=origin)
+            entries.append(Entry(run, 512))
+        return Board(entries)
+
+    return make
+
+
+def test_gains_and_losses_are_means_over_benchmarks(board):
+    made = board(clip=(0, 0, 12), probe=(12, 6, 9))
+    gained, retained = made.gains[1]
+    assert gained.value == pytest.approx(0.75)
+    assert retained.value == pytest.approx(-0.25)
+    one, two, _ = made.pairs()[0, 1]
+    halves = [(test.paired.high - test.paired.low) / 2 for test in (one, two)]
+    assert gained.high - gained.value == pytest.approx((halves[0] ** 2 + halves[1] ** 2) ** 0.5 / 2)
+    assert made.gains[0] == (None, None)
+    assert mean_change([], "compositional") is None
+    assert made.points == {0: (0.0, 0.0), 1: pytest.approx((25.0, 75.0))}
+
+
+def test_the_front_leaves_out_what_another_model_beats(board):
+    made = board(clip=(0, 0, 12), probe=(12, 6, 9), worse=(12, 3, 6), lora=(12, 12, 3))
+    assert made.front == [0, 1, 3]
+    page = made.html()
+    assert "(clip, probe, lora)" in page
+
+
+def test_each_pair_is_tested_and_both_cells_lead_to_it(board):
+    made = board(clip=(0, 0, 12), probe=(12, 6, 9), lora=(12, 12, 0))
+    assert list(made.pairs()) == [(0, 1), (0, 2), (1, 2)]
+    page = made.html()
+    assert page.count('href="#pair-1-3"') == 2
+    assert page.count('id="pair-1-3"') == 1
+    assert ">▲2 ▼1</a>" in page  # lora against clip, and the other way round
+    assert ">▲1 ▼2</a>" in page
+    assert "Tests: 9" in page
+
+
+def test_few_items_and_prompts_are_warnings(board):
+    texts = [(one.benchmark, one.text) for one in board(clip=(1, 1, 1)).warnings()]
+    assert ("one", "its prompt is 'a {}': with another the number is another") in texts
+    assert ("two", f"{N} items: one of them is 8.3 points") in texts
+
+
+def test_a_mean_over_fewer_benchmarks_is_a_warning(board):
+    made = board(clip=(1, 1, 1), probe=(2, 2, 2))
+    probe = made.entries[1].report
+    fewer = replace(probe, results=probe.results[1:])
+    texts = [one.text for one in Board([made.entries[0], Entry(fewer, None)]).warnings()]
+    assert "its mean is over 1 of 2 compositional benchmarks" not in texts  # no other model has two
+    third = Entry(replace(probe, name="third"), None)
+    texts = [one.text for one in Board([made.entries[0], Entry(fewer, None), third]).warnings()]
+    assert "its mean is over 1 of 2 compositional benchmarks" in texts
+
+
+def test_a_published_number_has_a_column_only_for_the_same_items(board, monkeypatch):
+    made = board(clip=(1, 1, 1))
+    rows = made.rows["strict"]
+    assert {one["column"] for one in made.published(rows)} == {None}
+    same = replace(rows[0], cells=(replace(rows[0].first, n=509),))
+    (column,) = {one["column"] for one in made.published([same])}
+    assert column == 0
+    made.rows["strict"] = [same]
+    assert "Published, not measured here" in made.html()
+
+
+def test_published_numbers_name_benchmarks_and_sources():
+    numbers = yaml.safe_load(PUBLISHED.read_text(encoding="utf-8"))
+    assert {one["benchmark"] for one in numbers} <= set(stems("benchmarks"))
+    keys = {"method", "benchmark", "metric", "value", "n", "source"}
+    assert all(one.keys() == keys for one in numbers)
+    assert all(0 < one["value"] < 100 for one in numbers)

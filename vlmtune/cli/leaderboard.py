@@ -1,0 +1,211 @@
+"""`vlmtune leaderboard`: measures many models on many benchmarks and ranks them on one page.
+
+In: names of models, and benchmarks. Out: leaderboard.html, .md and .csv, and in OUT/measured a
+report for each model and benchmark. Never: the same weights measured twice on the same items.
+"""
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vlmtune.benchmarks.base import Benchmark
+from vlmtune.benchmarks.pair_scorer import PairScorer
+from vlmtune.cli.evaluate import default_name
+from vlmtune.cli.plugins import make_list, model_of
+from vlmtune.cli.provenance import provenance_of
+from vlmtune.cli.text_only import N_GRAM, captions, n_gram_provenance
+from vlmtune.config import instantiate
+from vlmtune.data.images import digest as image_digest
+from vlmtune.errors import UserError
+from vlmtune.evaluation.scorer import Scorer
+from vlmtune.evaluation.suite import NotRun, load_all, run_suite
+from vlmtune.evaluation.text_only import TextOnlyScore
+from vlmtune.model.model import Model
+from vlmtune.report.leaderboard import TWIN, Entry, write_leaderboard
+from vlmtune.report.run_report import SCHEMA, Provenance, RunReport
+from vlmtune.results.result import Result
+from vlmtune.search.encoder import IndexEncoder
+from vlmtune.search.parts import Encoded, write_part
+from vlmtune.storage.folder import digest, locked
+from vlmtune.training.checkpoint_files import newest_checkpoint
+from vlmtune.types import ImageRef
+
+
+class Cache:
+    """The measured numbers of a leaderboard: a report for each model and benchmark.
+
+    A file is named by the digest of the weights, of the benchmark's options, and of its items:
+    their images byte by byte, captions and truth. So whatever changes is measured again.
+
+    Args:
+        folder: Where the reports lie.
+        benchmarks: What each model is measured on; all are loaded.
+        failed: Why others are not.
+    """
+
+    def __init__(
+        self, folder: Path, benchmarks: Sequence[Benchmark], failed: Sequence[NotRun]
+    ) -> None:
+        self.folder = folder
+        self.benchmarks = benchmarks
+        self.failed = failed
+        known: dict[ImageRef, str] = {}  # images that several benchmarks show are read once
+        self._items = {one.name: items_digest(one, known) for one in benchmarks}
+
+    def file(self, identity: str, benchmark: Benchmark) -> Path:
+        """The report of a model on a benchmark."""
+        items = self._items[benchmark.name]
+        key = [SCHEMA, identity, benchmark.spec(), benchmark.version, items]
+        return self.folder / f"{digest(key)[:32]}.json"
+
+    def measured(
+        self, name: str, identity: str, scorer: PairScorer, provenance: Provenance
+    ) -> RunReport:
+        """Returns the numbers of a model, after measuring those that are missing.
+
+        Each is written as soon as it is known. If another process measures the same model, this
+        one waits and reads what it wrote.
+        """
+        # Scores of texts alone have no embeddings.
+        embeds = isinstance(scorer, Scorer)
+        chosen = [one for one in self.benchmarks if embeds or one.needs == "scores"]
+        files = {one.name: self.file(identity, one) for one in chosen}
+        titles = {one.name: one.title.removesuffix(TWIN) for one in chosen}
+
+        def keep(result: Result) -> None:
+            titled = replace(result, title=titles[result.benchmark])
+            RunReport(name, provenance, (titled,)).save(files[result.benchmark])
+
+        not_run = list(self.failed)
+        with locked(self.folder / identity[:32]):
+            missing = [one for one in chosen if not files[one.name].is_file()]
+            print(f"{name}: {len(files) - len(missing)} measured, {len(missing)} to measure")
+            if missing:
+                suite = run_suite(missing, scorer, at_least_one=False, measured=keep)
+                not_run += suite.not_run
+        # A number that was just measured is read back like all others, so both are the same.
+        results: list[Result] = []
+        for file in files.values():
+            if file.is_file():
+                results += RunReport.load(file).results
+        return RunReport(name, provenance, tuple(results), not_run=tuple(not_run))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measures `options.models` and writes the leaderboard into `options.out`.
+
+    Run again after a kill, or with more models or benchmarks, it measures only what is missing.
+    """
+    check_once(options.models)
+    benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
+    if options.download:
+        from vlmtune.sources.downloads import download_missing  # most leaderboards need no network
+
+        download_missing(benchmarks)
+    benchmarks = with_twins(benchmarks)
+    failed = load_all(benchmarks)
+    for name, reason in failed:
+        print(f"not run: {name}: {reason}", file=sys.stderr)
+    names_of_failed = [name for name, _ in failed]
+    loaded = [benchmark for benchmark in benchmarks if benchmark.name not in names_of_failed]
+    texts = None if options.text_only is None else list(captions(options.text_only))
+    cache = Cache(options.out / "measured", loaded, failed)
+    store = options.store or options.out / "features"
+    specs = {benchmark.name: benchmark.spec() for benchmark in loaded}
+
+    entries: list[Entry] = []
+    names: set[str] = set()
+    for given in options.models:
+        model = model_of(options, texts=False, model=newest_of_run(given))
+        name = default_name(model, newest_of_run(given))
+        if name in names:
+            name = given  # two exports may have one name in different folders
+        names.add(name)
+        origin = provenance_of(model, given, options.pretrained, {"benchmarks": specs})
+        # As an index names its model: all weights, the adapter's arguments, the preprocessing.
+        identity = digest([model.backbone.fingerprint, model.digest()])
+        report = cache.measured(name, identity, model.scorer(store), origin)
+        entries.append(Entry(report, bytes_an_image(model)))
+    if texts is not None:
+        n_gram = TextOnlyScore.fitted(texts)
+        origin = n_gram_provenance(n_gram, str(options.text_only), entries[0].report.provenance)
+        report = cache.measured(N_GRAM, digest([N_GRAM, texts]), n_gram, origin)
+        entries.append(Entry(replace(report, text_only=True), None))
+    page = write_leaderboard(options.out, entries)
+    print(f"leaderboard: {page}")
+
+
+def with_twins(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:
+    """The benchmarks, each followed by its twin that counts as the published script does.
+
+    One whose script counts in the same way has no twin, and neither has one whose twin needs
+    options that are not given.
+    """
+    out = []
+    for benchmark in benchmarks:
+        out.append(benchmark)
+        if not (benchmark.strict and hasattr(benchmark, "convention")):
+            continue
+        spec = benchmark.spec()
+        changed = {"convention": "reference", "name": f"{benchmark.name}{TWIN}"}
+        with contextlib.suppress(UserError):
+            twin = {**spec, "init_args": {**spec["init_args"], **changed}}
+            out.append(instantiate(twin, Benchmark))  # type: ignore[type-abstract]
+    return out
+
+
+def items_digest(benchmark: Benchmark, known: dict[ImageRef, str]) -> str:
+    """The sha256 of a benchmark's items: the bytes of their images, captions, pairs and truth.
+
+    `known` keeps the digests of images, which benchmarks share.
+    """
+    total = sha256()
+    items = benchmark.items
+    for image in items.images:
+        if image not in known:
+            known[image] = image_digest(image)
+        total.update(f"{known[image]} {image.upright}".encode())
+    for field in fields(items):
+        # Images are known by content, and so are the items that are listed for repeats.
+        if field.name in ("images", "compared"):
+            continue
+        value = getattr(items, field.name)
+        plain = value.tolist() if isinstance(value, Tensor) else value
+        total.update(f"{field.name} {plain!r}".encode())
+    return total.hexdigest()
+
+
+def newest_of_run(given: str) -> str:
+    """The newest checkpoint in the folder of a run; any other name unchanged."""
+    folder = Path(given)
+    checkpoint = newest_checkpoint(folder) if folder.is_dir() else None
+    return given if checkpoint is None else str(checkpoint)
+
+
+def bytes_an_image(model: Model) -> int | None:
+    """What `vlmtune index` stores of an image in bytes, without its name; None without an index."""
+    pixels = model.preprocess(Image.new("RGB", (64, 64)))
+    try:
+        vectors, prepared = IndexEncoder(model).encode_images(torch.stack([pixels]))
+    except UserError:
+        return None
+    with tempfile.TemporaryDirectory() as temporary:
+        part = Path(temporary, "part")
+        write_part(part, {}, [Encoded(["image"], vectors, prepared)])
+        return sum(file.stat().st_size for file in part.glob("*.bin"))
+
+
+def check_once(models: Sequence[str]) -> None:
+    """Raises `UserError` if a model is named twice."""
+    for name in models:
+        if models.count(name) > 1:
+            raise UserError(f"expected each model once, got {name!r} twice: leave one out")
