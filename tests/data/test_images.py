@@ -82,9 +82,9 @@ def test_transparent_pixels_are_white(kind):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (encoded(Image.new("RGB", (2, 2)), "SGI"), "no format that is read.: convert the file"),
+        (encoded(Image.new("RGB", (2, 2)), "SGI"), "cannot identify image file.: convert the file"),
         (b"\0\0\0\x18ftypheic" + bytes(16), "format HEIF is not read without .*pillow-heif"),
-        (b"no image at all", "no format that is read"),
+        (b"no image at all", "cannot identify image file"),
     ],
 )
 def test_a_format_that_is_not_read_is_named(source, message, tmp_path):

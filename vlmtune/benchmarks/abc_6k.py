@@ -144,7 +144,9 @@ class ABC6K(MultipleChoice):
     def _image(self, name: str) -> ImageRef:
         """An image `COCO_val2014_000000000042.jpg`, in the folder of its split or in the one."""
         split = name.split("_")[1:2]
-        return ImageRef(first_file([Path(self.images, *split, name), Path(self.images, name)]))
+        in_split = Path(self.images, *split, name)
+        in_folder = Path(self.images, name)
+        return ImageRef(first_file([in_split, in_folder]))
 
 
 def closed(text: str) -> str:

@@ -147,8 +147,9 @@ class WhatsUp(MultipleChoice):
     def _questions(self, part: str) -> list[ChoiceItem]:
         path = Path(self.path, QUESTIONS[part])
         shape = list[tuple[int, Text, Text]]
+        questions = read_json(path, LAYOUTS[1], get_file(self.source), shape)
         items = []
-        for number, true, false in read_json(path, LAYOUTS[1], get_file(self.source), shape):
+        for number, true, false in questions:
             image = Path(self.images, "vg_images", f"{number}.jpg")
             # COCO pads its ids to twelve digits, Visual Genome does not.
             if part.startswith("coco"):

@@ -260,7 +260,7 @@ class ShardDataModule(LightningDataModule):
                 )
             preprocess = module.preprocess
         tokenize = getattr(module, "tokenize", None)
-        if changes is not None and changes.phrases is not None:
+        if changes.phrases is not None:
             sets = check_sets(self.sets["train"], "train")
             changes.phrases.prepare(lambda: catalogue(sets).texts)
         return EpochLoader(

@@ -217,7 +217,9 @@ class EpochOrder:
             # A phase is below the number of positions that the sets before leave: random, so that
             # a set does not begin every epoch.
             rests = np.cumsum(self._parts[::-1])[::-1]
-            self._phases = [int(rng.integers(max(rest, 1))) for rest in rests.tolist()]
+            for number, rest in enumerate(rests.tolist()):
+                phase = rng.integers(max(rest, 1))
+                self._phases[number] = int(phase)
         self._known: dict[int, np.ndarray] = {}
 
     def entries(self, positions: range) -> list[Entry]:

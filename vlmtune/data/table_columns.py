@@ -68,7 +68,10 @@ def _fault(role: str, columns: Sequence[str], names: Sequence[str]) -> str | Non
 
 def guessed_columns(role: str, names: Sequence[str]) -> tuple[str, ...]:
     """The columns of these names that hold something, by the first guess that fits; or none."""
-    plain = {name: re.sub(r"[\s\-]+", "_", name.strip().lower()) for name in names}
+    plain: dict[str, str] = {}
+    for name in names:
+        lower = name.strip().lower()
+        plain[name] = re.sub(r"[\s\-]+", "_", lower)  # "Image Path" and "image-path" are one guess
     for guess in GUESSES[role]:
         if role not in LISTS:
             matches = [name for name in names if plain[name] == guess]

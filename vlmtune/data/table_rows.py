@@ -295,7 +295,8 @@ def _list(cell: str) -> Any:
 
 
 def _is_too_long(name: str) -> bool:
-    return any(len(part.encode(errors="replace")) > _LONGEST for part in Path(name).parts)
+    lengths = [len(part.encode(errors="replace")) for part in Path(name).parts]
+    return max(lengths, default=0) > _LONGEST
 
 
 def _as_path(name: str, folder: Path) -> str:

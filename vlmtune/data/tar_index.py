@@ -70,7 +70,8 @@ class TarIndex:
             strings.append(text.decode("utf-8", "surrogateescape"))
         key, *names = strings
         spans = {}
-        for name, (offset, size) in zip(names, self.spans[first:last].tolist(), strict=True):
+        members = self.spans[first:last].tolist()
+        for name, (offset, size) in zip(names, members, strict=True):
             if offset < 0:
                 return Damage(shard, key, name)
             spans[name] = (offset, size)

@@ -60,7 +60,8 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
     texts = (*true, *hard)
     is_true = [text in true for text in texts]
     # Keys such as "000000001" recur in every data set of img2dataset.
-    where = json.dumps([raw.shard.name, raw.key, raw.spans[images[0]]])
+    span = raw.spans[images[0]]
+    where = json.dumps([raw.shard.name, raw.key, span])
     digest = hashlib.sha256(where.encode())
     for member in _texts(raw):
         digest.update(raw.members[member])

@@ -110,6 +110,7 @@ def _inner_path(name: str, strip: int) -> PurePosixPath | None:
     if path.is_absolute() or ".." in parts or not parts:
         return None
     # What macOS adds to archives.
-    if parts[0] == "__MACOSX" or parts[-1].startswith("._") or parts[-1] == ".DS_Store":
+    last = parts[-1]
+    if parts[0] == "__MACOSX" or last == ".DS_Store" or last.startswith("._"):
         return None
     return PurePosixPath(*parts)

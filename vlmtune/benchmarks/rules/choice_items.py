@@ -69,7 +69,7 @@ class ChoiceItems(Items):
     def chance(self) -> Float[Tensor, "n"]:
         """The probability that random scores put all true candidates first."""
         # Of all ways to choose as many candidates as are true, one is right.
-        ways = []
-        for size, true in zip(self.sizes.tolist(), self.true_counts.tolist(), strict=True):
-            ways.append(comb(size, true))
+        sizes = self.sizes.tolist()
+        true_counts = self.true_counts.tolist()
+        ways = list(map(comb, sizes, true_counts))
         return 1 / torch.tensor(ways).double()

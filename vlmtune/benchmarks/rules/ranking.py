@@ -118,12 +118,12 @@ class Ranking(Benchmark[RankingItems]):
         distinct = torch.stack([columns, owners], dim=1).unique(dim=0)
         images_of_text = torch.bincount(distinct[:, 0], minlength=len(texts))
         is_shared = images_of_text[columns] > 1
-        shared = is_shared.tolist()
         comparisons = []
-        for number, (owner, text) in enumerate(zip(owners.tolist(), captions, strict=True)):
+        of_captions = zip(owners.tolist(), captions, is_shared.tolist(), strict=True)
+        for owner, text, shared in of_captions:
             image = items[owner].image
             # A caption of two images is also a wrong one.
-            false = (text,) if shared[number] else ()
+            false = (text,) if shared else ()
             comparisons.append(ComparedItem((image,), (text,), false))
         images = [item.image for item in items]
         return RankingItems(

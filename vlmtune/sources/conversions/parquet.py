@@ -65,7 +65,7 @@ def write_rows(root: Path, parquet: str, out: str, image: str, columns: Sequence
             content, suffix = _image(row.get(image), source)
             name = f"{number:05d}{suffix}"
             (folder / name).write_bytes(content)
-            line = {image: name}
+            line: dict[str, Any] = {image: name}
             for column in columns:
                 line[column] = row.get(column)
             lines.append(json.dumps(line) + "\n")
