@@ -1,10 +1,8 @@
 """A run that is killed at any moment is resumed to the same end, to the last bit."""
 
 import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,16 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-import vlmtune
+from tests.forks import command, status
 from tests.runs import QUIET
 from tests.tiny import cola_plugin, fit_config, plugin, write_cola
 from vlmtune.cli.main import main
 
 pytestmark = QUIET
 
-ROOT = Path(vlmtune.__file__).parent.parent
 STEPS = 120  # ten epochs of twelve records
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
 def random_run(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
@@ -49,21 +45,18 @@ def random_run(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
 
 def kill(config: Path, trace: Path, delay: float) -> None:
     """Starts the run and kills it `delay` seconds after `trace` is there, before it can end."""
-    command = [sys.executable, "-m", "vlmtune", "fit", "--config", str(config)]
-    with (config.parent / "stderr").open("w+") as errors:
-        run = subprocess.Popen(command, env=ENVIRONMENT, stderr=errors, stdout=errors)
-        try:
-            deadline = time.monotonic() + 120
-            while not trace.exists():
-                errors.seek(0)
-                assert run.poll() is None, errors.read()
-                assert time.monotonic() < deadline, f"no {trace}"
-                time.sleep(0.002)
-            time.sleep(delay)
-        finally:
-            run.kill()
-            run.wait()
-    assert run.returncode == -signal.SIGKILL, "it ended before it was killed"
+    log = config.parent / "stderr"
+    run = command("fit", "--config", str(config), log=log)
+    try:
+        deadline = time.monotonic() + 300
+        while not trace.exists():
+            assert run.is_alive(), log.read_text()
+            assert time.monotonic() < deadline, f"no {trace}"
+            time.sleep(0.002)
+        time.sleep(delay)
+    finally:
+        run.kill()
+    assert status(run) == -signal.SIGKILL, "it ended before it was killed"
 
 
 @pytest.mark.slow
