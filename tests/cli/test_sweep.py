@@ -23,8 +23,6 @@ SWEEPS = sorted((ROOT / "configs/sweeps").rglob("*.yaml"))
 CORPORA = sorted((ROOT / "configs/sweeps/corpora").glob("*.yaml"))
 BENCHMARKS = ("cola_multi_unseen", "cola_multi_seen")
 
-CALLBACK = "vlmtune.training.benchmark_callback.BenchmarkCallback"
-
 pytestmark = [
     *(pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE),
     # Left behind by W&B's own process and log files.

@@ -17,7 +17,7 @@ from vlmtune.storage.remote import folder as folders
 from vlmtune.storage.remote.download import DownloadError, Patience
 from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
 
-QUICK = Patience(tries=2, timeout=10.0, wait=0.001)
+QUICK = Patience(tries=2, timeout=60.0, wait=0.001)
 NAMES = ("a", "b", "c")
 
 
