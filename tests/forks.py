@@ -40,7 +40,7 @@ def status(process: ForkProcess, seconds: float = 300.0) -> int | None:
 
 
 def _begin(function: Callable[..., Any], arguments: tuple[Any, ...], log: Path) -> None:
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     for stream in (1, 2):
         os.dup2(file, stream)
     sys.stdout, sys.stderr = (os.fdopen(os.dup(file), "w", buffering=1) for _ in range(2))
