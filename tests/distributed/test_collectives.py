@@ -239,7 +239,6 @@ def assert_same(by_rank):
 SIZES = [
     ("objectives", 2),
     ("pairs", 3),
-    pytest.param("adapters", 2, marks=pytest.mark.slow),
     pytest.param("objectives", 3, marks=pytest.mark.slow),
     pytest.param("adapters", 3, marks=pytest.mark.slow),
 ]
