@@ -34,7 +34,7 @@ class Given(NamedTuple):
 
 
 def given_options(words: Sequence[str], is_read: Callable[[str], bool]) -> Iterator[Given]:
-    """Yields the options `--key=value` and `--key value` with a key that `is_read`, and other words.
+    """Yields the options `--key=value` and `--key value` whose key `is_read`, and other words.
 
     The last word has no value after it: it passes as another word, and the parser asks for one.
 
