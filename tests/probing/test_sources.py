@@ -154,7 +154,7 @@ def test_a_broken_image_is_left_out_and_counted(tmp_path, caplog):
     for limit in (None, 20):
         images = labelled_images(tmp_path, limit=limit)
         assert [x.split for x in images] == ["train"] * 20 + ["test"] * 20
-    assert f"1 images of {tmp_path} are left out, first: image refused" in caplog.text
+    assert f"1 images of {tmp_path} are left out, first: expected an image" in caplog.text
     for path in (tmp_path / "train").rglob("*.png"):
         path.write_bytes(f"broken {path}".encode())
     with pytest.raises(UserError, match="got 0 and"):
