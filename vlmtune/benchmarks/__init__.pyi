@@ -45,6 +45,7 @@ from .table_pairs import TablePairs as TablePairs
 from .table_retrieval import TableRetrieval as TableRetrieval
 from .transfer import Transfer as Transfer
 from .valse import Valse as Valse
+from .vl_checklist import VLCheckList as VLCheckList
 from .vsr import VSR as VSR
 from .whats_up import WhatsUp as WhatsUp
 from .winoground import Winoground as Winoground
