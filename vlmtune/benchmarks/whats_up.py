@@ -178,29 +178,29 @@ class WhatsUp(MultipleChoice):
                 by_chance = chance[rows].prod(dim=1)
                 metric = cluster_robust_mean(all_right, sets, float(by_chance.mean()))
                 result.metrics[f"{name}_accuracy/{part}"] = metric
-            squares = self._squares(part)
-            if squares:
-                matched = matching_correct(values[torch.tensor(squares)]).double()
-                sets = torch.arange(len(squares))
+            matchings = self._matchings(part)
+            if matchings:
+                matched = matching_correct(values[torch.tensor(matchings)]).double()
+                sets = torch.arange(len(matchings))
                 metric = cluster_robust_mean(matched, sets, matching_chance(4))
                 result.metrics[f"group_match/{part}"] = metric
         return result
 
-    def _squares(self, part: str) -> list[list[list[int]]]:
+    def _matchings(self, part: str) -> list[list[list[int]]]:
         """Of each whole set the positions in `pairs` of its four images with its four captions."""
         items = self.items
-        squares = []
+        matchings = []
         for rows in self._together(part, 4).values():
             true = [items.kept[row].candidates[0] for row in rows]
-            square = []
+            positions = []
             for row in rows:
                 candidates = items.kept[row].candidates
                 if sorted(candidates) == sorted(true):
                     columns = [candidates.index(caption) for caption in true]
-                    square.append(items.positions[row, columns].tolist())
-            if len(square) == len(rows):
-                squares.append(square)
-        return squares
+                    positions.append(items.positions[row, columns].tolist())
+            if len(positions) == len(rows):
+                matchings.append(positions)
+        return matchings
 
     def _together(self, part: str, size: int) -> dict[tuple[str, str], list[int]]:
         """The items of each whole pair (`size` 2) or set (4) of a part."""
