@@ -707,7 +707,7 @@ def test_images_and_captions_that_are_none(model_folder, pictures, tmp_path, cap
     score = ["score", model_folder]
     refused(capsys, [*score, text, "--text", "a cube"], "expected an image", "text.png")
     refused(capsys, [*score, tmp_path / "none.png", "--text", "a cube"], "none.png", "No such file")
-    refused(capsys, [*score, tmp_path, "--text", "a cube"], "it is not a file")
+    refused(capsys, [*score, tmp_path, "--text", "a cube"], "Is a directory")
     refused(capsys, [*score, pictures[0], "--text", " "], "expected captions with words")
     refused(capsys, [*score, pictures[0]], "--text", "vlmtune score --help")
     refused(capsys, [*score, pictures[0], "--text", "a", "--device", "abacus"], "abacus")
