@@ -20,9 +20,15 @@ from jaxtyping import Float, Int
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-from vlmtune.benchmarks.files import Row, check_chosen, check_texts, obtain, read_rows
+from vlmtune.benchmarks.files import Row, check_chosen, obtain, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
-from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
+from vlmtune.benchmarks.pair_scorer import (
+    MatrixFunction,
+    PairScorer,
+    check_scores,
+    check_texts,
+    pair_scorer,
+)
 from vlmtune.benchmarks.queries import Query
 from vlmtune.config import Configured
 from vlmtune.errors import UserError

@@ -13,8 +13,14 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from vlmtune.benchmarks.base import Benchmark, files_from
-from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, pair_scorer
+from vlmtune.benchmarks.base import Benchmark, check_images, files_from
+from vlmtune.benchmarks.pair_scorer import (
+    Embedder,
+    MatrixFunction,
+    PairScorer,
+    check_texts,
+    pair_scorer,
+)
 from vlmtune.benchmarks.rules.classification import Classification
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.errors import ImageFileError, UserError
@@ -177,9 +183,14 @@ def _load(
                 scorer.check_embeds()
             _check_image_model(one, scorer)
             one.load()
+            images = one.items.images
+            texts = one.items.texts
+            # Again, for plug-ins whose `items` checks neither.
+            check_images(images, one)
+            check_texts(texts, one.name)
             if isinstance(scorer, Scorer):
-                scorer.backbone.check_words(one.items.texts)
-            return one.items.images, one.items.texts
+                scorer.backbone.check_words(texts)
+            return images, texts
 
         # Every rank tries every benchmark, so that all ranks exchange the same list.
         content, failures[benchmark.name] = _tried(benchmark, checked)
