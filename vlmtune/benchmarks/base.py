@@ -22,13 +22,7 @@ from torch import Tensor
 
 from vlmtune.benchmarks.files import Row, check_chosen, obtain, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
-from vlmtune.benchmarks.pair_scorer import (
-    MatrixFunction,
-    PairScorer,
-    check_scores,
-    check_texts,
-    pair_scorer,
-)
+from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.benchmarks.queries import Query
 from vlmtune.config import Configured
 from vlmtune.errors import UserError
@@ -133,7 +127,6 @@ class Benchmark(Configured, ABC, Generic[I]):
         """The items as arrays; the files are read once, at the first access."""
         items = self.listed()
         check_images(items.images, self)
-        check_texts(items.texts, self.name)
         return items
 
     def listed(self) -> I:
