@@ -22,6 +22,13 @@ QUICK := tests/test_architecture.py tests/test_language.py tests/test_rooms.py t
 	tests/test_config.py tests/metrics tests/objectives tests/pairs tests/data/test_sample_order.py \
 	tests/contracts/test_objectives.py tests/contracts/test_pairs.py vlmtune/metrics vlmtune/objectives
 
+# Files with slow tests: no other is imported. Those that take longest start first, so that no core
+# waits at the end.
+SLOW = $(sort $(shell grep -rl --include='test_*.py' 'mark\.slow' tests))
+LONGEST := tests/faults/test_kills.py tests/contracts/test_adapters.py \
+	tests/distributed/test_real_adapters.py tests/test_documented_commands.py \
+	tests/cli/test_quickstart.py tests/test_gpu_bench.py
+
 .PHONY: quickstart quick test slow lint types unit docs clean
 
 $(RUN): pyproject.toml constraints.txt
@@ -47,9 +54,8 @@ quick: $(DEV)
 test: lint
 	$(MAKE) -j 3 unit types docs
 
-# In this order: the files of tests/faults take longest, so they start first.
 slow: $(DEV)
-	$(PYTEST) --no-loadscope-reorder -m slow tests/faults tests vlmtune data_builders
+	$(PYTEST) --no-loadscope-reorder -m slow $(LONGEST) $(filter-out $(LONGEST),$(SLOW))
 
 lint: $(DEV)
 	$(BIN)/ruff check .

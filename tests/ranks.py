@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 
-def run_ranks(size, folder, function, *arguments, patience=120):
+def run_ranks(size, folder, function, *arguments, patience=600):
     """Calls `function(rank, *arguments)` in `size` processes that form a gloo group.
 
     Returns what each gave, in rank order; what one raised is raised here as text. A rank may take

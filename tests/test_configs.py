@@ -5,6 +5,7 @@ import inspect
 import re
 import shlex
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -112,12 +113,25 @@ def parsed(path: Path):
 # -- experiments ------------------------------------------------------------------------------
 
 
+# What Lightning sets as it makes the parsers, which do not depend on the words they parse.
+PARSERS = ("parser", "_subcommand_parsers", "_subcommand_method_arguments")
+
+
 class Parsed(VlmtuneCLI):
-    """The command line up to where things would be made."""
+    """The command line up to where things would be made, with one parser for all of a command."""
+
+    made: ClassVar[dict] = {}
 
     def __init__(self, command: str, arguments: list[str]) -> None:
         built = {"--data": "--data.train.path"}  # a table is built before the words are parsed
         super().__init__(command, [built.get(word, word) for word in arguments])
+
+    def setup_parser(self, *arguments, **options) -> None:
+        key = (self.command, self.named)
+        if key not in Parsed.made:
+            super().setup_parser(*arguments, **options)
+            Parsed.made[key] = {name: vars(self)[name] for name in PARSERS}
+        vars(self).update(Parsed.made[key])
 
     def _set_seed(self) -> None: ...
 

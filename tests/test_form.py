@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FILES = [path for room in ("vlmtune", "data_builders") for path in (ROOT / room).rglob("*.py")]
 NAMES = sorted(path.relative_to(ROOT).as_posix() for path in FILES)
-TREES = {name: ast.parse((ROOT / name).read_text("utf-8")) for name in NAMES}
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The parsed sources, by name."""
+    return {name: ast.parse((ROOT / name).read_text("utf-8")) for name in NAMES}
 
 
 def dense(tree: ast.Module) -> list[str]:
@@ -37,7 +43,7 @@ def kinds_in(node: ast.AST) -> set[type]:
 
 
 def test_a_statement_holds_one_idea():
-    found = {name: dense(tree) for name, tree in TREES.items()}
+    found = {name: dense(tree) for name, tree in trees().items()}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
@@ -61,7 +67,7 @@ SHARED = {"Flava"}  # a backbone, and the style that fuses as it does
 @pytest.mark.parametrize("package", ["vlmtune", "data_builders"])
 def test_a_public_class_name_lives_in_one_file(package):
     places = defaultdict(set)
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         if not name.startswith(f"{package}/"):
             continue
         for node in tree.body:
@@ -72,11 +78,11 @@ def test_a_public_class_name_lives_in_one_file(package):
 
 
 OPENING = re.compile(r"\bIn: .*\bOut: ", re.DOTALL)
-MODULES = [name for name in TREES if not name.endswith(("__init__.py", "__main__.py"))]
+MODULES = [name for name in NAMES if not name.endswith(("__init__.py", "__main__.py"))]
 
 
 def test_a_module_says_what_comes_in_and_what_goes_out():
-    texts = {name: ast.get_docstring(TREES[name]) or "" for name in MODULES}
+    texts = {name: ast.get_docstring(trees()[name]) or "" for name in MODULES}
     # The first line is one sentence.
     assert [name for name, text in texts.items() if not re.match(r"[^\n]+\.(\n|$)", text)] == []
     assert [name for name, text in texts.items() if not OPENING.search(text)] == []

@@ -40,8 +40,8 @@ def vlmtune(tmp_path_factory):
 
 
 def test_help_names_the_commands_and_the_configs_are_in_the_package(vlmtune):
-    assert "quickstart" in vlmtune("--help").communicate(timeout=60)[0]
-    configs = Path(vlmtune("--configs").communicate(timeout=60)[0].strip())
+    assert "quickstart" in vlmtune("--help").communicate(timeout=300)[0]
+    configs = Path(vlmtune("--configs").communicate(timeout=300)[0].strip())
     assert configs.parent.name == "vlmtune"
     assert not configs.is_relative_to(ROOT)
     assert (configs.parent / "py.typed").is_file()  # type checkers read the annotations

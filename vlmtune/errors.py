@@ -53,15 +53,7 @@ def expect(kind: type[T], value: object, use: str) -> T:
 
 
 def imported(module: str, use: str, fix: str) -> Any:
-    """Imports a module of an optional package, for a `use` that the error names.
-
-    Raises:
-        UserError: The package is not installed; `fix` says how to install it.
-
-    Example:
-        >>> imported("json.decoder", "to read", "pip install it").__name__
-        'json.decoder'
-    """
+    """Imports a module of an optional package; a `UserError` names its `use` if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

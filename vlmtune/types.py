@@ -75,7 +75,8 @@ class Group:
             where it may merely be unannotated (GQA, Visual Genome).
         images: The decoded images (PIL, RGB), or None where features are read instead.
         same_group: `same_group[i, j]` is False if text j was made for another image of the group
-            and its truth for image i is unknown; None if every text belongs to every image.
+            and its truth for image i is unknown, or if it counts as a text of another group; None
+            if every text belongs to every image.
         mined_negatives: Ids of captions in other groups of the batch that a similarity cache found
             hard for these images; None without mining.
     """

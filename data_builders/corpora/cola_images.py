@@ -66,6 +66,9 @@ class AnnotatedBuilder(Builder):
 def _excluded(content: Any) -> tuple[Excluded, frozenset[str]]:
     excluded: dict[str, set[frozenset[str]]] = defaultdict(set)
     for attributes, name in content["unseen"]:
+        # A single attribute may stand without a list.
         words = [attributes] if isinstance(attributes, str) else attributes
-        excluded[str(name)].add(frozenset(map(str, words)))
-    return excluded, frozenset(map(str, content.get("images") or ()))
+        composition = frozenset(map(str, words))
+        excluded[str(name)].add(composition)
+    images = content.get("images") or ()
+    return excluded, frozenset(map(str, images))

@@ -145,8 +145,11 @@ class ImageQueries:
     def _joined(self) -> Iterator[Pair]:
         order = self.rng.sample(self.objects, len(self.objects))
         for a, b in itertools.combinations(order, 2):
-            if a.name != b.name and not set(a.multi) & set(b.multi):
-                yield Pair(Query(a.multi, a.name), Query(b.multi, b.name))
+            # With a word in common the twin would say nearly the same.
+            if a.name != b.name and set(a.multi).isdisjoint(b.multi):
+                first = Query(a.multi, a.name)
+                second = Query(b.multi, b.name)
+                yield Pair(first, second)
 
     def _related(self) -> Iterator[Pair]:
         for i, phrase, j in self.rng.sample(self.clear, len(self.clear)):

@@ -120,10 +120,13 @@ def _label(label: Any, names: set[str]) -> _Label:
         return _Label(" ".join([*attributes, name]), stated, _noun(name, names))
     words = label.split()
     # The longest end that is a known object: "dining table" before "table".
-    ends = [" ".join(words[k:]) for k in range(len(words))]
-    end = next((end for end in ends if _noun(end, names) in names), ends[-1])
-    attributes = words[: len(words) - len(end.split())]
-    return _Label(label, frozenset(map(_plain, attributes)), _noun(end, names))
+    first = len(words) - 1
+    for k in range(len(words)):
+        if _noun(" ".join(words[k:]), names) in names:
+            first = k
+            break
+    attributes = frozenset(map(_plain, words[:first]))
+    return _Label(label, attributes, _noun(" ".join(words[first:]), names))
 
 
 def _noun(name: str, names: set[str]) -> str:

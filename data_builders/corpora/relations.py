@@ -54,8 +54,10 @@ class Relations:
     def __init__(self, annotated: Iterable[Relation], exhaustive: bool) -> None:
         self.annotated = tuple(dict.fromkeys(annotated))
         self.exhaustive = exhaustive
+        # What is left of a thing has the thing on its right, annotated or not.
         converses = [(j, CONVERSES[r], i) for i, r, j in self.annotated if r in CONVERSES]
-        self.true: tuple[Relation, ...] = tuple(dict.fromkeys((*self.annotated, *converses)))
+        both_ways = dict.fromkeys((*self.annotated, *converses))
+        self.true: tuple[Relation, ...] = tuple(both_ways)
         self._true = frozenset(self.true)
 
     def holds(self, subject: int, phrase: str, other: int) -> bool:

@@ -127,7 +127,7 @@ def test_what_it_cannot_hold_is_an_error_in_one_line():
     with pytest.raises(UserError, match="new layers read patch tokens, got GroundedWords") as error:
         attached(Compressed(GroundedWords()))
     assert "\n" not in str(error.value)
-    with pytest.raises(UserError, match="divide the width 768 of image tokens, got 5"):
+    with pytest.raises(UserError, match="divide the token width 768, got 5"):
         Compressed(MMAdapter(), heads=5).attach(Widths())
     dual = {"class_path": "vlmtune.adapters.ft_late.FTLate", "init_args": {}}
     spec = {"class_path": "vlmtune.adapters.Compressed", "init_args": {"adapter": dual}}

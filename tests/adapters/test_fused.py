@@ -79,7 +79,7 @@ def test_chunks_and_recomputed_activations_change_nothing(flava):
 
 
 def test_what_cannot_be_replaced_is_said_in_one_line(flava, model_folder):
-    with refused("patches and words together, got OpenClip: choose Flava"):
+    with refused("patches and words in one sequence, got OpenClip .*: choose Flava"):
         made(OpenClip(str(model_folder)))
-    with refused("expected at most 3 blocks to replace, got 4"):
+    with refused("expected at most 3 blocks for `replaces`, which is all, got 4"):
         MMAdapter(replaces=4).attach(flava)

@@ -1,10 +1,8 @@
 import pytest
 import torch
 
-from tests.adapters.families import attached, backbone, embedded, fit
+from tests.adapters.families import attached, backbone, fit
 from tests.refusals import refused
-from tests.runs import QUIET
-from tests.runs import fit as train
 from tests.tiny import Widths
 from vlmtune.adapters.bottleneck import Bottleneck
 from vlmtune.adapters.context_prompts import ContextPrompts
@@ -15,10 +13,6 @@ from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.towers import params_with_grad
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.backbones.open_clip.open_clip import OpenClip
-from vlmtune.export import save_export
-from vlmtune.model import load
-from vlmtune.objectives.info_nce import InfoNCE
-from vlmtune.training.module import AdaptationModule
 
 MAKERS = {
     "last_blocks": lambda: LastBlocks(image=1, text=2, decay=0.5),
@@ -32,10 +26,6 @@ MAKERS = {
     "bottleneck": lambda: Bottleneck(text=0.3),
 }
 ON_TOWERS = [name for name in MAKERS if name not in ("bottleneck", "full_finetuning")]
-
-FAST = ("last_blocks", "lora", "word_prompts")
-
-pytestmark = QUIET
 
 
 @pytest.mark.parametrize("name", ON_TOWERS)
@@ -74,28 +64,6 @@ def test_the_fingerprint_stays_that_of_the_base(name):
     adapter, model = attached(MAKERS[name]())
     fit(adapter, model)
     assert model.fingerprint == want
-
-
-EXPORTED = [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in MAKERS]
-
-
-@pytest.mark.parametrize("name", EXPORTED)
-def test_it_trains_from_a_store_and_leaves_as_an_export(name, model_folder, shards, tmp_path):
-    model = OpenClip(str(model_folder))
-    store = str(tmp_path / "store")
-    made = AdaptationModule(model, MAKERS[name](), [InfoNCE()], store=store)
-    before = [value.clone() for value in made.state_dict().values()]
-    _, watch = train(made, shards, tmp_path, steps=2)
-    live = name in ("full_finetuning", "full_finetuning_tokens", "lora")
-    assert watch.decoded == [live] * 2  # frozen images come from the store
-    after = made.state_dict().values()
-    assert any(not old.equal(new) for old, new in zip(before, after, strict=True))
-    save_export(tmp_path / "export", model, made.adapter, provenance={})
-    again = load(tmp_path / "export")
-    with torch.no_grad():
-        want = embedded(made.adapter.eval(), model.eval())
-        for got, own in zip(embedded(again.adapter, again.backbone), want, strict=True):
-            assert got.equal(own)
 
 
 def test_needed_finds_what_is_used_and_leaves_all_as_it_was():

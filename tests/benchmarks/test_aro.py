@@ -96,6 +96,32 @@ def test_a_pair_with_exactly_the_minimum_counts(tmp_path):
         few.load()
 
 
+@pytest.mark.parametrize("suffix", ["txt", "json"])
+def test_balanced_attribution(tmp_path, suffix):
+    known = ["A white horse eats, near a brown dog.", "an old wet man-made table"]
+    path = tmp_path / f"captions.{suffix}"
+    rows_of_coco = {"annotations": [{"caption": caption} for caption in known]}
+    path.write_text(json.dumps(rows_of_coco) if suffix == "json" else "\n".join(known))
+    captions = [
+        # The true and the false phrases that are known: 2 and 0, 1 and 1, 0 and 0.
+        ("the white horse and the brown dog", "the brown horse and the white dog"),
+        ("the white horse and the brown table", "the brown dog and the white table"),
+        ("the red cup and the wet box", "the wet cup and the red box"),
+    ]
+    items = rows(3, [{"attributes": ["white", "brown"]}], 0)
+    for item, (true, false) in zip(items, captions, strict=True):
+        item |= {"true_caption": true, "false_caption": false}
+    right = {captions[0][0], captions[1][0]}
+    made = write(tmp_path, items, task="attribution", captions=str(path))
+    metrics = made.run(by_text(lambda text: float(text in right))).metrics
+    balanced = metrics["balanced_accuracy"]
+    assert (balanced.value, balanced.n, balanced.chance) == (0.5, 2, 0.5)
+    assert metrics["known_phrases/true"].value == pytest.approx(3 / 6)
+    assert metrics["known_phrases/false"].value == pytest.approx(1 / 6)
+    with refused("captions with task attribution"):
+        write(tmp_path, items, captions=str(path))
+
+
 def test_boxes_are_cropped(tmp_path):
     fixture = Aro.fixture(tmp_path)
     assert fixture.items.images[0].box == (0, 0, 6, 4)

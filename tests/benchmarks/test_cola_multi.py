@@ -46,6 +46,7 @@ def test_the_image_score_and_not_the_text_score_is_the_accuracy(tmp_path):
         "text_accuracy": (0.0, 0.25),
         "accuracy": (1.0, 0.25),
         "group_accuracy": group,
+        "group_match": (1.0, 0.5),
     }
 
 

@@ -86,13 +86,19 @@ def test_against_the_rules_of_the_released_script(tmp_path, convention):
         assert metrics[f"accuracy/{part}"].chance == (0.25 if part in CONTROLLED else 0.5)
         if part not in CONTROLLED:
             continue
-        pairs, sets = 0, 0
+        pairs, sets, matched = 0, 0, 0
         one, two, three, four = SIDES[part]
         for first, second in itertools.combinations(OBJECTS, 2):
             won = {side: right[f"{first}_{side}_{second}.jpeg"] for side in SIDES[part]}
             pairs += won[one] and won[two]
             pairs += won[three] and won[four]
             sets += all(won.values())
+            names = [f"{first}_{side}_{second}.jpeg" for side in SIDES[part]]
+            texts = [f"A {first} {side} a {second}" for side in SIDES[part]]
+            totals = []
+            for order in itertools.permutations(texts):
+                totals.append(sum(map(look, names, order)))
+            matched += totals[0] > max(totals[1:])
         pair = metrics[f"pair_accuracy/{part}"]
         whole = metrics[f"set_accuracy/{part}"]
         assert pair.value == pytest.approx(pairs / (len(right) / 2))
@@ -100,6 +106,9 @@ def test_against_the_rules_of_the_released_script(tmp_path, convention):
         assert (pair.n, whole.n) == (len(right) / 2, len(right) / 4)
         assert (pair.chance, whole.chance) == pytest.approx((1 / 16, 1 / 256))
         assert pairs > sets > 0
+        match = metrics[f"group_match/{part}"]
+        assert match.value == pytest.approx(matched / (len(right) / 4))
+        assert match.chance == pytest.approx(1 / 24)
     assert metrics["macro_accuracy"].value == pytest.approx(sum(accuracies) / 6)
     assert metrics["macro_accuracy"].chance == pytest.approx((2 * 0.25 + 4 * 0.5) / 6)
     assert result.primary == "macro_accuracy"
@@ -117,7 +126,7 @@ def test_what_a_limit_cuts_is_no_pair(tmp_path):
     made = write(tmp_path, parts=["controlled_a", "vg_one"], limit=2, seed=None)
     metrics = made.run(lambda images, texts, pairs: torch.rand(len(pairs))).metrics
     assert metrics["accuracy"].n == 4
-    assert not [key for key in metrics if key.startswith(("pair", "set"))]
+    assert not [key for key in metrics if key.startswith(("pair", "set", "group"))]
 
 
 def test_other_layouts_are_one_line(tmp_path):

@@ -34,4 +34,9 @@ def test_files_as_others_write_them(tmp_path):
     bare = [{key: row[key] for key in row if key[:5] in ("image", "capti")} for row in rows]
     Path(made.path).write_text("\n\n".join(map(json.dumps, bare)))
     result = Winoground(made.path, made.images).run(scorer(lambda *_: 0.0))
-    assert list(result.metrics) == ["text_accuracy", "image_accuracy", "group_accuracy"]
+    assert list(result.metrics) == [
+        "text_accuracy",
+        "image_accuracy",
+        "group_accuracy",
+        "group_match",
+    ]

@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from tests.forks import forked, status
 from tests.refusals import refused
 from tests.runs import QUIET
 from tests.test_configs import Parsed, check_recipe
@@ -208,17 +209,23 @@ def test_a_signal_stops_the_run_as_well(number, tmp_path):
     )
     child.chmod(0o755)
     log = tmp_path / "log.txt"
-    code = "import signal, sys; from pathlib import Path; from vlmtune.cli import compare; "
-    code += "signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "sys.executable = sys.argv[1]; compare.run_process(['fit'], Path(sys.argv[2]))"
-    calling = subprocess.Popen([sys.executable, "-c", code, str(child), str(log)])
+
+    def call():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.executable = str(child)
+        try:
+            compare.run_process(["fit"], log)
+        except KeyboardInterrupt:
+            return 130
+
+    calling = forked(call, log=tmp_path / "calling.txt")
     for _ in range(600):
         if log.is_file() and "started" in log.read_text():
             break
         time.sleep(0.1)
-    calling.send_signal(number)
+    os.kill(calling.pid, number)
     try:
-        assert calling.wait(60) == (143 if number == signal.SIGTERM else -signal.SIGINT)
+        assert status(calling) == (143 if number == signal.SIGTERM else 130)
     finally:
         calling.kill()
     assert log.read_text().split() == ["started", "written"]

@@ -70,7 +70,7 @@ def test_mistakes_are_one_line(model_folder, other_folder, photos, capsys):
     for words, reason in (
         ((*index, other_folder), "with other weights or preprocessing: use that model"),
         ((*search, "--model", other_folder), "name that model, or build the index again"),
-        ((*search, "--top", 0), "expected top and recall of at least 1"),
+        ((*search, "--top", 0), "--top: expected 1 or more, got 0"),
         (("search", photos, "green"), "index.json, got no such file"),
         (("search", "index"), "expected captions, or --page"),
         (("index", photos, "--out", "x"), "required: --model"),

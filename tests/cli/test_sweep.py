@@ -10,7 +10,6 @@ from pydoc import locate
 import pytest
 import wandb
 import yaml
-from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from tests.test_configs import Parsed, header
 from tests.tiny import write_cola
@@ -22,8 +21,6 @@ ROOT = Path(__file__).parents[2]
 SWEEPS = sorted((ROOT / "configs/sweeps").rglob("*.yaml"))
 CORPORA = sorted((ROOT / "configs/sweeps/corpora").glob("*.yaml"))
 BENCHMARKS = ("cola_multi_unseen", "cola_multi_seen")
-
-CALLBACK = "vlmtune.training.benchmark_callback.BenchmarkCallback"
 
 pytestmark = [
     *(pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE),
@@ -66,6 +63,9 @@ def words(sweep: dict, seed: int = 0) -> list[str]:
 
 def expanded(sweep: dict, values: dict) -> list[str]:
     """The command of the trial that has these values."""
+    # Imported here: it takes seconds, which each process would take that collects tests.
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
+
     drawn = {name: {"value": value} for name, value in values.items()}
     arguments = create_sweep_command_args({"args": drawn})["args"]
     command = create_sweep_command(list(sweep["command"]))

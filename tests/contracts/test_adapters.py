@@ -75,6 +75,11 @@ class Made:
     def loss(self) -> torch.Tensor:
         return binary_cross_entropy_with_logits(self.scores().values, TRUTH.float())
 
+    @functools.cached_property
+    def whole(self) -> torch.Tensor:
+        """The scores of all pairs, computed once, for laws that change nothing."""
+        return self.values()
+
     def fit(self, steps: int = 3) -> None:
         optimizer = torch.optim.Adam(self.trained().values(), lr=1e-2)
         for _ in range(steps):
@@ -83,7 +88,7 @@ class Made:
             optimizer.step()
 
 
-@pytest.fixture(params=CONFIGS, ids=lambda path: path.stem)
+@pytest.fixture(scope="module", params=CONFIGS, ids=lambda path: path.stem)
 def spec(request):
     return yaml.safe_load(request.param.read_text())
 
@@ -124,7 +129,7 @@ def maker(spec, model):
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def make(spec, family):
     """As `everywhere`, for the first family that the adapter fits."""
     for name in FAMILIES:
@@ -134,10 +139,26 @@ def make(spec, family):
     raise AssertionError("no family fits")
 
 
-@pytest.fixture(params=[*FAST, *SLOW])
+@pytest.fixture(scope="module", params=[*FAST, *SLOW])
 def everywhere(request, spec, family):
     """Makes the adapter on each family of backbones: laws that depend on how a tower works."""
     return maker(spec, family(request.param))
+
+
+@pytest.fixture(scope="module")
+def whole(everywhere) -> Made:
+    """The adapter on each family, which no test may change."""
+    return everywhere()
+
+
+@pytest.fixture(scope="module")
+def fitted(everywhere) -> tuple[Made, dict[str, torch.Tensor], torch.Tensor]:
+    """The adapter after some steps of training, and its state and its scores before them."""
+    made = everywhere()
+    before, scores = made.state(), made.values()
+    if made.trained():
+        made.fit()
+    return made, before, scores
 
 
 OUT_OF_RANGE = [
@@ -193,36 +214,33 @@ def test_it_fits_some_family_and_refuses_others_in_one_line(spec, family):
         assert {name for name in fitting if name in line.partition(": choose ")[2]} == fitting
 
 
-def test_scores_are_finite_and_all_computed(everywhere):
-    scores = everywhere().scores()
+def test_scores_are_finite_and_all_computed(whole):
+    scores = whole.scores()
     assert scores.values.shape == scores.computed.shape == (5, 4)
     assert scores.computed.all()
     assert scores.values.isfinite().all()
     assert scores.values.std() > 0
 
 
-def test_it_starts_as_the_backbone_up_to_scale_and_offset(everywhere):
-    made, other = everywhere(), everywhere()
-    if not made.adapter.identity_at_init:
+def test_it_starts_as_the_backbone_up_to_scale_and_offset(everywhere, whole):
+    if not whole.adapter.identity_at_init:
         return
-    zero = ZeroShot()
+    other, zero = everywhere(), ZeroShot()
     zero.attach(other.backbone)
-    want = Made(other.backbone, zero, made.pixels).values().flatten().double()
-    got = made.values().flatten().double()
+    want = Made(other.backbone, zero, other.pixels).values().flatten().double()
+    got = whole.whole.flatten().double()
     design = torch.stack([want, torch.ones_like(want)], dim=1)
     scale, offset = torch.linalg.lstsq(design, got[:, None]).solution.flatten()
     assert scale > 0
     torch.testing.assert_close(scale * want + offset, got, rtol=1e-4, atol=1e-4 * float(got.std()))
 
 
-def test_only_what_is_declared_trained_moves(everywhere):
-    made = everywhere()
+def test_only_what_is_declared_trained_moves(fitted):
+    made, before, scores = fitted
     if not made.trained():
         assert isinstance(made.adapter, ZeroShot), "an adapter that trains nothing"
         assert not made.loss().requires_grad
         return
-    scores, before = made.values(), made.state()
-    made.fit()
     moving, after = made.trained().keys(), made.state()
     assert before.keys() == after.keys()
     moved = {name for name in before if not before[name].equal(after[name])}
@@ -251,10 +269,8 @@ def test_frozen_features_carry_no_gradient(make):
         assert not (reads.frozen and part.requires_grad)
 
 
-def test_the_trained_state_is_all_there_is(everywhere):
-    one, other = everywhere(0), everywhere(1)
-    if one.trained():
-        one.fit()
+def test_the_trained_state_is_all_there_is(everywhere, fitted):
+    one, other = fitted[0], everywhere(1)
     state = {name: x.clone() for name, x in trained_state(one.backbone, one.adapter).items()}
     assert one.trained().keys() <= state.keys()
     frozen = {name for name, p in one.backbone.named_parameters() if not p.requires_grad}
@@ -263,8 +279,8 @@ def test_the_trained_state_is_all_there_is(everywhere):
     assert other.values().equal(one.values())
 
 
-def test_loading_is_strict_and_changes_nothing_where_it_fails(everywhere):
-    made = everywhere()
+def test_loading_is_strict_and_changes_nothing_where_it_fails(whole):
+    made = whole
     before = made.state()
     state = trained_state(made.backbone, made.adapter)
     name = next(iter(state))
@@ -293,27 +309,22 @@ def test_evaluation_has_no_chance_in_it(make):
     assert made.values().equal(made.values())
 
 
-def test_the_order_of_a_batch_does_not_matter(everywhere):
-    made = everywhere()
+def test_the_order_of_a_batch_does_not_matter(whole):
     rows, columns = [3, 0, 4, 2, 1], [2, 0, 3, 1]
-    got = made.values(rows, [TEXTS[j] for j in columns])
-    torch.testing.assert_close(got, made.values()[rows][:, columns], rtol=1e-4, atol=1e-4)
+    got = whole.values(rows, [TEXTS[j] for j in columns])
+    torch.testing.assert_close(got, whole.whole[rows][:, columns], rtol=1e-4, atol=1e-4)
 
 
-def test_a_score_does_not_depend_on_its_batch(everywhere):
-    made = everywhere()
-    whole = made.values()
+def test_a_score_does_not_depend_on_its_batch(whole):
     for i in range(2):
         for j, text in enumerate(TEXTS):
-            alone = made.values([i], [text])
-            torch.testing.assert_close(alone[0, 0], whole[i, j], rtol=1e-4, atol=1e-4)
+            alone = whole.values([i], [text])
+            torch.testing.assert_close(alone[0, 0], whole.whole[i, j], rtol=1e-4, atol=1e-4)
 
 
-def test_padding_does_not_matter(everywhere):
-    made = everywhere()
+def test_padding_does_not_matter(whole):
     with torch.no_grad():
-        image, text = made.features()
-        want = made.adapter(image, text).values
+        image, text = whole.features()
         if isinstance(text, Pooled):
             return
         more = pad(text.mask, (0, 3))
@@ -322,43 +333,45 @@ def test_padding_does_not_matter(everywhere):
             tokens = torch.where(more[:, :, None], pad(text.values, (0, 0, 0, 3)), filler)
             ids = None if text.ids is None else pad(text.ids, (0, 3))
             padded = Tokens(tokens, more, ids)
-            got = made.adapter(image, padded).values
-            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+            got = whole.adapter(image, padded).values
+            torch.testing.assert_close(got, whole.whole, rtol=1e-4, atol=1e-4)
 
 
-def test_chosen_pairs_have_the_scores_they_have_among_all(everywhere):
-    made = everywhere()
+@torch.no_grad()
+def test_chosen_pairs_have_the_scores_they_have_among_all(whole):
     pairs = torch.zeros(5, 4, dtype=torch.bool)
     pairs[0, 1] = pairs[2, 3] = pairs[4, 0] = pairs[4, 2] = True
-    with torch.no_grad():
-        scores = made.adapter(*made.features(), pairs)
-        none = made.adapter(*made.features(), torch.zeros_like(pairs))
+    features = whole.features()
+    scores = whole.adapter(*features, pairs)
+    none = whole.adapter(*features, torch.zeros_like(pairs))
     assert scores.computed[pairs].all()
-    whole = made.values()
     at = scores.computed
-    torch.testing.assert_close(scores.values[at], whole[at], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(scores.values[at], whole.whole[at], rtol=1e-4, atol=1e-4)
     assert not scores.values[~at].any()
-    if made.adapter.joint:
+    if whole.adapter.joint:
         assert at.equal(pairs)
         assert not none.computed.any()
 
 
-def test_the_size_of_chunks_does_not_matter(everywhere):
-    made = everywhere()
-    assert made.adapter.joint == isinstance(made.adapter, JointAdapter)
-    want = made.values()
-    for made.adapter.chunk in (1, 3, 7):
-        torch.testing.assert_close(made.values(), want, rtol=1e-4, atol=1e-4)
+@torch.no_grad()
+def test_the_size_of_chunks_does_not_matter(whole, monkeypatch):
+    assert whole.adapter.joint == isinstance(whole.adapter, JointAdapter)
+    if not whole.adapter.joint:  # it has none
+        return
+    features = whole.features()
+    for chunk in (1, 3, 7):
+        monkeypatch.setattr(whole.adapter, "chunk", chunk)
+        got = whole.adapter(*features).values
+        torch.testing.assert_close(got, whole.whole, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
-def test_one_text_or_one_image_may_stand_for_all_rows(everywhere):
-    made = everywhere()
+def test_one_text_or_one_image_may_stand_for_all_rows(whole):
+    made, want = whole, whole.whole
     if not isinstance(made.adapter, JointAdapter):
         return
     image, text = made.features()
     images, texts = made.adapter.prepare_image(image), made.adapter.prepare_text(text.trimmed())
-    want = made.values()
     if made.adapter.broadcasts_text:
         got = made.adapter.score_pairs(images, texts[:1])
         torch.testing.assert_close(got, want[:, 0], rtol=1e-4, atol=1e-4)

@@ -33,9 +33,10 @@ def _made(config: Path) -> Benchmark:
 SCORED = [config for config in CONFIGS if _made(config).needs == "scores"]
 
 
-@pytest.fixture(params=SCORED, ids=lambda path: path.stem)
-def benchmark(request, tmp_path) -> Benchmark:
-    made = _class(request.param).fixture(tmp_path)
+@pytest.fixture(scope="module", params=SCORED, ids=lambda path: path.stem)
+def benchmark(request, tmp_path_factory) -> Benchmark:
+    """A benchmark with its files, which no test may change."""
+    made = _class(request.param).fixture(tmp_path_factory.mktemp("files"))
     made.load()
     return made
 
@@ -142,12 +143,12 @@ def test_inverse_reaches_zero(benchmark):
         assert primary(result) == 0.0
 
 
-@pytest.mark.parametrize("constant", [-1.0, 0.0, 100.0])
-def test_constant_never_wins(benchmark, constant):
-    result = run(benchmark, torch.full(benchmark.items.truth.shape, constant))
-    chance = result.metrics[result.primary].chance
-    assert primary(result) <= (chance + 1e-12 if benchmark.partial_credit else 0.0)
-    assert not any(example.correct for example in result.examples)
+def test_constant_never_wins(benchmark):
+    for constant in [-1.0, 0.0, 100.0]:
+        result = run(benchmark, torch.full(benchmark.items.truth.shape, constant))
+        chance = result.metrics[result.primary].chance
+        assert primary(result) <= (chance + 1e-12 if benchmark.partial_credit else 0.0)
+        assert not any(example.correct for example in result.examples)
 
 
 @pytest.mark.slow
@@ -163,25 +164,25 @@ def test_random_scores_are_near_chance(benchmark):
     assert float(values.mean()) == pytest.approx(chance, abs=error)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_ties_are_not_broken_by_the_order_of_candidates(benchmark, seed):
+def test_ties_are_not_broken_by_the_order_of_candidates(benchmark):
     # Breaking every tie for the truth must not lower the number, breaking it against the truth must
     # not raise it; where no credit is partial, the latter must change nothing.
-    values, nudge = coarse(benchmark, seed), 0.01 * benchmark.items.truth.double()
-    tied = primary(run(benchmark, values))
-    against, favoured = (primary(run(benchmark, values + sign * nudge)) for sign in (-1, 1))
-    assert against <= tied + 1e-12
-    assert tied <= favoured + 1e-12
-    if not benchmark.partial_credit:
-        assert tied == against
+    for seed in range(5):
+        values, nudge = coarse(benchmark, seed), 0.01 * benchmark.items.truth.double()
+        tied = primary(run(benchmark, values))
+        against, favoured = (primary(run(benchmark, values + sign * nudge)) for sign in (-1, 1))
+        assert against <= tied + 1e-12
+        assert tied <= favoured + 1e-12
+        if not benchmark.partial_credit:
+            assert tied == against
 
 
-@pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
-def test_a_score_that_is_no_number_raises(benchmark, wrong):
-    values = coarse(benchmark, 0)
-    values[last(benchmark)] = wrong
-    with refused("1 are NaN or infinite"):
-        run(benchmark, values)
+def test_a_score_that_is_no_number_raises(benchmark):
+    for wrong in [torch.nan, torch.inf, -torch.inf]:
+        values = coarse(benchmark, 0)
+        values[last(benchmark)] = wrong
+        with refused("1 are NaN or infinite"):
+            run(benchmark, values)
 
 
 def test_a_missing_score_raises(benchmark):
@@ -202,20 +203,22 @@ def test_monotone_rescaling_changes_nothing(benchmark):
     assert one.outcomes == other.outcomes
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_outcomes_are_what_the_primary_metric_is_the_mean_of(benchmark, seed):
-    result = run(benchmark, coarse(benchmark, seed))
-    assert result.outcomes
-    assert all(0 <= outcome <= 1 for outcome in result.outcomes)
-    outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
-    if result.groups:
-        weights = torch.tensor(result.group_weights, dtype=torch.float64)
-        weights = weights if result.group_weights else None
-        assert ItemGroups(torch.tensor(result.groups), weights).mean(outcomes) == primary(result)
-    else:
-        assert float(outcomes.mean()) == pytest.approx(primary(result), abs=1e-15)
-    for numbers in (result.clusters, result.groups):
-        assert not numbers or len(numbers) == len(result.outcomes)
+def test_outcomes_are_what_the_primary_metric_is_the_mean_of(benchmark):
+    for seed in range(3):
+        result = run(benchmark, coarse(benchmark, seed))
+        assert result.outcomes
+        assert all(0 <= outcome <= 1 for outcome in result.outcomes)
+        outcomes = torch.tensor(result.outcomes, dtype=torch.float64)
+        if result.groups:
+            weights = torch.tensor(result.group_weights, dtype=torch.float64)
+            weights = weights if result.group_weights else None
+            assert ItemGroups(torch.tensor(result.groups), weights).mean(outcomes) == primary(
+                result
+            )
+        else:
+            assert float(outcomes.mean()) == pytest.approx(primary(result), abs=1e-15)
+        for numbers in (result.clusters, result.groups):
+            assert not numbers or len(numbers) == len(result.outcomes)
 
 
 def test_items_are_of_its_images_and_captions(benchmark):

@@ -64,25 +64,25 @@ def test_there_are_policies():
     assert CONFIGS
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_every_image_with_a_true_text_gets_one_and_false_ones_stand_against_them(policy, seed):
-    chosen, targets = choose(policy, seed), batch()
-    assert chosen.shape == targets.truth.shape
-    assert chosen.dtype == torch.bool
-    described = targets.truth.any(dim=1)
-    assert (chosen & targets.truth).any(dim=1).equal(described)
-    assert (chosen & ~targets.truth).any()
+def test_every_image_with_a_true_text_gets_one_and_false_ones_stand_against_them(policy):
+    for seed in range(5):
+        chosen, targets = choose(policy, seed), batch()
+        assert chosen.shape == targets.truth.shape
+        assert chosen.dtype == torch.bool
+        described = targets.truth.any(dim=1)
+        assert (chosen & targets.truth).any(dim=1).equal(described)
+        assert (chosen & ~targets.truth).any()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_known_true_text_never_takes_the_place_of_a_negative(policy, seed):
+def test_a_known_true_text_never_takes_the_place_of_a_negative(policy):
     """Neither by the highest scores nor by marks of a cache that knows less."""
-    targets = batch()
-    tempting = reference() + 100.0 * targets.truth
-    marked = replace(targets, mined_negatives=torch.ones_like(targets.truth))
-    chosen = choose(policy, seed, marked, tempting)
-    assert (chosen & targets.truth).any(dim=1)[:5].all()
-    assert (chosen & ~targets.truth).sum() >= 4
+    for seed in range(5):
+        targets = batch()
+        tempting = reference() + 100.0 * targets.truth
+        marked = replace(targets, mined_negatives=torch.ones_like(targets.truth))
+        chosen = choose(policy, seed, marked, tempting)
+        assert (chosen & targets.truth).any(dim=1)[:5].all()
+        assert (chosen & ~targets.truth).sum() >= 4
 
 
 def test_the_generator_is_the_only_source_of_chance(policy):
@@ -103,15 +103,18 @@ def test_every_device_makes_the_same_choice(policy):
         assert chosen.cpu().equal(choose(policy, seed))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_order_of_images_and_texts_does_not_matter(policy, seed):
+def test_the_order_of_images_and_texts_does_not_matter(policy):
     """Wherever it stands, an image gets a true text; which one is random."""
-    generator = torch.Generator().manual_seed(seed)
-    rows, columns = torch.randperm(6, generator=generator), torch.randperm(16, generator=generator)
-    moved = batch().map(lambda mask: mask[rows][:, columns])
-    chosen = choose(policy, seed, moved, reference()[rows][:, columns])
-    assert (chosen & moved.truth).any(dim=1).equal(rows != 5)
-    assert (chosen & ~moved.truth).any()
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        rows, columns = (
+            torch.randperm(6, generator=generator),
+            torch.randperm(16, generator=generator),
+        )
+        moved = batch().map(lambda mask, at=(rows, columns): mask[at[0]][:, at[1]])
+        chosen = choose(policy, seed, moved, reference()[rows][:, columns])
+        assert (chosen & moved.truth).any(dim=1).equal(rows != 5)
+        assert (chosen & ~moved.truth).any()
 
 
 def test_targets_stay_as_they_are(policy):
@@ -122,11 +125,11 @@ def test_targets_stay_as_they_are(policy):
         assert getattr(targets, name).equal(getattr(batch(), name))
 
 
-@pytest.mark.parametrize("true", [True, False])
-def test_a_batch_of_one_kind(policy, true):
-    truth = torch.full((3, 4), true)
-    chosen = choose(policy, 0, Targets(truth, truth, truth, ~truth), torch.zeros(3, 4))
-    assert chosen.any(dim=1).all() or not true
+def test_a_batch_of_one_kind(policy):
+    for true in [True, False]:
+        truth = torch.full((3, 4), true)
+        chosen = choose(policy, 0, Targets(truth, truth, truth, ~truth), torch.zeros(3, 4))
+        assert chosen.any(dim=1).all() or not true
 
 
 def test_extreme_scores_are_no_trouble(policy):

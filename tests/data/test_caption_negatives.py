@@ -11,8 +11,6 @@ from vlmtune.language.caption_edits import SwapAdjectives, SwapNouns
 from vlmtune.language.rewriting import Rewriter
 from vlmtune.types import Group
 
-NEGATIVES = "data.caption_negatives.CaptionNegatives"
-
 
 def swapping(count: int = 1) -> CaptionNegatives:
     return CaptionNegatives(Rewriter([SwapNouns(), SwapAdjectives()]), count)

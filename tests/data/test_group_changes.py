@@ -12,6 +12,7 @@ from tests.data.conftest import png
 from tests.refusals import refused
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.datamodule import ShardDataModule
+from vlmtune.data.joined_images import JoinedImages
 from vlmtune.data.shards import ShardSet
 from vlmtune.language.caption_edits import ExchangeAttributes, ReplaceWord, SwapNouns
 from vlmtune.language.rewriting import Rewriter
@@ -47,6 +48,7 @@ CHANGES = {
     "hard_negatives": lambda: "none",
     "negatives": negatives,
     "augmentation": lambda: ColorJitter(brightness=0.9),
+    "joined": lambda: JoinedImages(24),
 }
 
 
@@ -77,10 +79,15 @@ def shown(data, epoch, done=0) -> list[tuple]:
     return facts
 
 
+def read(batches) -> list[set[str]]:
+    """The records of each batch; joined ones have a key of both."""
+    return [{name for key in batch[0] for name in key.split("+")} for batch in batches]
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_resumed_epoch_is_changed_in_the_same_way_by_any_number_of_workers(make, name):
     whole, plain = shown(make(name), 1), shown(make(), 1)
-    assert [batch[0] for batch in whole] == [batch[0] for batch in plain]
+    assert read(whole) == read(plain)
     assert all(one != other for one, other in zip(whole, plain, strict=True))
     for workers, done in ((0, 1), (2, 3)):
         assert shown(make(name, workers), 1, done) == whole[done:]
@@ -110,6 +117,10 @@ def test_words_come_from_the_captions_of_training(make):
     assert set(data.changes.negatives.rewriter.vocabulary.counts["ADJ colour"]) == set(COLOURS)
 
 
-def test_stored_images_cannot_be_augmented():
-    with refused("no data.augmentation, .* stored"):
-        ShardDataModule([], 2, augmentation=RandomResizedCrop(16)).use_stored_images()
+@pytest.mark.parametrize(
+    "change", [{"augmentation": RandomResizedCrop(16)}, {"joined": JoinedImages()}]
+)
+def test_stored_images_cannot_be_changed(change):
+    (name,) = change
+    with refused(f"no data.{name}, .* stored"):
+        ShardDataModule([], 2, **change).use_stored_images()

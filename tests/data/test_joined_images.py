@@ -2,11 +2,8 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.refusals import refused
 from vlmtune.data.collate import collate
-from vlmtune.data.datamodule import ShardDataModule
 from vlmtune.data.joined_images import JoinedImages
-from vlmtune.data.shards import ShardSet
 from vlmtune.types import Group
 
 
@@ -95,10 +92,3 @@ def test_every_other_step_is_plain_and_has_one_caption_an_image():
     assert [len(joined(groups, step=step)) for step in range(4)] == [1, 2, 1, 2]
     assert [len(one.texts) for one in joined(groups, step=1)] == [1, 1]
     assert len(joined(groups[:1])) == 1
-
-
-def test_features_must_not_be_stored():
-    data = ShardDataModule([ShardSet("none")], 4, joined=JoinedImages())
-    with refused("expected no data.joined, as the features of these images are stored"):
-        data.use_stored_images()
-    assert data.changes.state()["joined"]["class_path"].endswith("JoinedImages")

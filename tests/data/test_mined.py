@@ -17,7 +17,7 @@ from vlmtune.adapters.matching import Matching
 from vlmtune.backbones.hf.vilt import Vilt
 from vlmtune.data.catalogue import corpus, corpus_digest
 from vlmtune.data.datamodule import EpochLoader, ShardDataModule
-from vlmtune.data.loader import GroupChanges
+from vlmtune.data.group_changes import GroupChanges
 from vlmtune.data.record_index import record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet

@@ -12,7 +12,6 @@ from vlmtune.data.tar_records import RawRecord, read_records
 from vlmtune.errors import UserError
 
 MakeSet = Callable[..., ShardSet]
-DamageSet = Callable[[ShardSet, bytes, bytes], None]
 
 
 def read(

@@ -198,7 +198,7 @@ def noted(name, out):
 
 def plugins(rank, kind, folder):
     # A rank that waits for a collective of another would wait half an hour.
-    dist.set_timeout(timedelta(seconds=20))
+    dist.set_timeout(timedelta(seconds=120))
     out = []
     for name, make in KINDS_OF_PLUGINS[kind](folder):
         torch.manual_seed(1)
@@ -239,7 +239,6 @@ def assert_same(by_rank):
 SIZES = [
     ("objectives", 2),
     ("pairs", 3),
-    pytest.param("adapters", 2, marks=pytest.mark.slow),
     pytest.param("objectives", 3, marks=pytest.mark.slow),
     pytest.param("adapters", 3, marks=pytest.mark.slow),
 ]
@@ -247,7 +246,7 @@ SIZES = [
 
 @pytest.mark.parametrize(("kind", "size"), SIZES)
 def test_plugins(kind, size, teacher, tmp_path):
-    assert_same(run_ranks(size, tmp_path / "ranks", plugins, kind, teacher, patience=600))
+    assert_same(run_ranks(size, tmp_path / "ranks", plugins, kind, teacher))
 
 
 # Whole runs of a trainer, in one pair of processes.
@@ -255,7 +254,7 @@ def test_plugins(kind, size, teacher, tmp_path):
 
 def runs(rank, folder, model_folder, shards, damaged):
     """Names, collectives and errors of runs; the last one ends on rank 1 alone."""
-    dist.set_timeout(timedelta(seconds=20))
+    dist.set_timeout(timedelta(seconds=120))
     torch.set_num_threads(1)
     corpora = [groups((3, 2), seed) for seed in range(3)]
     distinct = [groups((3, 2), seed, distinct=True) for seed in range(3)]

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from transformers.utils import logging
 
+from tests.adapters.test_fusion_tuning import folders
 from tests.adapters.test_matching import KINDS
 from tests.distributed.test_real_adapters import GROUPS, STEPS, Gradients, batch, corpora, momentum
 from tests.ranks import run_ranks
@@ -21,6 +22,7 @@ from vlmtune.pairs.base import PairPolicy
 from vlmtune.pairs.ranking_pairs import RankingPairs
 from vlmtune.training.module import AdaptationModule
 
+__all__ = ["folders"]  # a fixture
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 
 CASES = [
@@ -81,13 +83,6 @@ def trained(rank, folder, case, corpus, root, pairs=None, **options):
 
 def distributed(rank, *arguments):
     return trained(rank, *arguments, devices=2, strategy="ddp")
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    logging.disable_progress_bar()
-    folder = tmp_path_factory.mktemp("models")
-    return {name: write(folder / name) for name, (_, write) in KINDS.items()}
 
 
 class OfRank(Hardest):

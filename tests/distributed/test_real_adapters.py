@@ -20,9 +20,13 @@ from tests.runs import QUIET, Batches, quiet_trainer
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.hf.blip import Blip
 from vlmtune.config import instantiate
+from vlmtune.data.caption_negatives import CaptionNegatives
+from vlmtune.data.caption_units import CaptionUnits
 from vlmtune.data.collate import collate
 from vlmtune.data.datamodule import NoBatches
 from vlmtune.errors import UserError
+from vlmtune.language.caption_edits import ReverseRelation
+from vlmtune.language.rewriting import Rewriter
 from vlmtune.objectives.base import Objective
 from vlmtune.pairs.base import PairPolicy
 from vlmtune.training.module import AdaptationModule
@@ -84,12 +88,13 @@ def corpora(joint: bool) -> dict[int, list[list[Group]]]:
 
 
 def batch(some: list[Group]):
-    """The groups as a batch; an image's pixels follow from its id."""
+    """The groups as a batch, with units of the captions; an image's pixels follow from its id."""
     made = collate(some)
+    units = CaptionUnits(CaptionNegatives(Rewriter([ReverseRelation()])))
     seeds = (int(name.replace("-", "")) for name in made.image_ids)
     chances = (torch.Generator().manual_seed(seed) for seed in seeds)
     pixels = [torch.randn(3, 32, 32, generator=g) for g in chances]
-    return replace(made, pixels=torch.stack(pixels))
+    return replace(made, pixels=torch.stack(pixels), phrases=collate(units.groups(some)))
 
 
 class OwnRank(PairPolicy):

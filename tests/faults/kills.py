@@ -43,7 +43,7 @@ from tests.faults.work import (
 )
 from vlmtune.cli.main import main as vlmtune
 
-PATIENCE = 90.0
+PATIENCE = 300.0
 """Seconds in which the other rank must end once one was killed."""
 
 

@@ -26,7 +26,7 @@ from tests.faults.readers import Reader, write_valid
 from vlmtune.errors import UserError
 from vlmtune.storage.folder import DamagedError
 
-PATIENCE = 20  # seconds
+PATIENCE = 120  # seconds
 
 
 class NoAnswerError(Exception):

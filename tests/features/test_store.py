@@ -357,7 +357,7 @@ def test_two_processes_build_once(tmp_path):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(20)
+        worker.join(300)
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert record.read_text().split() == ["built", "opened", "opened"]
     assert contents(root) == [key().folder]

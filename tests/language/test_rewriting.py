@@ -104,7 +104,7 @@ def test_another_process_makes_the_same():
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
             cwd=root,
             env={"PYTHONHASHSEED": str(seed)},
         ).stdout

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from scipy.optimize import linear_sum_assignment
 
 from tests.refusals import refused
 from vlmtune.metrics import paired_accuracy
@@ -23,6 +24,25 @@ def test_agrees_with_naive_loop_under_ties(dtype):
     assert paired_accuracy.image_correct(scores).tolist() == naive(scores, "image")
     assert paired_accuracy.text_correct(scores).tolist() == naive(scores, "text")
     assert group_correct(scores).tolist() == naive(scores, "group")
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_matching_against_the_best_assignment(size):
+    generator = torch.Generator().manual_seed(size)
+    scores = torch.randint(4, (400, size, size), generator=generator).double()
+    want = []
+    for item in scores:
+        totals = []
+        for i in range(size):
+            # Another matching misses at least one true pair.
+            without = item.clone()
+            without[i, i] = -1e6
+            totals.append(without[linear_sum_assignment(without, maximize=True)].sum())
+        want.append(bool(item.trace() > max(totals)))
+    assert paired_accuracy.matching_correct(scores).tolist() == want
+    drawn = torch.rand(50_000, size, size, generator=generator)
+    reached = float(paired_accuracy.matching_correct(drawn).double().mean())
+    assert reached == pytest.approx(paired_accuracy.matching_chance(size), abs=0.01)
 
 
 def test_random_scores_reach_the_declared_chance():

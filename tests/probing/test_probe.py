@@ -153,8 +153,6 @@ def test_a_constant_dimension_is_no_fault():
 
 
 def test_mistakes_are_named():
-    with pytest.raises(UserError, match="expected runs >= 1, got 0: give a larger one"):
-        Training(runs=0)
     train, targets = clouds()
     train[3, 0] = float("nan")
     with pytest.raises(UserError, match="expected a finite loss"):

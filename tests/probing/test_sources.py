@@ -114,7 +114,7 @@ def test_records_without_captions_are_read(tmp_path):
 
 def test_a_label_that_no_record_has_is_an_error(tmp_path):
     write_tar(tmp_path / "0.tar", [{"png": png("red", "blue", i), "cls": b"1"} for i in range(9)])
-    with pytest.raises(UserError, match=r"expected 'nope' in the records of .*"):
+    with pytest.raises(UserError, match=r"expected 'nope' in .*"):
         labelled_images(tmp_path, "nope")
 
 
@@ -154,7 +154,7 @@ def test_a_broken_image_is_left_out_and_counted(tmp_path, caplog):
     for limit in (None, 20):
         images = labelled_images(tmp_path, limit=limit)
         assert [x.split for x in images] == ["train"] * 20 + ["test"] * 20
-    assert f"1 images of {tmp_path} are left out, first: image refused" in caplog.text
+    assert f"1 images of {tmp_path} are left out, first: expected an image" in caplog.text
     for path in (tmp_path / "train").rglob("*.png"):
         path.write_bytes(f"broken {path}".encode())
     with pytest.raises(UserError, match="got 0 and"):

@@ -8,7 +8,8 @@ import yaml
 
 from vlmtune.config import stems
 from vlmtune.report import leaderboard
-from vlmtune.report.leaderboard import Board, Entry, mean_change
+from vlmtune.report.leaderboard import Board, MeasuredModel
+from vlmtune.report.pareto import mean_change
 from vlmtune.results.metric_value import MetricValue
 from vlmtune.results.result import Result
 
@@ -36,7 +37,7 @@ def board(make_run):
             spec["init_args"] = {"prompt": "a {}"}
             origin = replace(run.provenance, config={"benchmarks": {"one": spec}})
             run = replace(run, results=results, provenance=origin)
-            entries.append(Entry(run, 512))
+            entries.append(MeasuredModel(run, 512))
         return Board(entries)
 
     return make
@@ -83,10 +84,12 @@ def test_a_mean_over_fewer_benchmarks_is_a_warning(board):
     made = board(clip=(1, 1, 1), probe=(2, 2, 2))
     probe = made.entries[1].report
     fewer = replace(probe, results=probe.results[1:])
-    texts = [one.text for one in Board([made.entries[0], Entry(fewer, None)]).warnings()]
+    texts = [one.text for one in Board([made.entries[0], MeasuredModel(fewer, None)]).warnings()]
     assert "its mean is over 1 of 2 compositional benchmarks" not in texts  # no other model has two
-    third = Entry(replace(probe, name="third"), None)
-    texts = [one.text for one in Board([made.entries[0], Entry(fewer, None), third]).warnings()]
+    third = MeasuredModel(replace(probe, name="third"), None)
+    texts = [
+        one.text for one in Board([made.entries[0], MeasuredModel(fewer, None), third]).warnings()
+    ]
     assert "its mean is over 1 of 2 compositional benchmarks" in texts
 
 

@@ -1,8 +1,11 @@
 """An index after runs that were killed: it opens, continues, and equals an uninterrupted one."""
 
 import json
-import subprocess
+import os
+import random
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,27 +19,14 @@ from vlmtune.search import Index, build, build_index
 
 __all__ = ["photos"]  # a fixture
 KILLS = 10
-# Each build runs in a fork that kills itself at the n-th time it touches a path in the index. The
-# kill is the kernel's: no handler and no `finally` runs.
-PROGRAM = """
-import os, random, signal, sys, warnings
-import torch
-
-torch.set_num_threads(1)
-from pathlib import Path
-
-warnings.simplefilter("ignore")
-import vlmtune.search.build as build
-from vlmtune.model import load
-
-export, photos, folder, kills = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-build.PART_ROWS = 2
-model = load(export, device="cpu", batch_size=1)
 
 
+def fork(out, build, last=0):
+    """Builds in a process that kills itself at the event `last`, when it touches a path in `out`.
 
-def fork(out, last=None):
-    # Builds in a process that dies at the event `last`; returns the number of events, or None.
+    Returns the number of events, or None if it was killed. The kill is the kernel's: no handler and
+    no `finally` runs.
+    """
     read, write = os.pipe()
     if not (child := os.fork()):
         count = 0
@@ -49,45 +39,43 @@ def fork(out, last=None):
             if count == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        sys.addaudithook(watch)
-        build.build_index([photos], model, out, export)
-        os.write(write, str(count).encode())
-        os._exit(0)
+        try:
+            sys.addaudithook(watch)
+            build(out)
+            os.write(write, str(count).encode())
+        finally:
+            os._exit(0)
     os.close(write)
-    status = os.waitpid(child, 0)[1]
-    text = os.read(read, 99)
-    killed = os.WIFSIGNALED(status)
-    assert killed or status == 0, status
+    killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    with os.fdopen(read) as file:
+        text = file.read()
+    assert killed or text, "it failed"
     return None if killed else int(text)
 
 
-events = fork(folder / "whole")
-rng = random.Random(0)
-print("events", events)
-moments = sorted(rng.sample(range(2, events), kills - 2)) + [events // 2, events // 2 + 1]
-for number, moment in enumerate(moments):
-    out = folder / f"killed-{number}"
-    assert fork(out, moment) is None, moment
-    second = fork(out, rng.randrange(2, events))  # the run that continues is killed too, or ends
-    print("killed", moment, second)
-# One index that only ever grows by what killed runs left.
-steps = [fork(folder / "often", events // 5) for _ in range(kills)]
-print("often", steps)
-"""
-
-
 @pytest.mark.slow
-def test_killed_runs_do_not_damage_an_index(model_folder, photos, tmp_path):
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_killed_runs_do_not_damage_an_index(model_folder, photos, tmp_path, monkeypatch):
     trained = model_of(model_folder, GroundedWords(heads=2))
     save_export(tmp_path / "export", trained.backbone, trained.adapter, provenance={})
     out = tmp_path / "indexes"
     out.mkdir()
-    arguments = [tmp_path / "export", photos, out, KILLS]
-    command = [sys.executable, "-c", PROGRAM, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-
     model = load(tmp_path / "export", device="cpu", batch_size=1)
+
+    def made(folder):
+        build_index([photos], model, folder, tmp_path / "export")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "PART_ROWS", 2)
+        events, rng = fork(out / "whole", made), random.Random(0)
+        moments = [*rng.sample(range(2, events), KILLS - 2), events // 2, events // 2 + 1]
+        for number, moment in enumerate(moments):
+            killed = out / f"killed-{number}"
+            assert fork(killed, made, moment) is None, moment
+            fork(killed, made, rng.randrange(2, events))  # which continues, is killed too, or ends
+        for _ in range(KILLS):  # one index that only ever grows by what killed runs left
+            fork(out / "often", made, events // 5)
+
     whole = Index.open(out / "whole", model)
     order = sorted(range(len(whole)), key=lambda i: whole.paths[i])
     assert len(order) == 9

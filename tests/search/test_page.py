@@ -198,11 +198,12 @@ def test_no_more_clients_are_answered_at_a_time(server, monkeypatch):
 
 def test_few_images_are_decoded_at_a_time(server, monkeypatch):
     decoding, most = [], []
+    together = threading.Barrier(page.MOST_DECODED)
 
     def slow(path, side):
         decoding.append(path)
         most.append(len(decoding))
-        time.sleep(0.05)
+        together.wait(300)  # else a slow machine decodes one after the other
         decoding.remove(path)
         return b""
 

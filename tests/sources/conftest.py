@@ -16,7 +16,7 @@ from vlmtune.sources.addresses import MIRROR, request_of
 from vlmtune.sources.source import sources
 from vlmtune.storage.remote.download import Patience
 
-SOON = Patience(tries=3, timeout=2.0, wait=0.01, longest=0.05)
+SOON = Patience(tries=3, timeout=60.0, wait=0.01, longest=0.05)
 
 
 @pytest.fixture(autouse=True)

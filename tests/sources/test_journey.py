@@ -6,18 +6,17 @@ the same layouts with few items.
 
 import io
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.faulty_server import FaultyServer
+from tests.forks import command, status
 from tests.sources.conftest import content, publish, redeclare
 from tests.tiny import write_model
 from vlmtune.benchmarks.aro import Aro
@@ -26,6 +25,7 @@ from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
 from vlmtune.benchmarks.pug_spar import PugSpar
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
+from vlmtune.cli.main import main
 from vlmtune.sources.source import SourceFile, sources
 
 NAMES = ["cola_multi", "sugar_crepe", "aro", "crepe", "pug_spar"]
@@ -120,19 +120,15 @@ def _publish_crepe(server: FaultyServer, made: Path) -> None:
         publish_zip(server, file, made / "prod" / folder, folder)
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "vlmtune", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+DOWNLOAD = ("download", *NAMES, "--accept", "pug_spar")
 
 
 @pytest.mark.slow
-def test_two_commands_lead_from_an_empty_folder_to_a_report(mirror, tmp_path):
+def test_two_commands_lead_from_an_empty_folder_to_a_report(mirror, tmp_path, capsys):
     publish_all(mirror)
     model = str(write_model(tmp_path / "model", vocabulary=False))
-    done = run("download", *NAMES, "--accept", "pug_spar")
-    assert done.returncode == 0, done.stderr
-    done = run("evaluate", "--model", model, "--benchmarks", *NAMES)
-    assert done.returncode == 0, done.stderr
+    for words in (DOWNLOAD, ("evaluate", "--model", model, "--benchmarks", *NAMES)):
+        assert main([*words]) == 0, capsys.readouterr().err
     (report,) = Path("runs/evaluate").glob("*/report.json")
     measured = json.loads(report.read_text())
     assert len(measured["results"]) >= len(NAMES)
@@ -142,21 +138,19 @@ def test_two_commands_lead_from_an_empty_folder_to_a_report(mirror, tmp_path):
 def test_a_download_killed_at_any_moment_ends_in_the_same_bytes(mirror, tmp_path, monkeypatch):
     publish_all(mirror)
     mirror.pause = 0.05
-    whole = run("download", *NAMES, "--accept", "pug_spar", "--data-root", "whole")
-    assert whole.returncode == 0, whole.stderr
-    command = [sys.executable, "-m", "vlmtune", "download", *NAMES, "--accept", "pug_spar"]
-    random.seed(0)
-    kills = 0
-    while kills < 10:
-        monkeypatch.setenv("VLMTUNE_DATA", f"data{kills % 3}")
-        started = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        try:
-            started.wait(random.uniform(2.0, 5.0))
-        except subprocess.TimeoutExpired:
-            os.kill(started.pid, signal.SIGKILL)
-            started.wait()
-        kills += 1
+    log = tmp_path / "log.txt"
+    began = time.monotonic()
+    assert status(command(*DOWNLOAD, "--data-root", "whole", log=log)) == 0, log.read_text()
+    whole = time.monotonic() - began
+    draw, killed = random.Random(0), 0
+    for number in range(10):
+        monkeypatch.setenv("VLMTUNE_DATA", f"data{number % 3}")
+        started = command(*DOWNLOAD, log=log)
+        if status(started, draw.uniform(0.0, whole)) is None:
+            started.kill()
+            killed += status(started) == -signal.SIGKILL
+    assert killed > 0
     for number in range(3):
-        done = run("download", *NAMES, "--accept", "pug_spar", "--data-root", f"data{number}")
-        assert done.returncode == 0, done.stderr
-        assert content(Path(f"data{number}")) == content(Path("whole"))
+        root = f"data{number}"
+        assert status(command(*DOWNLOAD, "--data-root", root, log=log)) == 0, log.read_text()
+        assert content(Path(root)) == content(Path("whole"))

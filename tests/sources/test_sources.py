@@ -17,7 +17,7 @@ PLUGINS = sorted(
     for path in ROOT.glob(f"configs/plugins/{kind}/*.yaml")
 )
 # Paths of files that a person makes: own tables, and what `vlmtune build` writes.
-BUILT = ("scenes", "questions", "mine")
+BUILT = ("scenes", "questions", "mine", "transfer")
 
 
 def data_paths(value):

@@ -227,7 +227,7 @@ def test_a_killed_download_is_taken_over(server, tmp_path, digest):
     assert [path.stem.split(".")[1] for path in cache.glob(".*.part")] == [sha256]
     assert names(FileCache(cache, 1)) == set()
     kill(killed)
-    out, _ = waiting.communicate("\n", timeout=60)
+    out, _ = waiting.communicate("\n", timeout=300)
     assert out == "read 10000\n"
     assert waiting.returncode == 0
     assert server.asked["a.tar"] == 2
@@ -270,5 +270,5 @@ def test_processes_that_want_one_file_download_it_once(server, tmp_path, digest)
     assert server.holding.wait(60)
     server.released.set()
     for one in readers:
-        assert one.communicate("\n", timeout=60)[0] == "read 10000\n"
+        assert one.communicate("\n", timeout=300)[0] == "read 10000\n"
     assert server.asked["a.tar"] == 1

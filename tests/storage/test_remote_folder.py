@@ -2,8 +2,7 @@
 
 import json
 import pickle
-import subprocess
-import sys
+import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -12,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.faulty_server import FaultyServer
+from tests.forks import forked, status
 from vlmtune.errors import UserError
 from vlmtune.storage.remote import folder as folders
 from vlmtune.storage.remote.download import DownloadError, Patience
 from vlmtune.storage.remote.folder import RemoteFile, RemoteFolder
 
-QUICK = Patience(tries=2, timeout=10.0, wait=0.001)
+QUICK = Patience(tries=2, timeout=60.0, wait=0.001)
 NAMES = ("a", "b", "c")
 
 
@@ -213,14 +213,13 @@ def test_the_copy_of_another_user_or_query_does_not_serve(server, tmp_path, dige
 def test_what_a_killed_download_of_a_manifest_left_is_removed(server, tmp_path):
     (server.folder / "manifest.json").write_text("{}")
     server.faults["manifest.json"] = ["stall"]
-    code = "import sys; from vlmtune.storage.remote.folder import RemoteFolder\n"
-    code += "RemoteFolder(*sys.argv[1:]).copy('manifest.json')"
-    killed = subprocess.Popen([sys.executable, "-c", code, server.url, str(tmp_path / "cache")])
-    copies, end = tmp_path / "cache/copies", time.monotonic() + 60
+    stalled = RemoteFolder(server.url, str(tmp_path / "cache"))
+    killed = forked(stalled.copy, "manifest.json", log=tmp_path / "log.txt")
+    copies, end = tmp_path / "cache/copies", time.monotonic() + 300
     while not any(copies.glob(".*")) and time.monotonic() < end:
         time.sleep(0.01)
     killed.kill()
-    killed.wait()
+    assert status(killed) == -signal.SIGKILL
     assert len(list(copies.iterdir())) == 1
     kept = RemoteFolder(server.url, tmp_path / "cache", patience=QUICK).copy("manifest.json")
     assert list(copies.iterdir()) == [kept]

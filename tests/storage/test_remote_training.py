@@ -1,7 +1,5 @@
 """Training on shards of a server on loopback."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import pytest
 import torch
 
 from tests.faulty_server import FaultyServer
+from tests.forks import command, status
 from tests.tiny import fit_config, plugin
 from vlmtune.cli.main import main
 from vlmtune.data.catalogue import catalogue
@@ -41,19 +40,18 @@ def texts(folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_it_trains_as_on_the_local_folder(server, shards, model_folder, tmp_path):
+def test_it_trains_as_on_the_local_folder(server, shards, model_folder, tmp_path, monkeypatch):
     server.folder = shards
     for name, fault in zip(names(shards), ("500", "lie", "truncate"), strict=True):
         server.faults[name] = [fault]
     host, printed = server.url.removeprefix("http://"), ""
-    environment = {**os.environ, "PASSWORD": "pa55%2Fword"}
+    monkeypatch.setenv("PASSWORD", "pa55%2Fword")
     for name, path in {"local": str(shards), "remote": f"http://me:$PASSWORD@{host}"}.items():
         file = config(tmp_path, model_folder, name, path)
-        command = [sys.executable, "-m", "vlmtune", "fit", "--config", str(file)]
-        options = {"env": environment, "capture_output": True, "text": True}
-        run = subprocess.run(command, cwd=file.parent, **options)
-        assert run.returncode == 0, run.stderr
-        printed += run.stdout + run.stderr
+        monkeypatch.chdir(file.parent)
+        log = tmp_path / f"{name}.txt"
+        assert status(command("fit", "--config", str(file), log=log)) == 0, log.read_text()
+        printed += log.read_text()
     local, remote = weights(tmp_path / "local"), weights(tmp_path / "remote")
     assert local.keys() == remote.keys()
     assert all(value.equal(remote[name]) for name, value in local.items())

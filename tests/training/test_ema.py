@@ -94,35 +94,35 @@ def test_nothing_frozen_is_copied_or_saved(model_folder, shards, tmp_path):
     assert (tmp_path / "stepstep=2.ckpt").stat().st_size < 4 * 4 * values + 60_000
 
 
-@pytest.mark.parametrize("die_at", [2, 3, 4])
 @pytest.mark.parametrize("every", [1, 2])
-def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path, die_at, every):
+def test_killed_and_resumed_is_as_if_never_killed(model_folder, shards, tmp_path, every):
     whole, live = made(model_folder), Noting()
     _, uninterrupted = fit(whole, shards, tmp_path / "whole", callbacks=(EMA(DECAY, every), live))
-    folder, callbacks = tmp_path / "killed", (EMA(DECAY, every),)
-    one, again, later = made(model_folder), made(model_folder), Noting()
-    _, first = fit(one, shards, folder, callbacks=callbacks, save=True, die_at=die_at)
-    checkpoint, callbacks = folder / f"stepstep={die_at}.ckpt", (EMA(DECAY, every), later)
-    _, second = fit(again, shards, folder, callbacks=callbacks, resume=checkpoint)
-    assert first.losses + second.losses == uninterrupted.losses
-    assert equal(later.states[-1], live.states[-1])
-    assert equal(weights(again), weights(whole))
-    assert not equal(weights(again), later.states[-1])
+    for die_at in (2, 3, 4):
+        folder, callbacks = tmp_path / f"killed {die_at}", (EMA(DECAY, every),)
+        one, again, later = made(model_folder), made(model_folder), Noting()
+        _, first = fit(one, shards, folder, callbacks=callbacks, save=True, die_at=die_at)
+        checkpoint, callbacks = folder / f"stepstep={die_at}.ckpt", (EMA(DECAY, every), later)
+        _, second = fit(again, shards, folder, callbacks=callbacks, resume=checkpoint)
+        assert first.losses + second.losses == uninterrupted.losses
+        assert equal(later.states[-1], live.states[-1])
+        assert equal(weights(again), weights(whole))
+        assert not equal(weights(again), later.states[-1])
 
 
-@pytest.mark.parametrize("die_at", [2, 3])
-def test_resumed_without_it_is_as_if_it_had_never_been(model_folder, shards, tmp_path, die_at):
-    whole = made(model_folder)
+def test_resumed_without_it_is_as_if_it_had_never_been(model_folder, shards, tmp_path):
+    whole, one = made(model_folder), made(model_folder)
     _, uninterrupted = fit(whole, shards, tmp_path / "whole")
-    folder, one, again = tmp_path / "averaged", made(model_folder), made(model_folder)
-    _, first = fit(one, shards, folder, callbacks=(EMA(DECAY),), save=True, die_at=die_at)
-    checkpoint = folder / f"stepstep={die_at}.ckpt"
-    _, second = fit(again, shards, tmp_path / "plain", resume=checkpoint, save=True)
-    assert first.losses + second.losses == uninterrupted.losses
-    assert equal(weights(again), weights(whole))
-    saved = torch.load(tmp_path / "plain/stepstep=6.ckpt", weights_only=True)
-    assert equal(saved["state_dict"], weights(whole))
-    assert not {"live_state_dict", "average_state_dict"} & saved.keys()
+    _, first = fit(one, shards, tmp_path, callbacks=(EMA(DECAY),), save=True, die_at=3)
+    for step in (2, 3):
+        again, plain = made(model_folder), tmp_path / f"plain {step}"
+        checkpoint = tmp_path / f"stepstep={step}.ckpt"
+        _, second = fit(again, shards, plain, resume=checkpoint, save=True)
+        assert first.losses[:step] + second.losses == uninterrupted.losses
+        assert equal(weights(again), weights(whole))
+        saved = torch.load(plain / "stepstep=6.ckpt", weights_only=True)
+        assert equal(saved["state_dict"], weights(whole))
+        assert not {"live_state_dict", "average_state_dict"} & saved.keys()
 
 
 def test_training_on_after_the_end_is_as_if_it_had_not_ended(model_folder, shards, tmp_path):

@@ -30,9 +30,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def one_rank(rank, size, port, at_fault, how, lines):
     """One rank ends or hangs in the middle of a run; the others put what they say into `lines`."""
     store = dist.TCPStore("127.0.0.1", port, size, is_master=rank == 0)
-    timeout = timedelta(seconds=2 if how in ("sleeps", "stopped") else 60)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     dist.all_reduce(torch.ones(1))
+    if how in ("sleeps", "stopped"):  # after a start that may be slow
+        dist.set_timeout(timedelta(seconds=2))
     if rank == at_fault:
         if how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -49,7 +50,7 @@ def one_rank(rank, size, port, at_fault, how, lines):
 
 
 def ranks(at_fault, how, size=2):
-    """What the ranks without a fault say, within a minute."""
+    """What the ranks without a fault say."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -60,7 +61,7 @@ def ranks(at_fault, how, size=2):
     for process in processes:
         process.start()
     try:
-        given = [lines.get(timeout=60) for _ in range(size - 1)]
+        given = [lines.get(timeout=300) for _ in range(size - 1)]
     finally:
         processes[at_fault].kill()
         for process in processes:
@@ -159,4 +160,4 @@ def test_a_silent_rank_that_rank_0_started_is_killed(observer):
     _kill([2])
     assert observer._child_processes[0].poll() is None
     _kill([1, 2])
-    assert observer._child_processes[0].wait(10) == -signal.SIGKILL
+    assert observer._child_processes[0].wait(300) == -signal.SIGKILL

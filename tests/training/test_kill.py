@@ -4,24 +4,22 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
-import vlmtune
+from tests.forks import forked, status
 from tests.runs import QUIET
 from tests.tiny import cola_plugin, fit_config, plugin, write_cola
 from vlmtune.cli.main import main
 
 pytestmark = QUIET
 
-ROOT = Path(vlmtune.__file__).parent.parent
-STEPS = 120  # ten epochs of twelve records
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+STEPS = 60  # five epochs of twelve records
 
 
 def random_run(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
@@ -31,7 +29,7 @@ def random_run(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
         plugin(
             "training.benchmark_callback.BenchmarkCallback",
             benchmarks=[cola_plugin(cola, name="tiny")],
-            every_n_epochs=5,
+            every_n_epochs=2,
             log_every_n_steps=1,
         ),
         {"class_path": "pytorch_lightning.callbacks.ModelCheckpoint", "init_args": kept},
@@ -47,23 +45,26 @@ def random_run(folder: Path, model: Path, shards: Path, cola: Path) -> Path:
     return fit_config(folder, model, shards, model=changes, data=data, trainer=trainer)
 
 
+def fit_until(config: Path, trace: Path, delay: float) -> int:
+    """Runs until `trace` is there and `delay` seconds more, of this process and not of a clock."""
+
+    def end() -> None:
+        while not trace.exists():
+            time.sleep(0.002)
+        limit = time.process_time() + delay
+        while time.process_time() < limit:
+            time.sleep(0.002)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=end, daemon=True).start()
+    return main(["fit", "--config", str(config)])
+
+
 def kill(config: Path, trace: Path, delay: float) -> None:
-    """Starts the run and kills it `delay` seconds after `trace` is there, before it can end."""
-    command = [sys.executable, "-m", "vlmtune", "fit", "--config", str(config)]
-    with (config.parent / "stderr").open("w+") as errors:
-        run = subprocess.Popen(command, env=ENVIRONMENT, stderr=errors, stdout=errors)
-        try:
-            deadline = time.monotonic() + 120
-            while not trace.exists():
-                errors.seek(0)
-                assert run.poll() is None, errors.read()
-                assert time.monotonic() < deadline, f"no {trace}"
-                time.sleep(0.002)
-            time.sleep(delay)
-        finally:
-            run.kill()
-            run.wait()
-    assert run.returncode == -signal.SIGKILL, "it ended before it was killed"
+    """Starts the run, which is killed after `trace` is there, before it can end."""
+    log = config.parent / "stderr"
+    run = forked(fit_until, config, trace, delay, log=log)
+    assert status(run, 600) == -signal.SIGKILL, f"it was not killed: {log.read_text()}"
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 
 from tests.refusals import refused
-from tests.runs import QUIET, fit, module, quiet_trainer, weights
+from tests.runs import QUIET, fit, module, weights
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
@@ -68,12 +68,6 @@ def test_dropout_is_active_in_training(model_folder, shards, tmp_path):
     adapters = (MMAdapter(heads=2, hidden=2, dropout=p) for p in (0.0, 0.1))
     one, other = (fit(module(model_folder, a), shards, tmp_path, 1)[1] for a in adapters)
     assert one.losses != other.losses
-
-
-def test_the_store_needs_a_datamodule(model_folder, tmp_path):
-    made = probe(model_folder, store=str(tmp_path / "store"))
-    with refused("expected a datamodule"):
-        quiet_trainer(max_steps=1).fit(made, train_dataloaders=[], val_dataloaders=[])
 
 
 def test_a_joint_adapter_is_given_the_chosen_pairs(model_folder, shards, tmp_path):

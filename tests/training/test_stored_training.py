@@ -1,8 +1,12 @@
-"""Every strategy reads from the feature store what it keeps frozen, and learns the same by it."""
+"""Every strategy reads from the feature store what it keeps frozen, and learns the same by it.
+
+What it has learnt leaves as an export.
+"""
 
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from transformers.utils import logging
 
@@ -14,6 +18,8 @@ from vlmtune.backbones.hf.flava import Flava
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.config import instantiate
 from vlmtune.evaluation.scorer import Scorer
+from vlmtune.export import save_export
+from vlmtune.model import load
 from vlmtune.objectives.pair_bce import PairBCE
 from vlmtune.training.module import AdaptationModule
 from vlmtune.types import ImageRef
@@ -62,7 +68,7 @@ def pictures(tmp_path):
 
 CASES = [(path.stem, CHANGES.get(path.stem, {})) for path in CONFIGS if path.stem != "zero_shot"]
 CASES += [(stem, {"image": False}) for stem in ("full_finetuning", "lora", "deep_prompts")]
-CASES += [("last_blocks", {"text": 0})]
+CASES += [("last_blocks", {"text": 0}), ("full_finetuning", {"tokens": True})]
 
 
 def marked(stem, changes):
@@ -113,3 +119,8 @@ def test_training_from_the_store_is_training(
     assert scores.isfinite().all()
     for side in kept:
         assert calls[side] == 0
+
+    save_export(tmp_path / "export", again.backbone, again.adapter, provenance={})
+    wanted = Scorer(again.backbone, again.adapter)(pictures, TEXTS)
+    assert load(tmp_path / "export").scorer()(pictures, TEXTS).equal(wanted)
+    torch.testing.assert_close(scores, wanted, rtol=1e-4, atol=1e-4)

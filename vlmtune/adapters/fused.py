@@ -204,9 +204,10 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         counts = self.style.tokens_per_layer(patches, words)
         if self.fusion is not None:  # its blocks, and what a style else prepares once
             counts = [*counts, patches + words]
-        gathered = 0
-        for tensor in (image.pooled, image.tokens.values, text.pooled, text.tokens.values):
-            gathered += tensor.numel() // max(len(tensor), 1)
+        gathered = 0  # numbers of a pair's rows
+        for side in (image, text):
+            for tensor in (side.pooled, side.tokens.values):
+                gathered += tensor.numel() // max(len(tensor), 1)
         width = self.query.shape[2]
         if training:
             # The rows once, and for each layer its hidden units and 15 widths a token.

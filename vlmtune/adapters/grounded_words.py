@@ -245,7 +245,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             evidence = by_word.sum(dim=1)
         if self.training:
             return evidence + self.bias
-        frozen = self.scale * (image.pooled * text.pooled).sum(dim=1)
+        cosine = (image.pooled * text.pooled).sum(dim=1)
+        frozen = self.scale * cosine
         return frozen + evidence + self.bias
 
     @override

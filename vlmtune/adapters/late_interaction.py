@@ -192,7 +192,8 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
 
 def _fills_texts(tower: TextTower) -> bool:
     """Whether a tower fills texts up with padding that its tokens see, as SigLIP's does."""
-    word = torch.zeros(1, 1, tower.width, device=tower.embedding.weight.device)
+    device = tower.embedding.weight.device
+    word = torch.zeros(1, 1, tower.width, device=device)
     return tower.start(Tokens.full(word)).token_count > 1
 
 
@@ -230,4 +231,5 @@ def _cosines(image: Tokens, text: Tokens) -> Cosines:
 
 def _mean(values: Float[Tensor, "P t"], mask: Bool[Tensor, "#P t"]) -> Float[Tensor, "P"]:
     """The mean of each row where `mask` is True."""
-    return (values * mask).sum(dim=1) / mask.sum(dim=1)
+    total = (values * mask).sum(dim=1)
+    return total / mask.sum(dim=1)

@@ -85,7 +85,10 @@ def projections(
     """
     modules = dict(block.named_modules())
     # The block itself has no path, and its other layers would all be inside it.
-    attentions = [path for path, module in modules.items() if path and _attends(path, module)]
+    attentions = []
+    for path, module in modules.items():
+        if path and _attends(path, module):
+            attentions.append(path)
     for path, module in modules.items():
         if isinstance(module, nn.MultiheadAttention):
             name = "in_proj_weight"

@@ -187,4 +187,5 @@ def _ids(tower: TextTower, words: Sequence[str], special: tuple[int, int]) -> In
         of_word = tokens.word_ids[0][tokens.mask[0]]
         if len(of_word) == before + 1 + after:
             ids[int(of_word[before])] = None
-    return torch.tensor(list(ids), dtype=torch.int64, device=tower.embedding.weight.device)
+    device = tower.embedding.weight.device
+    return torch.tensor(list(ids), dtype=torch.int64, device=device)

@@ -59,9 +59,8 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
         load = load_file if regular(file).suffix == ".safetensors" else _read_pickle
         content: dict[Any, Any] = dict(load(file))
     state = content
-    entries = [name for name in ENTRIES if isinstance(content.get(name), Mapping)]
-    if entries:
-        entry = entries[0]
+    entry = next((name for name in ENTRIES if isinstance(content.get(name), Mapping)), None)
+    if entry is not None:
         state = content.pop(entry)
         # An average of the weights (EMA) may be what the user wanted.
         others = [str(name) for name, value in content.items() if _weights(value)]
@@ -71,7 +70,8 @@ def read_state_dict(file: Path) -> dict[str, Tensor]:
                 f"{', '.join(others)}, which are not",
                 stacklevel=2,
             )
-    if not state or not all(isinstance(value, Tensor) for value in state.values()):
+    is_weights = all(isinstance(value, Tensor) for value in state.values())
+    if not state or not is_weights:
         names = ", ".join(map(str, list(state)[:5])) or "nothing"
         raise UserError(
             f"expected a state dict in {file}, by itself or as {', '.join(ENTRIES)}, got {names}: "

@@ -16,14 +16,10 @@ class TimmClassifier:
     """Scores classes by pooled features, on the CPU.
 
     It is not a module: weights of a backbone are those that make its features.
-
-    Attributes:
-        head: A linear layer, or a small network.
-        labels: What the classes are called, in the order of the scores.
     """
 
-    head: nn.Module
-    labels: tuple[str, ...]
+    head: nn.Module  # a linear layer, or a small network
+    labels: tuple[str, ...]  # what the classes are called, in the order of the scores
 
     def __call__(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n C"]:
         """Returns the score of each class."""

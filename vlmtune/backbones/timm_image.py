@@ -227,7 +227,7 @@ def _located(model: str) -> str:
     """The name timm knows a model by; folders become absolute."""
     if model.startswith(f"{HUB}:") or is_model(model):
         return model
-    name = locate(model.removeprefix(f"{LOCAL}:"), "a model name of timm,")
+    name = locate(model.removeprefix(f"{LOCAL}:"), "a model name of timm, ")
     is_folder = Path(name).is_absolute()
     return f"{LOCAL}:{name}" if is_folder else f"{HUB}:{name}"
 
@@ -235,7 +235,8 @@ def _located(model: str) -> str:
 def _check_tag(name: str) -> None:
     """Raises a `UserError` for a name without the tag of its weights."""
     architecture, _, tag = name.partition(".")
-    tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{architecture}.*")]
+    known = timm.list_pretrained(f"{architecture}.*")
+    tags = [full_name.partition(".")[2] for full_name in known]
     if tag not in tags:
         raise UserError(
             f"expected the tag of weights of {architecture} after a dot, got {name!r}: add one of "
@@ -255,6 +256,9 @@ def _fill(network: Any, file: Path, name: str) -> None:
     if isinstance(classifiers, str):
         classifiers = (classifiers,)
     dropped = tuple(f"{part}." for part in classifiers)
-    kept = {key: value for key, value in state.items() if not key.startswith(dropped)}
+    kept = {}
+    for key, value in state.items():
+        if not key.startswith(dropped):
+            kept[key] = value
     check_weights(network, kept, file, name)
     network.load_state_dict(kept)

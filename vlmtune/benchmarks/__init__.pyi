@@ -43,7 +43,9 @@ from .table_classification import TableClassification as TableClassification
 from .table_multiple_choice import TableMultipleChoice as TableMultipleChoice
 from .table_pairs import TablePairs as TablePairs
 from .table_retrieval import TableRetrieval as TableRetrieval
+from .transfer import Transfer as Transfer
 from .valse import Valse as Valse
+from .vl_checklist import VLCheckList as VLCheckList
 from .vsr import VSR as VSR
 from .whats_up import WhatsUp as WhatsUp
 from .winoground import Winoground as Winoground

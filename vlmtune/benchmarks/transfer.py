@@ -28,6 +28,11 @@ class Transfer(TableMultipleChoice):
     source: ClassVar[str] = "vlmtune build transfer --out data/transfer"
     primary_metric: ClassVar[str] = "macro_accuracy"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Other tables name the column where they have groups; here there always are some.
+        self.columns = {"group": "group", **(self.columns or {})}
+
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "Transfer":

@@ -26,6 +26,7 @@ from vlmtune.benchmarks.files import Text, get_file, write_image, write_json
 from vlmtune.benchmarks.items import numbered
 from vlmtune.benchmarks.rules.multiple_choice import ChoiceItem, MultipleChoice
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
+from vlmtune.metrics.paired_accuracy import matching_chance, matching_correct
 from vlmtune.results.result import Result
 from vlmtune.storage.files import read_json, reading
 from vlmtune.types import ImageRef
@@ -71,6 +72,8 @@ class WhatsUp(MultipleChoice):
     - `pair_accuracy/<part>`, of A and B: both images of a pair are right, left with right of the
       same two objects, on with under (A), in front with behind (B); chance 1/16.
     - `set_accuracy/<part>`: all four images of the same two objects are right; chance 1/256.
+    - `group_match/<part>`: the true matching of these four images with their four captions has the
+      highest total score (`matching_correct`); chance 1/24, so it compares with no set accuracy.
 
     The script divides by half and a quarter of the items, which are all in pairs and sets. Here
     pairs and sets that `limit` has cut are left out; their intervals count sets.
@@ -160,6 +163,7 @@ class WhatsUp(MultipleChoice):
     @override
     def evaluate(self, scores: Float[Tensor, "P"]) -> Result:
         result = super().evaluate(scores)
+        values = scores.detach().cpu().double()
         right = torch.tensor(result.outcomes, dtype=torch.float64)
         chance = self.items.chance()
         for part in CONTROLLED:
@@ -174,7 +178,29 @@ class WhatsUp(MultipleChoice):
                 by_chance = chance[rows].prod(dim=1)
                 metric = cluster_robust_mean(all_right, sets, float(by_chance.mean()))
                 result.metrics[f"{name}_accuracy/{part}"] = metric
+            squares = self._squares(part)
+            if squares:
+                matched = matching_correct(values[torch.tensor(squares)]).double()
+                sets = torch.arange(len(squares))
+                metric = cluster_robust_mean(matched, sets, matching_chance(4))
+                result.metrics[f"group_match/{part}"] = metric
         return result
+
+    def _squares(self, part: str) -> list[list[list[int]]]:
+        """Of each whole set the positions in `pairs` of its four images with its four captions."""
+        items = self.items
+        squares = []
+        for rows in self._together(part, 4).values():
+            true = [items.kept[row].candidates[0] for row in rows]
+            square = []
+            for row in rows:
+                candidates = items.kept[row].candidates
+                if sorted(candidates) == sorted(true):
+                    columns = [candidates.index(caption) for caption in true]
+                    square.append(items.positions[row, columns].tolist())
+            if len(square) == len(rows):
+                squares.append(square)
+        return squares
 
     def _together(self, part: str, size: int) -> dict[tuple[str, str], list[int]]:
         """The items of each whole pair (`size` 2) or set (4) of a part."""

@@ -128,7 +128,8 @@ Example:
   vlmtune leaderboard checkpoints/scenes-clip published:scenes/prompts runs/quickstart/export \\
     --benchmarks configs/experiments/quickstart/benchmarks.yaml --out runs/leaderboard"""
 MODELS = """models as for `vlmtune evaluate --model`, or folders of runs, whose newest checkpoint is
-taken; the first is the one that the others are compared with"""
+taken; the first is the one that the others are compared with; --pretrained is for plain names of
+open_clip, --architecture for weights files"""
 N_GRAM = """also score by an n-gram model of these captions (shards, or a text file with one caption
 a line), which sees no image"""
 COMPARE = """\

@@ -31,8 +31,9 @@ from vlmtune.config import find_path
 from vlmtune.data.shards import ShardSet
 from vlmtune.errors import UserError
 from vlmtune.report.formats import csv_text, no_formula
+from vlmtune.report.markdown_table import markdown_table
 from vlmtune.report.run_report import RunReport
-from vlmtune.report.table import count, markdown_table, number
+from vlmtune.report.table import count, number
 from vlmtune.storage.files import all_or_none, check_shape, regular, write_text
 from vlmtune.storage.folder import locked
 from vlmtune.training.checkpoint_files import newest_checkpoint

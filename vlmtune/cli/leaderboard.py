@@ -30,7 +30,7 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import NotRun, load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.model.model import Model
-from vlmtune.report.leaderboard import TWIN, Entry, write_leaderboard
+from vlmtune.report.leaderboard import TWIN, MeasuredModel, write_leaderboard
 from vlmtune.report.run_report import SCHEMA, Provenance, RunReport
 from vlmtune.results.result import Result
 from vlmtune.search.encoder import IndexEncoder
@@ -122,24 +122,25 @@ def run(options: argparse.Namespace) -> None:
     store = options.store or options.out / "features"
     specs = {benchmark.name: benchmark.spec() for benchmark in loaded}
 
-    entries: list[Entry] = []
+    entries: list[MeasuredModel] = []
     names: set[str] = set()
     for given in options.models:
-        model = model_of(options, texts=False, model=newest_of_run(given))
+        weights = weights_options(given, options.pretrained, options.architecture)
+        model = model_of(options, texts=False, model=newest_of_run(given), **weights)
         name = default_name(model, newest_of_run(given))
         if name in names:
             name = given  # two exports may have one name in different folders
         names.add(name)
-        origin = provenance_of(model, given, options.pretrained, {"benchmarks": specs})
+        origin = provenance_of(model, given, weights["pretrained"], {"benchmarks": specs})
         # As an index names its model: all weights, the adapter's arguments, the preprocessing.
         identity = digest([model.backbone.fingerprint, model.digest()])
         report = cache.measured(name, identity, model.scorer(store), origin)
-        entries.append(Entry(report, bytes_an_image(model)))
+        entries.append(MeasuredModel(report, bytes_an_image(model)))
     if texts is not None:
         n_gram = TextOnlyScore.fitted(texts)
         origin = n_gram_provenance(n_gram, str(options.text_only), entries[0].report.provenance)
         report = cache.measured(N_GRAM, digest([N_GRAM, texts]), n_gram, origin)
-        entries.append(Entry(replace(report, text_only=True), None))
+        entries.append(MeasuredModel(replace(report, text_only=True), None))
     page = write_leaderboard(options.out, entries)
     print(f"leaderboard: {page}")
 
@@ -189,6 +190,28 @@ def newest_of_run(given: str) -> str:
     folder = Path(given)
     checkpoint = newest_checkpoint(folder) if folder.is_dir() else None
     return given if checkpoint is None else str(checkpoint)
+
+
+def weights_options(
+    given: str, pretrained: str | None, architecture: str | None
+) -> dict[str, str | None]:
+    """What of the options for weights belongs to one of several models.
+
+    `pretrained` belongs to plain names of open_clip, `architecture` to weights files.
+
+    Example:
+        >>> weights_options("ViT-B-32", "openai", None)
+        {'pretrained': 'openai', 'architecture': None}
+        >>> weights_options("published:scenes/prompts", "openai", None)
+        {'pretrained': None, 'architecture': None}
+    """
+    path = Path(given)
+    is_plain = not path.exists() and not {":", "/"}.intersection(given)
+    is_weights = path.is_file() and path.suffix not in (".ckpt", ".yaml", ".yml")
+    return {
+        "pretrained": pretrained if is_plain else None,
+        "architecture": architecture if is_weights else None,
+    }
 
 
 def bytes_an_image(model: Model) -> int | None:

@@ -33,8 +33,8 @@ class Given(NamedTuple):
     value: str = ""
 
 
-def given_options(words: Sequence[str], reads: Callable[[str], bool]) -> Iterator[Given]:
-    """Yields the options `--key=value` and `--key value` whose keys `reads` takes, and other words.
+def given_options(words: Sequence[str], is_read: Callable[[str], bool]) -> Iterator[Given]:
+    """Yields the options `--key=value` and `--key value` whose key `is_read`, and other words.
 
     The last word has no value after it: it passes as another word, and the parser asks for one.
 
@@ -47,7 +47,7 @@ def given_options(words: Sequence[str], reads: Callable[[str], bool]) -> Iterato
     while waiting:
         word = waiting.pop(0)
         key, equals, value = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or not reads(key) or not (equals or waiting):
+        if not word.startswith("--") or not is_read(key) or not (equals or waiting):
             yield Given([word])
             continue
         given = [word]

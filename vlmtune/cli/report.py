@@ -165,7 +165,7 @@ def _by_recipe(runs: Sequence[RunReport], files: Sequence[Path]) -> list[RunRepo
 
 def _is_recipe(runs: Sequence[RunReport]) -> bool:
     """Whether the runs are trainings that have different seeds."""
-    # A run without a seed, or two with one, are no repetition of a training.
+    # Two runs of one seed, or a run without one, do not repeat a training.
     seeds = {run.provenance.seed for run in runs if not run.text_only}
     return len(seeds) == len(runs) and None not in seeds
 

@@ -5,9 +5,9 @@ from .by_image import by_image as by_image
 from .caption_negatives import CaptionNegatives as CaptionNegatives
 from .caption_units import CaptionUnits as CaptionUnits
 from .datamodule import ShardDataModule as ShardDataModule
+from .group_changes import BatchNeighbours as BatchNeighbours
 from .images import open_image as open_image
 from .joined_images import JoinedImages as JoinedImages
-from .loader import BatchNeighbours as BatchNeighbours
 from .noun_phrases import NounPhrases as NounPhrases
 from .rendered import RenderedSet as RenderedSet
 from .shards import ShardSet as ShardSet

@@ -30,7 +30,7 @@ class CaptionUnits(NounPhrases):
 
     Each image draws `count` of the units of its captions anew in each epoch. A foil is a rewritten
     unit ("man leading a horse"), false of the images of its unit. Other images neither know it nor
-    are compared with it. What equals a unit of the image, drawn or not, is no foil.
+    are compared with it. What equals a unit of the image, drawn or not, is not a foil.
 
     Source: Kargi, Uselis and Oh 2026 (arXiv 2602.23906), relations first, two units an image and
     one foil a unit. There a language model writes units and foils, and some units join two objects
@@ -77,9 +77,9 @@ class CaptionUnits(NounPhrases):
     @override
     def groups(self, groups: Sequence[Group], seed: int = 0, epoch: int = 0) -> list[Group]:
         units = super().groups(groups)
-        drawn = draw_captions(units, self.count, seed, epoch)
+        sampled = draw_captions(units, self.count, seed, epoch)
         # No foil is a unit that was not drawn.
-        return self.foils.added(drawn, seed, epoch, units)
+        return self.foils.added(sampled, seed, epoch, units)
 
 
 def _related(sentence: Sentence, start: int, stop: int) -> bool:

@@ -17,16 +17,14 @@ from typing_extensions import override
 
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
-from vlmtune.data.hard_negatives import HardNegatives
-from vlmtune.data.loader import (
+from vlmtune.data.group_changes import (
     BatchNeighbours,
     CaptionPhrases,
-    EpochLoader,
     GroupChanges,
-    NoBatches,
-    Position,
     StepChanges,
 )
+from vlmtune.data.hard_negatives import HardNegatives
+from vlmtune.data.loader import EpochLoader, NoBatches, Position
 from vlmtune.data.position import TrainingPosition, align
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.stream import GroupStream, check_sets

@@ -15,8 +15,8 @@ from pydantic import PositiveInt
 from typing_extensions import override
 
 from vlmtune.data.caption_draw import draw_captions
+from vlmtune.data.group_changes import StepChanges
 from vlmtune.data.hard_negatives import with_hard_negatives
-from vlmtune.data.loader import StepChanges
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.words import Sentence, canonical_parts
 from vlmtune.types import Group
@@ -28,10 +28,10 @@ SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 class JoinedImages(StepChanges):
     """CLIC's data: in every other step two images are joined to one, with captions of both.
 
-    Of each image a joined batch takes one caption, in sentences, and the sentences of its others.
     Two images a and b become one square image, each squashed to half of it: above each other if a
     is wide, side by side if it is high, in random order. Pairs have one shape where the batch
-    allows it. The texts of a pair are
+    allows it. The true captions of each image are cut into sentences, of which the first is that of
+    a caption at random. The texts of a pair are
 
     - the first sentence of a and that of b, and the same two in the other order;
     - twice another sentence of each, in random order, as far as there are any;
@@ -154,8 +154,8 @@ def _shuffled(items: Iterable[str], rng: random.Random) -> list[str]:
 def _only_in(sentence: Sentence, other: Sentence) -> list[int]:
     """The words that may be exchanged: none that the other sentence has as well."""
     known = {word.lower() for word in other.words}
-    places = []
+    indices = []
     for i, word in enumerate(sentence.words):
         if sentence.tags[i] in EXCHANGED and word.lower() not in known:
-            places.append(i)
-    return places
+            indices.append(i)
+    return indices

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from vlmtune.data.loader import CaptionPhrases
+from vlmtune.data.group_changes import CaptionPhrases
 from vlmtune.language.phrases import noun_phrases
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.words import Sentence, canonical

@@ -11,6 +11,8 @@ from .intervals import wilson_proportion as wilson_proportion
 from .multiple_choice import choice_credit as choice_credit
 from .multiple_choice import choice_ranks as choice_ranks
 from .paired_accuracy import image_correct as image_correct
+from .paired_accuracy import matching_chance as matching_chance
+from .paired_accuracy import matching_correct as matching_correct
 from .paired_accuracy import text_correct as text_correct
 from .ranking import recall_at as recall_at
 from .ranking import true_ranks as true_ranks

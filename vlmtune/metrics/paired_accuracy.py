@@ -8,6 +8,9 @@ Source: Winoground, Thrush et al. 2022, section 3.1; the image score is the accu
 Ray et al. 2023, section 5.1.
 """
 
+from itertools import permutations
+from math import factorial
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -42,6 +45,34 @@ def text_correct(scores: ItemScores) -> Bool[Tensor, "n"]:
     """
     (s00, s01), (s10, s11) = _cells(scores)
     return (s00 > s01) & (s11 > s10)
+
+
+def matching_correct(scores: Float[Tensor, "n k k"]) -> Bool[Tensor, "n"]:
+    r"""GroupMatch: no other matching of images with captions has a total score as high.
+
+    $\sum_i s_{i,i} > \sum_i s_{i,\pi(i)}$ for each permutation $\pi$ but the identity; of 2 x 2
+    items `s[0,0] + s[1,1] > s[0,1] + s[1,0]`. Random scores reach `matching_chance(k)`, of 2 x 2
+    items 1/2, where the group score asks more and they reach 1/6: the two do not compare.
+    Source: Test-Time Matching (ICLR 2026, arXiv 2510.07632).
+
+    Example:
+        >>> matching_correct(torch.tensor([[[0.9, 0.5], [0.8, 0.6]], [[0.5, 0.5], [0.5, 0.5]]]))
+        tensor([ True, False])
+    """
+    scores = comparable(scores)
+    images = range(scores.shape[1])
+    true, *others = [scores[:, images, order].sum(dim=1) for order in permutations(images)]
+    return true > torch.stack(others).amax(dim=0)
+
+
+def matching_chance(k: int) -> float:
+    """What random scores of k images and k captions reach of `matching_correct`: 1 / k!.
+
+    Example:
+        >>> matching_chance(2)
+        0.5
+    """
+    return 1 / factorial(k)
 
 
 def equivariance_deviations(scores: ItemScores) -> Float[Tensor, "n 2"]:

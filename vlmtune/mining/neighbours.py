@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 from typing_extensions import override
 
 from vlmtune.data.catalogue import corpus_digest
-from vlmtune.data.loader import BatchNeighbours
+from vlmtune.data.group_changes import BatchNeighbours
 from vlmtune.data.record_index import RecordIndex, record_index
 from vlmtune.data.schema import RecordError
 from vlmtune.data.shards import ShardSet

@@ -62,9 +62,11 @@ def hub_kind(name: str, revision: str | None = None) -> str:
 def is_hf_folder(path: Path) -> bool:
     """Whether `save_pretrained` wrote this folder; relative to what `find_path` knows."""
     folder = find_path(path)
-    if folder is None or (folder / OPEN_CLIP).is_file() or not (folder / HF).is_file():
+    # A folder of both libraries is loaded by open_clip.
+    if folder is None or (folder / OPEN_CLIP).is_file():
         return False
-    return _type(folder / HF) is not None
+    config = folder / HF
+    return config.is_file() and _type(config) is not None
 
 
 def hf_spec(name: str, revision: str | None = None) -> Spec:

@@ -84,7 +84,8 @@ class Model:
             return 0
         count = 0
         for part in (self.backbone, self.adapter):
-            count += sum(weight.numel() for weight in part.parameters() if weight.requires_grad)
+            trained = [weight for weight in part.parameters() if weight.requires_grad]
+            count += sum(weight.numel() for weight in trained)
         return count
 
     @property

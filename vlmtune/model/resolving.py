@@ -170,7 +170,8 @@ def _check_file(name: str) -> None:
             f"expected a model, got {name}, the folder of a run: name one of its checkpoints, such "
             f"as {written[-1]}"
         )
-    if Path(name).suffix in FILES and ":" not in name and not Path(name).exists():
+    is_file_name = Path(name).suffix in FILES and ":" not in name
+    if is_file_name and not Path(name).exists():
         raise UserError(f"expected a model in {name}, got no such file: check the spelling")
 
 
@@ -294,11 +295,11 @@ def _untrained_spec(path: Path) -> dict[str, Spec]:
     spec = _read_spec(path)
     if "backbone" not in spec:
         return {"backbone": spec}
-    parts = {}
     for key, part in spec.items():
         # A part may be the path of another YAML, relative to this one.
-        parts[key] = _read_spec(path.parent / part) if isinstance(part, str) else part
-    return parts
+        if isinstance(part, str):
+            spec[key] = _read_spec(path.parent / part)
+    return spec
 
 
 def _read_spec(path: Path) -> Spec:

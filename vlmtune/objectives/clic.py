@@ -94,14 +94,14 @@ class CLIC(ShardedObjective):
     def _order(self, shard: ScoreShard, group: ProcessGroup) -> Loss:
         text = embedded_of(shard.rows, "CLIC").text
         targets = shard.row_targets.on_cpu()
-        own = targets.truth & targets.same_group
-        row, column = positions(own, text.device)
-        counts = send(own.sum(dim=1), text.device)
+        in_group = targets.truth & targets.same_group
+        row, column = positions(in_group, text.device)
+        counts = send(in_group.sum(dim=1), text.device)
         texts = text.index_select(0, column)
-        sums = text.new_zeros(len(own), text.shape[1]).index_add(0, row, texts)
+        sums = text.new_zeros(len(in_group), text.shape[1]).index_add(0, row, texts)
         means = sums / counts.clamp_min(1)[:, None]
         # The mean square of the distances of all pairs follows from the distances to the mean.
-        squares = (texts - means[row]).square().sum(dim=1)
-        spread = squares.new_zeros(len(own)).index_add(0, row, squares)
-        distances = 2 * spread / (counts - 1).clamp_min(1)
-        return mean_over_ranks(distances, counts > 1, group)
+        distances = (texts - means[row]).square().sum(dim=1)
+        spread = distances.new_zeros(len(in_group)).index_add(0, row, distances)
+        terms = 2 * spread / (counts - 1).clamp_min(1)
+        return mean_over_ranks(terms, counts > 1, group)

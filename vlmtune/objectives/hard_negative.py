@@ -76,7 +76,8 @@ class HardNegative(ShardedObjective):
         column_truth = shard.column_targets.truth
         # Anchors are rows: images with their texts, and texts with their images.
         for_images = self._negatives(rows.values, truth, rows.computed, group)
-        for_texts = self._negatives(columns.values.T, column_truth.T, columns.computed.T, group)
+        computed = columns.computed.T
+        for_texts = self._negatives(columns.values.T, column_truth.T, computed, group)
         negatives = for_images + for_texts
         if self.relative:
             return negatives / 2

@@ -178,10 +178,11 @@ class TruePairs:
             total = torch.logaddexp(s11, false[self._row])
             # The image of s21 may be on another rank, and so is its denominator.
             totals = self.group.gather(total)
-            s12 = s12 - total[:, None]
-            s21 = s21 - totals[None, :]
+            # In this order: gradients of `total` are added in the order of its uses.
             s11 = (s11 - total).exp()
+            s12 = s12 - total[:, None]
             s12 = self._where_comparable(s12).exp()
+            s21 = s21 - totals[None, :]
             s21 = self._where_comparable(s21).exp()
         elif normalise == "sigmoid":
             s11 = s11.sigmoid()

@@ -46,7 +46,7 @@ class UnitContrast(ShardedObjective):
     units an image and one foil a unit. With one unit an image this is its loss. With more it
     differs: the paper averages a contrast of all first units and one of all second units, each with
     its own foil; here an image meets the units and its own foils of all draws at once, and a
-    unit that other images have as well is no negative of them.
+    unit that other images have as well is not a negative of them.
 
     Example:
         >>> from vlmtune.types import Embedded, PhraseScores, Scores, Targets

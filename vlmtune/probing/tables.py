@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from vlmtune.probing.experiment import ACCURACY, CLEAN, OBFUSCATED, Measured, changes
 from vlmtune.probing.probe import SEMANTIC, TRANSFORMATION
 from vlmtune.probing.tasks import Task, TransformationClass
-from vlmtune.report.table import change, interval, markdown_table, number, signed_interval
+from vlmtune.report.markdown_table import markdown_table
+from vlmtune.report.table import change, interval, number, signed_interval
 from vlmtune.results.metric_value import MetricValue
 
 FINE = "fine"

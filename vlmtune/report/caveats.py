@@ -22,6 +22,7 @@ TEXT_ONLY = (
     "Text-only runs never see the image and do not compete. Between two images they tie, and a tie "
     "counts as wrong."
 )
+MATCHED = "group_match"  # the metric of `matching_correct`
 FEW = 20  # clusters: with fewer an interval is rough
 NAMED = 5  # numbers of few clusters that are named
 RANDOM = "the frozen model has random weights: these numbers say nothing about a pre-trained model"
@@ -69,6 +70,11 @@ def _lines(section: Section, runs: Sequence[RunReport]) -> list[str]:
             lines.append(f"{row.metric} has no interval")
     for row in section.rows:
         lines += _counts(row, runs)
+        if row.metric.partition("/")[0] == MATCHED:
+            lines.append(
+                f"{row.metric} (GroupMatch) asks less than a group or a set, chance is "
+                f"{chance(row.first)}: it compares with no other accuracy"
+            )
     lines += _few_clusters(section.rows)
     lines += _few_captions(section.head, runs)
     lines += _limits(section.head.benchmark, runs)

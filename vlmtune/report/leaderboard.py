@@ -6,14 +6,12 @@ Never: a date or a time of the measurement, so that equal numbers give equal fil
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import yaml
 
 from vlmtune.report import table
@@ -22,7 +20,7 @@ from vlmtune.report.differences import LEVEL, TEST, Comparison, compare_with_fir
 from vlmtune.report.formats import no_formula
 from vlmtune.report.html import render
 from vlmtune.report.markdown import line
-from vlmtune.report.plots import FAINT, INK, MUTED, RUN_COLOURS, STYLE, plot_axes, svg_of
+from vlmtune.report.pareto import Point, mean_change, pareto_front, pareto_plot
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.table import Row, check_runs, sections
 from vlmtune.report.views import Views, safe
@@ -33,7 +31,6 @@ FEW_ITEMS = 100
 """Items below which a benchmark has a warning."""
 PROMPTS = ("prompt", "templates")
 """Options of benchmarks that make captions of names."""
-FIGURE = (4.4, 3.4)  # inches, of the plot of gains and losses
 TWIN = ".reference"
 """What a benchmark's name ends with where it counts a second time, as the published script does."""
 COSTS = ("trained weights", "bytes an image", "training")
@@ -44,56 +41,14 @@ CSV_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Entry:
+class MeasuredModel:
     """A model of a leaderboard: its numbers, and what an index stores of an image, if known."""
 
     report: RunReport
     bytes_an_image: int | None
 
 
-def mean_change(of_run: Sequence[Comparison], kind: str) -> MetricValue | None:
-    r"""The mean change of primary metrics that are fractions, on benchmarks of one kind.
-
-    Above 0 is better. The 95 % interval is as if the B benchmarks shared no image: half of it is
-    $\sqrt{\sum_b h_b^2} / B$, with half the interval $h_b$ of each. There is none where that of
-    a benchmark is unknown. None without a benchmark.
-    """
-    changes = []
-    halves = []
-    for one in of_run:
-        if one.result.kind != kind or one.change is None or one.metric.unit != "fraction":
-            continue
-        changes.append(one.change if one.metric.higher_is_better else -one.change)
-        paired = one.paired
-        if paired is not None and paired.low is not None and paired.high is not None:
-            halves.append((paired.high - paired.low) / 2)
-    if not changes:
-        return None
-    mean = sum(changes) / len(changes)
-    half = math.hypot(*halves) / len(changes)
-    known = len(halves) == len(changes)
-    low, high = (mean - half, mean + half) if known else (None, None)
-    return MetricValue(mean, len(changes), low=low, high=high)
-
-
-def pareto_front(points: Mapping[int, tuple[float, float]]) -> list[int]:
-    """The keys of the points (loss, gain) for which no other loses less and gains more.
-
-    Of equal points all are in front.
-
-    Example:
-        >>> pareto_front({0: (0.0, 0.0), 1: (1.0, 9.0), 2: (2.0, 5.0), 3: (-1.0, -3.0)})
-        [3, 0, 1]
-    """
-    front = []
-    for key, (loss, gain) in points.items():
-        others = [point for point in points.values() if point != (loss, gain)]
-        if not any(other[0] <= loss and other[1] >= gain for other in others):
-            front.append(key)
-    return sorted(front, key=points.__getitem__)
-
-
-def write_leaderboard(folder: Path, entries: Sequence[Entry]) -> Path:
+def write_leaderboard(folder: Path, entries: Sequence[MeasuredModel]) -> Path:
     """Writes leaderboard.html, .md and .csv, all or none; returns the path of the page.
 
     The first model is the one that the others are compared with.
@@ -117,7 +72,7 @@ class Board:
         points: Of each model what it lost on retained benchmarks and gained on compositional ones.
     """
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[MeasuredModel]) -> None:
         self.entries = entries
         self.runs = [entry.report for entry in entries]
         check_runs(self.runs)
@@ -130,7 +85,7 @@ class Board:
         for one in compare_with_first(self.strict):
             by_run[one.run].append(one)
         self.gains = []
-        self.points: dict[int, tuple[float, float]] = {0: (0.0, 0.0)}
+        self.points: dict[int, Point] = {0: (0.0, 0.0)}
         for i, of_run in enumerate(by_run):
             gained = mean_change(of_run, "compositional")
             retained = mean_change(of_run, "retained")
@@ -149,23 +104,25 @@ class Board:
 
     def warnings(self) -> list[Caveat]:
         """What limits the numbers: the caveats of a report, few items, and prompts."""
-        found = list(caveats(self.strict))
+        warnings = list(caveats(self.strict))
         for kind, means in zip(table.KINDS, zip(*self.gains, strict=True), strict=True):
-            counts = [0 if mean is None else mean.n for mean in means]
-            for run, n in zip(self.runs, counts, strict=True):
-                if 0 < n < max(counts):
-                    text = f"its mean is over {n} of {max(counts)} {kind} benchmarks"
-                    found.append(Caveat(run.name, text))
+            most = max((mean.n for mean in means if mean is not None), default=0)
+            for run, mean in zip(self.runs, means, strict=True):
+                if mean is not None and mean.n < most:
+                    text = f"its mean is over {mean.n} of {most} {kind} benchmarks"
+                    warnings.append(Caveat(run.name, text))
         for row in self.rows["strict"]:
             n = row.first.n
             if n < FEW_ITEMS:
-                found.append(Caveat(row.title, f"{n} items: one of them is {100 / n:.1f} points"))
+                warnings.append(
+                    Caveat(row.title, f"{n} items: one of them is {100 / n:.1f} points")
+                )
             options = self._spec(row).get("init_args", {})
             for name in PROMPTS:
                 if options.get(name):
                     text = f"its {name} is {options[name]!r}: with another the number is another"
-                    found.append(Caveat(row.title, text))
-        return found
+                    warnings.append(Caveat(row.title, text))
+        return warnings
 
     def _spec(self, row: Row) -> Mapping[str, Any]:
         """The class path and the options of a row's benchmark."""
@@ -226,7 +183,11 @@ class Board:
                 by_model.append([row["cells"][i] for row in shown])
             part = {"convention": convention, "heads": shown, "cells": by_model}
             parts.append({**part, "published": self.published(rows)})
-        plot = safe(self.plot(views.colours)) if len(self.points) > 1 else ""
+        plot = (
+            safe(pareto_plot(self.points, self.gains, views.colours))
+            if len(self.points) > 1
+            else ""
+        )
         pairs = self.pairs()
         tested = [one for one in chain.from_iterable(pairs.values()) if one.verdict]
         return render(
@@ -250,6 +211,10 @@ class Board:
     def _model(self, i: int, colour: int) -> dict[str, Any]:
         run = self.runs[i]
         origin = run.provenance
+        backbones = {one.provenance.fingerprint for one in self.runs if not one.text_only}
+        about = origin.adapter
+        if len(backbones) > 1:
+            about = f"{about} on {origin.backbone}"
         return {
             "number": i + 1,
             "name": run.name,
@@ -258,35 +223,8 @@ class Board:
             "changes": list(map(_change, self.gains[i])),
             "front": i in self.front,
             "costs": self.costs(i),
-            "about": f"{origin.adapter} on {origin.backbone}",
+            "about": about,
         }
-
-    def plot(self, run_colours: Sequence[int]) -> str:
-        """Draws what models gained against what they lost, each with its number, and the front."""
-        with mpl.rc_context(STYLE):
-            figure, axes = plot_axes()
-            figure.set_size_inches(*FIGURE)
-            axes.set_position((0.16, 0.14, 0.82, 0.83))
-            axes.grid(axis="both", linewidth=0.6)
-            axes.axhline(0, color=FAINT, linewidth=1.4)
-            axes.axvline(0, color=FAINT, linewidth=1.4)
-            xs, ys = zip(*(self.points[i] for i in self.front), strict=True)
-            axes.plot(xs, ys, color=MUTED, linewidth=1, linestyle="--")
-            for i, (x, y) in self.points.items():
-                colour = RUN_COLOURS[run_colours[i]]
-                gained, retained = self.gains[i]
-                if gained is not None and gained.low is not None and gained.high is not None:
-                    ends = [100 * gained.low, 100 * gained.high]
-                    axes.plot([x, x], ends, color=colour, alpha=0.4)
-                if retained is not None and retained.low is not None and retained.high is not None:
-                    ends = [-100 * retained.low, -100 * retained.high]
-                    axes.plot(ends, [y, y], color=colour, alpha=0.4)
-                axes.scatter([x], [y], color=colour, s=26, linewidth=0, zorder=3)
-                offset = {"xytext": (4, 4), "textcoords": "offset points"}
-                axes.annotate(str(i + 1), (x, y), color=INK, **offset)
-            axes.set_xlabel("lost on retained abilities, points", loc="right", labelpad=2)
-            axes.set_ylabel("gained, points", loc="top", labelpad=2)
-            return svg_of(figure, "front")
 
     # -- tables for other programs ------------------------------------------------------------
 
@@ -307,11 +245,13 @@ class Board:
             for i, run in enumerate(self.runs):
                 cells = [run.name]
                 for change in map(_change, self.gains[i]):
-                    cells.append(f"{change['text']} {change['interval']}".strip())
+                    limits = f" [{change['interval']}]" if change["interval"] else ""
+                    cells.append(change["text"] + limits)
                 cells += self.costs(i)
                 for row in rows:
                     metric = row.cells[i]
-                    cells.append("–" if metric is None else table.bracketed(metric))
+                    text = "–" if metric is None else table.bracketed(metric)
+                    cells.append(text)
                 lines.append(line(cells))
         lines += ["", "## Warnings", ""]
         lines += [f"- {one.benchmark}: {one.text}" for one in self.warnings()]

@@ -387,16 +387,3 @@ def duration(seconds: float) -> str:
     if minutes:
         return f"{minute} min {second} s"
     return f"{second} s"
-
-
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Writes the lines of a Markdown table, numbers to the right; none without rows.
-
-    Example:
-        >>> markdown_table(["run", "score"], [["a", "50 %"]])
-        ['| run | score |', '| --- | ---: |', '| a | 50 % |']
-    """
-    if not rows:
-        return []
-    rule = ["---"] + ["---:"] * (len(heads) - 1)
-    return [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]

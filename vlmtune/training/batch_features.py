@@ -72,18 +72,13 @@ class StoredImages:
 
 
 class BatchFeatures:
-    """The images and texts of batches, each in one representation.
-
-    Attributes:
-        images: The opened store of images, if any.
-        texts: The opened store of captions, if any.
-    """
+    """The images and texts of batches, each in one representation."""
 
     def __init__(self, backbone: Backbone, image: FeatureSpec, text: FeatureSpec) -> None:
         self.backbone = backbone
         self.source = FeatureSource(backbone, image, text)
         self.specs = self.source.specs
-        self.images: StoredImages | None = None
+        self.images: StoredImages | None = None  # the opened stores, if there are any
         self.texts: FeatureStore | None = None
 
     def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:

@@ -26,16 +26,12 @@ AVERAGE = "average_state_dict"  # while such a checkpoint is resumed: the averag
 
 
 class TrainedWeights(pl.LightningModule):
-    """A module whose checkpoints hold the trained weights only, and are loaded strictly.
-
-    Attributes:
-        fingerprint: The backbone's fingerprint before training.
-    """
+    """A module whose checkpoints hold the trained weights only, and are loaded strictly."""
 
     backbone: Backbone
     adapter: Adapter
     objectives: nn.ModuleList
-    fingerprint: str
+    fingerprint: str  # of the backbone before training
     make_optimizer: Callable[..., Optimizer]
 
     @override

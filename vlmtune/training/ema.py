@@ -89,8 +89,9 @@ class EMA(Callback):
     def _put_in(self, module: AdaptationModule) -> bool:
         if not self._average or self._aside is not None or module is not self._module:
             return False
-        live = _state(module)
-        self._aside = {name: value.clone() for name, value in live.items()}
+        self._aside = {}
+        for name, value in _state(module).items():
+            self._aside[name] = value.clone()
         _set(module, self._average)
         return True
 

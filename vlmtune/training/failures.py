@@ -44,7 +44,8 @@ def is_lost(error: BaseException) -> bool:
     """
     if dist.is_available() and isinstance(error, dist.DistError):
         return True
-    return type(error) is RuntimeError and LOST.search(str(error)) is not None
+    names_connection = LOST.search(str(error)) is not None
+    return type(error) is RuntimeError and names_connection
 
 
 def publish_failure(reason: str) -> None:

@@ -34,19 +34,12 @@ log = logging.getLogger("vlmtune")
 
 
 class Drop(NamedTuple):
-    """How far one retained ability has fallen.
+    """How far one retained ability has fallen."""
 
-    Attributes:
-        fall: By how much it is worse, as a fraction; negative if it is better.
-        benchmark: Its name.
-        before: The primary metric of the model before training.
-        now: The metric of the present weights.
-    """
-
-    fall: float
+    fall: float  # as a fraction; negative if it is better
     benchmark: str
-    before: float
-    now: float
+    before: float  # the primary metric of the model before training
+    now: float  # the metric of the present weights
 
 
 class RetentionBudget(Callback):

@@ -30,14 +30,11 @@ class RunMonitor(pl.Callback):
     - `seconds_left`: time to the end of the run at this speed, if its end is known.
     - `data_wait_fraction`: the fraction of that time in which this rank waited for data.
     - `memory_gib`: the largest memory so far in GiB: of the device, or of this process on a CPU.
-
-    Attributes:
-        latest: The latest of these numbers.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.latest: dict[str, float] = {}
+        self.latest: dict[str, float] = {}  # the numbers that were logged last
         self._numbers: dict[str, float] = {}
         self._restart(0.0, 0.0, 0)
 

@@ -118,8 +118,8 @@ def with_phrases(
     """Adds the scores of the rank's images against the phrases of all ranks, to its rows alone."""
     assert shard.rows.embedded is not None
     # A phrase of several ranks is a column of the first alone, so that it counts once.
-    own_phrases = phrases[layout.texts]
-    all_phrases = group.gather(own_phrases, layout.text_counts)
+    rank_phrases = phrases[layout.texts]
+    all_phrases = group.gather(rank_phrases, layout.text_counts)
     scores = adapter.scores(shard.rows.embedded.image, all_phrases.values)
     assert scores.embedded is not None
     truth = layout.rows.truth

@@ -39,15 +39,7 @@ if TYPE_CHECKING:  # most runs have no teacher
 
 
 class TrainingScores:
-    """Scores batches with a backbone and an adapter, and attaches the adapter.
-
-    Attributes:
-        inputs: The features the adapter reads.
-        reference: The frozen backbone's own pooled embeddings.
-        original: A frozen copy of the backbone, if the reference is needed and training changes
-            the backbone.
-        teacher: Another trained model that scores the batch too, if any.
-    """
+    """Scores batches with a backbone and an adapter, and attaches the adapter."""
 
     def __init__(
         self,
@@ -62,7 +54,8 @@ class TrainingScores:
         if adapter.joint and pairs.needs_reference and self.contrast is None:
             check_pairs(pairs, backbone)
             needs = {*needs, "reference"}
-        # Copied before the adapter may unfreeze or wrap weights, dropped if it does neither.
+        # The reference needs the backbone as it was. It is copied before the adapter may unfreeze
+        # or wrap weights, and the copy is dropped if the adapter does neither.
         original = None
         if "reference" in needs:
             original = copy.deepcopy(backbone).requires_grad_(False)
@@ -79,7 +72,7 @@ class TrainingScores:
         self.pairs = pairs
         self.needs = needs
         self.chunk = chunk
-        self.teacher = teacher
+        self.teacher = teacher  # another trained model, which scores the batch too
 
     def open(self, root: Path, corpus: CorpusContent, fingerprint: str, dtype: StoreDType) -> None:
         """Opens the stores of all features that are frozen, building those that are missing."""

@@ -40,25 +40,15 @@ class SparseTargets(NamedTuple):
 
 @dataclass(frozen=True)
 class ShardLayout:
-    """Where a rank's n images and m texts are among the N and M of all ranks.
+    """Where a rank's n images and m texts are among the N and M of all ranks."""
 
-    Attributes:
-        texts: Rows of the rank's batch whose texts are columns of this rank.
-        row_start: Position of its first image.
-        column_start: Position of its first text.
-        rows: Targets of its images against all texts.
-        columns: Targets of all images against its texts.
-        text_columns: For each text of the rank's batch its column, which may be another rank's.
-        image_counts: How many images each rank has; empty where ranks would have to exchange it.
-        text_counts: How many columns each rank has, likewise.
-    """
-
-    texts: Int[Tensor, "m"]
-    row_start: int
-    column_start: int
-    rows: Targets
-    columns: Targets
-    text_columns: Int[Tensor, "t"]
+    texts: Int[Tensor, "m"]  # which texts of the rank's batch are columns of this rank
+    row_start: int  # position of its first image
+    column_start: int  # position of its first text
+    rows: Targets  # of its images against all texts
+    columns: Targets  # of all images against its texts
+    text_columns: Int[Tensor, "t"]  # of each text of its batch, which may be another rank's column
+    # How many images and how many columns each rank has; a single rank needs no numbers.
     image_counts: tuple[int, ...] = ()
     text_counts: tuple[int, ...] = ()
 

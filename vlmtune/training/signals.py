@@ -151,13 +151,9 @@ class Signals(_SignalConnector):
 
 
 class StopsAtSignals(pl.LightningModule):
-    """A module whose trainer has `Signals`; its `training_step` makes ranks agree on them.
+    """A module whose trainer has `Signals`; its `training_step` makes ranks agree on them."""
 
-    Attributes:
-        signals: The signals of the run; None without a trainer.
-    """
-
-    signals: Signals | None = None
+    signals: Signals | None = None  # there are none without a trainer
 
     @override
     def setup(self, stage: str) -> None:

@@ -3,8 +3,9 @@
 In: a spec and a seed. Out: series to render, and annotation files.
 
 Scenes show all compositions and are never used for training. Files are in `aro`, `crepe`,
-`half_truths`, `sugar_crepe`, `valse`, `winoground`, `eqben` and `geb`, images in `crepe/VG_100K`
-and `images/{suite,eqben,geb,pug_spar,pug_animals,pug_imagenet/<factor>/*,classification/*}`,
+`half_truths`, `negbench`, `sugar_crepe`, `valse`, `whats_up`, `winoground`, `eqben` and `geb`,
+images in `crepe/VG_100K` and
+`images/{suite,whats_up,eqben,geb,pug_spar,pug_animals,pug_imagenet/<factor>/*,classification/*}`,
 scene graphs in `clevr/scenes_suite_<series>.json`.
 """
 
@@ -24,9 +25,11 @@ from data_builders.worlds.scenes.formats import (
     crepe,
     eqben,
     half_truths,
+    negbench,
     pug,
     sugar_crepe,
     valse,
+    whats_up,
     winoground,
 )
 from data_builders.worlds.scenes.formats.context import SuiteScenes
@@ -44,6 +47,7 @@ from data_builders.worlds.scenes.pairs import (
 )
 from data_builders.worlds.scenes.sampling import Composition, WorldSpec
 from data_builders.worlds.scenes.series import Series, VariedScenes
+from data_builders.worlds.scenes.sets import PlacedSets
 from data_builders.worlds.scenes.statements import stated_attributes
 from data_builders.worlds.scenes.videos import Videos, frames
 from vlmtune.storage.files import write_text
@@ -83,6 +87,10 @@ class Suite:
             "twins": Split(
                 ExchangedPairs(two, self._seed("twins")), numbered("suite_twins", 2 * count)
             ),
+            "placed": Split(
+                PlacedSets(replace(two, stack_probability=0.0), self._seed("placed")),
+                whats_up.files(-(-count // PlacedSets.scenes)),
+            ),
             "videos": Split(Videos(spec, self._seed("videos")), frames(max(2, count), "geb")),
         }
         for part, series in _EQBEN.items():
@@ -117,6 +125,8 @@ class Suite:
         kinds = stated_attributes(self.spec)
         scenes = SuiteScenes(images["suite_scenes"], kinds, self.spec.shapes, self.items, self.seed)
         _write_captions(folder, scenes)
+        content = whats_up.controlled(images["suite_placed"])
+        write_json(folder / f"whats_up/{whats_up.PART}_dataset.json", content)
         self._write_crepe(folder, scenes)
         _write_eqben(folder, images, self.splits)
         pairs = self.splits["suite_twins"].series
@@ -160,6 +170,7 @@ def _write_captions(folder: Path, scenes: SuiteScenes) -> None:
     write_text(folder / "aro/coco_karpathy_test.json", captions)
     write_text(folder / "aro/coco_karpathy_test_shuffles.json", shuffles)
     write_json(folder / "half_truths/units.json", half_truths.units(scenes))
+    write_text(folder / "negbench/scenes_val_mcq.csv", negbench.multiple_choice(scenes))
     for file, content in sugar_crepe.subsets(scenes).items():
         write_json(folder / f"sugar_crepe/{file}.json", content)
     for file, content in valse.pieces(scenes).items():

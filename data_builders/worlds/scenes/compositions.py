@@ -75,10 +75,12 @@ def swaps(allowed: frozenset[Composition], name: str = "seen") -> tuple[Swap, ..
         >>> swaps(square)
         (Swap(colors=('blue', 'red'), shapes=('cone', 'cube')),)
     """
+    # Sorted, as a set has another order in each process.
     colors = sorted({color for color, _ in allowed})
     shapes = sorted({shape for _, shape in allowed})
-    two = itertools.combinations(colors, 2), itertools.combinations(shapes, 2)
-    candidates = itertools.starmap(Swap, itertools.product(*two))
+    two_colors = itertools.combinations(colors, 2)
+    two_shapes = itertools.combinations(shapes, 2)
+    candidates = itertools.starmap(Swap, itertools.product(two_colors, two_shapes))
     chosen = tuple(swap for swap in candidates if swap.compositions() <= allowed)
     if not chosen:
         raise UserError(

@@ -52,15 +52,19 @@ def cut_cube(o: Triple, d: Triple) -> Tensor:
     """|x|, |y|, |z| <= sqrt(1/2)."""
     half = EXTENTS["cube"][1]
     x, y, z = (_slab(o[k], d[k], half) for k in range(3))
+    # Inside the cube is inside all three slabs: after the last entry, before the first exit.
     enter = torch.maximum(torch.maximum(x[0], y[0]), z[0])
-    return _span(enter, torch.minimum(torch.minimum(x[1], y[1]), z[1]))
+    leave = torch.minimum(torch.minimum(x[1], y[1]), z[1])
+    return _span(enter, leave)
 
 
 def _cut_tube(o: Triple, d: Triple, radius: float, half: float) -> tuple[Tensor, Tensor]:
     """Returns where the ray enters and leaves the capped cylinder."""
+    # Seen from above the side is a circle: |o + t d|^2 = r^2 in x and y alone.
     a = d[0] * d[0] + d[1] * d[1]
     b = o[0] * d[0] + o[1] * d[1]
-    side = _roots(a, b, o[0] * o[0] + o[1] * o[1] - radius * radius)
+    c = o[0] * o[0] + o[1] * o[1] - radius * radius
+    side = _roots(a, b, c)
     caps = _slab(o[2], d[2], half)
     return torch.maximum(side[0], caps[0]), torch.minimum(side[1], caps[1])
 
@@ -106,6 +110,7 @@ def cut_torus(o: Triple, d: Triple) -> Tensor:
 def normal_cube(p: Triple) -> Triple:
     """Returns the axis of largest |p|, with its sign."""
     x, y, z = p[0].abs(), p[1].abs(), p[2].abs()
+    # On an edge the first of z, x, y wins, so that a point has one normal.
     top = (z >= x) & (z >= y)
     side = ~top & (x >= y)
     other = ~(top | side)

@@ -201,9 +201,12 @@ class AnimalGrid(Grid):
     @cached_property
     def cells(self) -> list[AnimalCell]:
         """All combinations; textures are the default one and up to two colours."""
+        # The first colour is that of the default texture.
         textures = ["Default", *(color.capitalize() for color in self.spec.colors[1:3])]
-        shapes, floors = self.first(self.spec.shapes), self.first(self.spec.floors)
-        grid = itertools.product(floors, shapes, (0.7, 1.0, 1.3), (0, 45), textures)
+        shapes = self.first(self.spec.shapes)
+        floors = self.first(self.spec.floors)
+        scales, yaws = (0.7, 1.0, 1.3), (0, 45)
+        grid = itertools.product(floors, shapes, scales, yaws, textures)
         return [AnimalCell(*cell) for cell in grid]
 
     @override

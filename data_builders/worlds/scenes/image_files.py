@@ -101,7 +101,9 @@ def _chunks(
     """Cuts all splits into chunks of whole items and at most `most` images."""
     most = min(most, _RAYS_PER_CHUNK // (canvas.size * canvas.samples) ** 2)
     for name, split in splits.items():
-        size = max(1, most // split.series.scenes) * split.series.scenes
+        # A pair or a video is sampled as a whole, so no chunk ends inside one.
+        items = max(1, most // split.series.scenes)
+        size = items * split.series.scenes
         for k in range(0, len(split.files), size):
             files = split.files[k : k + size]
             yield SceneChunk(name, split.series, k, files, canvas, folder)

@@ -156,8 +156,10 @@ def camera(jitter: Vector = ORIGIN) -> Camera:
     nominal = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
     position = (nominal[0] + jitter[0], nominal[1] + jitter[1], nominal[2] + jitter[2])
     x, y, z = subtract(CAMERA_TARGET, position)
-    length, flat = math.sqrt(x * x + y * y + z * z), math.hypot(x, y)
+    length = math.sqrt(x * x + y * y + z * z)
+    flat = math.hypot(x, y)
     forward = (x / length, y / length, z / length)
+    # Level, as the camera has no roll; `up` is then right x forward.
     right = (y / flat, -x / flat, 0.0)
     up = (-forward[2] * x / flat, -forward[2] * y / flat, flat / length)
     return Camera(position, right, up, forward)

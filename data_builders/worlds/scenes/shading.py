@@ -143,7 +143,10 @@ def floor_pattern(x: Tensor, y: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Returns the floor's brightness factor around 1 at ground points (x, y)."""
     plank, grid, mottle = weights
     planks = _parity(x / 0.9) - 0.5
-    lines = torch.minimum(_wave(x / 1.8), _wave(y / 1.8)).lt(0.06).to(x.dtype)
+    # A line wherever either coordinate is near a multiple of a tile's width.
+    to_line = torch.minimum(_wave(x / 1.8), _wave(y / 1.8))
+    lines = to_line.lt(0.06).to(x.dtype)
+    # Waves bent by waves: smooth patches that repeat too far apart to see.
     mixed = _wave(0.9 * x + 0.8 * _wave(0.6 * y)) * _wave(1.1 * y + 0.7 * _wave(0.8 * x))
     return 1.0 + plank * planks - grid * lines + mottle * (mixed - 0.3)
 

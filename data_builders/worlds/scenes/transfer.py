@@ -20,18 +20,18 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import PositiveInt
 from typing_extensions import override
 
-from data_builders.phrases import with_article
+from data_builders.phrases import both, related, with_article
 from data_builders.shard_builder import Builder
 from data_builders.text_files import csv_table, write_json
-from data_builders.worlds.scenes.captions import counting
+from data_builders.worlds.scenes.captions import clear_relation, counting
 from data_builders.worlds.scenes.compositions import (
     Condition,
     Rectangle,
     swaps,
     unseen_compositions,
 )
-from data_builders.worlds.scenes.formats import clevr, cola
-from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.formats import clevr
+from data_builders.worlds.scenes.formats.context import contexts
 from data_builders.worlds.scenes.held_out import (
     COLUMNS,
     FORMS,
@@ -48,7 +48,6 @@ from data_builders.worlds.scenes.image_files import (
     render_files,
     sub_seed,
 )
-from data_builders.worlds.scenes.pairs import ColaPairs
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import (
     COLORS,
@@ -64,26 +63,27 @@ from data_builders.worlds.scenes.scene import (
     Side,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
-from data_builders.worlds.scenes.statements import stated_attributes
+from data_builders.worlds.scenes.statements import describe
 from data_builders.worlds.scenes.transfer_forms import WORDINGS, exchanged, of_shape
 from data_builders.worlds.scenes.transfer_scenes import (
     CountedScenes,
     EqualScenes,
     HiddenScenes,
     LitScenes,
+    RelatedPairs,
     TurnedScenes,
 )
 from vlmtune.data.schema import ShardInfo
 from vlmtune.storage.files import write_text
 
-CHOICES = 10  # descriptions of single objects to choose from
+_DESCRIPTIONS = 10  # descriptions of single objects to choose from
 _PATTERNS = tuple(texture for texture in TEXTURES if texture != "plain")
 _OF_SHAPE = 6  # with two objects of another shape eight
 _TO = 3  # largest number of objects in a training scene
 Images = Sequence[SceneImage]
 
 
-class Choice(NamedTuple):
+class TransferRow(NamedTuple):
     """A row of the table: an image, what is true of it, what is false, and the group."""
 
     image: SceneImage
@@ -93,11 +93,11 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class TransferPart:
     """Scenes to render, and what writes the rows about them."""
 
     series: Series
-    rows: Callable[[Images], Iterator[Choice]]
+    rows: Callable[[Images], Iterator[TransferRow]]
     count: int
 
 
@@ -165,7 +165,7 @@ class TransferBuilder(Builder):
         self.counts["images"] = sum(map(len, images.values()))
         return ()
 
-    def _parts(self) -> dict[str, Part]:
+    def _parts(self) -> dict[str, TransferPart]:
         """All parts by the name of their folder of images."""
         return {
             **self._sentences(),
@@ -180,12 +180,12 @@ class TransferBuilder(Builder):
 
     def _stated(
         self, series: Series, dimension: str, forms: Mapping[str, Form], spec: WorldSpec
-    ) -> Part:
+    ) -> TransferPart:
         """Scenes about which each form writes a sentence; not each form fits each scene."""
         written = _Stated(dimension, forms, spec, self.seed, self.items)
-        return Part(series, written.rows, 2 * self.items)
+        return TransferPart(series, written.rows, 2 * self.items)
 
-    def _sentences(self) -> dict[str, Part]:
+    def _sentences(self) -> dict[str, TransferPart]:
         three = replace(self.trained, min_objects=_TO)
         usual = SceneSeries(self.trained, self._seed("trained"))
         known = {**TRAINED, "absence": FORMS["absent"]}
@@ -198,15 +198,16 @@ class TransferBuilder(Builder):
             "wordings": replace(wordings, count=4 * self.items),
         }
 
-    def _words(self) -> dict[str, Part]:
+    def _words(self) -> dict[str, TransferPart]:
         """Words in other pairs, and words that training lacks."""
         parts = {}
         for name, compositions in (("recombined", self.unseen), ("unread", self.unread)):
             # Pairs of scenes that exchange the colours of two objects; half state a relation.
-            if chosen := swaps(compositions):
-                pairs = ColaPairs(self.world, self._seed(name), tuple(chosen), 0.5)
+            if compositions:
+                chosen = swaps(compositions, name)
+                pairs = RelatedPairs(self.world, self._seed(name), chosen)
                 rows = partial(_recombined, series=pairs, dimension=f"{name} words")
-                parts[name] = Part(pairs, rows, 4 * self.items)
+                parts[name] = TransferPart(pairs, rows, 4 * self.items)
         usual = self.trained
         unread: dict[str, tuple[WorldSpec, Form]] = {
             "sizes": (replace(usual, sizes=tuple(SIZES)), partial(exchanged, kind="size")),
@@ -223,15 +224,17 @@ class TransferBuilder(Builder):
             parts[name] = self._stated(series, "unread words", {name: form}, spec)
         return parts
 
-    def _numbers(self) -> dict[str, Part]:
+    def _numbers(self) -> dict[str, TransferPart]:
         full = replace(self.world, sizes=tuple(SIZES), min_objects=1, max_objects=MAX_OBJECTS)
         parts = {}
         for name, most, of_one in (("objects", MAX_OBJECTS, False), ("shapes", _OF_SHAPE, True)):
             series = CountedScenes(full, self._seed(name), most, of_one)
-            parts[f"count_{name}"] = Part(series, partial(_counted, series=series), 2 * self.items)
+            parts[f"count_{name}"] = TransferPart(
+                series, partial(_counted, series=series), 2 * self.items
+            )
         return parts
 
-    def _scenes(self) -> dict[str, Part]:
+    def _scenes(self) -> dict[str, TransferPart]:
         """The sentences of training on other scenes."""
         usual = self.trained
         many = replace(usual, min_objects=4, max_objects=MAX_OBJECTS, sizes=tuple(SIZES))
@@ -255,11 +258,11 @@ class TransferBuilder(Builder):
             parts[name] = self._stated(scenes, "scenes", forms, usual)
         return parts
 
-    def _single(self) -> Part:
+    def _single(self) -> TransferPart:
         alone = replace(self.world, min_objects=1, max_objects=1)
         alone = replace(alone, sizes=tuple(SIZES), textures=TEXTURES)
         series = SceneSeries(alone, self._seed("single"))
-        return Part(series, partial(_single, spec=alone, seed=self.seed), self.items)
+        return TransferPart(series, partial(_single, spec=alone, seed=self.seed), self.items)
 
 
 @dataclass(frozen=True)
@@ -272,35 +275,40 @@ class _Stated:
     seed: int
     most: int
 
-    def rows(self, images: Images) -> Iterator[Choice]:
+    def rows(self, images: Images) -> Iterator[TransferRow]:
         """Rows of one form after the other."""
-        kinds = stated_attributes(self.spec)
         for name, write in self.forms.items():
             written = 0
-            for image in images:
-                # A form that is added changes no sentence of another one.
-                rng = random.Random(f"{self.seed}:{name}:{image.file}")
-                context = SceneContext(image.scene, kinds, self.spec.shapes, rng)
+            # A form that is added changes no sentence of another one.
+            for image, context in contexts(images, self.spec, self.seed, name):
                 sentences = write(context, self.spec)
                 if sentences is not None and written < self.most:
                     written += 1
                     true, false = sentences
-                    yield Choice(image, true, [false], f"{self.dimension}/{name}")
+                    yield TransferRow(image, true, [false], f"{self.dimension}/{name}")
 
 
-def _recombined(images: Images, series: ColaPairs, dimension: str) -> Iterator[Choice]:
+def _recombined(images: Images, series: RelatedPairs, dimension: str) -> Iterator[TransferRow]:
     """Each image of a pair with the captions of both; hard shapes are reported apart."""
-    captions = cola.multi(images, series)
-    for (index, pair), (_, first, _, second) in zip(pairs_of(images), captions, strict=True):
+    for index, pair in pairs_of(images):
+        captions = []
+        for image in pair:
+            first, second = map(describe, image.scene.objects[:2])
+            text = both(first, second)
+            if series.is_related(index):
+                relation = clear_relation(image.scene, 0, 1)
+                assert relation is not None
+                text = related(first, relation, second)
+            captions.append(text)
         shapes = set(series.swap(index).shapes)
         alike = "cube and cylinder" if shapes == {"cube", "cylinder"} else "other shapes"
-        asks = "relations" if series.is_relational(index) else "colours"
+        asks = "relations" if series.is_related(index) else "colours"
         group = f"{dimension}/{asks}: {alike}"
-        for image, true, false in zip(pair, (first, second), (second, first), strict=True):
-            yield Choice(image, true, [false], group)
+        for image, true, false in zip(pair, captions, captions[::-1], strict=True):
+            yield TransferRow(image, true, [false], group)
 
 
-def _counted(images: Images, series: CountedScenes) -> Iterator[Choice]:
+def _counted(images: Images, series: CountedScenes) -> Iterator[TransferRow]:
     for image in images:
         true, false = series.numbers(image.index)
         shape = series.shapes(image.index)[0] if series.of_shape else None
@@ -308,18 +316,18 @@ def _counted(images: Images, series: CountedScenes) -> Iterator[Choice]:
         if shape is not None:
             part = "of one shape"
         texts = [counting(number, shape) for number in (true, false)]
-        yield Choice(image, texts[0], texts[1:], f"counts/{part}")
+        yield TransferRow(image, texts[0], texts[1:], f"counts/{part}")
 
 
-def _single(images: Images, spec: WorldSpec, seed: int) -> Iterator[Choice]:
+def _single(images: Images, spec: WorldSpec, seed: int) -> Iterator[TransferRow]:
     """The words of one object: each attribute, and all of them among other objects."""
     texts = [with_article(described(image)) for image in images]
     known = sorted(set(texts))
     for image, text in zip(images, texts, strict=True):
         for row in abilities_of(image, spec):
             false = json.loads(row["negative"])
-            yield Choice(image, row["caption"], false, f"retained/{row['group']}")
+            yield TransferRow(image, row["caption"], false, f"retained/{row['group']}")
         rng = random.Random(f"{seed}:single:{image.file}")
         others = [other for other in known if other != text]
-        false = rng.sample(others, min(CHOICES - 1, len(others)))
-        yield Choice(image, text, false, "retained/one of ten objects")
+        false = rng.sample(others, min(_DESCRIPTIONS - 1, len(others)))
+        yield TransferRow(image, text, false, "retained/one of ten objects")

@@ -26,7 +26,6 @@ from data_builders.worlds.scenes.statements import (
     Noun,
     clear_relations,
     describe,
-    exchange,
     referents,
     relation_holds,
 )
@@ -162,24 +161,15 @@ def _neither(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 def exchanged(context: SceneContext, spec: WorldSpec, kind: str) -> Sentences | None:
     """Writes "a small cube and a large cone", against the values of `kind` exchanged."""
-    numbers = range(len(context.scene.objects))
-    for i, j in context.shuffled(list(permutations(numbers, 2))):
-        nouns = exchange(context.scene, i, j, kind)
-        if nouns is not None:
-            true, false = nouns
-            return both(*true), both(*false)
+    for true, false in context.exchanges(kind):
+        return both(*true), both(*false)
     return None
 
 
 def of_shape(context: SceneContext, spec: WorldSpec, shape: str) -> Sentences | None:
     """Writes "a red torus and a blue cone" of a torus and another, against colours exchanged."""
-    objects = context.scene.objects
-    for i, j in context.shuffled(list(permutations(range(len(objects)), 2))):
-        if (objects[i].shape == shape) == (objects[j].shape == shape):
-            continue
-        nouns = exchange(context.scene, i, j, "color")
-        if nouns is not None:
-            true, false = nouns
+    for true, false in context.exchanges("color"):
+        if shape in [noun.shape for noun in true]:
             return both(*true), both(*false)
     return None
 

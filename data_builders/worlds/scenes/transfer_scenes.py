@@ -10,6 +10,8 @@ from typing import Literal
 
 from typing_extensions import override
 
+from data_builders.worlds.scenes.captions import clear_relation
+from data_builders.worlds.scenes.pairs import ColaPairs
 from data_builders.worlds.scenes.render import Rendered
 from data_builders.worlds.scenes.sampling import crowded, sample_scene
 from data_builders.worlds.scenes.scene import (
@@ -26,6 +28,24 @@ from data_builders.worlds.scenes.series import Series
 
 _HIDDEN = 0.2  # least fraction of an object that another one hides
 _LIGHTS = (110.0, 250.0)  # degrees from the camera; training has up to 75 to either side
+
+
+@dataclass(frozen=True)
+class RelatedPairs(ColaPairs):
+    """Cola's items, of which half have their two objects in one clear relation in both images."""
+
+    def is_related(self, index: int) -> bool:
+        """Tells whether the captions of item `index` state a relation."""
+        return random.Random(f"{self.seed}:relational:{index}").random() < 0.5
+
+    @override
+    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, Scene] | None:
+        pair = super().attempt(index, rng)
+        if pair is None or not self.is_related(index):
+            return pair
+        relation = clear_relation(pair[0], 0, 1)
+        differs = relation is None or relation != clear_relation(pair[1], 0, 1)
+        return None if differs else pair
 
 
 @dataclass(frozen=True)

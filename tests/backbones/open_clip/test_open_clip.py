@@ -420,7 +420,7 @@ def test_damaged_folders_are_told_in_one_line(folder):
 
 
 def test_pretrained_with_a_folder_is_refused(folder):
-    with refused("brings its own weights"):
+    with refused("has its own weights"):
         OpenClip(str(folder()), "openai")
 
 

@@ -150,13 +150,10 @@ class HFDualEncoder(HFBackbone):
     cut to the longest of the batch where that cannot change a value, and only the blocks up to the
     layer of the `FeatureSpec` run. Tokens of the last layer have the tower's final norm, even if
     the library's `last_hidden_state` lacks it. It takes the arguments of `HFBackbone`.
-
-    Attributes:
-        no_pooled: Why there are no embeddings, or None if there are.
     """
 
     abilities = Abilities(embeddings=True, tokens=True, image_tower=True, text_tower=True)
-    no_pooled: str | None = None
+    no_pooled: str | None = None  # why there are no embeddings
 
     @abstractmethod
     def towers(self, loaded: Loaded) -> tuple[HFImageTower, HFTextTower]:

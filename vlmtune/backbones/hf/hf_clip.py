@@ -26,13 +26,11 @@ class HFCLIP(HFDualEncoder):
     The image embedding is the projected class token, the text embedding the projected end token.
     It takes the arguments of `HFBackbone`. Weights named as OpenAI's are refused if the config runs
     them with another activation than QuickGELU, with which they were trained.
-
-    Attributes:
-        pools_highest: The `eos_token_id` with which the library pools the highest id of a caption
-            rather than this one, as old configs need; None if it never does.
     """
 
     kind = CLIPModel
+    # With this `eos_token_id` the library pools the highest id of a caption, as old configs need;
+    # with None it never does.
     pools_highest: ClassVar[int | None] = 2
 
     @override

@@ -176,8 +176,9 @@ class Llava(HFBackbone):
                 )
             if len(row) > self._longest:
                 # What stands after the caption, "Please answer yes or no", stays.
-                after = self.text_special[1]
-                row = row[: self._longest - after] + row[len(row) - after :]
+                after = len(row) - self.text_special[1]
+                surplus = len(row) - self._longest
+                row = row[: after - surplus] + row[after:]
             rows.append(row)
         longest = max(map(len, rows), default=0)
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -196,8 +197,9 @@ class Llava(HFBackbone):
             length = len(start)
             if ids[:length] == start and len(ids) > length:
                 first_tokens.append(ids[length])
-        unknown = self._tokenizer.unk_token_id
-        if len(first_tokens) < 2 or first_tokens[0] == first_tokens[1] or unknown in first_tokens:
+        # Two answers of one token, or of none that is known, would score every caption alike.
+        distinct = set(first_tokens) - {self._tokenizer.unk_token_id}
+        if len(distinct) < 2:
             raise UserError(
                 f"expected two answers that begin with tokens of their own, got {answers}: "
                 "choose others, or end the prompt where the answer begins"

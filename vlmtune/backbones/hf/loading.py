@@ -67,7 +67,9 @@ def load(
         options["revision"] = revision
     # Else the library asks the hub, in a thread, to convert repositories without safetensors.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
-    connection = contextlib.nullcontext() if Path(name).is_dir() else hub_or_cache(model)
+    connection: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if not Path(name).is_dir():
+        connection = hub_or_cache(model)
     parts = f"weights, tokenizer and image processor of {model}"
     with loaded_whole(parts), connection, quiet():
         # A damaged config may ask for more memory than there is, before any weight is read.
@@ -110,7 +112,7 @@ def locate(model: str, others: str = "") -> str:
         return model
     if folder is None or not (folder / CONFIG).is_file():
         raise UserError(
-            f"expected {others} a hub id (org/repo) or a folder with {CONFIG} and weights, got "
+            f"expected {others}a hub id (org/repo) or a folder with {CONFIG} and weights, got "
             f"{model!r}: check the spelling, or save the model with save_pretrained"
         )
     return str(folder)
@@ -138,9 +140,13 @@ def _described_tokenizer(tokenizer: Any) -> dict[str, Any]:
 
 
 def _without(value: Any, names: set[str]) -> Any:
-    if isinstance(value, dict):
-        return {k: _without(v, names) for k, v in value.items() if k not in names}
-    return value
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for name, inner in value.items():
+        if name not in names:
+            kept[name] = _without(inner, names)
+    return kept
 
 
 def _check_type(model: str, type_name: str, kind: type[PreTrainedModel]) -> None:
@@ -177,7 +183,8 @@ def _check_weights(model: str, network: nn.Module, report: dict[str, Any]) -> No
     """Refuses weights that do not fill the model, are not finite, or change what it computes."""
     # The library would fill in random weights for these.
     missing = sorted(report.get("missing_keys") or ())
-    mismatched = sorted(name for name, *_ in report.get("mismatched_keys") or ())
+    shapes = report.get("mismatched_keys") or ()
+    mismatched = sorted(name for name, *_ in shapes)
     if faulty := missing or mismatched:
         fault = "missing" if missing else "mismatched"
         raise UserError(

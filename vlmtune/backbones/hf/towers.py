@@ -30,12 +30,7 @@ Mask = Bool[Tensor, "n t"]
 
 
 class HFTokenizer:
-    """A Hugging Face tokenizer that cuts captions and pads them on the right.
-
-    Attributes:
-        special: Special tokens before and after the words.
-        pad: The id of the padding token.
-    """
+    """A Hugging Face tokenizer that cuts captions and pads them on the right."""
 
     def __init__(self, tokenizer: Any, positions: int, lower: bool = False) -> None:
         self._tokenizer = tokenizer
@@ -46,7 +41,7 @@ class HFTokenizer:
         added = encoded["special_tokens_mask"][0]
         words = added.logical_not().nonzero().flatten().tolist()
         trail = len(added) - words[-1] - 1
-        self.special = (words[0], trail)
+        self.special = (words[0], trail)  # how many special tokens stand around the words
         self.pad = int(tokenizer.pad_token_id)
 
     def __call__(self, texts: Sequence[str]) -> tuple[Int[Tensor, "n t"], Bool[Tensor, "n t"]]:

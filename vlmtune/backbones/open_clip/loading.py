@@ -115,7 +115,8 @@ def locate(model: str) -> str:
     folder = find_path(model.removeprefix(LOCAL))
     if folder is None or not (folder / CONFIG).is_file():
         # A typing error is likelier than a missing folder.
-        near = difflib.get_close_matches(builtin, open_clip.list_models(), 3) or ["ViT-B-32"]
+        known = open_clip.list_models()
+        near = difflib.get_close_matches(builtin, known, 3) or ["ViT-B-32"]
         raise UserError(
             f"expected an open_clip model, hf-hub:org/repo or a folder with {CONFIG} and weights, "
             f"got {model!r}: did you mean {', '.join(near)}?"
@@ -156,7 +157,8 @@ def _connection(name: str, tag: str | None) -> contextlib.AbstractContextManager
     if name.startswith(HUB) or tag is not None:
         source = name if tag is None else f"{name} with pretrained={tag!r}"
         return hub_or_cache(source)
-    text = (open_clip.get_model_config(name) or {}).get("text_cfg") or {}
+    config = open_clip.get_model_config(name) or {}
+    text = config.get("text_cfg") or {}
     # With weights in a file, the tokenizer may still come from the hub.
     parts = {"hf_model_name", "hf_tokenizer_name"} & {*text}
     return hub_or_cache(f"the tokenizer of {name}") if parts else contextlib.nullcontext()
@@ -219,7 +221,8 @@ def _check_image_size(network: nn.Module, name: str, size: int) -> None:
     patch = getattr(visual, "patch_size", None)
     native = patch is not None and hasattr(visual, "positional_embedding")
     # The last rows of an image that do not fill a patch would be cut.
-    if patch is None or not native or size % patch[0] or size % patch[1]:
+    fits = native and patch is not None and size % patch[0] == size % patch[1] == 0
+    if not fits:
         raise UserError(
             f"expected image_size in whole patches of open_clip's own vision transformer, got "
             f"{size} for {name} with patches of {patch}: choose a multiple, or leave it out"
@@ -241,7 +244,8 @@ def _tokenizer(name: str, config: dict[str, Any]) -> Any:
         words_there = "no such file"
     else:
         # A blank line inside the file is an error of the tokenizer's; the last line break is none.
-        words = vocabulary.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        content = vocabulary.read_text(encoding="utf-8")
+        words = content.removesuffix("\n").split("\n")
         tokenizer = WordTokenizer(words, int(text.get("context_length", 77)))
         # With other words than in training, the id of the end token would be another.
         fits = tokenizer.vocab_size == rows

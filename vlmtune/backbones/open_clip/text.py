@@ -30,18 +30,13 @@ from vlmtune.types import Features, FeatureSpec, Pooled, Tokens
 
 
 class Tokenizer:
-    """Any open_clip tokenizer, with the length of each caption.
-
-    Attributes:
-        pad: The id of the padding token.
-        end: The id of the end token.
-    """
+    """Any open_clip tokenizer, with the length of each caption."""
 
     def __init__(self, encode: Any) -> None:
         self.encode = encode
         inner = getattr(encode, "tokenizer", None)
         if inner is None:
-            self.pad = 0
+            self.pad = 0  # the id of the padding token
             self.end = int(encode.eot_token_id)
             self.special = frozenset({int(encode.sot_token_id), self.end})
         else:
@@ -187,12 +182,6 @@ class TextSide:
     """The text features of any open_clip model.
 
     It is not a module, so the model's weights keep one name each.
-
-    Attributes:
-        special: Special tokens before and after the words.
-        tower: The tower, or None if it cannot run block by block.
-        layers: Number of blocks; 0 if none has tokens.
-        width: w of the tokens.
     """
 
     def __init__(self, model: nn.Module, tokenizer: Tokenizer, dtype: torch.dtype) -> None:
@@ -201,14 +190,14 @@ class TextSide:
         self.tokenizer = tokenizer
         # A closed vocabulary need not have "a".
         word = getattr(tokenizer.encode, "words", ("a",))[0]
-        self.special = tokenizer.leading_and_trailing(word)
+        self.special = tokenizer.leading_and_trailing(word)  # numbers of special tokens
         self.foreign = isinstance(self.text, HFTextEncoder)
         self.no_tower = self._why_no_tower(word)
         self.tower: NativeTextTower | None = None
         if self.no_tower is None:
             self.tower = NativeTextTower(self.text, tokenizer, sum(self.special), dtype)
         if self.foreign:
-            self.layers = 0
+            self.layers = 0  # it gives tokens of no block
             self.width = int(self.text.config.hidden_size)
         else:
             transformer = self.text.transformer

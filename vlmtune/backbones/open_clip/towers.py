@@ -154,12 +154,6 @@ class ImageSide:
     """The image features of any open_clip model.
 
     It is not a module, so the model's weights keep one name each.
-
-    Attributes:
-        tower: The tower, or None if it is not a plain vision transformer.
-        layers: Number of blocks; 1 if only the last has tokens.
-        width: w of the tokens.
-        count: Patches of an image.
     """
 
     def __init__(
@@ -171,13 +165,14 @@ class ImageSide:
         if self.tower is not None:
             self.layers = self.tower.layers
         else:
-            # Only a plain transformer has blocks of one width; stages of a pyramid differ.
+            # Only a plain transformer has blocks of one width; stages of a pyramid differ, and of
+            # them the last alone gives tokens.
             trunk = getattr(self.visual, "trunk", None)
             blocks = getattr(trunk, "blocks", None)
             self.layers = 1 if blocks is None else len(blocks)
         if isinstance(self.tower, NativeImageTower):
             rows, columns = self.visual.grid_size
-            self.count = rows * columns
+            self.count = rows * columns  # patches of an image
             self.width = self.tower.width
         else:
             with torch.no_grad():

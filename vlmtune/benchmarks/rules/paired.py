@@ -23,6 +23,8 @@ from vlmtune.metrics.paired_accuracy import (
     TEXT_CHANCE,
     equivariance_deviations,
     image_correct,
+    matching_chance,
+    matching_correct,
     text_correct,
 )
 from vlmtune.results.metric_value import MetricValue
@@ -88,7 +90,9 @@ class Paired(Benchmark[PairedItems]):
 
     An item is right on the text side where each image prefers its caption, on the image side where
     each caption prefers its image, as a group where both hold; a tie is never a win. Random scores
-    reach 1/4, 1/4 and 1/6. An item with one image or caption twice is never won, and the report
+    reach 1/4, 1/4 and 1/6. `group_match` asks only that the true matching of both images with both
+    captions has the highest total (`matching_correct`): random scores reach 1/2, so it compares
+    with no group accuracy. An item with one image or caption twice is never won, and the report
     lists it. `series` holds each item's deviation from equivariance on either side
     (`equivariance_deviations` of the metrics) and, as `mean_scores`, the mean 2 x 2 matrix: image 0
     with captions 0 and 1, image 1 with captions 0 and 1.
@@ -156,6 +160,8 @@ class Paired(Benchmark[PairedItems]):
         image = image_correct(values)
         wins = (text, image, text & image)
         metrics = self._rates(wins, torch.arange(len(values)))
+        matched = matching_correct(values).double()
+        metrics["group_match"] = cluster_robust_mean(matched, items.ways, matching_chance(2))
         metrics |= self.more_metrics(wins, items.groups, items.ways)
         for name, rows in items.members().items():
             metrics |= self._rates(wins, rows, f"/{name}")

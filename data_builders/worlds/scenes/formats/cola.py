@@ -62,6 +62,7 @@ def single_split(
     labels: dict[str, set[str]] = {"seen": set(), "unseen": set()}
     for image in images:
         for obj in image.scene.objects:
-            side = "unseen" if (obj.color, obj.shape) in unseen else "seen"
+            composition = (obj.color, obj.shape)
+            side = "unseen" if composition in unseen else "seen"
             labels[side].add(query(obj, attributes))
     return {side: sorted(texts) for side, texts in labels.items()}

@@ -4,7 +4,7 @@ import pytest
 
 from data_builders.worlds.programs.effective import execute_on_sets
 from data_builders.worlds.programs.functions import CATALOGUE, IllPosedError, Type
-from data_builders.worlds.programs.program import Step, execute
+from data_builders.worlds.programs.program import Step, encode, execute
 from data_builders.worlds.programs.scene_graph import ATTRIBUTES, RELATIONS, SceneGraph, read_scenes
 from tests.data_builders.conftest import dump
 from tests.data_builders.worlds.programs.raw_scenes import (
@@ -144,7 +144,6 @@ def test_random_programs_have_the_answers_of_a_naive_executor(tmp_path):
         number, program = rng.randrange(len(raw)), random_program(rng)
         for last in range(1, len(program) + 1):
             part = program[:last]
-            check(part)
             try:
                 expected = naive(encode(part), raw[number])
             except IllPosed:

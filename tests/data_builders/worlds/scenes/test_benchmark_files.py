@@ -45,6 +45,10 @@ def texts(world: Path):
         phrases = [foil for own in row["negative_entities"].values() for foil in own]
         phrases += row["relations"][0]["negatives"]
         yield from (v for foil in phrases for k, v in foil.items() if k != "change_type")
+    for row in load(world / "whats_up/controlled_clevr_dataset.json"):
+        yield from row["caption_options"]
+    for row in rows_of(world / "negbench/scenes_val_mcq.csv"):
+        yield from (row[f"caption_{k}"] for k in range(4))
     videos = [row for own in load(world / "geb/test.json").values() for row in own]
     yield from (f"{row['subject']} {row[f'status_{k}']}" for row in videos for k in SIDES)
 
@@ -88,9 +92,11 @@ def test_every_file_has_as_many_rows_as_asked(suite):
         counts |= {path.stem: len(rows_of(path)) for path in (suite / "crepe").glob(pattern)}
     counts["winoground"] = len((suite / "winoground/examples.jsonl").read_text().splitlines())
     counts["half_truths"] = len(load(suite / "half_truths/units.json"))
+    counts["whats_up"] = len(load(suite / "whats_up/controlled_clevr_dataset.json"))
+    counts["negbench"] = len(rows_of(suite / "negbench/scenes_val_mcq.csv"))
     counts["videos"] = sum(map(len, load(suite / "geb/test.json").values()))
     assert counts.pop("eqben_kubric") == 3 * SUITE["benchmarks"]
-    assert len(counts) == 7 + 11 + 3 + 7 + 5 + 3
+    assert len(counts) == 7 + 11 + 3 + 7 + 5 + 5
     assert counts == dict.fromkeys(counts, SUITE["benchmarks"])
 
 

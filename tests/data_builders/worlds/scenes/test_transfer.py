@@ -217,7 +217,7 @@ def test_unread_shapes_and_materials_are_parts_where_training_lacks_them(tmp_pat
 
 
 def test_the_benchmark_knows_the_chance_of_each_dimension(folder):
-    benchmark = Transfer(str(folder / "transfer.csv"), str(folder / "images"), {"group": "group"})
+    benchmark = Transfer(str(folder / "transfer.csv"), str(folder / "images"))
     result = benchmark.run(lambda images, texts, pairs: pairs[:, 1] * 0.0)
     metrics = result.metrics
     assert metrics["accuracy/wordings"].chance == metrics["accuracy/counts"].chance == 0.5

@@ -12,12 +12,14 @@ from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
 from vlmtune.benchmarks.half_truths import HalfTruths
+from vlmtune.benchmarks.negbench import NegBench
 from vlmtune.benchmarks.pug_imagenet import PugImageNet
 from vlmtune.benchmarks.pug_spar import PugSpar
 from vlmtune.benchmarks.pug_spar_retrieval import PugSparRetrieval
 from vlmtune.benchmarks.retrieval import Retrieval
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
 from vlmtune.benchmarks.valse import Valse
+from vlmtune.benchmarks.whats_up import WhatsUp
 from vlmtune.benchmarks.winoground import Winoground
 from vlmtune.benchmarks.zero_shot_classification import ZeroShotClassification
 
@@ -28,6 +30,7 @@ SETUPS = (
 )
 KARPATHY = ["karpathy/dataset_scenes.json", "images"]
 WINOGROUND = ["winoground/examples.jsonl", "images/suite"]
+WHATS_UP = ["whats_up", "images/whats_up", "images"]
 ORDER = ["aro/coco_karpathy_test.json", "images", "aro/coco_karpathy_test_shuffles.json"]
 RELATION, ATTRIBUTION = (f"aro/visual_genome_{task}.json" for task in ("relation", "attribution"))
 PROD, SYST = (f"crepe/{kind}_hard_negatives" for kind in ("prod", "syst"))
@@ -44,6 +47,8 @@ READERS = [
     (CrepeProductivity, [PROD, "crepe"], {"complexities": None}, "accuracy", None),
     (CrepeSystematicity, [SYST, "crepe"], {}, "accuracy", 2 * COUNT),
     (HalfTruths, ["half_truths/units.json", "images/suite"], {}, "accuracy", None),
+    (NegBench, ["negbench/scenes_val_mcq.csv", "images/suite"], {}, "accuracy", COUNT),
+    (WhatsUp, WHATS_UP, {"parts": ["controlled_b"]}, "set_accuracy/controlled_b", COUNT / 4),
     (PugImageNet, ["images/pug_imagenet"], {"factors": list(FACTORS)}, "accuracy", None),
     (PugSpar, SPAR, {"setups": list(SETUPS)}, "accuracy", None),
     (PugSparRetrieval, SPAR, {"setups": ["scene"]}, "accuracy", None),

@@ -1,0 +1,120 @@
+"""What models gained against what they lost: means over benchmarks, the Pareto front, its plot.
+
+In: comparisons of runs with a first one. Out: mean changes, and an SVG. Never: a new score.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+
+from vlmtune.report.differences import Comparison
+from vlmtune.report.plots import FAINT, INK, MUTED, RUN_COLOURS, STYLE, plot_axes, svg_of
+from vlmtune.results.metric_value import MetricValue
+
+FIGURE = (4.4, 3.4)  # inches
+CLOSE = 0.07
+"""Models that lie so close together, as a fraction of the plot, share a label."""
+
+Point = tuple[float, float]
+"""What a model lost on retained benchmarks, and gained on compositional ones, in points."""
+
+
+def mean_change(of_run: Sequence[Comparison], kind: str) -> MetricValue | None:
+    r"""The mean change of primary metrics that are fractions, on benchmarks of one kind.
+
+    Above 0 is better. The 95 % interval is as if the B benchmarks shared no image: half of it is
+    $\sqrt{\sum_b h_b^2} / B$, with half the interval $h_b$ of each. There is none where that of
+    a benchmark is unknown. None without a benchmark.
+    """
+    changes = []
+    halves = []
+    for one in of_run:
+        if one.result.kind != kind or one.change is None or one.metric.unit != "fraction":
+            continue
+        sign = 1 if one.metric.higher_is_better else -1
+        changes.append(sign * one.change)
+        paired = one.paired
+        if paired is not None and paired.low is not None and paired.high is not None:
+            halves.append((paired.high - paired.low) / 2)
+    if not changes:
+        return None
+    mean = sum(changes) / len(changes)
+    half = math.hypot(*halves) / len(changes)
+    known = len(halves) == len(changes)
+    low, high = (mean - half, mean + half) if known else (None, None)
+    return MetricValue(mean, len(changes), low=low, high=high)
+
+
+def pareto_front(points: Mapping[int, Point]) -> list[int]:
+    """The keys of the points (loss, gain) for which no other loses less and gains more.
+
+    Of equal points all are in front.
+
+    Example:
+        >>> pareto_front({0: (0.0, 0.0), 1: (1.0, 9.0), 2: (2.0, 5.0), 3: (-1.0, -3.0)})
+        [3, 0, 1]
+    """
+    front = []
+    for key, (loss, gain) in points.items():
+        others = [point for point in points.values() if point != (loss, gain)]
+        if not any(other[0] <= loss and other[1] >= gain for other in others):
+            front.append(key)
+    return sorted(front, key=points.__getitem__)
+
+
+def pareto_plot(
+    points: Mapping[int, Point],
+    means: Sequence[tuple[MetricValue | None, MetricValue | None]],
+    run_colours: Sequence[int],
+) -> str:
+    """Draws the models, each with its number and both intervals, and their front.
+
+    `points` and `means` belong to the runs by position, `run_colours` too.
+    """
+    with mpl.rc_context(STYLE):
+        figure, axes = plot_axes()
+        figure.set_size_inches(*FIGURE)
+        axes.set_position((0.16, 0.14, 0.82, 0.83))
+        axes.grid(axis="both", linewidth=0.6)
+        axes.axhline(0, color=FAINT, linewidth=1.4)
+        axes.axvline(0, color=FAINT, linewidth=1.4)
+        xs, ys = zip(*(points[i] for i in pareto_front(points)), strict=True)
+        axes.plot(xs, ys, color=MUTED, linewidth=1, linestyle="--")
+        for i, (x, y) in points.items():
+            colour = RUN_COLOURS[run_colours[i]]
+            gained, retained = means[i]
+            if gained is not None and gained.low is not None and gained.high is not None:
+                ends = [100 * gained.low, 100 * gained.high]
+                axes.plot([x, x], ends, color=colour, alpha=0.4)
+            if retained is not None and retained.low is not None and retained.high is not None:
+                ends = [-100 * retained.low, -100 * retained.high]
+                axes.plot(ends, [y, y], color=colour, alpha=0.4)
+            axes.scatter([x], [y], color=colour, s=26, linewidth=0, zorder=3)
+        for (x, y), numbers in _close_together(points).items():
+            # A long label has more room below its models, where few lose more than they gain.
+            above = 4 if len(numbers) <= 2 else -14
+            offset = {"xytext": (4, above), "textcoords": "offset points"}
+            axes.annotate(", ".join(numbers), (x, y), color=INK, **offset)
+        axes.set_xlabel("lost on retained abilities, points", loc="right", labelpad=2)
+        axes.set_ylabel("gained, points", loc="top", labelpad=2)
+        return svg_of(figure, "front")
+
+
+def _close_together(
+    points: Mapping[int, Point],
+) -> dict[Point, list[str]]:
+    """The numbers of models by the first point that they lie close to: one label for all."""
+    xs, ys = zip(*points.values(), strict=True)
+    width = max(xs) - min(xs) or 1.0
+    height = max(ys) - min(ys) or 1.0
+    labels: dict[Point, list[str]] = {}
+    for i, (x, y) in points.items():
+        for other in labels:
+            apart = max(abs(x - other[0]) / width, abs(y - other[1]) / height)
+            if apart < CLOSE:
+                labels[other].append(str(i + 1))
+                break
+        else:
+            labels[x, y] = [str(i + 1)]
+    return labels
