@@ -173,7 +173,7 @@ def test_errors_are_one_line(tmp_path):
     for items, message in (
         ([], "expected items"),
         ([ChoiceItem(image, ("yes",))], "at least one other"),
-        ([ChoiceItem(image, ("yes", " "))], "texts with words"),
+        ([ChoiceItem(image, ("yes", " "))], "none blank"),
     ):
         with refused(message):
             made(tmp_path, items).load()

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from vlmtune.config import instantiate
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.collate import collate
 from vlmtune.errors import UserError

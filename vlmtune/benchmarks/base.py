@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from pydantic import PositiveInt, TypeAdapter, ValidationError
 from torch import Tensor
 
-from vlmtune.benchmarks.files import Row, check_chosen, check_texts, obtain, read_rows
+from vlmtune.benchmarks.files import Row, check_chosen, obtain, read_rows
 from vlmtune.benchmarks.items import Items, as_stored, find_repeats, sample
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
 from vlmtune.benchmarks.queries import Query
@@ -127,7 +127,6 @@ class Benchmark(Configured, ABC, Generic[I]):
         """The items as arrays; the files are read once, at the first access."""
         items = self.listed()
         check_images(items.images, self)
-        check_texts(items.texts, self.name)
         return items
 
     def listed(self) -> I:

@@ -104,16 +104,6 @@ def is_text(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and bool(value.strip())
 
 
-def check_texts(texts: Sequence[str], name: str) -> None:
-    """Raises `UserError` unless all texts have words: a blank one would get a score, and count."""
-    wrong = [text for text in texts if not is_text(text)]
-    if wrong:
-        raise UserError(
-            f"expected texts with words for {name}, got {len(wrong)} without, first "
-            f"{wrong[0]!r}: fill them in, or leave their rows out"
-        )
-
-
 def check_chosen(argument: str, values: Sequence[object], known: Sequence[object]) -> None:
     """Raises `UserError` unless one or more of the known values are given, each once."""
     chosen = set(values)

@@ -163,7 +163,7 @@ def _unidentified(source: bytes | Path) -> _RefusedError:
     start = source[:16]
     if start[4:8] == b"ftyp":  # as containers of ISO begin; AVIF among them is read
         return _RefusedError("format HEIF is not read without the package pillow-heif", CONVERT)
-    return _RefusedError("cannot identify image file", CONVERT)
+    return _RefusedError("cannot identify image file")
 
 
 def _frame(path: Path, max_pixels: int) -> Image.Image:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import NamedTuple, TypeVar
 
-from vlmtune.benchmarks.base import Benchmark, files_from
+from vlmtune.benchmarks.base import Benchmark, check_images, files_from
 from vlmtune.benchmarks.pair_scorer import Embedder, MatrixFunction, PairScorer, pair_scorer
 from vlmtune.benchmarks.rules.classification import Classification
 from vlmtune.distributed.process_group import ProcessGroup
@@ -177,9 +177,14 @@ def _load(
                 scorer.check_embeds()
             _check_image_model(one, scorer)
             one.load()
+            images = one.items.images
+            texts = one.items.texts
+            # The former again, for plug-ins whose `items` does not.
+            check_images(images, one)
+            _check_texts(texts, one.name)
             if isinstance(scorer, Scorer):
-                scorer.backbone.check_words(one.items.texts)
-            return one.items.images, one.items.texts
+                scorer.backbone.check_words(texts)
+            return images, texts
 
         # Every rank tries every benchmark, so that all ranks exchange the same list.
         content, failures[benchmark.name] = _tried(benchmark, checked)
@@ -194,6 +199,16 @@ def _load(
             failed[name] = reason
             contents.pop(name, None)
     return contents, _in_order(benchmarks, failed)
+
+
+def _check_texts(texts: Sequence[object], name: str) -> None:
+    """Raises a `UserError` unless all texts have words: a blank one gets a score like any other."""
+    wrong = [text for text in texts if not (isinstance(text, str) and text.strip())]
+    if wrong:
+        raise UserError(
+            f"expected texts with words for {name}, got {len(wrong)} without, first "
+            f"{wrong[0]!r}: fill them in, or leave their rows out"
+        )
 
 
 def _check_image_model(benchmark: Benchmark, scorer: PairScorer | None) -> None:

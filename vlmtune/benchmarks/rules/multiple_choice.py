@@ -138,10 +138,11 @@ class MultipleChoice(Benchmark[ChoiceItems]):
             true = item.candidates[: item.true]
             false = item.candidates[item.true :]
             counts_alone = not false and self.reference_alone and not self.strict
-            if not (false or counts_alone):
+            is_blank = not all(text.strip() for text in item.candidates)
+            if is_blank or not (false or counts_alone):
                 raise UserError(
-                    f"expected a true caption and at least one other in {self.name}, got "
-                    f"{str(item.candidates)[:60]} for {item.image.path.name}: "
+                    f"expected a true caption and at least one other in {self.name}, none blank, "
+                    f"got {str(item.candidates)[:60]} for {item.image.path.name}: "
                     "download the file again"
                 )
             # Shuffles and swaps at times give the caption back, which is true then.
