@@ -38,8 +38,7 @@ SETTINGS = ("images", "transformations", "widths", "steps", "runs", "limit", "si
 
 def run(options: argparse.Namespace) -> None:
     """Writes the report of all probes into `options.out`, or sheets into `options.pictures`."""
-    lacks_model = options.model is None or options.out is None
-    if lacks_model and options.pictures is None:
+    if options.pictures is None and None in (options.model, options.out):
         raise UserError(
             "expected --model and --out, or only --pictures, got neither: add them (see `vlmtune "
             "probe --help`)"

@@ -90,8 +90,10 @@ def load_export(
         state = load_file(folder / WEIGHTS)
         # Exports that an older version wrote name no checksum.
         checksum = sha256(folder / WEIGHTS)
-        is_damaged = config.get("weights_sha256", checksum) != checksum
-    check_written(folder, WEIGHTS if is_damaged else None)
+        damaged_file = None
+        if config.get("weights_sha256", checksum) != checksum:
+            damaged_file = WEIGHTS
+    check_written(folder, damaged_file)
     if pretrained is not None:
         config["backbone"]["init_args"]["pretrained"] = pretrained
     # Checkpoints keep the fingerprint beside the backbone, exports inside it.
