@@ -176,7 +176,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def prepare_image(self, image: Tokens) -> PooledTokens:
-        # The class token is no place in the image, so no word reads it.
+        # The class token stands for no part of the image, so no word reads it.
         read = image.without_first(self.image_tower.special)
         # The last norm of a tower comes after these states, which are large without it.
         patches = self.project(read.values)

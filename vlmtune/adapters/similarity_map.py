@@ -149,8 +149,8 @@ class SimilarityMap(JointAdapter[Tokens, Tokens, Tokens]):
         total = (products * real).sum(dim=(1, 2), keepdim=True)
         mean = total / count
         centred = (products - mean) * real
-        squares = (centred**2).sum(dim=(1, 2), keepdim=True)
-        variance = squares / count
+        squared = (centred**2).sum(dim=(1, 2), keepdim=True)
+        variance = squared / count
         deviation = (variance + VARIANCE_FLOOR).sqrt()
         standardised = centred / deviation
         # The layers after it read a map of one size.

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vlmtune.errors import UserError
 
-WORD = re.compile(r"\w+")  # whatever stands between words, such as a comma, is no token
+WORD = re.compile(r"\w+")  # whatever stands between words, such as a comma, makes no token
 
 
 class WordTokenizer:

@@ -131,7 +131,7 @@ class FSCClip(ShardedObjective):
         tiny = torch.finfo(log_p.dtype).tiny
         error = -log_p.expm1()
         error = error.clamp_min(tiny)
-        # A text that is told apart already counts less.
+        # A text that the model tells apart already counts less.
         focal = error**self.focus
         terms = labels * focal * log_p
         losses = -terms.sum(dim=1)
