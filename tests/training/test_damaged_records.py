@@ -99,3 +99,13 @@ def test_too_many_stop_both_ranks(corrupt, model_folder, tmp_path):
     data, _ = corrupt
     with pytest.raises(AssertionError, match="expected at most 0 damaged of 6 records, got 1"):
         run_ranks(2, tmp_path / "ranks", train, data, model_folder, tmp_path, 0, 0.0)
+
+
+def test_damage_of_held_out_records_is_named(corrupt, shards, model_folder, tmp_path, capsys):
+    data, key = corrupt
+    made = module(model_folder, LinearProbe(), [InfoNCE()])
+    sets = ShardDataModule([ShardSet(str(shards))], 2, val=[data], max_damaged=0.1)
+    quiet_trainer(max_steps=1, default_root_dir=tmp_path).validate(made, sets)
+    said = capsys.readouterr().out
+    assert said.count("skipped a damaged record: ") == 1
+    assert key in said

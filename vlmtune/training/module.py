@@ -205,8 +205,6 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         if not self._accumulated(batch_idx):
             self._first_key = batch.keys[0]
             self._checks = []
-        for line in batch.damaged:
-            print(f"skipped a damaged record: {line}", flush=True)  # of any rank
         group = ProcessGroup()
         # Ranks agree on signals where they agree that scores are finite.
         batch_loss = self._loss(batch, batch_idx, group, self.signals)
@@ -270,6 +268,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
     def _loss(
         self, batch: Batch, batch_idx: int, group: ProcessGroup, signals: Signals | None = None
     ) -> _BatchLoss:
+        for line in batch.damaged:
+            print(f"skipped a damaged record: {line}", flush=True)  # of any rank
         # With a separate generator, pairs do not depend on what else a step draws.
         generator = torch.Generator().manual_seed(self._step_seed(batch_idx))
         shard = self.scores.shard(batch, group, generator)
