@@ -711,7 +711,7 @@ def test_images_and_captions_that_are_none(model_folder, pictures, tmp_path, cap
     refused(capsys, [*score, pictures[0], "--text", " "], "expected captions with words")
     refused(capsys, [*score, pictures[0]], "--text", "vlmtune score --help")
     refused(capsys, [*score, pictures[0], "--text", "a", "--device", "abacus"], "abacus")
-    refused(capsys, [*score, pictures[0], "--text", "a", "--batch-size", "0"], "batch_size")
+    refused(capsys, [*score, pictures[0], "--text", "a", "--batch-size", "0"], "--batch-size")
     refused(capsys, ["score", "ViT-B-33", pictures[0], "--text", "a"], "did you mean")
 
 
@@ -757,7 +757,7 @@ def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys
     refused(capsys, [*evaluate, "vlmtune.benchmarks.nope.Nope"], "nope")
     refused(capsys, [*evaluate, "vlmtune.objectives.info_nce.InfoNCE"], "InfoNCE")
     refused(capsys, [*evaluate, benchmark, "--device", "abacus"], "abacus")
-    refused(capsys, [*evaluate, benchmark, "--batch-size", "0"], "batch_size")
+    refused(capsys, [*evaluate, benchmark, "--batch-size", "0"], "--batch-size")
     Path("file").write_text("")
     refused(capsys, [*evaluate, benchmark, "--out", "file"], "'file'", "File exists")
     refused(capsys, [*evaluate, benchmark, "--banana", "1"], "--banana")

@@ -5,7 +5,6 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.refusals import refused
 from vlmtune.benchmarks.base import PairScorer
 from vlmtune.benchmarks.sugar_crepe import SugarCrepe
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
@@ -103,8 +102,3 @@ def test_a_sample_of_images_depends_on_the_seed_alone():
     assert set(asked) == {5}
     (whole,) = {ImageAveraged(score, None)(images, ["0"])[0].item()}
     assert whole == pytest.approx(sum(i * i for i in range(50)) / 50)
-
-
-def test_what_is_wrong_is_one_line():
-    with refused("call `fit`"):
-        TextOnlyScore(NGram())(IMAGES, ["a dog"])

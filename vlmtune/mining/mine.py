@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vlmtune.data.catalogue import Corpus, corpus, decode_image, decoded_images, image_digests
 from vlmtune.data.shards import ShardSet
+from vlmtune.errors import UserError
 from vlmtune.features.encode import FeatureSource
 from vlmtune.features.store import FeatureStore
 from vlmtune.mining.build import Score, open_or_build_cache
@@ -99,9 +100,14 @@ def _store(
 def _image_spec(model: Model) -> FeatureSpec:
     """Returns embeddings, or tokens if a fusion encoder has no embeddings; their mean is taken."""
     # Embeddings are the smaller, and the ones that a model compares images by.
-    pooled = FeatureSpec("pooled")
-    lacks_embeddings = model.backbone.fits(pooled, "image") is not None
-    return FeatureSpec("tokens") if lacks_embeddings else pooled
+    for spec in (FeatureSpec("pooled"), FeatureSpec("tokens")):
+        reason = model.backbone.fits(spec, "image")
+        if reason is None:
+            return spec
+    raise UserError(
+        f"expected a backbone with image features, got {type(model.backbone).__name__} ({reason}): "
+        "name another model with --features"
+    )
 
 
 def _vectors(

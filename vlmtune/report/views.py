@@ -48,6 +48,7 @@ def families(rows: Sequence[Row]) -> tuple[tuple[Family, ...], tuple[Row, ...]]:
     the other rows.
 
     Example:
+        >>> from vlmtune.results.result import MetricValue
         >>> names = ["ap", "ap/n=1", "ap/n=2", "ap/n=4"]
         >>> (family,), others = families(
         ...     [Row("b", "1", "strict", name, False, (MetricValue(0.5, 9),)) for name in names]
