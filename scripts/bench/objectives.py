@@ -150,7 +150,7 @@ def main() -> None:
         f"{shard / 1e6:.0f} MB with its shard"
     )
     title = f"memory of the loss of {batch} pairs on one of {ranks} ranks, times less"
-    figure(title, full / shard, "x", ranks / 2)
+    figure(title, full / max(shard, 1), "x", ranks / 2)  # a tiny loss may take no bytes
     fusion_eqsim.report(chosen.rounds, chosen.fusion_batches)
 
 
