@@ -5,7 +5,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 
 from tests.refusals import refused
-from tests.runs import QUIET, fit, module, weights
+from tests.runs import QUIET, fit, module, quiet_trainer, weights
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
@@ -192,6 +192,18 @@ def test_another_checkpoint_is_refused(model_folder, other_folder, shards, tmp_p
         (probe(other_folder), saved, "with other weights: use that backbone"),
     ):
         assert said in stopped(made, shards, tmp_path, resume=checkpoint)
+    content = torch.load(saved)
+    del content["vlmtune"]  # as another project of Lightning writes it
+    torch.save(content, saved)
+    assert "expected a vlmtune checkpoint" in stopped(
+        probe(model_folder), shards, tmp_path, resume=saved
+    )
+
+
+def test_the_store_needs_a_datamodule(model_folder, tmp_path):
+    made = probe(model_folder, store=str(tmp_path / "store"))
+    with refused("expected a datamodule"):
+        quiet_trainer(max_steps=1).fit(made, train_dataloaders=[], val_dataloaders=[])
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adagrad])

@@ -77,7 +77,9 @@ class TrainedWeights(pl.LightningModule):
     @override
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Checks the origin of a checkpoint; training takes the live weights from it."""
-        saved = checkpoint["vlmtune"]
+        saved = checkpoint.get("vlmtune")
+        if saved is None:
+            raise UserError("expected a vlmtune checkpoint, got another: pass one as --ckpt_path")
         other = differences(self.adapter.spec(), saved["adapter"], "adapter", "the checkpoint")
         if other:
             raise UserError(
