@@ -258,6 +258,8 @@ def test_bad_numbers_are_refused(tmp_path):
         build(tmp_path, Scoring(), changed=x)
     with refused("finite scores"):
         build(tmp_path, lambda images, captions, pairs: torch.full((len(pairs),), torch.nan))
+    with refused("at least 2 images"):
+        open_or_build_cache(tmp_path, key(), {"alone": ["a"]}, lambda: x[:1], Scoring())
     file = tmp_path / "file"
     file.touch()
     with refused("folder"):

@@ -50,7 +50,8 @@ def open_or_build_cache(
         score: Scores an image against captions of its neighbours; None to compare images alone.
 
     Raises:
-        UserError: Features or scores are not finite, or the disk cannot be written.
+        UserError: There are fewer than two images, features or scores are not finite, or the disk
+            cannot be written.
 
     Example:
         >>> import tempfile
@@ -98,8 +99,12 @@ class _Builder:
         for texts in captions.values():
             columns = sorted({column[text] for text in texts})
             self.true.append(np.array(columns, dtype=np.int32))
-            others = len(self.images) - 1
-            self.k = min(key.neighbours, others)
+        others = len(self.images) - 1
+        if others < 1:
+            raise UserError(
+                f"expected at least 2 images to compare, got {len(captions)}: check the shards"
+            )
+        self.k = min(key.neighbours, others)
         # Tiles hold numbers of images and captions, so they belong to exactly these.
         true = [columns.tolist() for columns in self.true]
         names = folders.digest([self.images, self.texts, true])
