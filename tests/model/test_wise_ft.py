@@ -309,7 +309,7 @@ def test_a_benchmark_that_cannot_be_run_is_said_once(saved, suite, tmp_path, cap
         (["--alphas", "0,1", "--benchmarks", "x", "--out", "x"], "which of --alphas to write"),
         (["--alpha", "2", "--out", "x"], "expected alpha from 0 (pre-trained) to 1 (trained)"),
         (["--alphas", "0,7", "--benchmarks", "x"], "got 7.0"),
-        (["--alphas", "0;1", "--benchmarks", "x"], "invalid numbers value: '0;1'"),
+        (["--alphas", "0;1", "--benchmarks", "x"], "expected numbers with commas, got '0;1'"),
         (["--alpha", "half", "--out", "x"], "invalid float value: 'half'"),
         (["--alpha", "0.5", "--out", "x", "--report", "r"], "no --report with --alpha 0.5"),
     ],

@@ -99,7 +99,7 @@ experiment, about 50 minutes on two cores (%(default)s); use a separate folder f
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on top of a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
-they gained and forgot: five to nine minutes on two cores.
+they gained and forgot: five to ten minutes on two cores.
 Run it again to reuse existing files and resume trainings from their last checkpoints."""
 BUILD = """\
 All other arguments go to the builder and override its YAML, for example --train 100. `vlmtune
@@ -280,10 +280,7 @@ def command_parser() -> argparse.ArgumentParser:
 
     add = command("export", EXPORT_SUMMARY, EXPORT)
     add("checkpoint", nargs="?", **path, help="a .ckpt that `vlmtune fit` wrote")
-    add(
-        "--model",
-        help="a model as for `vlmtune evaluate`, instead of a checkpoint; only with --merged",
-    )
+    add("--model", help="for --merged: a model as for `vlmtune evaluate`, not a checkpoint")
     _model(add)
     add("--out", **path, help="folder to write")
     add("--merged", **path, metavar="FOLDER", help=MERGED)
@@ -375,4 +372,7 @@ def _store(add: Callable[..., Any], default: str = "") -> None:
 
 def numbers(text: str) -> list[float]:
     """Returns the numbers of a text that separates them by commas."""
-    return [float(part) for part in text.split(",")]
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers with commas, got {text!r}") from None
