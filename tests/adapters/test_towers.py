@@ -42,6 +42,7 @@ def test_a_backbone_without_towers_is_refused(name):
         (lambda: DeepPrompts(init="red", length=2), "'red' with 1"),
         (lambda: ContextPrompts(length=10), "at most 9 prompt tokens"),
         (lambda: ContextPrompts(init="a photo"), "'photo'"),
+        (lambda: WordPrompts([]), "got none"),
         (lambda: WordPrompts(["zebra"]), "'zebra'"),
         (lambda: LastBlocks(image=4), "at most 3 blocks for `image`, which is all, got 4"),
         (lambda: LastBlocks(text=9), "at most 3 blocks for `text`"),

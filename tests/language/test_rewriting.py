@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import vlmtune
+from tests.refusals import refused
 from vlmtune.config import instantiate
 from vlmtune.language import caption_edits
 from vlmtune.language.rewriting import Rewriter
@@ -153,3 +154,8 @@ def test_many_captions_are_thinned_evenly(monkeypatch):
     rewriter.learn(f"a {noun}" for noun in ("ant", "bee", "cow", "dog", "emu", "fox", "gnu"))
     assert rewriter.vocabulary is not None
     assert set(rewriter.vocabulary.counts["NOUN"]) == {"ant", "dog", "gnu"}
+
+
+def test_a_rewriter_needs_a_rule():
+    with refused("at least one rule"):
+        Rewriter([])

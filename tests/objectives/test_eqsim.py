@@ -474,3 +474,8 @@ def test_what_it_needs():
     assert EqSim(ranked_by="reference").needs == {"reference"}
     with refused("EqSim"):
         EqSim(ranked_by="reference")(*same(D))
+
+
+def test_one_side_must_be_held():
+    with refused("expected v1 or v2 on some pairs"):
+        EqSim(v1="none", v2="none")

@@ -9,12 +9,14 @@ import torch
 import yaml
 from jsonargparse._parameter_resolvers import get_signature_parameters as get_parameters
 
+from tests.refusals import refused
 from tests.runs import QUIET, fit, weights
 from tests.test_configs import Parsed
 from tests.tiny import fit_config
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.main import main
@@ -113,6 +115,8 @@ def test_parts_that_are_given_are_used(backbone):
     assert list(module.objectives) == [loss]
     assert isinstance(module.pairs, AllPairs)
     assert module.seed == 3
+    with refused("at least one objective"):
+        LinearProbeModule(backbone, LinearProbe(), [])
 
 
 # -- chosen by `vlmtune fit` ------------------------------------------------------------------

@@ -17,6 +17,7 @@ from vlmtune.adapters.base import DualAdapter, Vectors
 from vlmtune.adapters.towers import run_all, text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone, TextTower
+from vlmtune.errors import UserError
 from vlmtune.types import FeatureSpec, Pooled, Tokens
 
 WORDS_AT_A_TIME = 512  # their embeddings are in memory together
@@ -99,6 +100,8 @@ class WordPrompts(DualAdapter[Pooled, Tokens]):
 def _distinct(words: list[str]) -> tuple[str, ...]:
     """The distinct words of a list of words or captions, sorted."""
     distinct = {word for line in words for word in line.split()}
+    if not distinct:
+        raise UserError("expected words to train, got none: list some or leave `words` out")
     return tuple(sorted(distinct))
 
 

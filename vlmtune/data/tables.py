@@ -15,7 +15,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from vlmtune.data.images import SUFFIXES
-from vlmtune.errors import UserError
+from vlmtune.errors import UserError, imported
 from vlmtune.storage.files import read_json, reading, regular
 
 Cells = dict[str, Any]
@@ -190,22 +190,17 @@ def _columnar(path: Path) -> Iterator[NumberedRow]:
 
 
 def _columnar_rows(path: Path) -> Iterator[Cells]:
-    try:
-        import pyarrow
-        from pyarrow import ipc, parquet
-    except ImportError as error:
-        raise UserError(
-            f"expected the package pyarrow for {path}, it is not installed: pip install pyarrow, "
-            "or convert the table to csv or JSON lines"
-        ) from error
+    fix = "pip install pyarrow, or convert the table to csv or JSON lines"
+    pyarrow = imported("pyarrow", f"for {path}", fix)
+    parquet = imported("pyarrow.parquet", f"for {path}", fix)
     with pyarrow.memory_map(str(path)) as source:
         if path.suffix.lower() == ".parquet":
             batches = parquet.ParquetFile(source).iter_batches(_AT_ONCE)
         else:
             try:
-                batches = ipc.open_stream(source)  # what `datasets` writes
+                batches = pyarrow.ipc.open_stream(source)  # what `datasets` writes
             except pyarrow.ArrowInvalid:
-                file = ipc.open_file(source)  # what other tools write
+                file = pyarrow.ipc.open_file(source)  # what other tools write
                 batches = map(file.get_batch, range(file.num_record_batches))
         for batch in batches:
             # Damaged offsets lie outside the file in memory: following them ends the process.

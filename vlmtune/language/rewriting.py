@@ -8,6 +8,7 @@ import random
 from collections.abc import Collection, Iterable, Iterator
 
 from vlmtune.config import Configured
+from vlmtune.errors import UserError
 from vlmtune.language.caption_edits import Rule
 from vlmtune.language.tagger import LexiconTagger, Tagger, tagged_sentence
 from vlmtune.language.vocabulary import Vocabulary
@@ -35,6 +36,8 @@ class Rewriter(Configured):
     """
 
     def __init__(self, rules: list[Rule], tagger: Tagger | None = None, seed: int = 0) -> None:
+        if not rules:
+            raise UserError("expected at least one rule to rewrite captions, got none: name one")
         self.rules = list(rules)
         self.seed = seed
         self.tagger: Tagger = LexiconTagger() if tagger is None else tagger

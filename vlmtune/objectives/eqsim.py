@@ -14,6 +14,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
+from vlmtune.errors import UserError
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
 from vlmtune.objectives.functional import reference_of
 from vlmtune.objectives.true_pairs import By, Normalise, PairMatrix, TruePairs, partners
@@ -115,6 +116,8 @@ class EqSim(ShardedObjective):
         v1_over: Literal["pairs", "square"] = "pairs",
     ) -> None:
         super().__init__(weight)
+        if v1 == v2 == "none":
+            raise UserError("expected v1 or v2 on some pairs, got none for both: set one")
         self.v1 = v1
         self.v2 = v2
         self.close = close

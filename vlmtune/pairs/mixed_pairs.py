@@ -8,6 +8,7 @@ from pydantic import NonNegativeInt
 from torch import Generator, Tensor
 from typing_extensions import override
 
+from vlmtune.errors import UserError
 from vlmtune.pairs.base import Mask, PairPolicy, Reference, with_mirrored
 from vlmtune.types import Targets
 
@@ -41,6 +42,8 @@ class MixedPairs(PairPolicy):
         random_negatives: NonNegativeInt = 1,
         mirrored: bool = False,
     ) -> None:
+        if positives == hard_negatives == random_negatives == 0:
+            raise UserError("expected a count of pairs above 0, got 0 for all: set one")
         self.positives = positives
         self.hard_negatives = hard_negatives
         self.random_negatives = random_negatives

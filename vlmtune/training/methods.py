@@ -66,10 +66,12 @@ class PaperModule(AdaptationModule, ABC):
         **options: Any,
     ) -> None:
         default_adapter, default_objectives = self._parts()
+        if objectives is None:
+            objectives = default_objectives
         super().__init__(
             backbone,
             adapter or default_adapter,
-            objectives or default_objectives,
+            objectives,
             pairs,
             optimizer or self._papers_optimizer(backbone),
             **options,

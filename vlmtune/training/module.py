@@ -98,7 +98,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             an export or a checkpoint.
 
     Raises:
-        UserError: An objective reads what adapter or backbone do not give.
+        UserError: There is no objective, or one reads what adapter or backbone do not give.
     """
 
     def __init__(
@@ -160,8 +160,11 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         """Opens or builds the feature stores."""
         check_teacher(self._objectives(), self.teacher is not None)
         if self.store is not None:
-            # Stores hold the images and captions of the whole corpus, which the module knows.
-            corpus: CorpusContent = cast(Any, self.trainer).datamodule
+            corpus: CorpusContent | None = getattr(self.trainer, "datamodule", None)
+            if corpus is None:
+                raise UserError(
+                    "expected a datamodule to fill the store from, got none: pass one, or no store"
+                )
             self.scores.open(Path(self.store), corpus, self.fingerprint, self.store_dtype)
         if self.teacher is not None:
             self.teacher.check_pixels(self.backbone)

@@ -17,7 +17,9 @@ POOLED = FeatureSpec("pooled")  # what a frozen backbone is compared by
 
 
 def check_needs(objectives: Collection[Objective], adapter: Adapter, backbone: Backbone) -> None:
-    """Raises a `UserError` if an objective reads what adapter and backbone do not give."""
+    """Raises a `UserError` without an objective, or if one reads what is not given."""
+    if not objectives:
+        raise UserError("expected at least one objective, got none: list one under `objectives`")
     for objective in objectives:
         for need in sorted(objective.needs):
             reason = _missing(need, adapter, backbone)

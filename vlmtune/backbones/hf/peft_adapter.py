@@ -4,7 +4,6 @@ In: a model of transformers, and the folder or hub id of the adapter. Out: the m
 updates in its weights. Never: an adapter that fits in part, or that computes more than weights.
 """
 
-import importlib
 import warnings
 from typing import Any
 
@@ -13,7 +12,7 @@ from transformers import PreTrainedModel
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.weight_checks import check_finite
 from vlmtune.config import find_path
-from vlmtune.errors import UserError
+from vlmtune.errors import imported
 from vlmtune.storage.files import reading
 
 
@@ -25,13 +24,7 @@ def merged(network: PreTrainedModel, adapter: str) -> Any:
         adapter: A folder as PEFT's `save_pretrained` writes it, or a hub id, `org/name` or
             `org/name@revision`.
     """
-    try:
-        peft = importlib.import_module("peft")
-    except ImportError as error:
-        raise UserError(
-            f"expected the package peft to read {adapter}, it is not installed: "
-            "pip install 'vlmtune[peft]'"
-        ) from error
+    peft = imported("peft", f"to read {adapter}", "pip install 'vlmtune[peft]'")
     name, _, revision = adapter.partition("@")
     options = {"revision": revision or None}
     folder = find_path(name)
