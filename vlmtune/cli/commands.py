@@ -288,11 +288,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--report", **path, help="report.json whose scores go into the model card")
     add("--overwrite", action="store_true", help="replace an existing export in --out")
     add("--licence", metavar="ID", help="licence of the trained weights, e.g. apache-2.0")
-    add(
-        "--push-to-hub",
-        metavar="REPO",
-        help="also upload --out to the hub, as a private repository if it is new",
-    )
+    add("--push-to-hub", metavar="REPO", help="also upload --out; a new repository is private")
     add("--public", action="store_true", help="make a new --push-to-hub repository public")
     add("--alpha", type=float, help="alpha of the exported weights (1)")
     add("--alphas", type=numbers, metavar="A,A,...", help="alphas to measure")
