@@ -306,12 +306,7 @@ def command_parser() -> argparse.ArgumentParser:
     _model(add)
     add("--shards", **many, type=path_or_url, metavar="DIR", help="training sets, or their URLs")
     add("--out", required=True, **path, help="folder for the caches")
-    add(
-        "--neighbours",
-        type=at_least(1),
-        default=128,
-        help="look-alikes stored per image (%(default)s)",
-    )
+    add("--neighbours", type=at_least(1), default=128, help="look-alikes per image (%(default)s)")
     add("--images-only", action="store_true", help="do not score captions")
     add("--features", metavar="MODEL", help="model whose features are compared; --model by default")
     _store(add, "; --out by default")
@@ -357,9 +352,7 @@ def _model(add: Callable[..., Any]) -> None:
     add("--architecture", metavar="NAME", help=ARCHITECTURE)
     add("--packages", nargs="+", default=(), metavar="NAME", help=PACKAGES)
     add("--device", help=DEVICE)
-    add(
-        "--batch-size", type=at_least(1), default=256, help="images encoded at a time (%(default)s)"
-    )
+    add("--batch-size", type=at_least(1), default=256, help="images encoded at once (%(default)s)")
 
 
 def _store(add: Callable[..., Any], default: str = "") -> None:

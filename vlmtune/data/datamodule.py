@@ -17,12 +17,7 @@ from typing_extensions import override
 
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.catalogue import Catalogue, catalogue, decoded_images, image_digests
-from vlmtune.data.group_changes import (
-    BatchNeighbours,
-    CaptionPhrases,
-    GroupChanges,
-    StepChanges,
-)
+from vlmtune.data.group_changes import BatchNeighbours, CaptionPhrases, GroupChanges, StepChanges
 from vlmtune.data.hard_negatives import HardNegatives
 from vlmtune.data.loader import EpochLoader, NoBatches, Position
 from vlmtune.data.position import TrainingPosition, align

@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any, NoReturn
@@ -77,6 +77,8 @@ class Table:
     path: Path
     images: Path | None = None
     given: Mapping[str, str | Sequence[str] | None] | None = None
+    # The last image by its cell: to check a path takes longer than to read its row.
+    _last: dict[str, tuple[Path, str]] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def folder(self) -> Path:
@@ -191,12 +193,16 @@ class Table:
             return bytes(cell), name
         if cell is None or (isinstance(cell, str) and not cell.strip()):
             return None
+        if isinstance(cell, str) and cell in self._last:
+            return self._last[cell]
         # A longer name is not a file: it is a caption in the wrong column.
         if not isinstance(cell, str) or _is_too_long(cell):
             _refuse_cell(where, column, "an image file or encoded image", cell)
         if re.match(r"[a-z][a-z0-9+]+://", cell):
             _refuse_cell(where, column, "an image file", cell, _DOWNLOAD)
-        return self._file(cell.strip(), column, where)
+        self._last.clear()
+        self._last[cell] = self._file(cell.strip(), column, where)
+        return self._last[cell]
 
     def _file(self, name: str, column: str, where: str) -> tuple[Path, str]:
         # Shards copy every file that a table names; a downloaded table must not name others.

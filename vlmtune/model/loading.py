@@ -22,14 +22,7 @@ from vlmtune.backbones.weight_checks import check_finite, check_written, sha256
 from vlmtune.config import instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.hub import NETWORK
-from vlmtune.model.layout import (
-    CONFIG,
-    FILES,
-    WEIGHTS,
-    PluginSpec,
-    one_line,
-    read_config,
-)
+from vlmtune.model.layout import CONFIG, FILES, WEIGHTS, PluginSpec, one_line, read_config
 from vlmtune.model.model import Model
 from vlmtune.storage.files import check_shape, reading, regular
 
