@@ -183,13 +183,14 @@ class Board:
                 by_model.append([row["cells"][i] for row in shown])
             part = {"convention": convention, "heads": shown, "cells": by_model}
             parts.append({**part, "published": self.published(rows)})
-        plot = (
-            safe(pareto_plot(self.points, self.gains, views.colours))
-            if len(self.points) > 1
-            else ""
-        )
+        plot = ""
+        if len(self.points) > 1:
+            plot = safe(pareto_plot(self.points, self.gains, views.colours))
         pairs = self.pairs()
-        tested = [one for one in chain.from_iterable(pairs.values()) if one.verdict]
+        tested = 0
+        for comparisons in pairs.values():
+            tested += sum(bool(one.verdict) for one in comparisons)
+        by_chance = LEVEL * tested
         return render(
             "leaderboard.html",
             models=[self._model(i, colour) for i, colour in enumerate(views.colours)],
@@ -199,8 +200,8 @@ class Board:
             plot=plot,
             matrix=_matrix(pairs, len(self.runs)),
             pairs=pairs,
-            note=f"{TEST} Tests: {len(tested)}, of which about {LEVEL * len(tested):.0f} would "
-            "find a difference by chance.",
+            note=f"{TEST} Tests: {tested}, of which about {by_chance:.0f} would find a difference "
+            "by chance.",
             warnings=warnings,
             flagged=[warning.benchmark for warning in warnings if warning.text_only],
             text_only=TEXT_ONLY,
@@ -238,24 +239,30 @@ class Board:
             heads += [f"{_title(row)} {row.directed}" for row in rows]
             lines += ["", f"## {convention} convention", "", line(heads)]
             lines.append(line(["---"] + ["---:"] * (len(heads) - 1)))
-            for title, column in zip(
-                table.TITLES, zip(*map(table.facts, rows), strict=True), strict=True
-            ):
-                lines.append(line([title, "", "", *[""] * len(COSTS), *column]))
-            for i, run in enumerate(self.runs):
-                cells = [run.name]
-                for change in map(_change, self.gains[i]):
-                    limits = f" [{change['interval']}]" if change["interval"] else ""
-                    cells.append(change["text"] + limits)
-                cells += self.costs(i)
-                for row in rows:
-                    metric = row.cells[i]
-                    text = "–" if metric is None else table.bracketed(metric)
-                    cells.append(text)
-                lines.append(line(cells))
+            # What is known of a benchmark stands under its head.
+            facts = [table.facts(row) for row in rows]
+            for i, title in enumerate(table.TITLES):
+                empty = [""] * (2 + len(COSTS))
+                lines.append(line([title, *empty, *(of_row[i] for of_row in facts)]))
+            for i in range(len(self.runs)):
+                lines.append(line(self._cells(i, rows)))
         lines += ["", "## Warnings", ""]
         lines += [f"- {one.benchmark}: {one.text}" for one in self.warnings()]
         return "\n".join([*lines, ""])
+
+    def _cells(self, i: int, rows: Sequence[Row]) -> list[str]:
+        """The cells of a model in leaderboard.md."""
+        cells = [self.runs[i].name]
+        for mean in self.gains[i]:
+            change = _change(mean)
+            limits = f" [{change['interval']}]" if change["interval"] else ""
+            cells.append(change["text"] + limits)
+        cells += self.costs(i)
+        for row in rows:
+            metric = row.cells[i]
+            text = "–" if metric is None else table.bracketed(metric)
+            cells.append(text)
+        return cells
 
     def csv(self) -> str:
         """A line for each model: its costs, its mean changes, and each primary metric."""
@@ -273,8 +280,10 @@ class Board:
             cells.append(str(entry.report.text_only).lower())
             cells += [origin.trainable_parameters, entry.bytes_an_image, origin.seconds]
             for number in (*self.gains[i], *(row.cells[i] for row in rows)):
-                known = number is not None
-                cells += [number.value, number.low, number.high] if known else [None] * 3
+                if number is None:
+                    cells += [None, None, None]
+                else:
+                    cells += [number.value, number.low, number.high]
             writer.writerow(cells)
         return file.getvalue()
 

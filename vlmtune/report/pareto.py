@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 
 from vlmtune.report.differences import Comparison
 from vlmtune.report.plots import FAINT, INK, MUTED, RUN_COLOURS, STYLE, plot_axes, svg_of
@@ -79,42 +80,62 @@ def pareto_plot(
         axes.grid(axis="both", linewidth=0.6)
         axes.axhline(0, color=FAINT, linewidth=1.4)
         axes.axvline(0, color=FAINT, linewidth=1.4)
-        xs, ys = zip(*(points[i] for i in pareto_front(points)), strict=True)
-        axes.plot(xs, ys, color=MUTED, linewidth=1, linestyle="--")
-        for i, (x, y) in points.items():
+        front = [points[i] for i in pareto_front(points)]
+        losses = [loss for loss, _ in front]
+        gains = [gain for _, gain in front]
+        axes.plot(losses, gains, color=MUTED, linewidth=1, linestyle="--")
+        for i, (loss, gain) in points.items():
             colour = RUN_COLOURS[run_colours[i]]
             gained, retained = means[i]
-            if gained is not None and gained.low is not None and gained.high is not None:
-                ends = [100 * gained.low, 100 * gained.high]
-                axes.plot([x, x], ends, color=colour, alpha=0.4)
-            if retained is not None and retained.low is not None and retained.high is not None:
-                ends = [-100 * retained.low, -100 * retained.high]
-                axes.plot(ends, [y, y], color=colour, alpha=0.4)
-            axes.scatter([x], [y], color=colour, s=26, linewidth=0, zorder=3)
-        for (x, y), numbers in _close_together(points).items():
-            # A long label has more room below its models, where few lose more than they gain.
-            above = 4 if len(numbers) <= 2 else -14
-            offset = {"xytext": (4, above), "textcoords": "offset points"}
-            axes.annotate(", ".join(numbers), (x, y), color=INK, **offset)
+            if gained is not None:
+                _interval(axes, [loss, loss], _ends(gained), colour)
+            if retained is not None:
+                lost = [-end for end in _ends(retained)]
+                _interval(axes, lost, [gain, gain], colour)
+            axes.scatter([loss], [gain], color=colour, s=26, linewidth=0, zorder=3)
+        _label(axes, points)
         axes.set_xlabel("lost on retained abilities, points", loc="right", labelpad=2)
         axes.set_ylabel("gained, points", loc="top", labelpad=2)
         return svg_of(figure, "front")
 
 
-def _close_together(
-    points: Mapping[int, Point],
-) -> dict[Point, list[str]]:
+def _ends(mean: MetricValue) -> list[float]:
+    """The ends of an interval in points; empty without an interval."""
+    if mean.low is None or mean.high is None:
+        return []
+    return [100 * mean.low, 100 * mean.high]
+
+
+def _interval(axes: Axes, xs: list[float], ys: list[float], colour: str) -> None:
+    """Draws an interval, if there is one."""
+    if xs and ys:
+        axes.plot(xs, ys, color=colour, alpha=0.4)
+
+
+def _label(axes: Axes, points: Mapping[int, Point]) -> None:
+    """Writes the numbers of the models beside their points."""
+    for point, numbers in _close_together(points).items():
+        # A long label has more room below its models, where few lose more than they gain.
+        above = 4 if len(numbers) <= 2 else -14
+        text = ", ".join(numbers)
+        axes.annotate(text, point, (4, above), textcoords="offset points", color=INK)
+
+
+def _close_together(points: Mapping[int, Point]) -> dict[Point, list[str]]:
     """The numbers of models by the first point that they lie close to: one label for all."""
-    xs, ys = zip(*points.values(), strict=True)
-    width = max(xs) - min(xs) or 1.0
-    height = max(ys) - min(ys) or 1.0
+    losses = [loss for loss, _ in points.values()]
+    gains = [gain for _, gain in points.values()]
+    width = max(losses) - min(losses) or 1.0
+    height = max(gains) - min(gains) or 1.0
     labels: dict[Point, list[str]] = {}
-    for i, (x, y) in points.items():
-        for other in labels:
-            apart = max(abs(x - other[0]) / width, abs(y - other[1]) / height)
-            if apart < CLOSE:
-                labels[other].append(str(i + 1))
+    for i, (loss, gain) in points.items():
+        number = str(i + 1)
+        for other_loss, other_gain in labels:
+            across = abs(loss - other_loss) / width
+            up = abs(gain - other_gain) / height
+            if max(across, up) < CLOSE:
+                labels[other_loss, other_gain].append(number)
                 break
         else:
-            labels[x, y] = [str(i + 1)]
+            labels[loss, gain] = [number]
     return labels
