@@ -30,7 +30,7 @@ from vlmtune.cli import build, compare, quickstart
 from vlmtune.cli.commands import EPILOG, TRAINING, command_parser
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import find, make, make_list
-from vlmtune.data.shards import ShardSet, read_headers
+from vlmtune.data.shards import read_headers
 from vlmtune.export import save_export
 from vlmtune.model import load
 from vlmtune.search import build_index
@@ -373,8 +373,8 @@ def test_webdataset_reads_our_shards_and_writes_for_us(shards, tmp_path, monkeyp
     Path("theirs").mkdir()
     with webdataset.TarWriter("theirs/data-000000.tar") as tar:
         tar.write({"__key__": "7", "jpg": Image.new("RGB", (9, 9)), "txt": "a red cube"})
-    run_block("docs/formats.md", "pipeline")
-    ((_, group, _),) = read_headers([ShardSet("mine")])
+    data = run_block("docs/formats.md", "pipeline")["data"]
+    ((_, group, _),) = read_headers(data.sets["train"])
     assert group.texts == ("a red cube", "a blue cube")
     gc.collect()
 

@@ -16,6 +16,7 @@ from vlmtune.data.schema import read_manifest
 from vlmtune.data.shards import ShardSet, read_headers
 
 pytestmark = QUIET
+ROW = {"image": "0.png", "caption": "a dog"}
 
 
 @pytest.fixture
@@ -45,6 +46,14 @@ def test_a_config_stays_a_config(config):
         "--model",
         "lora",
     ]
+
+
+@pytest.mark.parametrize("rows", [[ROW], {"7": ROW}])
+def test_a_json_is_a_table_if_it_holds_rows(rows, table):
+    Path("rows.json").write_text(json.dumps(rows))
+    assert set_of(["--data", "rows.json"]).manifest.counts == {"captions": 1}
+    Path("config.json").write_text(json.dumps({"train": [{"path": "shards"}]}))
+    assert with_shards(["--data", "config.json"]) == ["--data", "config.json"]
 
 
 def test_a_table_is_trained_on_and_built_once(table, model_folder, monkeypatch, capsys):
@@ -116,9 +125,11 @@ def test_a_command_runs_where_it_is_typed(shards, table):
     ("words", "message"),
     [
         (["--data", "gone.csv"], "gone.csv, got No such file"),
+        (["--data", "coco.json"], "the layout of COCO or Karpathy: use `vlmtune build coco`"),
         (["--data", "mine.csv", "--table.heldout", "0.1"], "did you mean 'held_out'"),
     ],
 )
 def test_wrong_words(words, message, table):
+    Path("coco.json").write_text(json.dumps({"images": [], "annotations": []}))
     with refused(message):
         with_shards(words)

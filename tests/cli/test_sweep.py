@@ -13,9 +13,11 @@ import yaml
 
 from tests.test_configs import Parsed, header
 from tests.tiny import write_cola
+from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.data.shards import ShardSet
+from vlmtune.model import load
 
 ROOT = Path(__file__).parents[2]
 SWEEPS = sorted((ROOT / "configs/sweeps").rglob("*.yaml"))
@@ -192,21 +194,26 @@ def test_a_trial_trains_and_is_logged_without_a_network(
     monkeypatch.chdir(ROOT)
     sweep = yaml.safe_load((ROOT / "configs/sweeps/mm_adapter.yaml").read_text())
     trial = [*words(sweep)[1:], *tiny(tmp_path, model_folder, shards)]
+    chosen = {"monitor": "step", "mode": "min", "save_top_k": 1}  # the first step is the best
+    trial += [f"--trainer.callbacks.ModelCheckpoint.{key}={chosen[key]}" for key in chosen]
     monkeypatch.setenv("WANDB_SWEEP_ID", "sweep")  # both as an agent sets them
     monkeypatch.setenv("WANDB_RUN_ID", "trial7")
     drawn = {"wandb_version": 1, "model.optimizer.init_args.lr": {"value": 0.00312345}}
     (tmp_path / "drawn.yaml").write_text(yaml.safe_dump(drawn))
     monkeypatch.setenv("WANDB_SWEEP_PARAM_PATH", str(tmp_path / "drawn.yaml"))
     logged: set[str] = set()
-    artifacts = {}
+    exports = {}
     log_artifact = wandb.Run.log_artifact
 
     def kept(run, artifact, *rest, **options):
-        artifacts[artifact.type] = artifact
+        if artifact.type == "model":
+            exports[tuple(options["aliases"])] = artifact
+        origins.append(run.config["started_from"]["backbone"])
         runs.append((run.name, run.group, run.job_type))
         return log_artifact(run, artifact, *rest, **options)
 
     runs: list[tuple[str, str, str]] = []
+    origins: list[dict[str, str]] = []
     monkeypatch.setattr(wandb.Run, "log_artifact", kept)
     log = wandb.Run.log
 
@@ -220,10 +227,17 @@ def test_a_trial_trains_and_is_logged_without_a_network(
     assert {sweep["metric"]["name"], "train/loss", "items"} <= logged
     # Named by what was drawn, grouped by what was trained; the export says of which shards it is.
     assert {*runs} == {("lr 0.00312", "MMAdapter", "fit")}
-    export = artifacts["model"]
+    assert {aliases: one.metadata["step"] for aliases, one in exports.items()} == {
+        ("best",): 1,
+        ("last",): 2,
+    }
+    export = exports["last",]
     assert {*export.manifest.entries} == {"README.md", "adapter.safetensors", "adapter_config.json"}
     assert export.metadata["data"] == {str(shards): ShardSet(str(shards)).digest()}
     checkpoint = next((tmp_path / "wandb" / "vlmtune").glob("*/checkpoints/last.ckpt"))
+    assert export.metadata["digest"] == load(str(checkpoint)).digest()
+    fingerprint = OpenClip(str(model_folder)).fingerprint
+    assert origins[0] == {"name": str(model_folder), "digest": fingerprint}
     assert [path.name for path in (tmp_path / "root").iterdir()] == ["trial7"]
     assert {"report.json", "config.yaml"} <= {p.name for p in (tmp_path / "root/trial7").iterdir()}
     assert not (tmp_path / "wandb/config.yaml").exists()  # all trials share that folder

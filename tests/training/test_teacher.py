@@ -11,11 +11,13 @@ from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.export import save_export
+from vlmtune.model import load
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.objectives.rank_kl import RankKL
 from vlmtune.pairs.all_pairs import AllPairs
 from vlmtune.training.scores import TrainingScores
 from vlmtune.training.teacher import Teacher
+from vlmtune.training.wandb_runs import started_from
 
 pytestmark = [*QUIET, pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")]
 NEEDS = frozenset({"embedded", "teacher"})
@@ -96,6 +98,8 @@ def test_an_exported_model_teaches_with_and_without_the_store(
     def learnt(store):
         options = {"store": store, "teacher": exported}
         made = module(model_folder, student(), [RankKL(teacher_temperature=0.2)], **options)
+        origin = {"name": exported, "digest": load(exported).digest()}
+        assert started_from(made)["teacher"] == origin
         before = {name: value.clone() for name, value in made.teacher.state_dict().items()}
         _, watch = fit(made, shards, tmp_path, steps=4)
         after = made.teacher.state_dict()

@@ -23,7 +23,7 @@ from typing_extensions import override
 
 from vlmtune.cli.contamination import unchecked
 from vlmtune.cli.explain import configuration_error, explain, is_expected, warning_line
-from vlmtune.cli.fit_checkpoints import checkpoint_lines, last_checkpoint
+from vlmtune.cli.fit_checkpoints import checkpoint_lines, exported_checkpoints
 from vlmtune.cli.fit_checks import check_numbers, check_optimizer, check_shards, names_module
 from vlmtune.cli.fit_failures import lightning_runs
 from vlmtune.cli.nulls import with_nulls
@@ -322,8 +322,8 @@ class VlmtuneCLI(LightningCLI):
                 show([callback.run_report(self.trainer, self.model)], title)
         for line in checkpoint_lines(self.trainer):
             print(line)
-        last = last_checkpoint(self.trainer)
-        if last is not None and wandb_loggers(self.trainer):
+        if wandb_loggers(self.trainer):
             from vlmtune.cli.wandb_export import log_export  # W&B is an extra
 
-            log_export(self.trainer, last)
+            for checkpoint, aliases in exported_checkpoints(self.trainer).items():
+                log_export(self.trainer, checkpoint, aliases)

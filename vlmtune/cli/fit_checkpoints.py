@@ -20,19 +20,42 @@ def last_checkpoint(trainer: pl.Trainer) -> Path | None:
     return None
 
 
+def exported_checkpoints(trainer: pl.Trainer) -> dict[Path, list[str]]:
+    """The checkpoints that a run exports, each as "best" by a monitored number, "last", or both."""
+    exported: dict[Path, list[str]] = {}
+    last = last_checkpoint(trainer)
+    for best in list(_monitored(trainer))[:1]:  # of several monitors the first chooses
+        path = Path(best)
+        if last is not None and check_checkpoint(path)["global_step"] == trainer.global_step:
+            path = last
+        exported[path] = ["best"]
+    if last is not None:
+        exported.setdefault(last, []).append("last")
+    return exported
+
+
+def _monitored(trainer: pl.Trainer) -> dict[str, tuple[str, float]]:
+    """The checkpoints that are best by a number, with its name and value."""
+    monitored = {}
+    for callback in trainer.checkpoint_callbacks:
+        # Without a monitor the best is the last: it is not named twice.
+        if isinstance(callback, ModelCheckpoint) and callback.monitor:
+            path = callback.best_model_path
+            if path and is_checkpoint(path):
+                monitored[path] = (callback.monitor, float(callback.best_model_score))
+    return monitored
+
+
 def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
     """Says which checkpoint has the last weights, which the best, and what to type next."""
     paths: dict[str, int] = {}  # and the step of each
-    monitored = {}
+    monitored = _monitored(trainer)
     for callback in trainer.checkpoint_callbacks:
         if not isinstance(callback, ModelCheckpoint):
             continue
         for path in (callback.last_model_path, callback.best_model_path):
             if path and is_checkpoint(path):
                 paths[path] = check_checkpoint(path)["global_step"]
-        # Without a monitor the best is the last: it is not named twice.
-        if callback.monitor and callback.best_model_path in paths:
-            monitored[callback.best_model_path] = (callback.monitor, callback.best_model_score)
     if not paths:
         return []
     last = [path for path, step in paths.items() if step == trainer.global_step]

@@ -19,7 +19,7 @@ from vlmtune.cli.option_names import given_options
 from vlmtune.data.named_tars import COMMAND, gathered
 from vlmtune.data.schema import MANIFEST, read_manifest
 from vlmtune.data.shards import names_tars
-from vlmtune.storage.files import reading
+from vlmtune.storage.files import read_json, reading
 from vlmtune.storage.folder import digest
 from vlmtune.storage.remote.address import is_remote
 
@@ -58,12 +58,27 @@ def with_shards(words: Sequence[str]) -> list[str]:
 
 
 def _is_data(value: str) -> bool:
-    """Whether a `--data` names data; a file that ends in .json is a config."""
-    _, dot, suffix = value.lower().rpartition(".")
-    is_table = dot and suffix in TABLES and suffix != "json"
-    if is_table or names_tars(value) or is_remote(value):
+    """Whether a `--data` names data, and not a config."""
+    if names_tars(value) or is_remote(value):
         return True
-    return Path(value).expanduser().is_dir()
+    path = Path(value).expanduser()
+    suffix = path.suffix.lower()
+    if suffix == ".json" and path.is_file():
+        return _holds_rows(path)
+    is_table = suffix[1:] in TABLES and suffix != ".json"
+    return is_table or path.is_dir()
+
+
+def _holds_rows(path: Path) -> bool:
+    """Whether a JSON file is a table, or captions of COCO, which the table's reader refuses."""
+    content = read_json(path, "a table or a config")
+    if isinstance(content, list):
+        return True
+    if not content or not isinstance(content, dict):
+        return False
+    # A config names a class or has a list of sets, so not all of its values are objects.
+    rows = [isinstance(value, dict) for value in content.values()]
+    return all(rows) or isinstance(content.get("images"), list)
 
 
 def _shards(value: str, options: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The export of the last weights of a fit, as an artifact of its W&B run.
+"""The exports of the last and of the best weights of a fit, as an artifact of its W&B run.
 
 In: a finished trainer and a checkpoint. Out: an artifact. Never: an error of a training.
 """
@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from vlmtune.errors import UserError
 from vlmtune.export import save_export
-from vlmtune.model import read_checkpoint
+from vlmtune.model import check_checkpoint, read_checkpoint
 from vlmtune.training.module import adaptation
 from vlmtune.training.wandb_runs import wandb_loggers
 
@@ -21,12 +21,12 @@ MOST_BYTES = 10**8  # each trial of a sweep uploads its export
 log = logging.getLogger("vlmtune")
 
 
-def log_export(trainer: pl.Trainer, checkpoint: Path) -> None:
+def log_export(trainer: pl.Trainer, checkpoint: Path, aliases: list[str]) -> None:
     """Logs what `vlmtune export` writes of a checkpoint to each W&B run of the trainer.
 
     An export of more than 100 MB, such as a whole backbone, is not logged; a line says so.
     The metadata of the artifact name the training shards and their digest, so that equal digests
-    mean equal training data.
+    mean equal training data, and the digest of the model, as in the config of runs that it teaches.
     """
     # The training has used these packages, so its checkpoint may.
     packages = set()
@@ -36,7 +36,7 @@ def log_export(trainer: pl.Trainer, checkpoint: Path) -> None:
     data = {}
     for shards in trainer.datamodule.sets["train"]:  # type: ignore[attr-defined]
         data[str(shards.path)] = shards.digest()
-    facts = {"step": trainer.global_step, "data": data}
+    step = check_checkpoint(checkpoint)["global_step"]
     with TemporaryDirectory() as scratch:
         folder = Path(scratch, "export")
         try:
@@ -50,8 +50,9 @@ def log_export(trainer: pl.Trainer, checkpoint: Path) -> None:
         if size > MOST_BYTES:
             log.info("no export in W&B: it has %s, and `log_model` logs checkpoints", decimal(size))
             return
+        facts = {"step": step, "data": data, "digest": model.digest()}
         for logger in wandb_loggers(trainer):
             artifact = wandb.Artifact(f"export-{logger.version}", type="model", metadata=facts)
             # W&B copies the files at once, and uploads the copies later.
             artifact.add_dir(str(folder))
-            logger.experiment.log_artifact(artifact)
+            logger.experiment.log_artifact(artifact, aliases=aliases)

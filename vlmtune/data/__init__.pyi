@@ -10,4 +10,5 @@ from .images import open_image as open_image
 from .joined_images import JoinedImages as JoinedImages
 from .noun_phrases import NounPhrases as NounPhrases
 from .rendered import RenderedSet as RenderedSet
+from .samples import write_samples as write_samples
 from .shards import ShardSet as ShardSet

@@ -1,4 +1,4 @@
-"""The runs of Weights & Biases: their names, and those that a resumed training continues.
+"""The runs of Weights & Biases: names, origins, and those that a resumed training continues.
 
 In: a checkpoint, or what is trained. Out: ids and names, in the loggers. Never: a connection.
 """
@@ -13,12 +13,20 @@ from pytorch_lightning.trainer.states import TrainerFn
 from typing_extensions import override
 
 from vlmtune.model import check_checkpoint
+from vlmtune.training.module import AdaptationModule, adaptation
 
 RUNS = "wandb_runs"  # in a checkpoint: an id for each W&B logger, in their order
 
 
 class WandbRuns(pl.Callback):
-    """Records the ids of the W&B runs in each checkpoint."""
+    """Records the ids of the W&B runs in each checkpoint, and in the runs what they start from."""
+
+    @override
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.is_global_zero and (loggers := wandb_loggers(trainer)):
+            origin = started_from(adaptation(pl_module))
+            for logger in loggers:
+                logger.log_hyperparams({"started_from": origin})
 
     @override
     def on_save_checkpoint(
@@ -26,6 +34,18 @@ class WandbRuns(pl.Callback):
     ) -> None:
         if loggers := wandb_loggers(trainer):
             checkpoint[RUNS] = [str(logger.version) for logger in loggers]
+
+
+def started_from(module: AdaptationModule) -> dict[str, dict[str, str]]:
+    """Name and digest of the weights that a run starts from: the backbone's, and the teacher's.
+
+    `Run.use_artifact` fails without a network, so that these digests are the link to an export: its
+    artifact has the same one.
+    """
+    origin = {"backbone": {"name": module.backbone.title, "digest": module.fingerprint}}
+    if module.teacher is not None:
+        origin["teacher"] = module.teacher.origin
+    return origin
 
 
 def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:

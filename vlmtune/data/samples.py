@@ -1,0 +1,70 @@
+"""Samples of a webdataset pipeline, or of any other loop, as tars to train on.
+
+In: dictionaries with an image and captions. Out: a folder of tars. Never: two samples in memory.
+"""
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from webdataset import ShardWriter
+
+from vlmtune.data.rgb import to_rgb
+from vlmtune.data.schema import EXTENSIONS
+from vlmtune.data.shards import ShardSet
+from vlmtune.data.table_rows import captions
+from vlmtune.errors import UserError
+from vlmtune.storage.files import write_atomically
+
+
+def write_samples(
+    samples: Iterable[Mapping[str, Any]], folder: str | Path, per_tar: int = 1000
+) -> ShardSet:
+    """Writes each sample as a record of tars in a new folder, and returns their set.
+
+    Samples are those of `webdataset.WebDataset(...)`, decoded or not, or any dictionaries. The
+    image is a picture or encoded bytes, called jpg, jpeg, png or webp, or a picture called image.
+    Captions are in json or txt, or, as hard negatives, in fields named like the columns of a table.
+
+    Raises:
+        UserError: The folder exists, or a sample lacks its image or a caption.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise UserError(f"expected a new folder, got {folder}: remove it, or name another")
+    with write_atomically(folder) as new:
+        new.mkdir()
+        with ShardWriter(f"{new}/data-%06d.tar", maxcount=per_tar, verbose=0) as tars:
+            for number, sample in enumerate(samples):
+                where = f"sample {number} ({sample.get('__key__', 'no key')})"
+                record = {**_image(sample, where), "json": _texts(sample, where)}
+                tars.write({"__key__": f"{number:09d}", **record})
+    return ShardSet(str(folder))
+
+
+def _image(sample: Mapping[str, Any], where: str) -> dict[str, bytes]:
+    for name in (*EXTENSIONS, "image"):
+        image = sample.get(name)
+        if isinstance(image, bytes) and name in EXTENSIONS:
+            return {name: image}
+        if hasattr(image, "convert"):
+            png = io.BytesIO()
+            to_rgb(image).save(png, "PNG")
+            return {"png": png.getvalue()}
+    raise UserError(f"expected an image in {where}, got {', '.join(sample)}: decode it to a picture")
+
+
+def _texts(sample: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
+    cells = dict(sample)
+    plain = cells.pop("txt", "")
+    record = cells.pop("json", {})
+    cells |= json.loads(record) if isinstance(record, bytes) else record
+    true, false = captions(cells)
+    if not true:  # json and fields have priority, as in tars that are read
+        text = plain.decode() if isinstance(plain, bytes) else plain
+        true, _ = captions({"caption": text.splitlines()})
+    if not true:
+        raise UserError(f"expected a caption in {where}, got none: leave the sample out")
+    return {"caption": true, "negative": false}
