@@ -31,13 +31,7 @@ from vlmtune.backbones.open_clip.weights import check_weights
 from vlmtune.backbones.staging import gradients, no_such_layer, state_after, unmasked
 from vlmtune.backbones.state_dicts import SUFFIXES, read_state_dict
 from vlmtune.backbones.timm_classifier import TimmClassifier, take_classifier
-from vlmtune.backbones.weight_checks import (
-    DTYPES,
-    check_none,
-    digest,
-    file_facts,
-    loaded_whole,
-)
+from vlmtune.backbones.weight_checks import DTYPES, check_none, digest, file_facts, loaded_whole
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled

@@ -16,9 +16,11 @@ from pytorch_lightning.utilities.rank_zero import rank_zero_only
 from vlmtune.cli.build import TABLES, build, builder_of
 from vlmtune.cli.commands import command_parser
 from vlmtune.cli.option_names import given_options
+from vlmtune.config import find_path
 from vlmtune.data.named_tars import COMMAND, gathered
 from vlmtune.data.schema import MANIFEST, read_manifest
 from vlmtune.data.shards import names_tars
+from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, reading
 from vlmtune.storage.folder import digest
 from vlmtune.storage.remote.address import is_remote
@@ -47,6 +49,11 @@ def with_shards(words: Sequence[str]) -> list[str]:
             options.append(f"--{given.key.removeprefix(OPTION)}={given.value}")
         elif given.key == DATA and _is_data(given.value):
             data.append(given.value)
+        elif given.key == DATA and _is_missing(given.value):
+            raise UserError(
+                f"expected a table, a folder, tars or a config, got --data {given.value}, which is "
+                "missing: check the path"
+            )
         else:
             rest += given.words
     # Without a table its options stay, so that the parser refuses them.
@@ -67,6 +74,12 @@ def _is_data(value: str) -> bool:
         return _holds_rows(path)
     is_table = suffix[1:] in TABLES and suffix != ".json"
     return is_table or path.is_dir()
+
+
+def _is_missing(value: str) -> bool:
+    """Whether a `--data` is the path of nothing; a name with dots may be a class."""
+    is_path = "/" in value or "." not in value
+    return is_path and value[:1] not in ("{", "") and find_path(value) is None
 
 
 def _holds_rows(path: Path) -> bool:

@@ -64,10 +64,7 @@ def sturdy(stream: Any, kind: type[Stream] = Output) -> Any:
     encoding = stream.encoding
     line_buffering = stream.line_buffering
     return kind(
-        stream.detach(),
-        encoding=encoding,
-        errors="backslashreplace",
-        line_buffering=line_buffering,
+        stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering
     )
 
 

@@ -14,13 +14,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Factor, Loss, ShardedObjective
-from vlmtune.objectives.functional import (
-    Mask,
-    Matrix,
-    embedded_of,
-    mean_over_images,
-    only,
-)
+from vlmtune.objectives.functional import Mask, Matrix, embedded_of, mean_over_images, only
 from vlmtune.types import Scores, ScoreShard, positions, send
 
 

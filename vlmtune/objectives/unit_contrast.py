@@ -10,13 +10,7 @@ from typing_extensions import override
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.base import Loss, ShardedObjective
-from vlmtune.objectives.functional import (
-    embedded_of,
-    mean_over_ranks,
-    only,
-    phrases_of,
-    row_means,
-)
+from vlmtune.objectives.functional import embedded_of, mean_over_ranks, only, phrases_of, row_means
 from vlmtune.types import ScoreShard
 
 

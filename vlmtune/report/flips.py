@@ -194,12 +194,7 @@ def _first_is_true(row: ItemRow) -> bool | None:
 
 
 def _head(title: str, runs: Sequence[RunReport], i: int, against: str) -> dict[str, Any]:
-    return {
-        "title": title,
-        "run": runs[i].name,
-        "colour": colours(runs)[i],
-        "against": against,
-    }
+    return {"title": title, "run": runs[i].name, "colour": colours(runs)[i], "against": against}
 
 
 def _rows(items: Mapping[str, Items], run: str, benchmark: str) -> tuple[ItemRow, ...]:

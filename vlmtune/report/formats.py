@@ -12,16 +12,7 @@ from pathlib import Path
 from vlmtune.report.printable import printable
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.seeds import seeds_of
-from vlmtune.report.table import (
-    COLUMNS,
-    TITLES,
-    Row,
-    check_runs,
-    facts,
-    interval,
-    number,
-    sections,
-)
+from vlmtune.report.table import COLUMNS, TITLES, Row, check_runs, facts, interval, number, sections
 from vlmtune.storage.files import write_text
 
 CSV_COLUMNS = (

@@ -29,12 +29,7 @@ COLUMNS = (
 )
 LISTS = ("files", "captions", "true", "scores", "boxes")
 NO_CELL = ("", "null", "None", "nan", "NaN")
-TRUTHS = {
-    "true": True,
-    "1": True,
-    "false": False,
-    "0": False,
-}
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 LONGEST_CELL = 2**30  # characters; the standard library refuses more than 2^17
 
 _Score = Annotated[float, Field(strict=True)] | None

@@ -70,10 +70,7 @@ def run_of_items(
 
 
 def _counterpart(
-    by_id: Mapping[str, ItemRow],
-    name: str,
-    others: Sequence[RunReport],
-    known: Mapping[str, Items],
+    by_id: Mapping[str, ItemRow], name: str, others: Sequence[RunReport], known: Mapping[str, Items]
 ) -> tuple[Result | None, tuple[ItemRow, ...]]:
     """The first result that is of these items, and the items in its order."""
     for run in others:
@@ -118,21 +115,12 @@ def _result(rows: Sequence[ItemRow], like: Result | None) -> Result:
     mean = _mean(outcomes, ways, item_groups(like), known_metric.unit)
     # Chance, unit and direction belong to the definition of the metric, which both tools have.
     metric = replace(
-        known_metric,
-        value=mean.value,
-        low=mean.low,
-        high=mean.high,
-        clusters=mean.clusters,
+        known_metric, value=mean.value, low=mean.low, high=mean.high, clusters=mean.clusters
     )
     if like.degree != 1:  # the formula of the interval holds for a plain mean only
         metric = replace(metric, low=None, high=None)
     return replace(
-        like,
-        metrics={like.primary: metric},
-        outcomes=outcomes,
-        examples=(),
-        series={},
-        repeats=(),
+        like, metrics={like.primary: metric}, outcomes=outcomes, examples=(), series={}, repeats=()
     )
 
 
@@ -156,10 +144,7 @@ def _new_result(rows: Sequence[ItemRow]) -> Result:
 
 
 def _mean(
-    outcomes: Sequence[float],
-    ways: Sequence[Sequence[int]],
-    groups: ItemGroups | None,
-    unit: str,
+    outcomes: Sequence[float], ways: Sequence[Sequence[int]], groups: ItemGroups | None, unit: str
 ) -> MetricValue:
     values = torch.tensor(outcomes, dtype=torch.float64)
     clusters = torch.tensor(ways).T

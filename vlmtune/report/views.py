@@ -289,9 +289,7 @@ def safe(svg: str) -> Markup:
     return Markup(svg)  # noqa: S704
 
 
-def _shared_axes(
-    values: Sequence[Sequence[float] | None],
-) -> list[list[Sequence[float] | None]]:
+def _shared_axes(values: Sequence[Sequence[float] | None]) -> list[list[Sequence[float] | None]]:
     """Groups the runs by axis: on one axis, none is much wider than another."""
     widths = {}
     for i, numbers in enumerate(values):

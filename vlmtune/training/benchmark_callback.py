@@ -216,10 +216,7 @@ class BenchmarkCallback(Callback):
         collected = items if shows_items else None
         with averaged_weights(trainer, adaptation(pl_module)):
             suite = run_suite(
-                self.benchmarks,
-                self._scorer,
-                at_least_one=not training,
-                items=collected,
+                self.benchmarks, self._scorer, at_least_one=not training, items=collected
             )
         return suite, items
 
