@@ -30,6 +30,15 @@ def write_samples(
 
     Raises:
         UserError: The folder exists, or a sample lacks its image or a caption.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from PIL import Image
+        >>> sample = {"image": Image.new("RGB", (8, 8)), "caption": "a dog"}
+        >>> with TemporaryDirectory() as folder:
+        ...     _ = write_samples([sample], f"{folder}/mine")
+        ...     [path.name for path in Path(folder, "mine").iterdir()]
+        ['data-000000.tar']
     """
     folder = Path(folder)
     if folder.exists():
