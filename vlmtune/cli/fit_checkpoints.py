@@ -35,14 +35,14 @@ def exported_checkpoints(trainer: pl.Trainer) -> dict[Path, list[str]]:
 
 
 def _monitored(trainer: pl.Trainer) -> dict[str, tuple[str, float]]:
-    """The checkpoints that are best by a number, with its name and value."""
+    """The checkpoints that are best by a number, each with its name and value."""
     monitored = {}
     for callback in trainer.checkpoint_callbacks:
         # Without a monitor the best is the last: it is not named twice.
         if isinstance(callback, ModelCheckpoint) and callback.monitor:
-            path = callback.best_model_path
-            if path and is_checkpoint(path):
-                monitored[path] = (callback.monitor, float(callback.best_model_score))
+            path, score = callback.best_model_path, callback.best_model_score
+            if score is not None and is_checkpoint(path):
+                monitored[path] = (callback.monitor, float(score))
     return monitored
 
 

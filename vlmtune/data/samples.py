@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from webdataset import ShardWriter
+from PIL import Image
+from webdataset.writer import ShardWriter
 
 from vlmtune.data.rgb import to_rgb
 from vlmtune.data.schema import EXTENSIONS
@@ -58,7 +59,7 @@ def _image(sample: Mapping[str, Any], where: str) -> dict[str, bytes]:
         image = sample.get(name)
         if isinstance(image, bytes) and name in EXTENSIONS:
             return {name: image}
-        if hasattr(image, "convert"):
+        if isinstance(image, Image.Image):
             png = io.BytesIO()
             to_rgb(image).save(png, "PNG")
             return {"png": png.getvalue()}

@@ -4,7 +4,6 @@ In: a model and batches. Out: its scores of the pairs that objectives read. Neve
 change of the model.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,22 +35,15 @@ class Teacher(nn.Module):
         backbone: Its backbone.
         adapter: Its adapter, dual or joint, attached to that.
         whole: Whether it scores all pairs of a rank's batch, or only those within groups.
-        origin: Its name and its digest, for logs.
     """
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        adapter: Adapter,
-        whole: bool = False,
-        origin: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, backbone: Backbone, adapter: Adapter, whole: bool = False) -> None:
         super().__init__()
         self.backbone = backbone
         # A training method may wrap the adapter that scores.
         self.adapter = adapter.scoring
         self.whole = whole
-        self.origin = dict(origin or {})
+        self.origin: dict[str, str] = {}  # for logs
         inputs = self.adapter.image_input, self.adapter.text_input
         self.features = BatchFeatures(backbone, *inputs)
         self.requires_grad_(False)
@@ -116,8 +108,9 @@ def load_teacher(name: str, whole: bool) -> Teacher:
     """Returns the model of this name as a teacher; see `vlmtune.load` for names."""
     # The trainer moves it to the device of the student.
     model = load(name, device="cpu")
-    origin = {"name": name, "digest": model.digest()}
-    return Teacher(model.backbone, model.adapter, whole, origin)
+    teacher = Teacher(model.backbone, model.adapter, whole)
+    teacher.origin = {"name": name, "digest": model.digest()}
+    return teacher
 
 
 def with_teacher(

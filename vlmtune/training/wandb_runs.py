@@ -39,8 +39,7 @@ class WandbRuns(pl.Callback):
 def started_from(module: AdaptationModule) -> dict[str, dict[str, str]]:
     """Name and digest of the weights that a run starts from: the backbone's, and the teacher's.
 
-    `Run.use_artifact` fails without a network, so that these digests are the link to an export: its
-    artifact has the same one.
+    The artifact of an export has the same digest. `Run.use_artifact` fails without a network.
     """
     origin = {"backbone": {"name": module.backbone.title, "digest": module.fingerprint}}
     if module.teacher is not None:
