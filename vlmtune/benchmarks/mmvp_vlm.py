@@ -12,14 +12,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import (
-    Prompt,
-    first_file,
-    get_file,
-    read_csv,
-    write_csv,
-    write_image,
-)
+from vlmtune.benchmarks.files import Prompt, first_file, get_file, read_csv, write_csv, write_image
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.storage.files import reading
 from vlmtune.types import ImageRef

@@ -6,13 +6,7 @@ In: a scene. Out: queries, true sentences, and captions for pre-training that bi
 import random
 from collections.abc import Callable, Sequence
 
-from data_builders.phrases import (
-    ATTRIBUTE_ORDER,
-    PHRASES,
-    clear_direction,
-    related,
-    with_article,
-)
+from data_builders.phrases import ATTRIBUTE_ORDER, PHRASES, clear_direction, related, with_article
 from data_builders.worlds.scenes.scene import (
     BACKGROUNDS,
     COLORS,

@@ -12,13 +12,7 @@ from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.worlds.scenes.formats.context import SceneContext
-from data_builders.worlds.scenes.held_out import (
-    FORMS,
-    Form,
-    Sentences,
-    between,
-    exchanged_colours,
-)
+from data_builders.worlds.scenes.held_out import FORMS, Form, Sentences, between, exchanged_colours
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SceneObject
 from data_builders.worlds.scenes.statements import (

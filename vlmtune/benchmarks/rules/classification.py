@@ -16,13 +16,7 @@ from typing_extensions import override
 from vlmtune.benchmarks.base import SHOWN, Benchmark, gallery
 from vlmtune.benchmarks.items import number, numbered
 from vlmtune.benchmarks.pair_scorer import MatrixFunction, PairScorer, check_scores, pair_scorer
-from vlmtune.benchmarks.rules.class_items import (
-    Bank,
-    Candidate,
-    ClassItem,
-    ClassItems,
-    make_bank,
-)
+from vlmtune.benchmarks.rules.class_items import Bank, Candidate, ClassItem, ClassItems, make_bank
 from vlmtune.metrics.cluster_robust import cluster_robust_mean, macro_mean
 from vlmtune.metrics.ranking import true_ranks
 from vlmtune.results.metric_value import MetricValue
