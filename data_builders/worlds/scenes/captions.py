@@ -17,9 +17,6 @@ from data_builders.worlds.scenes.scene import (
     TEXTURES,
     Scene,
     SceneObject,
-    camera,
-    directions,
-    floats_over,
     subtract,
 )
 
@@ -66,9 +63,9 @@ def clear_relation(scene: Scene, i: int, j: int) -> str | None:
     a, b = scene.objects[i], scene.objects[j]
     if a.on == j or b.on == i:
         return "on" if a.on == j else "under"
-    if floats_over(a, b) or floats_over(b, a):
-        return "above" if floats_over(a, b) else "below"
-    return clear_direction(subtract(a.center, b.center), directions(scene.jitter))
+    if a.floats_over(b) or b.floats_over(a):
+        return "above" if a.floats_over(b) else "below"
+    return clear_direction(subtract(a.center, b.center), scene.axes)
 
 
 def web_caption(scene: Scene, rng: random.Random) -> str:
@@ -167,12 +164,11 @@ def placement(scene: Scene, rng: random.Random) -> str | None:
     centres of the objects are at least a tenth of the picture's width from its middle. None if no
     sampled object is.
     """
-    view = camera(scene.jitter)
     sampled = rng.sample(scene.objects, min(2, len(scene.objects)))
     axis, low, high = rng.choice(((0, "left", "right"), (1, "bottom", "top")))
     stated = []
     for obj in sampled:
-        offset = view.project(obj.center)[axis]
+        offset = scene.view.project(obj.center)[axis]
         if abs(offset) >= _CLEAR_OFFSET:
             words = obj.shape if rng.random() < 0.5 else _random_query(obj, rng)
             stated.append((words, low if offset < 0 else high))

@@ -13,16 +13,7 @@ from data_builders.phrases import INVERSE
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.compositions import Swap
 from data_builders.worlds.scenes.sampling import CLEARANCE, sample_scene, sample_twin
-from data_builders.worlds.scenes.scene import (
-    GROUND_RELATIONS,
-    SIZES,
-    Scene,
-    SceneObject,
-    camera,
-    half_height,
-    in_view,
-    overlap,
-)
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SIZES, Scene, SceneObject
 from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.statements import Noun, absent, describe, exists, relation_holds
 
@@ -248,13 +239,9 @@ class EditedPairs(PairSeries):
 def reversed_on_floor(scene: Scene) -> Pair | None:
     """The scene and one whose two objects exchanged positions, or None if no relation is clear."""
     a, b = scene.objects
-    moved = tuple(
-        replace(obj, center=(other.center[0], other.center[1], half_height(obj)))
-        for obj, other in ((a, b), (b, a))
-    )
-    view = camera(scene.jitter)
+    moved = _seated(replace(a, center=b.center)), _seated(replace(b, center=a.center))
     clear = clear_relation(scene, 0, 1) in GROUND_RELATIONS
-    fits = clear and all(in_view(obj, view) for obj in moved)
+    fits = clear and all(map(scene.view.shows, moved))
     return (scene, replace(scene, objects=moved)) if fits else None
 
 
@@ -275,7 +262,7 @@ def _unstacked(scene: Scene, k: int) -> bool:
 
 def _with_first(scene: Scene, obj: SceneObject) -> Scene | None:
     others = scene.objects[1:]
-    if not in_view(obj, camera(scene.jitter)) or any(overlap(obj, o, CLEARANCE) for o in others):
+    if not scene.view.shows(obj) or any(obj.overlaps(o, CLEARANCE) for o in others):
         return None
     return replace(scene, objects=(obj, *others))
 
@@ -285,7 +272,7 @@ def _reshaped(obj: SceneObject, shape: str) -> SceneObject:
 
 
 def _seated(obj: SceneObject) -> SceneObject:
-    return replace(obj, center=(obj.center[0], obj.center[1], half_height(obj)))
+    return replace(obj, center=(obj.center[0], obj.center[1], obj.half_height))
 
 
 def _next_frame(scene: Scene) -> Scene:

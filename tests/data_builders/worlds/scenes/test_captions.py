@@ -9,7 +9,7 @@ import pytest
 from data_builders.phrases import ATTRIBUTE_ORDER, INVERSE, PHRASES
 from data_builders.worlds.scenes import captions
 from data_builders.worlds.scenes.sampling import WorldSpec, relations, sample_scene
-from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, camera, directions
+from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, directions
 from data_builders.worlds.scenes.statements import Noun, relation_holds
 
 SPEC = WorldSpec(min_objects=1, max_objects=5, stack_probability=0.5)
@@ -139,7 +139,7 @@ def test_placements_state_sides_on_which_objects_are():
             axis, sign = {"left": (0, -1), "right": (0, 1), "bottom": (1, -1), "top": (1, 1)}[side]
             assert any(
                 set(words[1:]) <= {o.shape, o.color, o.material, o.size, o.texture}
-                and sign * camera(scene.jitter).project(o.center)[axis] >= 0.1
+                and sign * scene.view.project(o.center)[axis] >= 0.1
                 for o in scene.objects
             ), (sentence, scene)
     assert min(sides[side] for side in ("left", "right", "bottom", "top")) > 20
