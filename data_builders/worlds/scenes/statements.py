@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations, product
 
-from data_builders.phrases import ATTRIBUTE_ORDER
+from data_builders.phrases import ATTRIBUTE_ORDER, both, related, with_article
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.sampling import WorldSpec, relations
 from data_builders.worlds.scenes.scene import Scene, SceneObject
@@ -180,3 +180,38 @@ def exchange(scene: Scene, i: int, j: int, kind: str) -> Exchanged | None:
     if exists(scene, *swapped) is not False:
         return None
     return (first, second), swapped
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One object or two, with the relation of the first to the second, if any."""
+
+    nouns: tuple[Noun, ...]
+    relation: str | None = None
+
+    def holds(self, scene: Scene) -> Truth:
+        """Tells whether it is true of a scene; None where that is undecided."""
+        if self.relation is None:
+            return exists(scene, *self.nouns)
+        first, second = self.nouns
+        return relation_holds(scene, first, self.relation, second)
+
+    def with_noun(self, position: int, noun: Noun) -> "Statement":
+        """Returns the statement with another noun at a position."""
+        nouns = list(self.nouns)
+        nouns[position] = noun
+        return replace(self, nouns=tuple(nouns))
+
+    def __str__(self) -> str:
+        """The words.
+
+        Example:
+            >>> str(Statement((Noun("cube"), Noun("cone")), "left"))
+            'a cube to the left of a cone'
+        """
+        if len(self.nouns) == 1:
+            return with_article(self.nouns[0])
+        if self.relation is None:
+            return both(*self.nouns)
+        first, second = self.nouns
+        return related(first, self.relation, second)
