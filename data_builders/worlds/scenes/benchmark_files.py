@@ -48,7 +48,6 @@ from data_builders.worlds.scenes.pairs import (
 from data_builders.worlds.scenes.sampling import Composition, WorldSpec
 from data_builders.worlds.scenes.series import Series, VariedScenes
 from data_builders.worlds.scenes.sets import PlacedSets
-from data_builders.worlds.scenes.statements import stated_attributes
 from data_builders.worlds.scenes.videos import Videos, frames
 from vlmtune.storage.files import write_text
 
@@ -122,8 +121,7 @@ class Suite:
         for split in self.splits:
             content = clevr.scenes(split.removeprefix("suite_"), images[split])
             write_json(folder / f"clevr/scenes_{split}.json", content)
-        kinds = stated_attributes(self.spec)
-        scenes = SuiteScenes(images["suite_scenes"], kinds, self.spec.shapes, self.items, self.seed)
+        scenes = SuiteScenes(images["suite_scenes"], self.spec, self.items, self.seed)
         _write_captions(folder, scenes)
         content = whats_up.controlled(images["suite_placed"])
         write_json(folder / f"whats_up/{whats_up.PART}_dataset.json", content)

@@ -13,7 +13,6 @@ by. Files are in `held_out`, scene graphs in `clevr/scenes_held_out_<series>.jso
 """
 
 import json
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,21 +23,12 @@ from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.text_files import csv_table, write_json
 from data_builders.worlds.scenes.captions import counting, query
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.formats.context import SceneContext
+from data_builders.worlds.scenes.formats.context import SceneContext, context_of
 from data_builders.worlds.scenes.image_files import SceneImage, Split, numbered, sub_seed
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
 from data_builders.worlds.scenes.series import SceneSeries
-from data_builders.worlds.scenes.statements import (
-    Exchanged,
-    Noun,
-    allowed,
-    clear_relations,
-    describe,
-    referents,
-    relation_holds,
-    stated_attributes,
-)
+from data_builders.worlds.scenes.statements import Noun, allowed, describe, relation_holds
 from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
@@ -109,11 +99,10 @@ class HeldOut:
 
     def _rows(self, image: SceneImage, forms: Mapping[str, "Form"]) -> list[dict[str, str]]:
         """At most one row of each form: a true sentence and a false one."""
-        spec, rng = self.trained, random.Random(f"{self.seed}:wordings:{image.file}")
-        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
+        context = context_of(image, self.trained, self.seed, "wordings")
         rows = []
         for group, write in forms.items():
-            sentences = write(context, spec)
+            sentences = write(context, self.trained)
             if sentences is not None:
                 true, false = sentences
                 row = {"image": image.file, "caption": true, "negative": false, "group": group}
@@ -154,15 +143,12 @@ def _not_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 def _two_relations(context: SceneContext, spec: WorldSpec, inverted: int) -> Sentences | None:
     """Writes "a red cube to the left of a blue sphere and behind a cone", one of them inverted."""
     nouns = [describe(obj) for obj in context.scene.objects]
-    edges = [edge for edge in clear_relations(context.scene) if edge[1] in GROUND_RELATIONS]
-    for (i, name, j), (k, other, m) in context.shuffled(list(permutations(edges, 2))):
-        # Two relations of one object, to two others.
-        if i == k and j != m:
-            objects = nouns[i], nouns[j], nouns[m]
-            names = [name, other]
-            true = _stated_twice(objects, names)
-            names[inverted] = INVERSE[names[inverted]]
-            return true, _stated_twice(objects, names)
+    for (i, name, j), (_, other, m) in context.two_relations():
+        objects = nouns[i], nouns[j], nouns[m]
+        names = [name, other]
+        true = _stated_twice(objects, names)
+        names[inverted] = INVERSE[names[inverted]]
+        return true, _stated_twice(objects, names)
     return None
 
 
@@ -173,19 +159,11 @@ def _stated_twice(objects: tuple[Noun, Noun, Noun], names: Sequence[str]) -> str
 
 def _predicate(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the cube is red and the sphere is blue", against both colours exchanged."""
-    exchanged = exchanged_colours(context, spec)
+    exchanged = context.exchanged_colours(spec)
     if exchanged is None:
         return None
     true, false = exchanged
     return _predicated(*true), _predicated(*false)
-
-
-def exchanged_colours(context: SceneContext, spec: WorldSpec) -> Exchanged | None:
-    """The nouns of two objects, and the same with their colours exchanged, which is false."""
-    for true, false in context.exchanges("color"):
-        if allowed(spec, *false):
-            return true, false
-    return None
 
 
 def _predicated(first: Noun, second: Noun) -> str:
@@ -195,9 +173,7 @@ def _predicated(first: Noun, second: Noun) -> str:
 
 def _not_coloured(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the cube is not blue" of a red one."""
-    for obj in context.shuffled(context.scene.objects):
-        if len(referents(context.scene, Noun(obj.shape))) > 1:
-            continue
+    for obj in context.sole_objects():
         others = [color for color in spec.colors if color != obj.color]
         other = context.rng.choice(others)
         return f"the {obj.shape} is not {other}", f"the {obj.shape} is not {obj.color}"
@@ -216,7 +192,7 @@ def _absent(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube and a blue sphere", against both colours exchanged."""
-    exchanged = exchanged_colours(context, spec)
+    exchanged = context.exchanged_colours(spec)
     if exchanged is None:
         return None
     true, false = exchanged

@@ -12,22 +12,15 @@ from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.worlds.scenes.formats.context import SceneContext
-from data_builders.worlds.scenes.held_out import FORMS, Form, Sentences, between, exchanged_colours
+from data_builders.worlds.scenes.held_out import FORMS, Form, Sentences, between
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SceneObject
-from data_builders.worlds.scenes.statements import (
-    Edge,
-    Noun,
-    clear_relations,
-    describe,
-    referents,
-    relation_holds,
-)
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS
+from data_builders.worlds.scenes.statements import Edge, clear_relations, describe, relation_holds
 
 
 def _of_colours(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
     """The colours of two objects, against both exchanged; `{shape}` and `{color}` are one's."""
-    exchanged = exchanged_colours(context, spec)
+    exchanged = context.exchanged_colours(spec)
     if exchanged is None:
         return None
     sentences = []
@@ -45,9 +38,7 @@ def _of_colours(context: SceneContext, spec: WorldSpec, template: str) -> Senten
 
 def _not_another_colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the cube is red and not blue", against both colours exchanged."""
-    for obj in context.shuffled(context.scene.objects):
-        if len(referents(context.scene, Noun(obj.shape))) > 1:
-            continue
+    for obj in context.sole_objects():
         others = [c for c in spec.colors if c != obj.color and (c, obj.shape) not in spec.forbidden]
         other = context.rng.choice(others)
         template = f"the {obj.shape} is {{}} and not {{}}"
@@ -115,11 +106,7 @@ def _same_colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
     Each shape has one object.
     """
-    alone: list[SceneObject] = []
-    for obj in context.shuffled(context.scene.objects):
-        if len(referents(context.scene, Noun(obj.shape))) == 1:
-            alone.append(obj)
-    for first, second, other in permutations(alone, 3):
+    for first, second, other in permutations(context.sole_objects(), 3):
         stated = (first.color, other.shape)
         if first.color == second.color != other.color and stated not in spec.forbidden:
             template = f"the {first.shape} and the {{}} are {first.color}"

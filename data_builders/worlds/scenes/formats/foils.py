@@ -120,10 +120,11 @@ def _exchanged(context: SceneContext, spec: WorldSpec) -> Foil | None:
 
 def _textured(context: SceneContext, spec: WorldSpec) -> Foil | None:
     """The wording of PUG's prompts, colours after the nouns, against colours exchanged."""
-    for true, false in context.exchanges("color"):
-        if allowed(spec, *false):
-            return _textures(*true), _textures(*false)
-    return None
+    exchanged = context.exchanged_colours(spec)
+    if exchanged is None:
+        return None
+    true, false = exchanged
+    return _textures(*true), _textures(*false)
 
 
 def _textures(*nouns: Noun) -> str:

@@ -19,12 +19,10 @@ from data_builders.worlds.scenes.captions import counting
 from data_builders.worlds.scenes.formats.context import SceneContext, contexts
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS
 from data_builders.worlds.scenes.statements import (
     Noun,
     absent,
     allowed,
-    clear_relations,
     describe,
     exists,
     object_count,
@@ -196,9 +194,9 @@ def _broken(context: SceneContext, spec: WorldSpec, relation: Relation) -> Relat
     if change == "objects":
         return second, name, first
     if change == "other":
-        for other in context.shuffled(GROUND_RELATIONS):
-            if relation_holds(context.scene, first, other, second) is False:
-                return first, other, second
+        other = context.false_relation(first, second)
+        if other is not None:
+            return first, other, second
     colors = first.get("color"), second.get("color")
     if change == "colours" and colors[0] and colors[1]:
         crossed = first.replaced("color", colors[1]), second.replaced("color", colors[0])
@@ -225,12 +223,9 @@ def _related(template: str, speech: Speech, relation: Relation, denied: bool) ->
 def _two_relations(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Two relations of one object to two others, against one or both of them inverted."""
     nouns = [describe(obj) for obj in context.scene.objects]
-    edges = [edge for edge in clear_relations(context.scene) if edge[1] in GROUND_RELATIONS]
     speech = Speech.sampled(context.rng)
     template = context.rng.choice(_RELATED_TWICE)
-    for (i, first, j), (k, second, m) in context.shuffled(list(permutations(edges, 2))):
-        if i != k or j == m:
-            continue
+    for (i, first, j), (_, second, m) in context.two_relations():
         named = [_brief(context, nouns[number]) for number in (i, j, m)]
         objects = speech.objects(*named)
         true = first, second
@@ -256,11 +251,11 @@ def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Two objects with their colours, against the colours exchanged."""
     speech = Speech.sampled(context.rng)
     template = context.rng.choice(_COLOURED)
-    for true, false in context.exchanges("color"):
-        if allowed(spec, *false):
-            texts = _coloured(template, speech, *true), _coloured(template, speech, *false)
-            return _framed(context, *texts)
-    return None
+    exchanged = context.exchanged_colours(spec)
+    if exchanged is None:
+        return None
+    true, false = (_coloured(template, speech, *nouns) for nouns in exchanged)
+    return _framed(context, true, false)
 
 
 def _coloured(template: str, speech: Speech, first: Noun, second: Noun) -> str:
@@ -278,9 +273,7 @@ def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     template = context.rng.choice(_COLOUR)
     denied = context.rng.random() < 0.5
     shown = {obj.color for obj in context.scene.objects}
-    for obj in context.shuffled(context.scene.objects):
-        if len(referents(context.scene, Noun(obj.shape))) > 1:
-            continue
+    for obj in context.sole_objects():
         others = [color for color in spec.colors if color != obj.color]
         others = [c for c in others if allowed(spec, Noun(obj.shape, (("color", c),)))]
         # The colour of another object is harder to tell from this one's.
