@@ -36,25 +36,22 @@ from data_builders.worlds.scenes.formats.context import SuiteScenes
 from data_builders.worlds.scenes.grids import AnimalGrid, Grid, PoseGrid, Singles, SparGrid
 from data_builders.worlds.scenes.image_files import SceneImage, Split, numbered, sub_seed
 from data_builders.worlds.scenes.pairs import (
+    ENGINE,
     ActedPairs,
-    ChangedPairs,
-    CountedPairs,
     EditedPairs,
     ExchangedPairs,
-    MovedPairs,
     PairSeries,
     StepPairs,
 )
 from data_builders.worlds.scenes.sampling import Composition, WorldSpec
-from data_builders.worlds.scenes.series import Series, VariedScenes
+from data_builders.worlds.scenes.series import VariedScenes
 from data_builders.worlds.scenes.sets import PlacedSets
 from data_builders.worlds.scenes.videos import Videos, frames
 from vlmtune.storage.files import write_text
 
 _SPARE = 2  # scenes for each row, as not every scene shows every phenomenon
-_EQBEN: dict[str, type[Series]] = {"kubric_loc": MovedPairs, "kubric_cnt": CountedPairs,
-                                   "kubric_attr": ChangedPairs, "ag": ActedPairs,
-                                   "youcook2": StepPairs, "sd": EditedPairs}  # fmt: skip
+_EQBEN = {f"kubric_{name}": series for name, series in ENGINE.items()}
+_EQBEN |= {"ag": ActedPairs, "youcook2": StepPairs, "sd": EditedPairs}
 _FRAMES = {"ag": "png", "youcook2": "npy"}  # parts from videos, two frames each
 Images = Mapping[str, Sequence[SceneImage]]
 

@@ -4,6 +4,7 @@ In: a spec and a seed. Out: series of pairs.
 """
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -154,6 +155,14 @@ class ChangedPairs(PairSeries):
         if not _unstacked(scene, 0):
             return None
         return _with_first(scene, _seated(replace(obj, radius=SIZES[value])))
+
+
+# EqBen's parts from an engine, Kubric, by the names of its files.
+ENGINE: Mapping[str, type[PairSeries]] = {
+    "loc": MovedPairs,
+    "cnt": CountedPairs,
+    "attr": ChangedPairs,
+}
 
 
 @dataclass(frozen=True)

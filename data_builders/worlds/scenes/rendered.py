@@ -28,13 +28,7 @@ from data_builders.worlds.scenes.compositions import (
 )
 from data_builders.worlds.scenes.formats import cola, eqben
 from data_builders.worlds.scenes.image_files import check_device, sub_seed
-from data_builders.worlds.scenes.pairs import (
-    ChangedPairs,
-    ColaPairs,
-    CountedPairs,
-    MovedPairs,
-    PairSeries,
-)
+from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries
 from data_builders.worlds.scenes.sampling import DEFAULT, WorldSpec
 from data_builders.worlds.scenes.scene import (
     Color,
@@ -53,8 +47,7 @@ from vlmtune.types import Group
 
 Kind = Literal["captions", "cola", "ar4t", "ar4t_paper", "location", "counting", "attribute"]
 _EPOCH = 1 << 32  # numbers of groups in an epoch: no two epochs share one
-_ENGINE: dict[str, type[PairSeries]] = {"location": MovedPairs, "counting": CountedPairs,
-                                        "attribute": ChangedPairs}  # fmt: skip
+_ENGINE = {"location": "loc", "counting": "cnt", "attribute": "attr"}  # kinds of EqBen's pairs
 
 
 class RenderedScenes(RenderedSet):
@@ -115,7 +108,7 @@ class RenderedScenes(RenderedSet):
             return series(replace(spec, min_objects=2, max_objects=2), seed)
         two = spec.at_least(2)
         if self.kind != "cola":
-            return _ENGINE[self.kind](two, seed)
+            return ENGINE[_ENGINE[self.kind]](two, seed)
         return ColaPairs(two, seed, swaps(frozenset(spec.compositions())))
 
     @override

@@ -45,13 +45,7 @@ from data_builders.worlds.scenes.image_files import (
     render_files,
     sub_seed,
 )
-from data_builders.worlds.scenes.pairs import (
-    ChangedPairs,
-    ColaPairs,
-    CountedPairs,
-    MovedPairs,
-    PairSeries,
-)
+from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries
 from data_builders.worlds.scenes.sampling import DEFAULT, Composition, WorldSpec
 from data_builders.worlds.scenes.sampling import cogent as cogent_forbidden
 from data_builders.worlds.scenes.scene import (
@@ -71,8 +65,6 @@ from vlmtune.storage.files import write_text
 
 _SPLITS = ("train", "val", "test")
 _COGENT = ("valA", "valB")
-_ENGINE: dict[str, type[PairSeries]] = {"loc": MovedPairs, "cnt": CountedPairs,
-                                        "attr": ChangedPairs}  # fmt: skip
 _AR4T_FILES = {"train": "PUG_AR_train", "test": "PUG_ARmerged_test"}
 Images = Mapping[str, Sequence[SceneImage]]
 
@@ -252,7 +244,7 @@ class ScenesBuilder(Builder):
                     add(*part)
         if self.eqben_train:
             spec = self.training.at_least(2)
-            for part, series in _ENGINE.items():
+            for part, series in ENGINE.items():
                 name = f"eqben_{part}"
                 add(name, series(spec, self._seed(name)), 2 * self.eqben_train)
         return splits
@@ -312,7 +304,7 @@ class ScenesBuilder(Builder):
 
     def _write_eqben(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
         parts = []
-        for name in (f"eqben_{part}" for part in _ENGINE):
+        for name in (f"eqben_{part}" for part in ENGINE):
             series = splits[name].series
             assert isinstance(series, PairSeries)
             parts.append((images[name], series))
