@@ -13,7 +13,7 @@ by. Files are in `held_out`, scene graphs in `clevr/scenes_held_out_<series>.jso
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import permutations
@@ -23,8 +23,8 @@ from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.text_files import csv_table, write_json
 from data_builders.worlds.scenes.captions import counting, query
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.formats.context import SceneContext, context_of
-from data_builders.worlds.scenes.image_files import SceneImage, Split, numbered, sub_seed
+from data_builders.worlds.scenes.formats.context import SceneContext, contexts
+from data_builders.worlds.scenes.image_files import SceneImage, Split, sub_seed
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
 from data_builders.worlds.scenes.series import SceneSeries
@@ -51,68 +51,51 @@ class HeldOut:
     @cached_property
     def splits(self) -> dict[str, Split]:
         """The series to render and their files, by the name of the split."""
-        one = replace(self.world, min_objects=1, max_objects=1)
-        alone = replace(one, sizes=tuple(SIZES), textures=TEXTURES)
-        several = SceneSeries(self.trained, sub_seed(self.seed, "held_out_scenes"))
-        many = replace(self.trained, min_objects=4, max_objects=MAX_OBJECTS, sizes=tuple(SIZES))
-        crowded = SceneSeries(many, sub_seed(self.seed, "held_out_crowded"))
+        sizes = tuple(SIZES)
+        one = replace(self.world, min_objects=1, max_objects=1, sizes=sizes, textures=TEXTURES)
+        many = replace(self.trained, min_objects=4, max_objects=MAX_OBJECTS, sizes=sizes)
         three = replace(self.trained, min_objects=3, max_objects=3)
-        triples = SceneSeries(three, sub_seed(self.seed, "held_out_triples"))
-        single = SceneSeries(alone, sub_seed(self.seed, "held_out_objects"))
-        return {
-            "held_out_scenes": Split(several, _files("scenes", self.items)),
-            "held_out_triples": Split(triples, _files("triples", self.items)),
-            "held_out_crowded": Split(crowded, _files("crowded", self.items)),
-            "held_out_objects": Split(single, _files("objects", -(-self.items // 2))),
-        }
+        specs = {"scenes": self.trained, "triples": three, "crowded": many, "objects": one}
+        splits = {}
+        for name, spec in specs.items():
+            split = f"held_out_{name}"
+            count = -(-self.items // 2) if name == "objects" else self.items
+            files = tuple(f"held_out/{split}_{k:06d}.png" for k in range(count))
+            splits[split] = Split(SceneSeries(spec, sub_seed(self.seed, split)), files)
+        return splits
 
     def write(self, folder: Path, images: Images) -> None:
         """Writes scene graphs and tables into the folder of the world."""
         for split in self.splits:
             write_json(folder / f"clevr/scenes_{split}.json", clevr.scenes(split, images[split]))
-        wordings, structures = [], []
-        for image in images["held_out_scenes"]:
-            wordings += self._rows(image, FORMS)
-            structures += self._rows(image, {"counted": _counted})
-        for image in images["held_out_triples"]:
-            structures += self._rows(image, _STRUCTURES)
-        crowded = []
-        for image in images["held_out_crowded"]:
-            crowded += self._rows(image, TRAINED)
-        development = []
-        for image in images.get("val", ()):
-            development += self._rows(image, {"absent": _absent})
+        scenes, triples = images["held_out_scenes"], images["held_out_triples"]
+        structures = [*self._rows(scenes, {"counted": _counted}), *self._rows(triples, _STRUCTURES)]
         objects, abilities = [], []
         for image in images["held_out_objects"]:
             objects.append({"image": image.file, "caption": with_article(described(image))})
             abilities += abilities_of(image, self.world)
+        validation = images.get("val", ())
         tables = {
-            "wordings": csv_table(COLUMNS, wordings),
+            "wordings": csv_table(COLUMNS, self._rows(scenes, FORMS)),
             "structures": csv_table(COLUMNS, structures),
-            "crowded": csv_table(COLUMNS, crowded),
+            "crowded": csv_table(COLUMNS, self._rows(images["held_out_crowded"], TRAINED)),
             "objects": csv_table(COLUMNS[:2], objects),
             "abilities": csv_table(COLUMNS, abilities),
-            "development": csv_table(COLUMNS, development),
+            "development": csv_table(COLUMNS, self._rows(validation, {"absent": _absent})),
         }
         for name, text in tables.items():
             write_text(folder / f"held_out/{name}.csv", text)
 
-    def _rows(self, image: SceneImage, forms: Mapping[str, "Form"]) -> list[dict[str, str]]:
-        """At most one row of each form: a true sentence and a false one."""
-        context = context_of(image, self.trained, self.seed, "wordings")
-        rows = []
-        for group, write in forms.items():
-            sentences = write(context, self.trained)
-            if sentences is not None:
-                true, false = sentences
-                row = {"image": image.file, "caption": true, "negative": false, "group": group}
-                rows.append(row)
-        return rows
-
-
-def _files(name: str, count: int) -> tuple[str, ...]:
-    files = numbered(f"held_out_{name}", count)
-    return tuple(file.replace("held/", "held_out/", 1) for file in files)
+    def _rows(
+        self, images: Sequence[SceneImage], forms: Mapping[str, "Form"]
+    ) -> Iterator[dict[str, str]]:
+        """Yields at most one row of each form for each image: a true sentence and a false one."""
+        for image, context in contexts(images, self.trained, self.seed, "wordings"):
+            for group, write in forms.items():
+                sentences = write(context, self.trained)
+                if sentences is not None:
+                    values = (image.file, *sentences, group)
+                    yield dict(zip(COLUMNS, values, strict=True))
 
 
 def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
