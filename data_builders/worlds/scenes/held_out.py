@@ -113,14 +113,19 @@ def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentenc
     return true, template.format(a=b, b=a, phrase=phrase, side=side)
 
 
-def _not_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "the red cube is not to the right of the blue sphere", which is on its left."""
+def one_side(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
+    """A sentence of a relation that `{holds}` and its inverse, against the two exchanged.
+
+    "the {a} is not {fails} the {b}" gives "the red cube is not to the right of the blue sphere",
+    which is on its left.
+    """
     edge = context.one_way_relation()
     if edge is None:
         return None
     first, name, second = edge
-    true = f"the {first} is not {PHRASES[INVERSE[name]]} the {second}"
-    return true, f"the {first} is not {PHRASES[name]} the {second}"
+    holds, fails = PHRASES[name], PHRASES[INVERSE[name]]
+    true = template.format(a=first, b=second, holds=holds, fails=fails)
+    return true, template.format(a=first, b=second, holds=fails, fails=holds)
 
 
 def _two_relations(context: SceneContext, spec: WorldSpec, inverted: int) -> Sentences | None:
@@ -142,11 +147,7 @@ def _stated_twice(objects: tuple[Noun, Noun, Noun], names: Sequence[str]) -> str
 
 def _predicate(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the cube is red and the sphere is blue", against both colours exchanged."""
-    exchanged = context.exchanged_colours(spec)
-    if exchanged is None:
-        return None
-    true, false = exchanged
-    return _predicated(*true), _predicated(*false)
+    return context.exchanged_colours(spec, _predicated)
 
 
 def _predicated(first: Noun, second: Noun) -> str:
@@ -175,11 +176,7 @@ def _absent(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube and a blue sphere", against both colours exchanged."""
-    exchanged = context.exchanged_colours(spec)
-    if exchanged is None:
-        return None
-    true, false = exchanged
-    return both(*true), both(*false)
+    return context.exchanged_colours(spec, both)
 
 
 def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
@@ -256,7 +253,7 @@ FORMS: Mapping[str, Form] = {
     "inverted": partial(_both_ways, template="{phrase} {b} is {a}"),
     "the thing": partial(_both_ways, template="the thing {phrase} {b} is {a}"),
     "reference first": partial(_both_ways, template="{b} with {a} {side}"),
-    "not related": _not_related,
+    "not related": partial(one_side, template="the {a} is not {fails} the {b}"),
     "first of two relations": partial(_two_relations, inverted=0),
     "second of two relations": partial(_two_relations, inverted=1),
     "predicate": _predicate,

@@ -169,6 +169,16 @@ def clear_relations(scene: Scene, indices: Iterable[int] | None = None) -> list[
     return edges
 
 
+def colour_fields(first: Noun, second: Noun) -> dict[str, str | None]:
+    """Returns `{shape}` and `{color}` of one noun, `{other}` and `{hue}` of the other."""
+    return {
+        "shape": first.shape,
+        "color": first.get("color"),
+        "other": second.shape,
+        "hue": second.get("color"),
+    }
+
+
 def exchange(scene: Scene, i: int, j: int, kind: str) -> Exchanged | None:
     """The nouns of two objects, and those with one attribute exchanged, or None if not false."""
     a, b = scene.objects[i], scene.objects[j]

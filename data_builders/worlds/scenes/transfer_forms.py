@@ -12,28 +12,26 @@ from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.worlds.scenes.formats.context import SceneContext
-from data_builders.worlds.scenes.held_out import FORMS, Form, Sentences, between
+from data_builders.worlds.scenes.held_out import FORMS, Form, Sentences, between, one_side
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS
-from data_builders.worlds.scenes.statements import Edge, clear_relations, describe, relation_holds
+from data_builders.worlds.scenes.statements import (
+    Edge,
+    Noun,
+    clear_relations,
+    colour_fields,
+    describe,
+    relation_holds,
+)
 
 
 def _of_colours(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
     """The colours of two objects, against both exchanged; `{shape}` and `{color}` are one's."""
-    exchanged = context.exchanged_colours(spec)
-    if exchanged is None:
-        return None
-    sentences = []
-    for first, second in exchanged:
-        text = template.format(
-            shape=first.shape,
-            color=first.get("color"),
-            other=second.shape,
-            hue=second.get("color"),
-        )
-        sentences.append(text)
-    true, false = sentences
-    return true, false
+
+    def write(first: Noun, second: Noun) -> str:
+        return template.format(**colour_fields(first, second))
+
+    return context.exchanged_colours(spec, write)
 
 
 def _not_another_colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
@@ -44,17 +42,6 @@ def _not_another_colour(context: SceneContext, spec: WorldSpec) -> Sentences | N
         template = f"the {obj.shape} is {{}} and not {{}}"
         return template.format(obj.color, other), template.format(other, obj.color)
     return None
-
-
-def _not_another_side(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "the red cube is behind and not in front of the cone", against both exchanged."""
-    edge = context.one_way_relation()
-    if edge is None:
-        return None
-    first, name, second = edge
-    holds, fails = PHRASES[name], PHRASES[INVERSE[name]]
-    template = f"the {first} is {{}} and not {{}} the {second}"
-    return template.format(holds, fails), template.format(fails, holds)
 
 
 def _floor_edges(context: SceneContext) -> list[Edge]:
@@ -167,7 +154,7 @@ WORDINGS: Mapping[str, Form] = {
     "related subject": _related_subject,
     "related thing": _related_thing,
     "this colour, not that": _not_another_colour,
-    "this side, not that": _not_another_side,
+    "this side, not that": partial(one_side, template="the {a} is {holds} and not {fails} the {b}"),
     "no object": _no_object,
     "neither": _neither,
 }

@@ -57,11 +57,16 @@ class SceneContext:
             if exchanged is not None:
                 yield exchanged
 
-    def exchanged_colours(self, spec: WorldSpec) -> Exchanged | None:
-        """Returns two nouns and the same with their colours exchanged: false, but allowed."""
+    def exchanged_colours(
+        self, spec: WorldSpec, write: Callable[[Noun, Noun], str]
+    ) -> tuple[str, str] | None:
+        """Writes about two nouns, and about the same with their colours exchanged.
+
+        The second sentence is false, but states no forbidden composition.
+        """
         for true, false in self.exchanges("color"):
             if allowed(spec, *false):
-                return true, false
+                return write(*true), write(*false)
         return None
 
     def any_exchange(self) -> tuple[Exchanged, int, int, str] | None:

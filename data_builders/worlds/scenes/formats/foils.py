@@ -120,11 +120,7 @@ def _exchanged(context: SceneContext, spec: WorldSpec) -> Foil | None:
 
 def _textured(context: SceneContext, spec: WorldSpec) -> Foil | None:
     """The wording of PUG's prompts, colours after the nouns, against colours exchanged."""
-    exchanged = context.exchanged_colours(spec)
-    if exchanged is None:
-        return None
-    true, false = exchanged
-    return _textures(*true), _textures(*false)
+    return context.exchanged_colours(spec, _textures)
 
 
 def _textures(*nouns: Noun) -> str:

@@ -23,6 +23,7 @@ from data_builders.worlds.scenes.statements import (
     Noun,
     absent,
     allowed,
+    colour_fields,
     describe,
     exists,
     object_count,
@@ -251,21 +252,12 @@ def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Two objects with their colours, against the colours exchanged."""
     speech = Speech.sampled(context.rng)
     template = context.rng.choice(_COLOURED)
-    exchanged = context.exchanged_colours(spec)
-    if exchanged is None:
-        return None
-    true, false = (_coloured(template, speech, *nouns) for nouns in exchanged)
-    return _framed(context, true, false)
 
+    def write(first: Noun, second: Noun) -> str:
+        return template.format(**speech.objects(first, second), **colour_fields(first, second))
 
-def _coloured(template: str, speech: Speech, first: Noun, second: Noun) -> str:
-    return template.format(
-        **speech.objects(first, second),
-        shape=first.shape,
-        color=first.get("color"),
-        other=second.shape,
-        hue=second.get("color"),
-    )
+    sentences = context.exchanged_colours(spec, write)
+    return None if sentences is None else _framed(context, *sentences)
 
 
 def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
