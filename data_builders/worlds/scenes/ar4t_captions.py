@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from data_builders.phrases import INVERSE, PHRASES
 from data_builders.worlds.scenes.captions import FLOOR_PHRASES, clear_relation
 from data_builders.worlds.scenes.scene import Scene
-from data_builders.worlds.scenes.statements import describe
+from data_builders.worlds.scenes.statements import Noun
 
 UNARY = ("at", "in", "inside")  # table 7
 CONTACT = ("on", "on top of")  # words that are false of an object in the air
@@ -57,7 +57,7 @@ def related(scene: Scene, word: str, inverse: str, tail: str) -> SceneCaptions:
 def alone(scene: Scene, kind: str | None, relation: str, tail: str) -> SceneCaptions:
     """Returns the caption of a scene of one object; `relation` is that to the floor."""
     kinds = (kind,) if kind else ()
-    return SceneCaptions(relation, f"{describe(scene.objects[0], kinds)} {tail}", kinds=kinds)
+    return SceneCaptions(relation, f"{Noun.of(scene.objects[0], kinds)} {tail}", kinds=kinds)
 
 
 def on_its_floor(scene: Scene, kind: str | None) -> SceneCaptions:

@@ -28,7 +28,7 @@ from data_builders.worlds.scenes.image_files import SceneImage, Split, sub_seed
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
 from data_builders.worlds.scenes.series import SceneSeries
-from data_builders.worlds.scenes.statements import Noun, allowed, describe, relation_holds
+from data_builders.worlds.scenes.statements import Noun, allowed, relation_holds
 from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
@@ -130,7 +130,7 @@ def one_side(context: SceneContext, spec: WorldSpec, template: str) -> Sentences
 
 def _two_relations(context: SceneContext, spec: WorldSpec, inverted: int) -> Sentences | None:
     """Writes "a red cube to the left of a blue sphere and behind a cone", one of them inverted."""
-    nouns = [describe(obj) for obj in context.scene.objects]
+    nouns = [Noun.of(obj) for obj in context.scene.objects]
     for (i, name, j), (_, other, m) in context.two_relations():
         objects = nouns[i], nouns[j], nouns[m]
         names = [name, other]
@@ -201,7 +201,7 @@ def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 def between(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube between a cone and a torus", against "a cone between ..." of the ends."""
-    nouns = [describe(obj) for obj in context.scene.objects]
+    nouns = [Noun.of(obj) for obj in context.scene.objects]
     for middle, first, second in context.shuffled(list(permutations(nouns, 3))):
         lies = _lies_between(context.scene, middle, first, second, clear=True)
         if lies and not _lies_between(context.scene, first, middle, second, clear=False):

@@ -16,7 +16,7 @@ from data_builders.worlds.scenes.compositions import Swap
 from data_builders.worlds.scenes.sampling import CLEARANCE, sample_scene, sample_twin
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SIZES, Scene, SceneObject
 from data_builders.worlds.scenes.series import Series
-from data_builders.worlds.scenes.statements import Noun, absent, describe, exists, relation_holds
+from data_builders.worlds.scenes.statements import Noun, exists, relation_holds
 
 Pair = tuple[Scene, Scene]
 
@@ -183,7 +183,7 @@ class ActedPairs(PairSeries):
             if twin is None or after is None or after in (before, INVERSE[before]):
                 continue
             # Each caption must be false of the other image, further objects included.
-            first, second = describe(a), describe(b)
+            first, second = Noun.of(a), Noun.of(b)
             if (
                 relation_holds(scene, first, after, second) is False
                 and relation_holds(twin, first, before, second) is False
@@ -256,13 +256,13 @@ def reversed_on_floor(scene: Scene) -> Pair | None:
 
 def first_two(scene: Scene) -> tuple[Noun, Noun]:
     """Returns objects 0 and 1 by colour and shape."""
-    return describe(scene.objects[0]), describe(scene.objects[1])
+    return Noun.of(scene.objects[0]), Noun.of(scene.objects[1])
 
 
 def _distinguished(scene: Scene, twin: Scene, kinds: list[str]) -> Pair | None:
     """The pair, where the noun of either object 0 is false of the whole other scene."""
-    before, after = (describe(s.objects[0], kinds) for s in (scene, twin))
-    return (scene, twin) if absent(scene, after) and absent(twin, before) else None
+    before, after = (Noun.of(s.objects[0], kinds) for s in (scene, twin))
+    return (scene, twin) if after.absent_from(scene) and before.absent_from(twin) else None
 
 
 def _unstacked(scene: Scene, k: int) -> bool:

@@ -28,6 +28,19 @@ class Noun:
     attributes: tuple[tuple[str, str], ...] = ()
     negated: frozenset[str] = frozenset()
 
+    @classmethod
+    def of(cls, obj: SceneObject, kinds: Iterable[str] = ("color",)) -> "Noun":
+        """Returns the noun that states these attributes of an object."""
+        return cls(obj.shape, tuple((kind, getattr(obj, kind)) for kind in kinds))
+
+    def referents(self, scene: Scene) -> list[int]:
+        """Returns the indices of the objects that the noun may refer to."""
+        return [k for k, obj in enumerate(scene.objects) if self.matches(obj)]
+
+    def absent_from(self, scene: Scene) -> bool:
+        """Tells whether the scene certainly lacks the noun."""
+        return not self.referents(scene)
+
     def matches(self, obj: SceneObject) -> bool:
         """Tells whether the noun is true of the object."""
         if obj.shape != self.shape:
@@ -70,11 +83,6 @@ Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
 """Two nouns, and the same with an attribute exchanged."""
 
 
-def describe(obj: SceneObject, kinds: Iterable[str] = ("color",)) -> Noun:
-    """Returns the noun that states these attributes of an object."""
-    return Noun(obj.shape, tuple((kind, getattr(obj, kind)) for kind in kinds))
-
-
 def stated_attributes(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
     """Returns the attributes that vary in a world and their values; "plain" is never stated."""
     stated = {}
@@ -93,11 +101,6 @@ def stated_kinds(obj: SceneObject, kinds: Iterable[str]) -> list[str]:
     return [kind for kind in kinds if getattr(obj, kind) != "plain"]
 
 
-def referents(scene: Scene, noun: Noun) -> list[int]:
-    """Returns the indices of the objects that the noun may refer to."""
-    return [k for k, obj in enumerate(scene.objects) if noun.matches(obj)]
-
-
 def exists(scene: Scene, *nouns: Noun) -> Truth:
     """Tells whether the scene has a different object for each of the nouns.
 
@@ -110,7 +113,7 @@ def exists(scene: Scene, *nouns: Noun) -> Truth:
         >>> exists(Scene((cube,)), Noun("cube"), Noun("cube", (("color", "red"),))) is None
         True
     """
-    candidates = [referents(scene, noun) for noun in nouns]
+    candidates = [noun.referents(scene) for noun in nouns]
     if not all(candidates):
         return False
     # Some choice of one candidate of each noun has no object twice.
@@ -119,18 +122,13 @@ def exists(scene: Scene, *nouns: Noun) -> Truth:
     return None
 
 
-def absent(scene: Scene, noun: Noun) -> bool:
-    """Tells whether the scene certainly lacks the noun."""
-    return exists(scene, noun) is False
-
-
 # Writers of captions ask hundreds of times about one scene before they turn to the next.
 _relations = lru_cache(maxsize=8)(relations)
 
 
 def relation_holds(scene: Scene, first: Noun, relation: str, second: Noun) -> Truth:
     """Tells whether an object of the first noun has the relation to one of the second."""
-    both = product(referents(scene, first), referents(scene, second))
+    both = product(first.referents(scene), second.referents(scene))
     pairs = [(i, j) for i, j in both if i != j]
     if any(clear_relation(scene, i, j) == relation for i, j in pairs):
         return True
@@ -185,7 +183,7 @@ def exchange(scene: Scene, i: int, j: int, kind: str) -> Exchanged | None:
     values = getattr(a, kind), getattr(b, kind)
     if a.shape == b.shape or "plain" in values:
         return None
-    first, second = describe(a, [kind]), describe(b, [kind])
+    first, second = Noun.of(a, [kind]), Noun.of(b, [kind])
     swapped = first.replaced(kind, values[1]), second.replaced(kind, values[0])
     if exists(scene, *swapped) is not False:
         return None

@@ -63,7 +63,6 @@ from data_builders.worlds.scenes.scene import (
     Side,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
-from data_builders.worlds.scenes.statements import describe
 from data_builders.worlds.scenes.transfer_forms import WORDINGS, exchanged, of_shape
 from data_builders.worlds.scenes.transfer_scenes import (
     CountedScenes,
@@ -293,7 +292,7 @@ def _recombined(images: Images, series: RelatedPairs, dimension: str) -> Iterato
     for index, pair in pairs_of(images):
         captions = []
         for image in pair:
-            first, second = map(describe, image.scene.objects[:2])
+            first, second = map(Noun.of, image.scene.objects[:2])
             text = both(first, second)
             if series.is_related(index):
                 relation = clear_relation(image.scene, 0, 1)

@@ -20,7 +20,6 @@ from data_builders.worlds.scenes.statements import (
     Noun,
     clear_relations,
     colour_fields,
-    describe,
     relation_holds,
 )
 
@@ -51,7 +50,7 @@ def _floor_edges(context: SceneContext) -> list[Edge]:
 
 def _related_subject(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the red cube behind the cone is to the left of the torus", the last one inverted."""
-    nouns = [describe(obj) for obj in context.scene.objects]
+    nouns = [Noun.of(obj) for obj in context.scene.objects]
     for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
         if i == k and j != m:
             subject = f"the {nouns[i]} {PHRASES[name]} the {nouns[j]}"
@@ -64,14 +63,14 @@ def _related_thing(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the thing behind the cone is red", against the colour of a third object."""
     objects = context.scene.objects
     for i, name, j in _floor_edges(context):
-        reference = describe(objects[j])
+        reference = Noun.of(objects[j])
         template = f"the thing {PHRASES[name]} the {reference} is {{}}"
         for other in context.shuffled(objects):
             # Both sentences name two colours of the scene, so that words alone do not decide.
             if len({objects[i].color, objects[j].color, other.color}) < 3:
                 continue
             # Nothing of the false colour may be there, nor nearly be there.
-            alike = [describe(obj) for obj in objects if obj.color == other.color]
+            alike = [Noun.of(obj) for obj in objects if obj.color == other.color]
             truths = [relation_holds(context.scene, noun, name, reference) for noun in alike]
             if not any(truth is not False for truth in truths):
                 return template.format(objects[i].color), template.format(other.color)
@@ -80,7 +79,7 @@ def _related_thing(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 def _two_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube and a cone are behind a torus", against the last two exchanged."""
-    nouns = [with_article(describe(obj)) for obj in context.scene.objects]
+    nouns = [with_article(Noun.of(obj)) for obj in context.scene.objects]
     for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
         if name == other and j == m and i != k:
             template = f"{nouns[i]} and {{}} are {PHRASES[name]} {{}}"

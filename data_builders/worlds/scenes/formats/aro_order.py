@@ -13,13 +13,7 @@ from typing import Any
 from data_builders.phrases import ATTRIBUTE_ORDER
 from data_builders.worlds.scenes.formats.context import SceneContext, SuiteScenes
 from data_builders.worlds.scenes.scene import COLORS, MATERIALS, SHAPES, SIZES, TEXTURES
-from data_builders.worlds.scenes.statements import (
-    Noun,
-    Statement,
-    clear_relations,
-    describe,
-    stated_kinds,
-)
+from data_builders.worlds.scenes.statements import Noun, Statement, clear_relations, stated_kinds
 
 _ATTEMPTS = 60  # for one shuffle, before the caption is left out
 _KIND: dict[str, str] = {}
@@ -68,7 +62,7 @@ def _caption(context: SceneContext) -> Statement | None:
         for kind in stated_kinds(obj, context.kinds):
             if kind != "color" and rng.random() < 0.35:
                 kinds.append(kind)
-        return describe(obj, kinds)
+        return Noun.of(obj, kinds)
 
     # Each draw follows the draws of the words before it, so the order of the lines counts.
     first = noun(i)

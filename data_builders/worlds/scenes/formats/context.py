@@ -17,10 +17,8 @@ from data_builders.worlds.scenes.statements import (
     Edge,
     Exchanged,
     Noun,
-    absent,
     allowed,
     clear_relations,
-    describe,
     exchange,
     object_count,
     relation_holds,
@@ -45,7 +43,7 @@ class SceneContext:
 
     def relations(self) -> list[tuple[Noun, str, Noun]]:
         """Returns the relations that stand out, in random order, between nouns with colours."""
-        nouns = [describe(obj) for obj in self.scene.objects]
+        nouns = [Noun.of(obj) for obj in self.scene.objects]
         edges = self.shuffled(clear_relations(self.scene))
         return [(nouns[i], name, nouns[j]) for i, name, j in edges]
 
@@ -83,7 +81,7 @@ class SceneContext:
         values = self.shapes if kind == "shape" else self.kinds[kind]
         for value in self.shuffled(values):
             other = noun.replaced(kind, value)
-            if absent(self.scene, other):
+            if other.absent_from(self.scene):
                 return other
         return None
 

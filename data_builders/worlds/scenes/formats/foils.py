@@ -18,12 +18,9 @@ from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.statements import (
     Noun,
-    absent,
     allowed,
     clear_relations,
-    describe,
     object_count,
-    referents,
     stated_kinds,
 )
 
@@ -56,7 +53,7 @@ def _missing(context: SceneContext, spec: WorldSpec) -> Noun | None:
     attributes = (("color", color),) if color else ()
     for shape in context.shuffled(context.shapes):
         noun = Noun(shape, attributes)
-        if allowed(spec, noun) and absent(context.scene, noun):
+        if allowed(spec, noun) and noun.absent_from(context.scene):
             return noun
     return None
 
@@ -65,7 +62,7 @@ def _shown(context: SceneContext) -> Noun:
     """The shape of an object, with an attribute or without one."""
     obj = context.rng.choice(context.scene.objects)
     kinds = [[], *([kind] for kind in stated_kinds(obj, context.kinds))]
-    return describe(obj, context.rng.choice(kinds))
+    return Noun.of(obj, context.rng.choice(kinds))
 
 
 def _count(context: SceneContext, spec: WorldSpec) -> Foil | None:
@@ -91,11 +88,12 @@ def _negation(context: SceneContext, spec: WorldSpec) -> Foil | None:
     """Writes "there is a red cube", "there is a not red cube", one of which is true."""
     obj = context.rng.choice(context.scene.objects)
     kind = context.rng.choice(list(context.kinds))
-    noun = describe(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
+    noun = Noun.of(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
     negated = noun.negating(kind)
-    if not allowed(spec, noun) or absent(context.scene, noun) == absent(context.scene, negated):
+    absent = noun.absent_from(context.scene)
+    if not allowed(spec, noun) or absent == negated.absent_from(context.scene):
         return None
-    true, false = (noun, negated) if absent(context.scene, negated) else (negated, noun)
+    true, false = (negated, noun) if absent else (noun, negated)
     return f"there is {with_article(true)}", f"there is {with_article(false)}"
 
 
@@ -105,7 +103,7 @@ def _addition(context: SceneContext, spec: WorldSpec) -> Foil | None:
     if missing is None or len(context.scene.objects) < 2:
         return None
     first, second = context.rng.sample(context.scene.objects, 2)
-    text = both(describe(first), describe(second))
+    text = both(Noun.of(first), Noun.of(second))
     return text, f"{text} and {with_article(missing)}"
 
 
@@ -136,8 +134,8 @@ def _relation(context: SceneContext, spec: WorldSpec) -> Foil | None:
     for i, name, j in context.shuffled(clear_relations(scene)):
         stated = context.rng.choice(([], ["color"], kinds))
         a, b = scene.objects[i], scene.objects[j]
-        first, second = describe(a, stated_kinds(a, stated)), describe(b, stated_kinds(b, stated))
-        if not len(referents(scene, first)) == len(referents(scene, second)) == 1:
+        first, second = Noun.of(a, stated_kinds(a, stated)), Noun.of(b, stated_kinds(b, stated))
+        if not len(first.referents(scene)) == len(second.referents(scene)) == 1:
             continue
         holds = context.rng.random() < 0.5
         phrase = PHRASES[name if holds else INVERSE[name]]

@@ -17,10 +17,8 @@ from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.statements import (
     Noun,
     Statement,
-    absent,
     allowed,
     clear_relations,
-    describe,
     stated_kinds,
 )
 
@@ -76,7 +74,7 @@ def _exact(context: SceneContext) -> Statement | None:
     kinds = context.rng.choice((["color"], list(context.kinds)))
     nouns = []
     for obj in (objects[i], objects[j]):
-        nouns.append(describe(obj, stated_kinds(obj, kinds)))
+        nouns.append(Noun.of(obj, stated_kinds(obj, kinds)))
     return Statement(tuple(nouns), relation)
 
 
@@ -124,6 +122,6 @@ def _unrelated(context: SceneContext, images: Scenes) -> Statement | None:
         statement = _exact(other)
         if statement is None:
             continue
-        if all(absent(context.scene, noun) for noun in statement.nouns):
+        if all(noun.absent_from(context.scene) for noun in statement.nouns):
             return statement
     return None

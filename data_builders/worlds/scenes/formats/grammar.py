@@ -21,13 +21,10 @@ from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.statements import (
     Noun,
-    absent,
     allowed,
     colour_fields,
-    describe,
     exists,
     object_count,
-    referents,
     relation_holds,
 )
 
@@ -165,7 +162,7 @@ def _framed(context: SceneContext, true: str, false: str) -> Sentences:
 def _brief(context: SceneContext, noun: Noun) -> Noun:
     """The noun, or at times its shape alone where only one object has it."""
     bare = Noun(noun.shape)
-    alone = len(referents(context.scene, bare)) == 1
+    alone = len(bare.referents(context.scene)) == 1
     return bare if alone and context.rng.random() < 0.35 else noun
 
 
@@ -223,7 +220,7 @@ def _related(template: str, speech: Speech, relation: Relation, denied: bool) ->
 
 def _two_relations(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Two relations of one object to two others, against one or both of them inverted."""
-    nouns = [describe(obj) for obj in context.scene.objects]
+    nouns = [Noun.of(obj) for obj in context.scene.objects]
     speech = Speech.sampled(context.rng)
     template = context.rng.choice(_RELATED_TWICE)
     for (i, first, j), (_, second, m) in context.two_relations():
@@ -289,7 +286,7 @@ def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 def _three(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Three objects of different shapes and colours, against their colours permuted."""
     objects = context.shuffled(context.scene.objects)[:3]
-    nouns = [describe(obj) for obj in objects]
+    nouns = [Noun.of(obj) for obj in objects]
     colors = [obj.color for obj in objects]
     if len({obj.shape for obj in objects}) < 3 or len(set(colors)) < 3:
         return None
@@ -315,8 +312,8 @@ def _presence(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     if lacking is None or len(context.scene.objects) < 2:
         return None
     one, other = rng.sample(context.scene.objects, 2)
-    shown = describe(one, kinds)
-    beside = with_article(describe(other))
+    shown = Noun.of(one, kinds)
+    beside = with_article(Noun.of(other))
     sentences = {}
     for noun in (shown, lacking):
         sentences[noun] = template.format(a=with_article(noun), noun=noun, beside=beside)
@@ -331,7 +328,7 @@ def _lacking(context: SceneContext, spec: WorldSpec, kinds: Sequence[str]) -> No
         noun = Noun(shape)
         for kind in kinds:
             noun = noun.replaced(kind, context.rng.choice(context.kinds[kind]))
-        if allowed(spec, noun) and absent(context.scene, noun):
+        if allowed(spec, noun) and noun.absent_from(context.scene):
             return noun
     return None
 

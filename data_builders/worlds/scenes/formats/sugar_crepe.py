@@ -14,7 +14,7 @@ from data_builders.worlds.scenes.formats.context import (
     replaced_relation,
     swapped_objects,
 )
-from data_builders.worlds.scenes.statements import Noun, describe, stated_kinds
+from data_builders.worlds.scenes.statements import Noun, stated_kinds
 
 Captions = tuple[str, str] | Foil  # true, false
 Entries = dict[str, dict[str, str]]
@@ -35,7 +35,7 @@ def subsets(scenes: SuiteScenes) -> dict[str, Entries]:
 def _replace_attribute(context: SceneContext) -> Captions | None:
     for obj in context.shuffled(context.scene.objects):
         for kind in context.shuffled(stated_kinds(obj, context.kinds)):
-            noun = describe(obj, [kind])
+            noun = Noun.of(obj, [kind])
             if other := context.lacking(noun, kind):
                 return f"a photo of {with_article(noun)}", f"a photo of {with_article(other)}"
     return None
