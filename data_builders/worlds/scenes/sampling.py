@@ -12,8 +12,6 @@ from functools import partial
 from data_builders.worlds.scenes.scene import (
     BACKGROUNDS,
     CAMERA_AZIMUTH,
-    CAMERA_DISTANCE,
-    CAMERA_PITCH,
     CLEVR_OBJECTS,
     COLORS,
     FLOORS,
@@ -32,7 +30,7 @@ from data_builders.worlds.scenes.scene import (
     SceneObject,
     Vector,
     camera,
-    camera_position,
+    camera_offset,
     directions,
     dot,
     subtract,
@@ -259,9 +257,7 @@ def sample_jitter(rng: random.Random) -> Vector:
 
 def _stepped_back(jitter: Vector) -> Vector:
     """The offset of a camera that has all positions of CLEVR's scenes in view."""
-    usual = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
-    far = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, _CLEVR_DISTANCE)
-    x, y, z = subtract(far, usual)
+    x, y, z = camera_offset(distance=_CLEVR_DISTANCE)
     return jitter[0] + x, jitter[1] + y, jitter[2] + z
 
 

@@ -200,6 +200,14 @@ def camera_position(azimuth: float, pitch: float, distance: float) -> Vector:
     )
 
 
+def camera_offset(
+    turn: float = 0.0, pitch: float = CAMERA_PITCH, distance: float = CAMERA_DISTANCE
+) -> Vector:
+    """Returns how far from its usual position a camera is that is turned, in degrees, or moved."""
+    usual = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
+    return subtract(camera_position(CAMERA_AZIMUTH + turn, pitch, distance), usual)
+
+
 # Captions ask for the axes of one scene hundreds of times.
 @lru_cache(maxsize=256)
 def camera(jitter: Vector = ORIGIN) -> Camera:

@@ -14,14 +14,7 @@ from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.pairs import ColaPairs
 from data_builders.worlds.scenes.render import Rendered
 from data_builders.worlds.scenes.sampling import crowded, sample_scene
-from data_builders.worlds.scenes.scene import (
-    CAMERA_AZIMUTH,
-    CAMERA_DISTANCE,
-    CAMERA_PITCH,
-    Scene,
-    camera_position,
-    subtract,
-)
+from data_builders.worlds.scenes.scene import CAMERA_AZIMUTH, Scene, camera_offset
 from data_builders.worlds.scenes.series import SceneSeries, Series
 
 _HIDDEN = 0.2  # least fraction of an object that another one hides
@@ -86,12 +79,11 @@ class TurnedScenes(Series):
 
     @override
     def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
-        usual = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
         turn = rng.choice((-1.0, 1.0)) * rng.uniform(20.0, 60.0)
         pitch = rng.choice((15.0, 45.0))
         distance = rng.uniform(16.0, 24.0)
-        position = camera_position(CAMERA_AZIMUTH + turn, pitch, distance)
-        scene = replace(sample_scene(self.spec, rng), jitter=subtract(position, usual))
+        scene = sample_scene(self.spec, rng)
+        scene = replace(scene, jitter=camera_offset(turn, pitch, distance))
         # The objects were laid out for the usual camera.
         if not all(map(scene.view.shows, scene.objects)):
             return None
