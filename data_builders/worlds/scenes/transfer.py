@@ -181,8 +181,10 @@ class TransferBuilder(Builder):
         self, series: Series, dimension: str, forms: Mapping[str, Form], spec: WorldSpec
     ) -> TransferPart:
         """Scenes about which each form writes a sentence; not each form fits each scene."""
-        written = _Stated(dimension, forms, spec, self.seed, self.items)
-        return TransferPart(series, written.rows, 2 * self.items)
+        rows = partial(
+            _stated, dimension=dimension, forms=forms, spec=spec, seed=self.seed, most=self.items
+        )
+        return TransferPart(series, rows, 2 * self.items)
 
     def _sentences(self) -> dict[str, TransferPart]:
         three = replace(self.trained, min_objects=_TO)
@@ -264,27 +266,19 @@ class TransferBuilder(Builder):
         return TransferPart(series, partial(_single, spec=alone, seed=self.seed), self.items)
 
 
-@dataclass(frozen=True)
-class _Stated:
-    """Writes at most `most` sentences of each form about scenes of a spec."""
-
-    dimension: str
-    forms: Mapping[str, Form]
-    spec: WorldSpec
-    seed: int
-    most: int
-
-    def rows(self, images: Images) -> Iterator[TransferRow]:
-        """Rows of one form after the other."""
-        for name, write in self.forms.items():
-            written = 0
-            # A form that is added changes no sentence of another one.
-            for image, context in contexts(images, self.spec, self.seed, name):
-                sentences = write(context, self.spec)
-                if sentences is not None and written < self.most:
-                    written += 1
-                    true, false = sentences
-                    yield TransferRow(image, true, [false], f"{self.dimension}/{name}")
+def _stated(
+    images: Images, dimension: str, forms: Mapping[str, Form], spec: WorldSpec, seed: int, most: int
+) -> Iterator[TransferRow]:
+    """At most `most` sentences of each form about scenes of a spec, one form after the other."""
+    for name, write in forms.items():
+        written = 0
+        # A form that is added changes no sentence of another one.
+        for image, context in contexts(images, spec, seed, name):
+            sentences = write(context, spec)
+            if sentences is not None and written < most:
+                written += 1
+                true, false = sentences
+                yield TransferRow(image, true, [false], f"{dimension}/{name}")
 
 
 def _recombined(images: Images, series: RelatedPairs, dimension: str) -> Iterator[TransferRow]:
