@@ -13,7 +13,7 @@ by. Files are in `held_out`, scene graphs in `clevr/scenes_held_out_<series>.jso
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import permutations
@@ -23,7 +23,7 @@ from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.text_files import csv_table, write_json
 from data_builders.worlds.scenes.captions import counting, query
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.formats.context import SceneContext, contexts
+from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences, contexts
 from data_builders.worlds.scenes.image_files import SceneImage, Split, sub_seed
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
@@ -32,7 +32,6 @@ from data_builders.worlds.scenes.statements import Noun, allowed, relation_holds
 from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
-Sentences = tuple[str, str]  # a true one and a false one, or several false ones in JSON
 Images = Mapping[str, Sequence[SceneImage]]
 
 
@@ -87,7 +86,7 @@ class HeldOut:
             write_text(folder / f"held_out/{name}.csv", text)
 
     def _rows(
-        self, images: Sequence[SceneImage], forms: Mapping[str, "Form"]
+        self, images: Sequence[SceneImage], forms: Mapping[str, Form]
     ) -> Iterator[dict[str, str]]:
         """Yields at most one row of each form for each image: a true sentence and a false one."""
         for image, context in contexts(images, self.trained, self.seed, "wordings"):
@@ -145,12 +144,8 @@ def _stated_twice(objects: tuple[Noun, Noun, Noun], names: Sequence[str]) -> str
     return f"{subject} {PHRASES[names[0]]} {first} and {PHRASES[names[1]]} {second}"
 
 
-def _predicate(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "the cube is red and the sphere is blue", against both colours exchanged."""
-    return context.exchanged_colours(spec, _predicated)
-
-
 def _predicated(first: Noun, second: Noun) -> str:
+    """Writes "the cube is red and the sphere is blue"."""
     stated = [f"the {noun.shape} is {noun.get('color')}" for noun in (first, second)]
     return " and ".join(stated)
 
@@ -172,11 +167,6 @@ def _absent(context: SceneContext, spec: WorldSpec) -> Sentences | None:
         return None
     present = context.rng.choice(sorted(shown))
     return f"there is no {context.rng.choice(missing)}", f"there is no {present}"
-
-
-def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "a red cube and a blue sphere", against both colours exchanged."""
-    return context.exchanged_colours(spec, both)
 
 
 def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
@@ -238,17 +228,15 @@ def _counted(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return true, false
 
 
-def _related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "a red cube behind a cone", against the same with its objects exchanged."""
-    return _both_ways(context, spec, "{a} {phrase} {b}")
-
-
-Form = Callable[[SceneContext, WorldSpec], Sentences | None]
 _STRUCTURES: Mapping[str, Form] = {
     "three objects": _three_objects,
     "between": between,
 }
-TRAINED: Mapping[str, Form] = {"colours": _colours, "relations": _related}
+# "a red cube and a blue sphere" and "a red cube behind a cone", as training writes them.
+TRAINED: Mapping[str, Form] = {
+    "colours": partial(SceneContext.exchanged_colours, write=both),
+    "relations": partial(_both_ways, template="{a} {phrase} {b}"),
+}
 FORMS: Mapping[str, Form] = {
     "inverted": partial(_both_ways, template="{phrase} {b} is {a}"),
     "the thing": partial(_both_ways, template="the thing {phrase} {b} is {a}"),
@@ -256,7 +244,7 @@ FORMS: Mapping[str, Form] = {
     "not related": partial(one_side, template="the {a} is not {fails} the {b}"),
     "first of two relations": partial(_two_relations, inverted=0),
     "second of two relations": partial(_two_relations, inverted=1),
-    "predicate": _predicate,
+    "predicate": partial(SceneContext.exchanged_colours, write=_predicated),
     "not coloured": _not_coloured,
     "absent": _absent,
 }

@@ -31,15 +31,8 @@ from data_builders.worlds.scenes.compositions import (
     unseen_compositions,
 )
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.formats.context import contexts
-from data_builders.worlds.scenes.held_out import (
-    COLUMNS,
-    FORMS,
-    TRAINED,
-    Form,
-    abilities_of,
-    described,
-)
+from data_builders.worlds.scenes.formats.context import Form, contexts
+from data_builders.worlds.scenes.held_out import COLUMNS, FORMS, TRAINED, abilities_of, described
 from data_builders.worlds.scenes.image_files import (
     SceneImage,
     Split,

@@ -11,8 +11,8 @@ from functools import partial
 from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, both, with_article
-from data_builders.worlds.scenes.formats.context import SceneContext
-from data_builders.worlds.scenes.held_out import FORMS, Form, Sentences, between, one_side
+from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences
+from data_builders.worlds.scenes.held_out import FORMS, between, one_side
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS
 from data_builders.worlds.scenes.statements import (

@@ -155,6 +155,11 @@ class SuiteScenes:
         return rows
 
 
+Sentences = tuple[str, str]  # a true one and a false one, or several false ones in JSON
+Form = Callable[[SceneContext, WorldSpec], Sentences | None]
+"""Writes about a scene in the words of a world."""
+
+
 class Foil(NamedTuple):
     """A true caption and a false one, and the words that differ."""
 

@@ -9,14 +9,14 @@ scene decides between them. `held_out.wordings.csv` has forms that no sentence h
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, with_article
 from data_builders.text_files import csv_table
 from data_builders.worlds.scenes.captions import counting
-from data_builders.worlds.scenes.formats.context import SceneContext, contexts
+from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences, contexts
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.statements import (
@@ -33,7 +33,6 @@ LONGEST = 21  # words of a sentence: the shipped CLIP reads 22
 _ATTEMPTS = 2  # sentences to try for each row
 _LARGEST = 5  # number that is stated of objects
 
-Sentences = tuple[str, str]  # a true one and a false one
 Relation = tuple[Noun, str, Noun]
 
 # {a} and {b} are objects with an article that is sampled, {the_a} and {the_b} the same with "the",
@@ -344,8 +343,7 @@ def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return template.format(counting(number, shape)), template.format(counting(other, shape))
 
 
-Writer = Callable[[SceneContext, WorldSpec], Sentences | None]
-_WRITERS: Mapping[Writer, float] = {
+_WRITERS: Mapping[Form, float] = {
     _relation: 4.0,
     _two_relations: 1.5,
     _colours: 1.5,
