@@ -56,6 +56,7 @@ from data_builders.worlds.scenes.scene import (
     Side,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
+from data_builders.worlds.scenes.statements import Noun
 from data_builders.worlds.scenes.transfer_forms import WORDINGS, exchanged, of_shape
 from data_builders.worlds.scenes.transfer_scenes import (
     CountedScenes,
