@@ -9,12 +9,8 @@ from typing import Literal
 from data_builders.worlds.scenes.scene import Vector, dot
 
 Attribute = Literal["size", "texture", "color", "material"]
-ATTRIBUTE_ORDER: tuple[Attribute, ...] = (
-    "size",
-    "texture",
-    "color",
-    "material",
-)  # the order of English adjectives
+# The order of English adjectives.
+ATTRIBUTE_ORDER: tuple[Attribute, ...] = ("size", "texture", "color", "material")
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
            "behind": "behind", "on": "on top of", "under": "under", "above": "above",
            "below": "below"}  # fmt: skip

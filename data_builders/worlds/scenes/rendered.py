@@ -19,13 +19,7 @@ from data_builders.shard_builder import Fraction
 from data_builders.worlds.scenes.ar4t_paper import pairs_of_form
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
 from data_builders.worlds.scenes.captions import sentences
-from data_builders.worlds.scenes.compositions import (
-    RECTANGLES,
-    Condition,
-    Rectangle,
-    swaps,
-    unseen_compositions,
-)
+from data_builders.worlds.scenes.compositions import RECTANGLES, Unseen, swaps, unseen_compositions
 from data_builders.worlds.scenes.formats import cola, eqben
 from data_builders.worlds.scenes.image_files import check_device, sub_seed
 from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries
@@ -84,7 +78,7 @@ class RenderedScenes(RenderedSet):
         materials: Sequence[Material] = DEFAULT.materials,
         textures: Sequence[Texture] = DEFAULT.textures, sizes: Sequence[Size] = DEFAULT.sizes,
         floors: Sequence[Floor] = DEFAULT.floors,
-        stack: Fraction = 0.0, unseen: Sequence[Rectangle] | Condition = RECTANGLES,
+        stack: Fraction = 0.0, unseen: Unseen = RECTANGLES,
         device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__(records, weight)

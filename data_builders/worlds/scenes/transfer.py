@@ -24,12 +24,7 @@ from data_builders.phrases import both, related, with_article
 from data_builders.shard_builder import Builder
 from data_builders.text_files import csv_table, write_json
 from data_builders.worlds.scenes.captions import clear_relation, counting
-from data_builders.worlds.scenes.compositions import (
-    Condition,
-    Rectangle,
-    swaps,
-    unseen_compositions,
-)
+from data_builders.worlds.scenes.compositions import Unseen, swaps, unseen_compositions
 from data_builders.worlds.scenes.formats import clevr
 from data_builders.worlds.scenes.formats.context import Form, contexts
 from data_builders.worlds.scenes.held_out import COLUMNS, FORMS, TRAINED, abilities_of, described
@@ -118,7 +113,7 @@ class TransferBuilder(Builder):
 
     def __init__(
         self, items: PositiveInt = 100,
-        unseen: Sequence[Rectangle] | Condition = ((("red", "blue"),
+        unseen: Unseen = ((("red", "blue"),
                                                     ("cube", "cylinder", "sphere")),),
         unread_colors: Sequence[Color] = ("purple", "brown"), unread_shapes: Sequence[Shape] = (),
         unread_materials: Sequence[Material] = (), image_size: Side = 64, samples: Rays = 2,
