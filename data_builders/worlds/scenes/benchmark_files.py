@@ -10,7 +10,7 @@ scene graphs in `clevr/scenes_suite_<series>.json`.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +34,7 @@ from data_builders.worlds.scenes.formats import (
 )
 from data_builders.worlds.scenes.formats.context import SuiteScenes
 from data_builders.worlds.scenes.grids import AnimalGrid, Grid, PoseGrid, Singles, SparGrid
-from data_builders.worlds.scenes.image_files import SceneImage, Split, numbered, sub_seed
+from data_builders.worlds.scenes.image_files import Images, Split, numbered, sub_seed
 from data_builders.worlds.scenes.pairs import (
     ENGINE,
     ActedPairs,
@@ -53,7 +53,6 @@ _SPARE = 2  # scenes for each row, as not every scene shows every phenomenon
 _EQBEN = {f"kubric_{name}": series for name, series in ENGINE.items()}
 _EQBEN |= {"ag": ActedPairs, "youcook2": StepPairs, "sd": EditedPairs}
 _FRAMES = {"ag": "png", "youcook2": "npy"}  # parts from videos, two frames each
-Images = Mapping[str, Sequence[SceneImage]]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from data_builders.text_files import csv_table, write_json
 from data_builders.worlds.scenes.captions import counting, query
 from data_builders.worlds.scenes.formats import clevr
 from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences, contexts
-from data_builders.worlds.scenes.image_files import SceneImage, Split, sub_seed
+from data_builders.worlds.scenes.image_files import Images, SceneImage, Split, sub_seed
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
 from data_builders.worlds.scenes.series import SceneSeries
@@ -32,7 +32,6 @@ from data_builders.worlds.scenes.statements import Noun, allowed, relation_holds
 from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
-Images = Mapping[str, Sequence[SceneImage]]
 
 
 @dataclass(frozen=True)
