@@ -11,19 +11,6 @@ from data_builders.worlds.scenes.captions import FLOOR_PHRASES, clear_relation
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.statements import Noun
 
-UNARY = ("at", "in", "inside")  # table 7
-CONTACT = ("on", "on top of")  # words that are false of an object in the air
-OVER, UNDER = ("above", "on top of", "on"), ("below", "beneath", "under")
-# Table 7: the words of the relations, each with those of its negatives.
-NEGATIVES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(OVER, UNDER),
-    **dict.fromkeys(UNDER, OVER),
-    "behind": ("in front of",),
-    "in front of": ("behind",),
-    "to the left of": ("to the right of",),
-    "to the right of": ("to the left of",),
-}
-
 
 @dataclass(frozen=True)
 class SceneCaptions:
