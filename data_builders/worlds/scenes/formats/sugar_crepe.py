@@ -42,10 +42,10 @@ def _replace_attribute(context: SceneContext) -> Captions | None:
 
 
 def _swap_attribute(context: SceneContext) -> Captions | None:
-    found = context.any_exchange()
-    if found is None:
+    exchanged = context.any_exchange()
+    if exchanged is None:
         return None
-    true, false = found[0]
+    true, false = exchanged[0]
     return both(*true), both(*false)
 
 
