@@ -3,16 +3,14 @@
 In: noun phrases, names of relations, offsets on the ground. Out: phrases, and the relation stated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
+from data_builders.worlds.scenes.scene import Vector, dot
+
 Attribute = Literal["size", "texture", "color", "material"]
-ATTRIBUTE_ORDER: tuple[Attribute, ...] = (
-    "size",
-    "texture",
-    "color",
-    "material",
-)  # the order of English adjectives
+# The order of English adjectives.
+ATTRIBUTE_ORDER: tuple[Attribute, ...] = ("size", "texture", "color", "material")
 PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
            "behind": "behind", "on": "on top of", "under": "under", "above": "above",
            "below": "below"}  # fmt: skip
@@ -55,7 +53,7 @@ def related(first: object, relation: str, second: object) -> str:
 
 
 def clear_direction(
-    offset: Sequence[float], axes: Mapping[str, Sequence[float]]
+    offset: Vector, axes: Mapping[str, Vector]
 ) -> Literal["left", "right", "front", "behind"] | None:
     """Returns the direction of an offset on the ground, or None if none stands out.
 
@@ -66,19 +64,11 @@ def clear_direction(
         >>> clear_direction((-2.0, 0.5, 0.0), axes), clear_direction((-0.5, 0.1, 0.0), axes)
         ('left', None)
     """
-    x = _dot(offset, axes["right"])
-    y = _dot(offset, axes["behind"])
+    x = dot(offset, axes["right"])
+    y = dot(offset, axes["behind"])
     shorter, longer = sorted((abs(x), abs(y)))
     if longer < max(CLEAR_MARGIN, CLEAR_RATIO * shorter):
         return None
     if abs(x) > abs(y):
         return "right" if x > 0 else "left"
     return "behind" if y > 0 else "front"
-
-
-def _dot(a: Sequence[float], b: Sequence[float]) -> float:
-    # Not by `sum`, whose rounding depends on the version of Python.
-    total = 0.0
-    for x, y in zip(a, b, strict=True):
-        total += x * y
-    return total

@@ -3,7 +3,7 @@
     python scripts/pretrain_scenes_clip.py --out runs/scenes-clip --minutes 60
     python scripts/pretrain_scenes_clip.py --out checkpoints/scenes-clip --measure
 
-Images are scenes of the embedded world, captions unbound words (`captions.web_caption`): the model
+Images are scenes of the embedded world, captions unbound words (`web_caption`): the model
 knows every word but not which attribute belongs to which object. Only captions of scenes of one
 object, 5 % of all, state that. The loss is symmetric InfoNCE; the image embedding is the mean of
 the patch tokens, with `--pool tok` the class token. `--init FOLDER` starts from weights;
@@ -30,13 +30,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from data_builders.phrases import both, with_article
-from data_builders.worlds.scenes.captions import (
-    prompt_caption,
-    query,
-    sentences,
-    vocabulary,
-    web_caption,
-)
+from data_builders.worlds.scenes.captions import PREFIXES, query, sentences, vocabulary
 from data_builders.worlds.scenes.sampling import Composition, WorldSpec
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
@@ -67,6 +61,73 @@ def model_config(pool: str = "avg") -> dict:
         "text_cfg": {"context_length": CONTEXT, "vocab_size": len(vocabulary()) + 3, "width": 128,
                      "heads": 4, "layers": 3},
     }  # fmt: skip
+
+
+def web_caption(scene: Scene, rng: random.Random) -> str:
+    """Returns a web-like caption that binds no two objects: "cube red blue metal sphere".
+
+    Shapes and attributes are sampled independently, so captions do not tell two scenes of the same
+    words apart. Of a scene of one object the caption can only state what is true of it. Half of the
+    captions are phrases, with attributes assigned to shapes at random.
+    """
+    objects = scene.objects
+    shapes = [o.shape for o in rng.sample(objects, rng.randint(1, min(4, len(objects))))]
+    attributes = []
+    for kind, probability in (("color", 0.7), ("material", 0.25), ("size", 0.25), ("texture", 0.3)):
+        for obj in rng.sample(objects, len(objects)):
+            if rng.random() < probability:
+                attributes.append(getattr(obj, kind))
+    attributes = [word for word in attributes if word != "plain" or rng.random() < 0.3]
+    rng.shuffle(attributes)
+    prefix = rng.choice(PREFIXES)
+    if rng.random() < 0.5:
+        # The words are dealt out in turn, whichever object they come from.
+        nouns = []
+        for i, shape in enumerate(shapes):
+            dealt = attributes[i :: len(shapes)]
+            nouns.append(with_article(" ".join([*dealt, shape])))
+        return " ".join([*prefix.split(), " and ".join(nouns)])
+    words = shapes + attributes
+    if rng.random() < 0.12:
+        words.append(scene.floor)
+    if rng.random() < 0.08:
+        words.append(scene.background)
+    rng.shuffle(words)
+    return " ".join([*prefix.split(), *words])
+
+
+def prompt_caption(scene: Scene, rng: random.Random) -> str:
+    """Returns a caption in the wording of PUG's prompts that binds no two objects.
+
+    "a photo of a big sized cube textured with blue on a grass background" (PUG: Animals) or "this
+    is a photo of a cube on the left ... in a grass environment" (PUG: SPAR).
+    """
+    objects = scene.objects
+    sampled = rng.sample(objects, min(len(objects), rng.randint(1, 2)))
+    shapes = []
+    for obj in sampled:
+        shape = "blank" if rng.random() < 0.05 else obj.shape
+        shapes.append(shape)
+    colors = [o.color for o in rng.sample(objects, len(shapes))]
+    if rng.random() < 0.4:
+        size = "big" if rng.choice(objects).size == "large" else "small"
+        if rng.random() < 0.2:
+            size = "medium"
+        noun = f"{size} sized {shapes[0]}"
+        if rng.random() < 0.6:
+            noun += f" textured with {colors[0]}"
+        return f"a photo of a {noun} on a {scene.floor} background"
+    form = rng.choice(("plain", "colors", "sides"))
+    axis = rng.choice((("left", "right"), ("bottom", "top")))
+    sides = rng.sample(axis, len(shapes))
+    nouns = []
+    for shape, color, side in zip(shapes, colors, sides, strict=True):
+        ends = {"plain": "", "colors": f" textured with {color}", "sides": f" on the {side}"}
+        nouns.append(f"a {shape}{ends[form]}")
+    text = f"this is a photo of {' and '.join(nouns)}"
+    if form == "sides":
+        text += " of the picture"
+    return text + rng.choice(("", f" in a {scene.floor} environment"))
 
 
 def bound_caption(scene: Scene, rng: random.Random) -> str:

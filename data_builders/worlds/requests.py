@@ -15,10 +15,7 @@ from typing_extensions import override
 from data_builders.shard_builder import Builder, Fraction
 from data_builders.text_files import write_json
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.image_files import (
-    Split,
-    render_files,
-)
+from data_builders.worlds.scenes.image_files import Split, render_files
 from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED
 from data_builders.worlds.scenes.requests.files import LIMIT, families, read_requests
 from data_builders.worlds.scenes.requests.layout import scene_of

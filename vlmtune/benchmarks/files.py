@@ -117,9 +117,10 @@ def check_chosen(argument: str, values: Sequence[object], known: Sequence[object
 
 
 def write_json(path: Path, content: Any) -> str:
-    """Writes the JSON file of a fixture and its folder; returns the path."""
+    """Writes the JSON or JSON lines of a fixture, and the folder; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content), encoding="utf-8")
+    parts = content if path.suffix == ".jsonl" else [content]
+    path.write_text("\n".join(map(json.dumps, parts)), encoding="utf-8")
     return str(path)
 
 

@@ -5,11 +5,6 @@ In: the table. Out: items of the multiple-choice rule.
 File: a table as `table_multiple_choice` reads it. Only what reports call it differs.
 """
 
-from pathlib import Path
-
-from typing_extensions import override
-
-from vlmtune.benchmarks.table_files import fixture_table
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 
 
@@ -22,13 +17,3 @@ class TableAbilities(TableMultipleChoice):
 
     kind = "retained"
     asks = "recognition"
-
-    @override
-    @classmethod
-    def fixture(cls, folder: Path) -> "TableAbilities":
-        rows = [
-            ("a.png", "a photo of a small dog", "a photo of a large dog"),
-            ("b.png", "a photo of a large cup", "a photo of a small cup"),
-            ("c.png", "an image of a cat", '["an image of a dog", "an image of a cup"]'),
-        ]
-        return cls(fixture_table(folder, ("image", "caption", "negative"), rows))

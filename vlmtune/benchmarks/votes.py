@@ -11,9 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from jaxtyping import Float, Int
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
-from torch import Tensor
 
 from vlmtune.errors import UserError
 from vlmtune.results.metric_value import MetricValue, count
@@ -54,18 +52,12 @@ class VoteOptions:
         self._left_out = count(len(rows) - len(kept), len(rows))
         return kept
 
-    def result(
-        self,
-        metrics: dict[str, MetricValue],
-        outcomes: Float[Tensor, "n"],
-        clusters: Int[Tensor, "n"] | None = None,
-        **more: Any,
-    ) -> Result:
+    def result(self, metrics: dict[str, MetricValue], *outcomes: Any, **more: Any) -> Result:
         """Makes the result, with the count of what was left out."""
         rule: Any = super()
         if self.min_votes is not None:
             metrics = {**metrics, "left_out_by_votes": self._left_out}
-        return rule.result(metrics, outcomes, clusters, **more)
+        return rule.result(metrics, *outcomes, **more)
 
 
 def agreeing(cell: Any, where: str) -> int:

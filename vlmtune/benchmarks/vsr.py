@@ -8,7 +8,6 @@ of `{"image", "image_link", "caption", "label", "relation", ...}`; label 1 is tr
 Spatial Reasoning, sections 3 and 5.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor
 from typing_extensions import TypedDict, override
 
 from vlmtune.benchmarks.base import Benchmark, gallery
-from vlmtune.benchmarks.files import Text, first_file, get_file, write_image
+from vlmtune.benchmarks.files import Text, first_file, get_file, write_image, write_json
 from vlmtune.benchmarks.items import ComparedItem, Items, distinct_pairs, numbered
 from vlmtune.metrics.auroc import auroc, placements
 from vlmtune.metrics.cluster_robust import cluster_robust_mean
@@ -111,16 +110,14 @@ class VSR(Benchmark[SpatialItems]):
     @classmethod
     def fixture(cls, folder: Path) -> "VSR":
         statements = (("cat", "under", 1), ("cat", "on", 0), ("dog", "under", 0), ("dog", "on", 1))
-        lines = []
+        rows = []
         for i, (animal, relation, label) in enumerate(statements):
             link = f"train2017/{i // 2}.jpg"
             write_image(folder / link, 60 * i, 90, 0)
             row = {"image": f"{i // 2}.jpg", "image_link": f"http://images.cocodataset.org/{link}"}
             row["caption"] = f"The {animal} is {relation} the car."
-            lines.append(json.dumps({**row, "label": label, "relation": relation}))
-        path = folder / "vsr.jsonl"
-        path.write_text("\n".join(lines), encoding="utf-8")
-        return cls(str(path), str(folder))
+            rows.append({**row, "label": label, "relation": relation})
+        return cls(write_json(folder / "vsr.jsonl", rows), str(folder))
 
     @override
     def read(self) -> list[SpatialStatement]:

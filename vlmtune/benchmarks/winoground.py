@@ -7,12 +7,11 @@ File: `examples.jsonl`, 400 lines of `{"id", "image_0", "image_1", "caption_0", 
 ending. Source: Thrush et al. 2022, sections 3 and 4.
 """
 
-import json
 from pathlib import Path
 
 from typing_extensions import override
 
-from vlmtune.benchmarks.files import Row, is_text, write_image
+from vlmtune.benchmarks.files import Row, is_text, write_image, write_json
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.types import ImageRef
 
@@ -38,22 +37,19 @@ class Winoground(Paired):
     @override
     @classmethod
     def fixture(cls, folder: Path) -> "Winoground":
-        rows = (
+        cells = (
             ("some plants by a bulb", "a bulb by some plants", "Object", "", 1),
             ("a dog chases a cat", "a cat chases a dog", "Relation", "Series", 2),
             ("it is old and he new", "it is new and he old", "Both", "Series, Symbolic", 2),
         )
         keys = (*KEYS, "collapsed_tag", "secondary_tag", "num_main_preds")
-        lines = []
-        for i, row in enumerate(rows):
+        rows = []
+        for i, row in enumerate(cells):
             names = (f"ex_{i}_img_0", f"ex_{i}_img_1")
             for side, name in enumerate(names):
                 write_image(folder / "images" / f"{name}.png", 80 * i, 200 * side, 60)
-            item = dict(zip(keys, (*names, *row), strict=True))
-            lines.append(json.dumps(item))
-        path = folder / "examples.jsonl"
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        return cls(str(path), str(folder / "images"))
+            rows.append(dict(zip(keys, (*names, *row), strict=True)))
+        return cls(write_json(folder / "examples.jsonl", rows), str(folder / "images"))
 
     @override
     def read(self) -> list[PairedItem]:

@@ -87,7 +87,7 @@ class FramePairs(Builder):
             for pair in pairs[: self.limit]:
                 images = []
                 for moment in (pair.first, pair.second):
-                    name = self._name(clip, moment)
+                    name = f"{self.part}/{clip.video}/{moment.name}.jpg"
                     _save(frames[moment], folder / "images" / name)
                     images.append(name)
                 items.append(self._item(images, pair.captions))
@@ -125,9 +125,6 @@ class FramePairs(Builder):
         kept = {moment: image for moment, image in frames.items() if not shows_face(image)}
         self.counts["skipped: frame with a face"] += len(frames) - len(kept)
         return kept
-
-    def _name(self, clip: Clip, moment: Moment) -> str:
-        return f"{self.part}/{clip.video}/{moment.name}.jpg"
 
     def _item(self, images: Sequence[str], captions: Sequence[str]) -> dict[str, Any]:
         named = {f"image{i}": name for i, name in enumerate(images)}

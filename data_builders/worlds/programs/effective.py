@@ -31,14 +31,6 @@ class _Tree(NamedTuple):
 _SCENE = _Tree(1, Step("scene"))
 
 
-def execute_on_sets(program: Sequence[Step], scene: SceneGraph) -> frozenset[Any]:
-    """Returns the possible answers of a program that may be ill-posed."""
-    values: list[frozenset[Any]] = []
-    for step in program:
-        values.append(_apply(step, [values[i] for i in step.inputs], scene))
-    return values[-1]
-
-
 def effective_question(program: Program, scene: SceneGraph) -> Program:
     """Returns the smallest pruned program with the answer of `program`.
 
@@ -54,8 +46,8 @@ def effective_question(program: Program, scene: SceneGraph) -> Program:
     return _flat(_smallest(program, len(program) - 1, scene)[answer])
 
 
-def _apply(step: Step, inputs: Sequence[Objects | frozenset[Any]], scene: SceneGraph) -> Any:
-    """The output of a function on sets of inputs, a set of objects or of values."""
+def apply_to_sets(step: Step, inputs: Sequence[Objects | frozenset[Any]], scene: SceneGraph) -> Any:
+    """Returns the output of a function on sets of inputs, a set of objects or of values."""
     function = CATALOGUE[step.function]
     side = (step.value,) if step.value else ()
     if step.function == "unique":
@@ -83,7 +75,7 @@ def _smallest(program: Program, number: int, scene: SceneGraph) -> dict[frozense
     for chosen in product(*options):
         trees = tuple(tree for _, tree in chosen)
         tree = _Tree(1 + sum(one.size for one in trees), step, trees)
-        value = _apply(step, [value for value, _ in chosen], scene)
+        value = apply_to_sets(step, [value for value, _ in chosen], scene)
         if value not in out or tree.size < out[value].size:
             out[value] = tree
     return out

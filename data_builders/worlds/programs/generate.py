@@ -79,7 +79,7 @@ class Generator:
             instance = self._balanced(searched, family, rng)
             if instance is None:
                 return None
-            question = worded(instance, searched.scene, self.words, rng, self.wording)
+            question = worded(instance, searched, rng, self.wording)
             if question is not None:
                 return question
         return None

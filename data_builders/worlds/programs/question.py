@@ -5,7 +5,7 @@ that is true of the scene.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from data_builders.worlds.programs.absolute import answered_by_halves
 from data_builders.worlds.programs.effective import effective_question
 from data_builders.worlds.programs.program import Program, answer_word, encode
 from data_builders.worlds.programs.scene_graph import SceneGraph
-from data_builders.worlds.programs.search import Instance
+from data_builders.worlds.programs.search import Instance, SceneSearch
 from data_builders.worlds.programs.wording import Wording, fields, number_word
 
 
@@ -85,11 +85,7 @@ class Question:
 
 
 def worded(
-    instance: Instance,
-    scene: SceneGraph,
-    words: Mapping[str, Sequence[str]],
-    rng: random.Random,
-    wording: Wording,
+    instance: Instance, searched: SceneSearch, rng: random.Random, wording: Wording
 ) -> Question | None:
     """Puts an instance into words: one of its family's templates each, and synonyms.
 
@@ -98,7 +94,7 @@ def worded(
     texts = instance.family.texts
     blanks = fields(instance.descriptions, instance.relations, rng, wording)
     question = rng.choice(texts.questions).format_map(blanks)
-    false = _false_answer(instance, scene, words, rng)
+    false = _false_answer(instance, searched, rng)
     row = rng.choice(wording.rows(texts))
     true, untrue = (
         _frame(row, answer).format_map(blanks | _answer_fields(answer))
@@ -107,7 +103,7 @@ def worded(
     if not (wording.allows(true) and wording.allows(untrue)):
         return None
     capitalised = question[:1].upper() + question[1:]
-    return Question(scene, instance, capitalised, answer_word(false), true, untrue)
+    return Question(searched.scene, instance, capitalised, answer_word(false), true, untrue)
 
 
 def _frame(row: Mapping[str, str], answer: Any) -> str:
@@ -121,17 +117,12 @@ def _answer_fields(answer: Any) -> dict[str, str]:
     return {"v": word, "av": with_article(word)}
 
 
-def _false_answer(
-    instance: Instance,
-    scene: SceneGraph,
-    words: Mapping[str, Sequence[str]],
-    rng: random.Random,
-) -> Any:
+def _false_answer(instance: Instance, searched: SceneSearch, rng: random.Random) -> Any:
     answer = instance.answer
     if isinstance(answer, bool):
         return not answer
     if isinstance(answer, int):
         return answer + rng.choice((-1, 1)) if answer else 1
     attribute = instance.family.function.removeprefix("query_")
-    here = sorted({obj[attribute] for obj in scene.objects} - {answer})
-    return rng.choice(here or sorted(set(words[attribute]) - {answer}))
+    here = sorted({obj[attribute] for obj in searched.scene.objects} - {answer})
+    return rng.choice(here or sorted(set(searched.words[attribute]) - {answer}))

@@ -9,20 +9,7 @@ from dataclasses import dataclass
 from data_builders.phrases import INVERSE, PHRASES
 from data_builders.worlds.scenes.captions import FLOOR_PHRASES, clear_relation
 from data_builders.worlds.scenes.scene import Scene
-from data_builders.worlds.scenes.statements import describe
-
-UNARY = ("at", "in", "inside")  # table 7
-CONTACT = ("on", "on top of")  # words that are false of an object in the air
-OVER, UNDER = ("above", "on top of", "on"), ("below", "beneath", "under")
-# Table 7: the words of the relations, each with those of its negatives.
-NEGATIVES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(OVER, UNDER),
-    **dict.fromkeys(UNDER, OVER),
-    "behind": ("in front of",),
-    "in front of": ("behind",),
-    "to the left of": ("to the right of",),
-    "to the right of": ("to the left of",),
-}
+from data_builders.worlds.scenes.statements import Noun
 
 
 @dataclass(frozen=True)
@@ -57,7 +44,7 @@ def related(scene: Scene, word: str, inverse: str, tail: str) -> SceneCaptions:
 def alone(scene: Scene, kind: str | None, relation: str, tail: str) -> SceneCaptions:
     """Returns the caption of a scene of one object; `relation` is that to the floor."""
     kinds = (kind,) if kind else ()
-    return SceneCaptions(relation, f"{describe(scene.objects[0], kinds)} {tail}", kinds=kinds)
+    return SceneCaptions(relation, f"{Noun.of(scene.objects[0], kinds)} {tail}", kinds=kinds)
 
 
 def on_its_floor(scene: Scene, kind: str | None) -> SceneCaptions:

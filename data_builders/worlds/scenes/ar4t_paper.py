@@ -15,16 +15,7 @@ from typing import Literal
 from typing_extensions import override
 
 from data_builders.phrases import PHRASES
-from data_builders.worlds.scenes.ar4t_captions import (
-    CONTACT,
-    NEGATIVES,
-    OVER,
-    UNARY,
-    SceneCaptions,
-    alone,
-    attributed,
-    related,
-)
+from data_builders.worlds.scenes.ar4t_captions import SceneCaptions, alone, attributed, related
 from data_builders.worlds.scenes.ar4t_scenes import (
     AR4TPairs,
     AR4TSingles,
@@ -42,6 +33,18 @@ SINGLES = {"train": "ar4t_single", "test": "ar4t_single_test"}  # splits of scen
 _TEST_REPEATS = 5  # scenes of an attribute alone in the test split of the paper
 Value = tuple[str, str]  # kind of attribute, value
 _GROUND = {PHRASES[relation]: relation for relation in GROUND_RELATIONS}
+UNARY = ("at", "in", "inside")  # table 7
+CONTACT = ("on", "on top of")  # words that are false of an object in the air
+OVER, UNDER = ("above", "on top of", "on"), ("below", "beneath", "under")
+# Table 7: the words of the relations, each with those of its negatives.
+NEGATIVES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(OVER, UNDER),
+    **dict.fromkeys(UNDER, OVER),
+    "behind": ("in front of",),
+    "in front of": ("behind",),
+    "to the left of": ("to the right of",),
+    "to the right of": ("to the left of",),
+}
 FLOOR_NAMES = {name: name for name in FLOORS} | {
     name: f"{name} floor" for name in ("concrete", "wood")
 }

@@ -16,16 +16,7 @@ from data_builders.worlds.scenes.ar4t_captions import SceneCaptions, on_its_floo
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.pairs import Pair, PairSeries, reversed_on_floor
 from data_builders.worlds.scenes.sampling import WorldSpec, on_floor, sample_scene, sample_twin
-from data_builders.worlds.scenes.scene import (
-    GROUND_RELATIONS,
-    SUPPORTS,
-    Scene,
-    SceneObject,
-    camera,
-    ground_radius,
-    half_height,
-    in_view,
-)
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SUPPORTS, Scene, SceneObject
 from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.statements import stated_attributes
 
@@ -171,14 +162,13 @@ def _upright(scene: Scene, relation: str, rng: random.Random) -> Pair | None:
     if stacked:
         a, b = replace(a, standing=False), replace(b, standing=False)
     else:
-        gap = rng.uniform(*_GAP) * (ground_radius(a) + ground_radius(b))
-    view = camera(scene.jitter)
+        gap = rng.uniform(*_GAP) * (a.ground_radius + b.ground_radius)
     for _ in range(_POSITIONS):
         spot = rng.uniform(-2.4, 2.4), rng.uniform(-2.6, 1.0)
         aside = rng.uniform(-_ASIDE, _ASIDE), rng.uniform(-_ASIDE, _ASIDE)
         low_a, low_b = on_floor(a, *spot), on_floor(b, *spot)
         high_a, high_b = _over(a, low_b, gap, aside), _over(b, low_a, gap, aside)
-        if all(in_view(obj, view) for obj in (low_a, low_b, high_a, high_b)):
+        if all(map(scene.view.shows, (low_a, low_b, high_a, high_b))):
             if stacked:
                 high_a, high_b = replace(high_a, on=1), replace(high_b, on=0)
             up = replace(scene, objects=(high_a, low_b))
@@ -191,7 +181,7 @@ def _over(
     obj: SceneObject, base: SceneObject, gap: float, aside: tuple[float, float]
 ) -> SceneObject:
     x, y = (base.center[k] + aside[k] for k in (0, 1))
-    return replace(obj, center=(x, y, 2.0 * half_height(base) + gap + half_height(obj)))
+    return replace(obj, center=(x, y, 2.0 * base.half_height + gap + obj.half_height))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ scene graphs in `clevr/scenes_suite_<series>.json`.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,30 +34,25 @@ from data_builders.worlds.scenes.formats import (
 )
 from data_builders.worlds.scenes.formats.context import SuiteScenes
 from data_builders.worlds.scenes.grids import AnimalGrid, Grid, PoseGrid, Singles, SparGrid
-from data_builders.worlds.scenes.image_files import SceneImage, Split, numbered, sub_seed
+from data_builders.worlds.scenes.image_files import Images, Split, numbered, sub_seed
 from data_builders.worlds.scenes.pairs import (
+    ENGINE,
     ActedPairs,
-    ChangedPairs,
-    CountedPairs,
     EditedPairs,
     ExchangedPairs,
-    MovedPairs,
     PairSeries,
     StepPairs,
 )
 from data_builders.worlds.scenes.sampling import Composition, WorldSpec
-from data_builders.worlds.scenes.series import Series, VariedScenes
+from data_builders.worlds.scenes.series import VariedScenes
 from data_builders.worlds.scenes.sets import PlacedSets
-from data_builders.worlds.scenes.statements import stated_attributes
 from data_builders.worlds.scenes.videos import Videos, frames
 from vlmtune.storage.files import write_text
 
 _SPARE = 2  # scenes for each row, as not every scene shows every phenomenon
-_EQBEN: dict[str, type[Series]] = {"kubric_loc": MovedPairs, "kubric_cnt": CountedPairs,
-                                   "kubric_attr": ChangedPairs, "ag": ActedPairs,
-                                   "youcook2": StepPairs, "sd": EditedPairs}  # fmt: skip
+_EQBEN = {f"kubric_{name}": series for name, series in ENGINE.items()}
+_EQBEN |= {"ag": ActedPairs, "youcook2": StepPairs, "sd": EditedPairs}
 _FRAMES = {"ag": "png", "youcook2": "npy"}  # parts from videos, two frames each
-Images = Mapping[str, Sequence[SceneImage]]
 
 
 @dataclass(frozen=True)
@@ -122,8 +117,7 @@ class Suite:
         for split in self.splits:
             content = clevr.scenes(split.removeprefix("suite_"), images[split])
             write_json(folder / f"clevr/scenes_{split}.json", content)
-        kinds = stated_attributes(self.spec)
-        scenes = SuiteScenes(images["suite_scenes"], kinds, self.spec.shapes, self.items, self.seed)
+        scenes = SuiteScenes(images["suite_scenes"], self.spec, self.items, self.seed)
         _write_captions(folder, scenes)
         content = whats_up.controlled(images["suite_placed"])
         write_json(folder / f"whats_up/{whats_up.PART}_dataset.json", content)

@@ -1,18 +1,12 @@
 """Sentences about a scene.
 
-In: a scene. Out: queries, true sentences, and captions for pre-training that bind nothing.
+In: a scene. Out: queries and true sentences.
 """
 
 import random
 from collections.abc import Callable, Sequence
 
-from data_builders.phrases import (
-    ATTRIBUTE_ORDER,
-    PHRASES,
-    clear_direction,
-    related,
-    with_article,
-)
+from data_builders.phrases import ATTRIBUTE_ORDER, PHRASES, clear_direction, related, with_article
 from data_builders.worlds.scenes.scene import (
     BACKGROUNDS,
     COLORS,
@@ -23,9 +17,6 @@ from data_builders.worlds.scenes.scene import (
     TEXTURES,
     Scene,
     SceneObject,
-    camera,
-    directions,
-    floats_over,
     subtract,
 )
 
@@ -72,76 +63,9 @@ def clear_relation(scene: Scene, i: int, j: int) -> str | None:
     a, b = scene.objects[i], scene.objects[j]
     if a.on == j or b.on == i:
         return "on" if a.on == j else "under"
-    if floats_over(a, b) or floats_over(b, a):
-        return "above" if floats_over(a, b) else "below"
-    return clear_direction(subtract(a.center, b.center), directions(scene.jitter))
-
-
-def web_caption(scene: Scene, rng: random.Random) -> str:
-    """Returns a web-like caption that binds no two objects: "cube red blue metal sphere".
-
-    Shapes and attributes are sampled independently, so captions do not tell two scenes of the same
-    words apart. Of a scene of one object the caption can only state what is true of it. Half of the
-    captions are phrases, with attributes assigned to shapes at random.
-    """
-    objects = scene.objects
-    shapes = [o.shape for o in rng.sample(objects, rng.randint(1, min(4, len(objects))))]
-    attributes = []
-    for kind, probability in (("color", 0.7), ("material", 0.25), ("size", 0.25), ("texture", 0.3)):
-        for obj in rng.sample(objects, len(objects)):
-            if rng.random() < probability:
-                attributes.append(getattr(obj, kind))
-    attributes = [word for word in attributes if word != "plain" or rng.random() < 0.3]
-    rng.shuffle(attributes)
-    prefix = rng.choice(PREFIXES)
-    if rng.random() < 0.5:
-        # The words are dealt out in turn, whichever object they come from.
-        nouns = []
-        for i, shape in enumerate(shapes):
-            dealt = attributes[i :: len(shapes)]
-            nouns.append(with_article(" ".join([*dealt, shape])))
-        return " ".join([*prefix.split(), " and ".join(nouns)])
-    words = shapes + attributes
-    if rng.random() < 0.12:
-        words.append(scene.floor)
-    if rng.random() < 0.08:
-        words.append(scene.background)
-    rng.shuffle(words)
-    return " ".join([*prefix.split(), *words])
-
-
-def prompt_caption(scene: Scene, rng: random.Random) -> str:
-    """Returns a caption in the wording of PUG's prompts that binds no two objects.
-
-    "a photo of a big sized cube textured with blue on a grass background" (PUG: Animals) or "this
-    is a photo of a cube on the left ... in a grass environment" (PUG: SPAR).
-    """
-    objects = scene.objects
-    sampled = rng.sample(objects, min(len(objects), rng.randint(1, 2)))
-    shapes = []
-    for obj in sampled:
-        shape = "blank" if rng.random() < 0.05 else obj.shape
-        shapes.append(shape)
-    colors = [o.color for o in rng.sample(objects, len(shapes))]
-    if rng.random() < 0.4:
-        size = "big" if rng.choice(objects).size == "large" else "small"
-        if rng.random() < 0.2:
-            size = "medium"
-        noun = f"{size} sized {shapes[0]}"
-        if rng.random() < 0.6:
-            noun += f" textured with {colors[0]}"
-        return f"a photo of a {noun} on a {scene.floor} background"
-    form = rng.choice(("plain", "colors", "sides"))
-    axis = rng.choice((("left", "right"), ("bottom", "top")))
-    sides = rng.sample(axis, len(shapes))
-    nouns = []
-    for shape, color, side in zip(shapes, colors, sides, strict=True):
-        ends = {"plain": "", "colors": f" textured with {color}", "sides": f" on the {side}"}
-        nouns.append(f"a {shape}{ends[form]}")
-    text = f"this is a photo of {' and '.join(nouns)}"
-    if form == "sides":
-        text += " of the picture"
-    return text + rng.choice(("", f" in a {scene.floor} environment"))
+    if a.floats_over(b) or b.floats_over(a):
+        return "above" if a.floats_over(b) else "below"
+    return clear_direction(subtract(a.center, b.center), scene.axes)
 
 
 def _random_query(obj: SceneObject, rng: random.Random) -> str:
@@ -173,12 +97,11 @@ def placement(scene: Scene, rng: random.Random) -> str | None:
     centres of the objects are at least a tenth of the picture's width from its middle. None if no
     sampled object is.
     """
-    view = camera(scene.jitter)
     sampled = rng.sample(scene.objects, min(2, len(scene.objects)))
     axis, low, high = rng.choice(((0, "left", "right"), (1, "bottom", "top")))
     stated = []
     for obj in sampled:
-        offset = view.project(obj.center)[axis]
+        offset = scene.view.project(obj.center)[axis]
         if abs(offset) >= _CLEAR_OFFSET:
             words = obj.shape if rng.random() < 0.5 else _random_query(obj, rng)
             stated.append((words, low if offset < 0 else high))

@@ -4,7 +4,7 @@ In: rectangles of colours and shapes. Out: unseen compositions, and swaps of the
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,7 @@ from vlmtune.errors import UserError
 
 Rectangle = tuple[Sequence[str], Sequence[str]]
 Condition = Literal["A", "B"]  # of CLEVR-CoGenT
+Unseen = Sequence[Rectangle] | Condition
 
 # Whole rectangles, so that exchanging the colours of two unseen compositions gives two unseen ones.
 # Eight of 40: with 16 of 40 held out, an adapter memorises the other 24 compositions.
@@ -36,7 +37,7 @@ class Swap:
 
 
 def unseen_compositions(
-    rectangles: Iterable[Rectangle] | Condition, colors: Sequence[str], shapes: Sequence[str]
+    rectangles: Unseen, colors: Sequence[str], shapes: Sequence[str]
 ) -> frozenset[Composition]:
     """Returns the held-out (color, shape) pairs of a world of these colours and shapes.
 

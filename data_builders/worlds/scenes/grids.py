@@ -24,9 +24,6 @@ from data_builders.worlds.scenes.scene import (
     Scene,
     SceneObject,
     camera,
-    half_height,
-    in_view,
-    overlap,
 )
 from data_builders.worlds.scenes.series import Series
 
@@ -101,9 +98,9 @@ class SparGrid(Grid):
         for shape, texture, side in columns:
             if shape != BLANK:
                 obj = self._object(shape, texture, side, rng)
-                fits = fits and in_view(obj, view) and _is_at(view.project(obj.center), side)
+                fits = fits and view.shows(obj) and _is_at(view.project(obj.center), side)
                 objects.append(obj)
-        if not fits or (len(objects) == 2 and overlap(*objects, gap=CLEARANCE)):
+        if not fits or (len(objects) == 2 and objects[0].overlaps(objects[1], CLEARANCE)):
             return None
         background = rng.choice(self.spec.backgrounds)
         light = CAMERA_AZIMUTH + rng.uniform(-75.0, 75.0)
@@ -251,4 +248,4 @@ def _single(
 ) -> SceneObject:
     size = min(SIZES, key=lambda name: abs(SIZES[name] - radius))
     obj = SceneObject(shape, color, material, texture, size, ORIGIN, radius, rotation)
-    return replace(obj, center=(0.0, 0.0, half_height(obj)))
+    return replace(obj, center=(0.0, 0.0, obj.half_height))

@@ -13,8 +13,7 @@ by. Files are in `held_out`, scene graphs in `clevr/scenes_held_out_<series>.jso
 """
 
 import json
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import permutations
@@ -24,26 +23,15 @@ from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.text_files import csv_table, write_json
 from data_builders.worlds.scenes.captions import counting, query
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.formats.context import SceneContext
-from data_builders.worlds.scenes.image_files import SceneImage, Split, numbered, sub_seed
+from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences, contexts
+from data_builders.worlds.scenes.image_files import Images, SceneImage, Split, sub_seed
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS, MAX_OBJECTS, SIZES, TEXTURES, Scene
 from data_builders.worlds.scenes.series import SceneSeries
-from data_builders.worlds.scenes.statements import (
-    Exchanged,
-    Noun,
-    allowed,
-    clear_relations,
-    describe,
-    referents,
-    relation_holds,
-    stated_attributes,
-)
+from data_builders.worlds.scenes.statements import Noun, allowed, relation_holds
 from vlmtune.storage.files import write_text
 
 COLUMNS = ("image", "caption", "negative", "group")
-Sentences = tuple[str, str]  # a true one and a false one, or several false ones in JSON
-Images = Mapping[str, Sequence[SceneImage]]
 
 
 @dataclass(frozen=True)
@@ -61,69 +49,51 @@ class HeldOut:
     @cached_property
     def splits(self) -> dict[str, Split]:
         """The series to render and their files, by the name of the split."""
-        one = replace(self.world, min_objects=1, max_objects=1)
-        alone = replace(one, sizes=tuple(SIZES), textures=TEXTURES)
-        several = SceneSeries(self.trained, sub_seed(self.seed, "held_out_scenes"))
-        many = replace(self.trained, min_objects=4, max_objects=MAX_OBJECTS, sizes=tuple(SIZES))
-        crowded = SceneSeries(many, sub_seed(self.seed, "held_out_crowded"))
+        sizes = tuple(SIZES)
+        one = replace(self.world, min_objects=1, max_objects=1, sizes=sizes, textures=TEXTURES)
+        many = replace(self.trained, min_objects=4, max_objects=MAX_OBJECTS, sizes=sizes)
         three = replace(self.trained, min_objects=3, max_objects=3)
-        triples = SceneSeries(three, sub_seed(self.seed, "held_out_triples"))
-        single = SceneSeries(alone, sub_seed(self.seed, "held_out_objects"))
-        return {
-            "held_out_scenes": Split(several, _files("scenes", self.items)),
-            "held_out_triples": Split(triples, _files("triples", self.items)),
-            "held_out_crowded": Split(crowded, _files("crowded", self.items)),
-            "held_out_objects": Split(single, _files("objects", -(-self.items // 2))),
-        }
+        specs = {"scenes": self.trained, "triples": three, "crowded": many, "objects": one}
+        splits = {}
+        for name, spec in specs.items():
+            split = f"held_out_{name}"
+            count = -(-self.items // 2) if name == "objects" else self.items
+            files = tuple(f"held_out/{split}_{k:06d}.png" for k in range(count))
+            splits[split] = Split(SceneSeries(spec, sub_seed(self.seed, split)), files)
+        return splits
 
     def write(self, folder: Path, images: Images) -> None:
         """Writes scene graphs and tables into the folder of the world."""
         for split in self.splits:
             write_json(folder / f"clevr/scenes_{split}.json", clevr.scenes(split, images[split]))
-        wordings, structures = [], []
-        for image in images["held_out_scenes"]:
-            wordings += self._rows(image, FORMS)
-            structures += self._rows(image, {"counted": _counted})
-        for image in images["held_out_triples"]:
-            structures += self._rows(image, _STRUCTURES)
-        crowded = []
-        for image in images["held_out_crowded"]:
-            crowded += self._rows(image, TRAINED)
-        development = []
-        for image in images.get("val", ()):
-            development += self._rows(image, {"absent": _absent})
+        scenes, triples = images["held_out_scenes"], images["held_out_triples"]
+        structures = [*self._rows(scenes, {"counted": _counted}), *self._rows(triples, _STRUCTURES)]
         objects, abilities = [], []
         for image in images["held_out_objects"]:
             objects.append({"image": image.file, "caption": with_article(described(image))})
             abilities += abilities_of(image, self.world)
+        validation = images.get("val", ())
         tables = {
-            "wordings": csv_table(COLUMNS, wordings),
+            "wordings": csv_table(COLUMNS, self._rows(scenes, FORMS)),
             "structures": csv_table(COLUMNS, structures),
-            "crowded": csv_table(COLUMNS, crowded),
+            "crowded": csv_table(COLUMNS, self._rows(images["held_out_crowded"], TRAINED)),
             "objects": csv_table(COLUMNS[:2], objects),
             "abilities": csv_table(COLUMNS, abilities),
-            "development": csv_table(COLUMNS, development),
+            "development": csv_table(COLUMNS, self._rows(validation, {"absent": _absent})),
         }
         for name, text in tables.items():
             write_text(folder / f"held_out/{name}.csv", text)
 
-    def _rows(self, image: SceneImage, forms: Mapping[str, "Form"]) -> list[dict[str, str]]:
-        """At most one row of each form: a true sentence and a false one."""
-        spec, rng = self.trained, random.Random(f"{self.seed}:wordings:{image.file}")
-        context = SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
-        rows = []
-        for group, write in forms.items():
-            sentences = write(context, spec)
-            if sentences is not None:
-                true, false = sentences
-                row = {"image": image.file, "caption": true, "negative": false, "group": group}
-                rows.append(row)
-        return rows
-
-
-def _files(name: str, count: int) -> tuple[str, ...]:
-    files = numbered(f"held_out_{name}", count)
-    return tuple(file.replace("held/", "held_out/", 1) for file in files)
+    def _rows(
+        self, images: Sequence[SceneImage], forms: Mapping[str, Form]
+    ) -> Iterator[dict[str, str]]:
+        """Yields at most one row of each form for each image: a true sentence and a false one."""
+        for image, context in contexts(images, self.trained, self.seed, "wordings"):
+            for group, write in forms.items():
+                sentences = write(context, self.trained)
+                if sentences is not None:
+                    values = (image.file, *sentences, group)
+                    yield dict(zip(COLUMNS, values, strict=True))
 
 
 def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
@@ -141,28 +111,30 @@ def _both_ways(context: SceneContext, spec: WorldSpec, template: str) -> Sentenc
     return true, template.format(a=b, b=a, phrase=phrase, side=side)
 
 
-def _not_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "the red cube is not to the right of the blue sphere", which is on its left."""
+def one_side(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
+    """A sentence of a relation that `{holds}` and its inverse, against the two exchanged.
+
+    "the {a} is not {fails} the {b}" gives "the red cube is not to the right of the blue sphere",
+    which is on its left.
+    """
     edge = context.one_way_relation()
     if edge is None:
         return None
     first, name, second = edge
-    true = f"the {first} is not {PHRASES[INVERSE[name]]} the {second}"
-    return true, f"the {first} is not {PHRASES[name]} the {second}"
+    holds, fails = PHRASES[name], PHRASES[INVERSE[name]]
+    true = template.format(a=first, b=second, holds=holds, fails=fails)
+    return true, template.format(a=first, b=second, holds=fails, fails=holds)
 
 
 def _two_relations(context: SceneContext, spec: WorldSpec, inverted: int) -> Sentences | None:
     """Writes "a red cube to the left of a blue sphere and behind a cone", one of them inverted."""
-    nouns = [describe(obj) for obj in context.scene.objects]
-    edges = [edge for edge in clear_relations(context.scene) if edge[1] in GROUND_RELATIONS]
-    for (i, name, j), (k, other, m) in context.shuffled(list(permutations(edges, 2))):
-        # Two relations of one object, to two others.
-        if i == k and j != m:
-            objects = nouns[i], nouns[j], nouns[m]
-            names = [name, other]
-            true = _stated_twice(objects, names)
-            names[inverted] = INVERSE[names[inverted]]
-            return true, _stated_twice(objects, names)
+    nouns = [Noun.of(obj) for obj in context.scene.objects]
+    for (i, name, j), (_, other, m) in context.two_relations():
+        objects = nouns[i], nouns[j], nouns[m]
+        names = [name, other]
+        true = _stated_twice(objects, names)
+        names[inverted] = INVERSE[names[inverted]]
+        return true, _stated_twice(objects, names)
     return None
 
 
@@ -171,33 +143,15 @@ def _stated_twice(objects: tuple[Noun, Noun, Noun], names: Sequence[str]) -> str
     return f"{subject} {PHRASES[names[0]]} {first} and {PHRASES[names[1]]} {second}"
 
 
-def _predicate(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "the cube is red and the sphere is blue", against both colours exchanged."""
-    exchanged = exchanged_colours(context, spec)
-    if exchanged is None:
-        return None
-    true, false = exchanged
-    return _predicated(*true), _predicated(*false)
-
-
-def exchanged_colours(context: SceneContext, spec: WorldSpec) -> Exchanged | None:
-    """The nouns of two objects, and the same with their colours exchanged, which is false."""
-    for true, false in context.exchanges("color"):
-        if allowed(spec, *false):
-            return true, false
-    return None
-
-
 def _predicated(first: Noun, second: Noun) -> str:
+    """Writes "the cube is red and the sphere is blue"."""
     stated = [f"the {noun.shape} is {noun.get('color')}" for noun in (first, second)]
     return " and ".join(stated)
 
 
 def _not_coloured(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the cube is not blue" of a red one."""
-    for obj in context.shuffled(context.scene.objects):
-        if len(referents(context.scene, Noun(obj.shape))) > 1:
-            continue
+    for obj in context.sole_objects():
         others = [color for color in spec.colors if color != obj.color]
         other = context.rng.choice(others)
         return f"the {obj.shape} is not {other}", f"the {obj.shape} is not {obj.color}"
@@ -212,15 +166,6 @@ def _absent(context: SceneContext, spec: WorldSpec) -> Sentences | None:
         return None
     present = context.rng.choice(sorted(shown))
     return f"there is no {context.rng.choice(missing)}", f"there is no {present}"
-
-
-def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "a red cube and a blue sphere", against both colours exchanged."""
-    exchanged = exchanged_colours(context, spec)
-    if exchanged is None:
-        return None
-    true, false = exchanged
-    return both(*true), both(*false)
 
 
 def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
@@ -245,7 +190,7 @@ def _three_objects(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 def between(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube between a cone and a torus", against "a cone between ..." of the ends."""
-    nouns = [describe(obj) for obj in context.scene.objects]
+    nouns = [Noun.of(obj) for obj in context.scene.objects]
     for middle, first, second in context.shuffled(list(permutations(nouns, 3))):
         lies = _lies_between(context.scene, middle, first, second, clear=True)
         if lies and not _lies_between(context.scene, first, middle, second, clear=False):
@@ -282,25 +227,23 @@ def _counted(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return true, false
 
 
-def _related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "a red cube behind a cone", against the same with its objects exchanged."""
-    return _both_ways(context, spec, "{a} {phrase} {b}")
-
-
-Form = Callable[[SceneContext, WorldSpec], Sentences | None]
 _STRUCTURES: Mapping[str, Form] = {
     "three objects": _three_objects,
     "between": between,
 }
-TRAINED: Mapping[str, Form] = {"colours": _colours, "relations": _related}
+# "a red cube and a blue sphere" and "a red cube behind a cone", as training writes them.
+TRAINED: Mapping[str, Form] = {
+    "colours": partial(SceneContext.exchanged_colours, write=both),
+    "relations": partial(_both_ways, template="{a} {phrase} {b}"),
+}
 FORMS: Mapping[str, Form] = {
     "inverted": partial(_both_ways, template="{phrase} {b} is {a}"),
     "the thing": partial(_both_ways, template="the thing {phrase} {b} is {a}"),
     "reference first": partial(_both_ways, template="{b} with {a} {side}"),
-    "not related": _not_related,
+    "not related": partial(one_side, template="the {a} is not {fails} the {b}"),
     "first of two relations": partial(_two_relations, inverted=0),
     "second of two relations": partial(_two_relations, inverted=1),
-    "predicate": _predicate,
+    "predicate": partial(SceneContext.exchanged_colours, write=_predicated),
     "not coloured": _not_coloured,
     "absent": _absent,
 }

@@ -67,6 +67,10 @@ class SceneImage:
         return self.file.rpartition("/")[2]
 
 
+Images = Mapping[str, Sequence[SceneImage]]
+"""The images of each split, by its name."""
+
+
 @dataclass(frozen=True)
 class SceneChunk:
     """Consecutive images of a split that are rendered together."""

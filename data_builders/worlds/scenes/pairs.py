@@ -4,6 +4,7 @@ In: a spec and a seed. Out: series of pairs.
 """
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,18 +14,9 @@ from data_builders.phrases import INVERSE
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.compositions import Swap
 from data_builders.worlds.scenes.sampling import CLEARANCE, sample_scene, sample_twin
-from data_builders.worlds.scenes.scene import (
-    GROUND_RELATIONS,
-    SIZES,
-    Scene,
-    SceneObject,
-    camera,
-    half_height,
-    in_view,
-    overlap,
-)
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SIZES, Scene, SceneObject
 from data_builders.worlds.scenes.series import Series
-from data_builders.worlds.scenes.statements import Noun, absent, describe, exists, relation_holds
+from data_builders.worlds.scenes.statements import Noun, exists, relation_holds
 
 Pair = tuple[Scene, Scene]
 
@@ -165,6 +157,14 @@ class ChangedPairs(PairSeries):
         return _with_first(scene, _seated(replace(obj, radius=SIZES[value])))
 
 
+# EqBen's parts from an engine, Kubric, by the names of its files.
+ENGINE: Mapping[str, type[PairSeries]] = {
+    "loc": MovedPairs,
+    "cnt": CountedPairs,
+    "attr": ChangedPairs,
+}
+
+
 @dataclass(frozen=True)
 class ActedPairs(PairSeries):
     """Object 0 has moved so that two relations to object 1 change (EqBen, Action Genome)."""
@@ -183,7 +183,7 @@ class ActedPairs(PairSeries):
             if twin is None or after is None or after in (before, INVERSE[before]):
                 continue
             # Each caption must be false of the other image, further objects included.
-            first, second = describe(a), describe(b)
+            first, second = Noun.of(a), Noun.of(b)
             if (
                 relation_holds(scene, first, after, second) is False
                 and relation_holds(twin, first, before, second) is False
@@ -248,25 +248,21 @@ class EditedPairs(PairSeries):
 def reversed_on_floor(scene: Scene) -> Pair | None:
     """The scene and one whose two objects exchanged positions, or None if no relation is clear."""
     a, b = scene.objects
-    moved = tuple(
-        replace(obj, center=(other.center[0], other.center[1], half_height(obj)))
-        for obj, other in ((a, b), (b, a))
-    )
-    view = camera(scene.jitter)
+    moved = _seated(replace(a, center=b.center)), _seated(replace(b, center=a.center))
     clear = clear_relation(scene, 0, 1) in GROUND_RELATIONS
-    fits = clear and all(in_view(obj, view) for obj in moved)
+    fits = clear and all(map(scene.view.shows, moved))
     return (scene, replace(scene, objects=moved)) if fits else None
 
 
 def first_two(scene: Scene) -> tuple[Noun, Noun]:
     """Returns objects 0 and 1 by colour and shape."""
-    return describe(scene.objects[0]), describe(scene.objects[1])
+    return Noun.of(scene.objects[0]), Noun.of(scene.objects[1])
 
 
 def _distinguished(scene: Scene, twin: Scene, kinds: list[str]) -> Pair | None:
     """The pair, where the noun of either object 0 is false of the whole other scene."""
-    before, after = (describe(s.objects[0], kinds) for s in (scene, twin))
-    return (scene, twin) if absent(scene, after) and absent(twin, before) else None
+    before, after = (Noun.of(s.objects[0], kinds) for s in (scene, twin))
+    return (scene, twin) if after.absent_from(scene) and before.absent_from(twin) else None
 
 
 def _unstacked(scene: Scene, k: int) -> bool:
@@ -275,7 +271,7 @@ def _unstacked(scene: Scene, k: int) -> bool:
 
 def _with_first(scene: Scene, obj: SceneObject) -> Scene | None:
     others = scene.objects[1:]
-    if not in_view(obj, camera(scene.jitter)) or any(overlap(obj, o, CLEARANCE) for o in others):
+    if not scene.view.shows(obj) or any(obj.overlaps(o, CLEARANCE) for o in others):
         return None
     return replace(scene, objects=(obj, *others))
 
@@ -285,7 +281,7 @@ def _reshaped(obj: SceneObject, shape: str) -> SceneObject:
 
 
 def _seated(obj: SceneObject) -> SceneObject:
-    return replace(obj, center=(obj.center[0], obj.center[1], half_height(obj)))
+    return replace(obj, center=(obj.center[0], obj.center[1], obj.half_height))
 
 
 def _next_frame(scene: Scene) -> Scene:

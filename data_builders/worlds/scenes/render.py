@@ -24,8 +24,6 @@ from data_builders.worlds.scenes.scene import (
     Scene,
     SceneObject,
     Vector,
-    bounding_radius,
-    camera,
     dot,
     subtract,
 )
@@ -132,7 +130,7 @@ def _interval(offset: float, depth: float, radius: float, flip: bool,
 def _window(obj: SceneObject, view: Camera, width: int) -> tuple[int, int, int, int]:
     """Returns x, y, w, h of the samples whose rays may hit the object."""
     offset = subtract(obj.center, view.position)
-    depth, radius = dot(offset, view.forward), bounding_radius(obj)
+    depth, radius = dot(offset, view.forward), obj.bounding_radius
     x0, x1 = _interval(dot(offset, view.right), depth, radius, False, width)
     y0, y1 = _interval(dot(offset, view.up), depth, radius, True, width)
     return x0, y0, x1 - x0, y1 - y0
@@ -148,7 +146,7 @@ def _casters(scene: Scene, index: int, light: Vector,
         if other is obj or along <= 0.0:
             continue
         miss = math.sqrt(max(dot(offset, offset) - along * along, 0.0))
-        if miss < 1.1 * (bounding_radius(obj) + bounding_radius(other)):
+        if miss < 1.1 * (obj.bounding_radius + other.bounding_radius):
             near.append((miss, other, offset))
     near.sort(key=lambda entry: entry[0])
     rows: list[float] = []
@@ -160,8 +158,8 @@ def _casters(scene: Scene, index: int, light: Vector,
     return rows + NO_SHADOW * (_CASTERS - len(near[:_CASTERS]))
 
 
-def _item(scene: Scene, image: int, slot: int, view: Camera, width: int) -> _Item:
-    obj, light = scene.objects[slot], light_direction(scene)
+def _item(scene: Scene, image: int, slot: int, width: int) -> _Item:
+    obj, light, view = scene.objects[slot], light_direction(scene), scene.view
     axes, scale = _axes(obj), 1.0 / obj.radius
     casters = _casters(scene, slot, light, axes)
     row = [
@@ -276,10 +274,9 @@ def _boxes(sample: Tensor, item: Tensor, count: int, width: int, samples: int) -
 def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
            device: torch.device) -> Rendered:  # fmt: skip
     width, count = size * samples, len(scenes)
-    views = [camera(scene.jitter) for scene in scenes]
     items: list[_Item] = []
     for b, scene in enumerate(scenes):
-        items += [_item(scene, b, k, views[b], width) for k in range(len(scene.objects))]
+        items += [_item(scene, b, k, width) for k in range(len(scene.objects))]
     items.sort(key=lambda item: item.key)
     table = torch.tensor([item.row for item in items], device=device).t().contiguous()
     parts: list[_Hits] = []
@@ -296,7 +293,7 @@ def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
     sample, item = hits.sample[won], hits.item[won]
     uncovered = _box_pool(nearest.isinf().to(torch.float32), size, samples)
     channels = []
-    behind = backdrop(scenes, views, size, device)
+    behind = backdrop(scenes, size, device)
     for color, ground in zip(_shade(hits, table), behind, strict=True):
         front = torch.zeros_like(nearest).index_copy_(0, sample, color[won].clamp(0.0, 1.0))
         channels.append(_box_pool(front, size, samples) + uncovered * ground)
@@ -313,14 +310,14 @@ def _chunk(scenes: Sequence[Scene], size: int, samples: int, slots: int,
         spread(torch.bincount(item, minlength=len(items)).to(torch.float32) / rays),
         spread(torch.bincount(hits.item, minlength=len(items)).to(torch.float32) / rays),
         spread(_boxes(sample, item, len(items), width, samples)),
-        _centres(scenes, views, size, slots).to(device),
+        _centres(scenes, size, slots).to(device),
     )
 
 
-def _centres(scenes: Sequence[Scene], views: Sequence[Camera], size: int, slots: int) -> Tensor:
+def _centres(scenes: Sequence[Scene], size: int, slots: int) -> Tensor:
     rows = []
-    for scene, view in zip(scenes, views, strict=True):
-        points = [view.project(o.center) for o in scene.objects]
+    for scene in scenes:
+        points = [scene.view.project(o.center) for o in scene.objects]
         row = [((u + 0.5) * size, (0.5 - v) * size, depth) for u, v, depth in points]
         rows.append(row + [(0.0, 0.0, 0.0)] * (slots - len(row)))
     return torch.tensor(rows)

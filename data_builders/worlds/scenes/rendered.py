@@ -19,22 +19,10 @@ from data_builders.shard_builder import Fraction
 from data_builders.worlds.scenes.ar4t_paper import pairs_of_form
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs
 from data_builders.worlds.scenes.captions import sentences
-from data_builders.worlds.scenes.compositions import (
-    RECTANGLES,
-    Condition,
-    Rectangle,
-    swaps,
-    unseen_compositions,
-)
+from data_builders.worlds.scenes.compositions import RECTANGLES, Unseen, swaps, unseen_compositions
 from data_builders.worlds.scenes.formats import cola, eqben
 from data_builders.worlds.scenes.image_files import check_device, sub_seed
-from data_builders.worlds.scenes.pairs import (
-    ChangedPairs,
-    ColaPairs,
-    CountedPairs,
-    MovedPairs,
-    PairSeries,
-)
+from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries
 from data_builders.worlds.scenes.sampling import DEFAULT, WorldSpec
 from data_builders.worlds.scenes.scene import (
     Color,
@@ -53,8 +41,7 @@ from vlmtune.types import Group
 
 Kind = Literal["captions", "cola", "ar4t", "ar4t_paper", "location", "counting", "attribute"]
 _EPOCH = 1 << 32  # numbers of groups in an epoch: no two epochs share one
-_ENGINE: dict[str, type[PairSeries]] = {"location": MovedPairs, "counting": CountedPairs,
-                                        "attribute": ChangedPairs}  # fmt: skip
+_ENGINE = {"location": "loc", "counting": "cnt", "attribute": "attr"}  # kinds of EqBen's pairs
 
 
 class RenderedScenes(RenderedSet):
@@ -91,7 +78,7 @@ class RenderedScenes(RenderedSet):
         materials: Sequence[Material] = DEFAULT.materials,
         textures: Sequence[Texture] = DEFAULT.textures, sizes: Sequence[Size] = DEFAULT.sizes,
         floors: Sequence[Floor] = DEFAULT.floors,
-        stack: Fraction = 0.0, unseen: Sequence[Rectangle] | Condition = RECTANGLES,
+        stack: Fraction = 0.0, unseen: Unseen = RECTANGLES,
         device: str = "cpu",
     ) -> None:  # fmt: skip
         super().__init__(records, weight)
@@ -115,7 +102,7 @@ class RenderedScenes(RenderedSet):
             return series(replace(spec, min_objects=2, max_objects=2), seed)
         two = spec.at_least(2)
         if self.kind != "cola":
-            return _ENGINE[self.kind](two, seed)
+            return ENGINE[_ENGINE[self.kind]](two, seed)
         return ColaPairs(two, seed, swaps(frozenset(spec.compositions())))
 
     @override

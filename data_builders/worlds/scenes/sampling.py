@@ -12,8 +12,6 @@ from functools import partial
 from data_builders.worlds.scenes.scene import (
     BACKGROUNDS,
     CAMERA_AZIMUTH,
-    CAMERA_DISTANCE,
-    CAMERA_PITCH,
     CLEVR_OBJECTS,
     COLORS,
     FLOORS,
@@ -32,13 +30,9 @@ from data_builders.worlds.scenes.scene import (
     SceneObject,
     Vector,
     camera,
-    camera_position,
+    camera_offset,
     directions,
     dot,
-    floats_over,
-    half_height,
-    in_view,
-    overlap,
     subtract,
 )
 from vlmtune.errors import UserError
@@ -161,8 +155,8 @@ class _Room:
 
     def fits(self, obj: SceneObject, others: Sequence[SceneObject]) -> bool:
         """Tells whether the object is in view and far enough from the others."""
-        return in_view(obj, self.view) and not any(
-            overlap(obj, other, self.clearance) or self.close(obj, other) for other in others
+        return self.view.shows(obj) and not any(
+            obj.overlaps(other, self.clearance) or self.close(obj, other) for other in others
         )
 
 
@@ -180,7 +174,7 @@ def _sample_position(
     base = None if obj.on is None else placed[obj.on]
     if base is not None:
         x, y = (base.center[k] + rng.uniform(-0.05, 0.05) for k in (0, 1))
-        z = base.center[2] + half_height(base) + half_height(obj)
+        z = base.center[2] + base.half_height + obj.half_height
         return replace(obj, center=(x, y, z))
     side, back = rng.uniform(*room.side), rng.uniform(*room.depth)
     return on_floor(obj, side, back)
@@ -190,7 +184,7 @@ def on_floor(obj: SceneObject, right: float, behind: float) -> SceneObject:
     """Returns the object on the floor, so far to the right of and behind the origin."""
     axes = directions()
     x, y = (right * axes["right"][k] + behind * axes["behind"][k] for k in (0, 1))
-    return replace(obj, center=(x, y, half_height(obj)))
+    return replace(obj, center=(x, y, obj.half_height))
 
 
 def _try_layout(
@@ -263,9 +257,7 @@ def sample_jitter(rng: random.Random) -> Vector:
 
 def _stepped_back(jitter: Vector) -> Vector:
     """The offset of a camera that has all positions of CLEVR's scenes in view."""
-    usual = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
-    far = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, _CLEVR_DISTANCE)
-    x, y, z = subtract(far, usual)
+    x, y, z = camera_offset(distance=_CLEVR_DISTANCE)
     return jitter[0] + x, jitter[1] + y, jitter[2] + z
 
 
@@ -290,9 +282,9 @@ def _reseat(objects: Sequence[SceneObject]) -> list[SceneObject]:
     for obj in objects:
         if obj.on is not None and not _supports(objects[obj.on], obj):
             obj = replace(obj, on=None)
-        z = half_height(obj)
+        z = obj.half_height
         if obj.on is not None:
-            z += 2.0 * half_height(objects[obj.on])
+            z += 2.0 * objects[obj.on].half_height
         x, y, _ = obj.center
         seated.append(replace(obj, center=(x, y, z)))
     return seated
@@ -317,7 +309,7 @@ def relations(scene: Scene) -> dict[str, list[list[int]]]:
     (c_j - c_i) . direction_r > RELATION_MARGIN; on: j stands on i; above: it does or floats over i;
     under, below: the reverse.
     """
-    axes, objects = directions(scene.jitter), scene.objects
+    axes, objects = scene.axes, scene.objects
     names = (*GROUND_RELATIONS, "on", "above", "under", "below")
     table: dict[str, list[list[int]]] = {}
     for name in names:
@@ -330,11 +322,11 @@ def relations(scene: Scene) -> dict[str, list[list[int]]]:
                     table[name][i].append(j)
             if b.on == i:
                 table["on"][i].append(j)
-            if b.on == i or floats_over(b, a):
+            if b.on == i or b.floats_over(a):
                 table["above"][i].append(j)
             # The same with the roles of a and b exchanged.
             if a.on == j:
                 table["under"][i].append(j)
-            if a.on == j or floats_over(a, b):
+            if a.on == j or a.floats_over(b):
                 table["below"][i].append(j)
     return table

@@ -99,6 +99,41 @@ class SceneObject:
     on: int | None = None
     standing: bool = False  # a torus on its rim instead of lying flat
 
+    @property
+    def half_height(self) -> float:
+        """Half the object's height."""
+        return self.radius * (1.0 if self.standing else EXTENTS[self.shape][1])
+
+    @property
+    def ground_radius(self) -> float:
+        """The radius of the object's bounding circle seen from above."""
+        return self.radius * EXTENTS[self.shape][0]
+
+    @property
+    def bounding_radius(self) -> float:
+        """The radius of the bounding sphere around `center`."""
+        if self.shape in ("sphere", "torus"):
+            return self.radius
+        return math.hypot(self.ground_radius, self.half_height)
+
+    @property
+    def touches_floor(self) -> bool:
+        """Whether the object's lowest point is at z = 0."""
+        return self.center[2] <= self.half_height + 1e-6
+
+    def overlaps(self, other: "SceneObject", gap: float = 0.0) -> bool:
+        """Tells whether the bounding upright cylinders of both are closer than `gap` sideways."""
+        flat = math.hypot(self.center[0] - other.center[0], self.center[1] - other.center[1])
+        heights = self.half_height + other.half_height
+        clear = abs(self.center[2] - other.center[2]) >= heights - 1e-6
+        return not clear and flat < self.ground_radius + other.ground_radius + gap
+
+    def floats_over(self, other: "SceneObject") -> bool:
+        """Tells whether this one hangs in the air over the other, at one place on the ground."""
+        aside = math.hypot(self.center[0] - other.center[0], self.center[1] - other.center[1])
+        gap = self.center[2] - self.half_height - other.center[2] - other.half_height
+        return self.on is None and gap > 0.0 and aside < _PLUMB
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -109,6 +144,16 @@ class Scene:
     background: str = "studio"
     light_azimuth: float = CAMERA_AZIMUTH - 40.0
     jitter: Vector = ORIGIN
+
+    @property
+    def view(self) -> "Camera":
+        """The camera of the scene."""
+        return camera(self.jitter)
+
+    @property
+    def axes(self) -> Mapping[str, Vector]:
+        """The directions of the scene's relations, as of `directions`."""
+        return directions(self.jitter)
 
 
 @dataclass(frozen=True)
@@ -126,6 +171,12 @@ class Camera:
         depth = dot(offset, self.forward)
         scale = FOCAL / depth if depth != 0.0 else math.inf
         return dot(offset, self.right) * scale, dot(offset, self.up) * scale, depth
+
+    def shows(self, obj: SceneObject) -> bool:
+        """Tells whether the object's bounding sphere projects into the frame."""
+        u, v, depth = self.project(obj.center)
+        reach = FOCAL * obj.bounding_radius / max(depth - obj.bounding_radius, 1e-6)
+        return depth > 0.0 and max(abs(u), abs(v)) + reach <= _FRAME
 
 
 def dot(a: Vector, b: Vector) -> float:
@@ -147,6 +198,14 @@ def camera_position(azimuth: float, pitch: float, distance: float) -> Vector:
         CAMERA_TARGET[1] + ground * math.sin(turn),
         CAMERA_TARGET[2] + distance * math.sin(rise),
     )
+
+
+def camera_offset(
+    turn: float = 0.0, pitch: float = CAMERA_PITCH, distance: float = CAMERA_DISTANCE
+) -> Vector:
+    """Returns how far from its usual position a camera is that is turned, in degrees, or moved."""
+    usual = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
+    return subtract(camera_position(CAMERA_AZIMUTH + turn, pitch, distance), usual)
 
 
 # Captions ask for the axes of one scene hundreds of times.
@@ -179,46 +238,3 @@ def directions(jitter: Vector = ORIGIN) -> Mapping[str, Vector]:
         "below": (0.0, 0.0, -1.0),
     }
     return MappingProxyType(axes)
-
-
-def half_height(obj: SceneObject) -> float:
-    """Returns half the object's height."""
-    return obj.radius * (1.0 if obj.standing else EXTENTS[obj.shape][1])
-
-
-def ground_radius(obj: SceneObject) -> float:
-    """Returns the radius of the object's bounding circle seen from above."""
-    return obj.radius * EXTENTS[obj.shape][0]
-
-
-def bounding_radius(obj: SceneObject) -> float:
-    """Returns the radius of the bounding sphere around `center`."""
-    if obj.shape in ("sphere", "torus"):
-        return obj.radius
-    return math.hypot(ground_radius(obj), half_height(obj))
-
-
-def overlap(a: SceneObject, b: SceneObject, gap: float = 0.0) -> bool:
-    """Tells whether the bounding upright cylinders of a and b are closer than `gap` sideways."""
-    flat = math.hypot(a.center[0] - b.center[0], a.center[1] - b.center[1])
-    clear = abs(a.center[2] - b.center[2]) >= half_height(a) + half_height(b) - 1e-6
-    return not clear and flat < ground_radius(a) + ground_radius(b) + gap
-
-
-def touches_floor(obj: SceneObject) -> bool:
-    """Tells whether the object's lowest point is at z = 0."""
-    return obj.center[2] <= half_height(obj) + 1e-6
-
-
-def floats_over(a: SceneObject, b: SceneObject) -> bool:
-    """Tells whether a hangs in the air over b, at the same place on the ground."""
-    aside = math.hypot(a.center[0] - b.center[0], a.center[1] - b.center[1])
-    gap = a.center[2] - half_height(a) - b.center[2] - half_height(b)
-    return a.on is None and gap > 0.0 and aside < _PLUMB
-
-
-def in_view(obj: SceneObject, view: Camera) -> bool:
-    """Tells whether the object's bounding sphere projects into the frame."""
-    u, v, depth = view.project(obj.center)
-    reach = FOCAL * bounding_radius(obj) / max(depth - bounding_radius(obj), 1e-6)
-    return depth > 0.0 and max(abs(u), abs(v)) + reach <= _FRAME

@@ -11,16 +11,7 @@ from typing_extensions import override
 
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.sampling import CLEARANCE, on_floor, sample_scene
-from data_builders.worlds.scenes.scene import (
-    GROUND_RELATIONS,
-    Scene,
-    SceneObject,
-    Vector,
-    camera,
-    directions,
-    in_view,
-    overlap,
-)
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, Scene, SceneObject, Vector
 from data_builders.worlds.scenes.series import Series
 
 _MIDDLE = 0.3  # the middle between the objects is so near to that of the view, in world units
@@ -43,7 +34,7 @@ class PlacedSets(Series):
         side, back = rng.uniform(-_MIDDLE, _MIDDLE), rng.uniform(-_MIDDLE, _MIDDLE)
         placed = []
         for name in GROUND_RELATIONS:
-            axis = directions(scene.jitter)[name]
+            axis = scene.axes[name]
             apart = rng.uniform(*_APART)
             # On either side of the middle: beside each other they fill the width of the view.
             objects = (
@@ -51,9 +42,10 @@ class PlacedSets(Series):
                 _moved(on_floor(second, side, back), axis, -apart / 2),
             )
             shown = replace(scene, objects=objects)
-            view = camera(scene.jitter)
-            fits = all(in_view(obj, view) for obj in objects) and not overlap(*objects, CLEARANCE)
-            if not fits or clear_relation(shown, 0, 1) != name:
+            in_view = all(map(scene.view.shows, objects))
+            if not in_view or objects[0].overlaps(objects[1], CLEARANCE):
+                return None
+            if clear_relation(shown, 0, 1) != name:
                 return None
             placed.append(shown)
         return tuple(placed)

@@ -18,12 +18,10 @@ from data_builders.worlds.scenes.scene import (
     FLOORS,
     FOCAL,
     LIGHT_ELEVATION,
-    Camera,
     Scene,
     SceneObject,
     Vector,
     directions,
-    touches_floor,
 )
 
 _SHADOW_RADII: dict[str, tuple[float, float]] = {
@@ -151,18 +149,17 @@ def floor_pattern(x: Tensor, y: Tensor, weights: Sequence[Tensor]) -> Tensor:
     return 1.0 + plank * planks - grid * lines + mottle * (mixed - 0.3)
 
 
-def _edge(scene: Scene, view: Camera) -> float:
+def _edge(scene: Scene) -> float:
     """Returns v of the floor's far edge; the camera has no roll, so it is one image row."""
     behind = directions()["behind"]
-    along = directions(scene.jitter)["behind"]
+    along = scene.axes["behind"]
     turn = along[0] * behind[0] + along[1] * behind[1]
     reach = FLOOR_EDGE * max(turn, _EDGE_TURN)
     point = (CAMERA_TARGET[0] + reach * along[0], CAMERA_TARGET[1] + reach * along[1], 0.0)
-    return view.project(point)[1]
+    return scene.view.project(point)[1]
 
 
-def backdrop(scenes: Sequence[Scene], views: Sequence[Camera], size: int,
-             device: torch.device) -> list[Tensor]:  # fmt: skip
+def backdrop(scenes: Sequence[Scene], size: int, device: torch.device) -> list[Tensor]:
     """Returns floor and background with shadows but no objects, three channels (B, size, size).
 
     One sample per pixel; the floor's edge is blended by the exact coverage of its pixel row.
@@ -171,6 +168,7 @@ def backdrop(scenes: Sequence[Scene], views: Sequence[Camera], size: int,
     u = ((steps - 0.5) / FOCAL).view(1, 1, -1)
     v = ((0.5 - steps) / FOCAL).view(1, -1, 1)
     # Where the ray of a pixel meets the floor; the camera has no roll, so depth varies by row.
+    views = [scene.view for scene in scenes]
     cameras = [[*v.position, *v.right, *v.up, *v.forward] for v in views]
     columns = _by_image(torch.tensor(cameras, device=device))
     px, py, pz, rx, ry, _, ux, uy, uz, fx, fy, fz = columns
@@ -179,8 +177,7 @@ def backdrop(scenes: Sequence[Scene], views: Sequence[Camera], size: int,
     y = (py + t * (fy + v * uy)) + t * ry * u
     patterns = torch.tensor([_PATTERN[scene.floor] for scene in scenes], device=device)
     shade = floor_pattern(x, y, _by_image(patterns)) * _floor_light(scenes, x, y)
-    edges = [_edge(scene, view) for scene, view in zip(scenes, views, strict=True)]
-    edge = torch.tensor(edges, device=device).view(-1, 1, 1)
+    edge = torch.tensor(list(map(_edge, scenes)), device=device).view(-1, 1, 1)
     cover = ((edge - v * FOCAL) * size + 0.5).clamp(0.0, 1.0)
     rise = ((v * FOCAL - edge) / (0.5 - edge)).clamp(0.0, 1.0)
     rows = []
@@ -211,7 +208,7 @@ def _floor_light(scenes: Sequence[Scene], x: Tensor, y: Tensor) -> Tensor:
         for k in chosen:
             obj = scenes[k].objects[slot]
             row = shadow_row(obj, obj.center, light_direction(scenes[k]))
-            rows.append([*row, float(touches_floor(obj))])
+            rows.append([*row, float(obj.touches_floor)])
         columns = _by_image(torch.tensor(rows, device=x.device))
         index = torch.tensor(chosen, device=x.device)
         px, py = x.index_select(0, index), y.index_select(0, index)

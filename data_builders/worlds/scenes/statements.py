@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import permutations, product
 
-from data_builders.phrases import ATTRIBUTE_ORDER
+from data_builders.phrases import ATTRIBUTE_ORDER, both, related, with_article
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.sampling import WorldSpec, relations
 from data_builders.worlds.scenes.scene import Scene, SceneObject
@@ -27,6 +27,19 @@ class Noun:
     shape: str
     attributes: tuple[tuple[str, str], ...] = ()
     negated: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, obj: SceneObject, kinds: Iterable[str] = ("color",)) -> "Noun":
+        """Returns the noun that states these attributes of an object."""
+        return cls(obj.shape, tuple((kind, getattr(obj, kind)) for kind in kinds))
+
+    def referents(self, scene: Scene) -> list[int]:
+        """Returns the indices of the objects that the noun may refer to."""
+        return [k for k, obj in enumerate(scene.objects) if self.matches(obj)]
+
+    def absent_from(self, scene: Scene) -> bool:
+        """Tells whether the scene certainly lacks the noun."""
+        return not self.referents(scene)
 
     def matches(self, obj: SceneObject) -> bool:
         """Tells whether the noun is true of the object."""
@@ -70,11 +83,6 @@ Exchanged = tuple[tuple[Noun, Noun], tuple[Noun, Noun]]
 """Two nouns, and the same with an attribute exchanged."""
 
 
-def describe(obj: SceneObject, kinds: Iterable[str] = ("color",)) -> Noun:
-    """Returns the noun that states these attributes of an object."""
-    return Noun(obj.shape, tuple((kind, getattr(obj, kind)) for kind in kinds))
-
-
 def stated_attributes(spec: WorldSpec) -> dict[str, tuple[str, ...]]:
     """Returns the attributes that vary in a world and their values; "plain" is never stated."""
     stated = {}
@@ -93,11 +101,6 @@ def stated_kinds(obj: SceneObject, kinds: Iterable[str]) -> list[str]:
     return [kind for kind in kinds if getattr(obj, kind) != "plain"]
 
 
-def referents(scene: Scene, noun: Noun) -> list[int]:
-    """Returns the indices of the objects that the noun may refer to."""
-    return [k for k, obj in enumerate(scene.objects) if noun.matches(obj)]
-
-
 def exists(scene: Scene, *nouns: Noun) -> Truth:
     """Tells whether the scene has a different object for each of the nouns.
 
@@ -110,7 +113,7 @@ def exists(scene: Scene, *nouns: Noun) -> Truth:
         >>> exists(Scene((cube,)), Noun("cube"), Noun("cube", (("color", "red"),))) is None
         True
     """
-    candidates = [referents(scene, noun) for noun in nouns]
+    candidates = [noun.referents(scene) for noun in nouns]
     if not all(candidates):
         return False
     # Some choice of one candidate of each noun has no object twice.
@@ -119,18 +122,13 @@ def exists(scene: Scene, *nouns: Noun) -> Truth:
     return None
 
 
-def absent(scene: Scene, noun: Noun) -> bool:
-    """Tells whether the scene certainly lacks the noun."""
-    return exists(scene, noun) is False
-
-
 # Writers of captions ask hundreds of times about one scene before they turn to the next.
 _relations = lru_cache(maxsize=8)(relations)
 
 
 def relation_holds(scene: Scene, first: Noun, relation: str, second: Noun) -> Truth:
     """Tells whether an object of the first noun has the relation to one of the second."""
-    both = product(referents(scene, first), referents(scene, second))
+    both = product(first.referents(scene), second.referents(scene))
     pairs = [(i, j) for i, j in both if i != j]
     if any(clear_relation(scene, i, j) == relation for i, j in pairs):
         return True
@@ -169,14 +167,59 @@ def clear_relations(scene: Scene, indices: Iterable[int] | None = None) -> list[
     return edges
 
 
+def colour_fields(first: Noun, second: Noun) -> dict[str, str | None]:
+    """Returns `{shape}` and `{color}` of one noun, `{other}` and `{hue}` of the other."""
+    return {
+        "shape": first.shape,
+        "color": first.get("color"),
+        "other": second.shape,
+        "hue": second.get("color"),
+    }
+
+
 def exchange(scene: Scene, i: int, j: int, kind: str) -> Exchanged | None:
     """The nouns of two objects, and those with one attribute exchanged, or None if not false."""
     a, b = scene.objects[i], scene.objects[j]
     values = getattr(a, kind), getattr(b, kind)
     if a.shape == b.shape or "plain" in values:
         return None
-    first, second = describe(a, [kind]), describe(b, [kind])
+    first, second = Noun.of(a, [kind]), Noun.of(b, [kind])
     swapped = first.replaced(kind, values[1]), second.replaced(kind, values[0])
     if exists(scene, *swapped) is not False:
         return None
     return (first, second), swapped
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One object or two, with the relation of the first to the second, if any."""
+
+    nouns: tuple[Noun, ...]
+    relation: str | None = None
+
+    def holds(self, scene: Scene) -> Truth:
+        """Tells whether it is true of a scene; None where that is undecided."""
+        if self.relation is None:
+            return exists(scene, *self.nouns)
+        first, second = self.nouns
+        return relation_holds(scene, first, self.relation, second)
+
+    def with_noun(self, position: int, noun: Noun) -> "Statement":
+        """Returns the statement with another noun at a position."""
+        nouns = list(self.nouns)
+        nouns[position] = noun
+        return replace(self, nouns=tuple(nouns))
+
+    def __str__(self) -> str:
+        """The words.
+
+        Example:
+            >>> str(Statement((Noun("cube"), Noun("cone")), "left"))
+            'a cube to the left of a cone'
+        """
+        if len(self.nouns) == 1:
+            return with_article(self.nouns[0])
+        if self.relation is None:
+            return both(*self.nouns)
+        first, second = self.nouns
+        return related(first, self.relation, second)

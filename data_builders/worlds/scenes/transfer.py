@@ -24,22 +24,10 @@ from data_builders.phrases import both, related, with_article
 from data_builders.shard_builder import Builder
 from data_builders.text_files import csv_table, write_json
 from data_builders.worlds.scenes.captions import clear_relation, counting
-from data_builders.worlds.scenes.compositions import (
-    Condition,
-    Rectangle,
-    swaps,
-    unseen_compositions,
-)
+from data_builders.worlds.scenes.compositions import Unseen, swaps, unseen_compositions
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.formats.context import contexts
-from data_builders.worlds.scenes.held_out import (
-    COLUMNS,
-    FORMS,
-    TRAINED,
-    Form,
-    abilities_of,
-    described,
-)
+from data_builders.worlds.scenes.formats.context import Form, contexts
+from data_builders.worlds.scenes.held_out import COLUMNS, FORMS, TRAINED, abilities_of, described
 from data_builders.worlds.scenes.image_files import (
     SceneImage,
     Split,
@@ -63,7 +51,7 @@ from data_builders.worlds.scenes.scene import (
     Side,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries, Series
-from data_builders.worlds.scenes.statements import describe
+from data_builders.worlds.scenes.statements import Noun
 from data_builders.worlds.scenes.transfer_forms import WORDINGS, exchanged, of_shape
 from data_builders.worlds.scenes.transfer_scenes import (
     CountedScenes,
@@ -125,7 +113,7 @@ class TransferBuilder(Builder):
 
     def __init__(
         self, items: PositiveInt = 100,
-        unseen: Sequence[Rectangle] | Condition = ((("red", "blue"),
+        unseen: Unseen = ((("red", "blue"),
                                                     ("cube", "cylinder", "sphere")),),
         unread_colors: Sequence[Color] = ("purple", "brown"), unread_shapes: Sequence[Shape] = (),
         unread_materials: Sequence[Material] = (), image_size: Side = 64, samples: Rays = 2,
@@ -182,8 +170,10 @@ class TransferBuilder(Builder):
         self, series: Series, dimension: str, forms: Mapping[str, Form], spec: WorldSpec
     ) -> TransferPart:
         """Scenes about which each form writes a sentence; not each form fits each scene."""
-        written = _Stated(dimension, forms, spec, self.seed, self.items)
-        return TransferPart(series, written.rows, 2 * self.items)
+        rows = partial(
+            _stated, dimension=dimension, forms=forms, spec=spec, seed=self.seed, most=self.items
+        )
+        return TransferPart(series, rows, 2 * self.items)
 
     def _sentences(self) -> dict[str, TransferPart]:
         three = replace(self.trained, min_objects=_TO)
@@ -265,27 +255,19 @@ class TransferBuilder(Builder):
         return TransferPart(series, partial(_single, spec=alone, seed=self.seed), self.items)
 
 
-@dataclass(frozen=True)
-class _Stated:
-    """Writes at most `most` sentences of each form about scenes of a spec."""
-
-    dimension: str
-    forms: Mapping[str, Form]
-    spec: WorldSpec
-    seed: int
-    most: int
-
-    def rows(self, images: Images) -> Iterator[TransferRow]:
-        """Rows of one form after the other."""
-        for name, write in self.forms.items():
-            written = 0
-            # A form that is added changes no sentence of another one.
-            for image, context in contexts(images, self.spec, self.seed, name):
-                sentences = write(context, self.spec)
-                if sentences is not None and written < self.most:
-                    written += 1
-                    true, false = sentences
-                    yield TransferRow(image, true, [false], f"{self.dimension}/{name}")
+def _stated(
+    images: Images, dimension: str, forms: Mapping[str, Form], spec: WorldSpec, seed: int, most: int
+) -> Iterator[TransferRow]:
+    """At most `most` sentences of each form about scenes of a spec, one form after the other."""
+    for name, write in forms.items():
+        written = 0
+        # A form that is added changes no sentence of another one.
+        for image, context in contexts(images, spec, seed, name):
+            sentences = write(context, spec)
+            if sentences is not None and written < most:
+                written += 1
+                true, false = sentences
+                yield TransferRow(image, true, [false], f"{dimension}/{name}")
 
 
 def _recombined(images: Images, series: RelatedPairs, dimension: str) -> Iterator[TransferRow]:
@@ -293,7 +275,7 @@ def _recombined(images: Images, series: RelatedPairs, dimension: str) -> Iterato
     for index, pair in pairs_of(images):
         captions = []
         for image in pair:
-            first, second = map(describe, image.scene.objects[:2])
+            first, second = map(Noun.of, image.scene.objects[:2])
             text = both(first, second)
             if series.is_related(index):
                 relation = clear_relation(image.scene, 0, 1)

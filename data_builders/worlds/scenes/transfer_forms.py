@@ -11,65 +11,36 @@ from functools import partial
 from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, both, with_article
-from data_builders.worlds.scenes.formats.context import SceneContext
-from data_builders.worlds.scenes.held_out import (
-    FORMS,
-    Form,
-    Sentences,
-    between,
-    exchanged_colours,
-)
+from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences
+from data_builders.worlds.scenes.held_out import FORMS, between, one_side
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS, SceneObject
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS
 from data_builders.worlds.scenes.statements import (
     Edge,
     Noun,
     clear_relations,
-    describe,
-    referents,
+    colour_fields,
     relation_holds,
 )
 
 
 def _of_colours(context: SceneContext, spec: WorldSpec, template: str) -> Sentences | None:
     """The colours of two objects, against both exchanged; `{shape}` and `{color}` are one's."""
-    exchanged = exchanged_colours(context, spec)
-    if exchanged is None:
-        return None
-    sentences = []
-    for first, second in exchanged:
-        text = template.format(
-            shape=first.shape,
-            color=first.get("color"),
-            other=second.shape,
-            hue=second.get("color"),
-        )
-        sentences.append(text)
-    true, false = sentences
-    return true, false
+
+    def write(first: Noun, second: Noun) -> str:
+        return template.format(**colour_fields(first, second))
+
+    return context.exchanged_colours(spec, write)
 
 
 def _not_another_colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the cube is red and not blue", against both colours exchanged."""
-    for obj in context.shuffled(context.scene.objects):
-        if len(referents(context.scene, Noun(obj.shape))) > 1:
-            continue
+    for obj in context.sole_objects():
         others = [c for c in spec.colors if c != obj.color and (c, obj.shape) not in spec.forbidden]
         other = context.rng.choice(others)
         template = f"the {obj.shape} is {{}} and not {{}}"
         return template.format(obj.color, other), template.format(other, obj.color)
     return None
-
-
-def _not_another_side(context: SceneContext, spec: WorldSpec) -> Sentences | None:
-    """Writes "the red cube is behind and not in front of the cone", against both exchanged."""
-    edge = context.one_way_relation()
-    if edge is None:
-        return None
-    first, name, second = edge
-    holds, fails = PHRASES[name], PHRASES[INVERSE[name]]
-    template = f"the {first} is {{}} and not {{}} the {second}"
-    return template.format(holds, fails), template.format(fails, holds)
 
 
 def _floor_edges(context: SceneContext) -> list[Edge]:
@@ -79,7 +50,7 @@ def _floor_edges(context: SceneContext) -> list[Edge]:
 
 def _related_subject(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the red cube behind the cone is to the left of the torus", the last one inverted."""
-    nouns = [describe(obj) for obj in context.scene.objects]
+    nouns = [Noun.of(obj) for obj in context.scene.objects]
     for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
         if i == k and j != m:
             subject = f"the {nouns[i]} {PHRASES[name]} the {nouns[j]}"
@@ -92,14 +63,14 @@ def _related_thing(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "the thing behind the cone is red", against the colour of a third object."""
     objects = context.scene.objects
     for i, name, j in _floor_edges(context):
-        reference = describe(objects[j])
+        reference = Noun.of(objects[j])
         template = f"the thing {PHRASES[name]} the {reference} is {{}}"
         for other in context.shuffled(objects):
             # Both sentences name two colours of the scene, so that words alone do not decide.
             if len({objects[i].color, objects[j].color, other.color}) < 3:
                 continue
             # Nothing of the false colour may be there, nor nearly be there.
-            alike = [describe(obj) for obj in objects if obj.color == other.color]
+            alike = [Noun.of(obj) for obj in objects if obj.color == other.color]
             truths = [relation_holds(context.scene, noun, name, reference) for noun in alike]
             if not any(truth is not False for truth in truths):
                 return template.format(objects[i].color), template.format(other.color)
@@ -108,7 +79,7 @@ def _related_thing(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 def _two_related(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube and a cone are behind a torus", against the last two exchanged."""
-    nouns = [with_article(describe(obj)) for obj in context.scene.objects]
+    nouns = [with_article(Noun.of(obj)) for obj in context.scene.objects]
     for (i, name, j), (k, other, m) in permutations(_floor_edges(context), 2):
         if name == other and j == m and i != k:
             template = f"{nouns[i]} and {{}} are {PHRASES[name]} {{}}"
@@ -121,11 +92,7 @@ def _same_colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
     Each shape has one object.
     """
-    alone: list[SceneObject] = []
-    for obj in context.shuffled(context.scene.objects):
-        if len(referents(context.scene, Noun(obj.shape))) == 1:
-            alone.append(obj)
-    for first, second, other in permutations(alone, 3):
+    for first, second, other in permutations(context.sole_objects(), 3):
         stated = (first.color, other.shape)
         if first.color == second.color != other.color and stated not in spec.forbidden:
             template = f"the {first.shape} and the {{}} are {first.color}"
@@ -186,7 +153,7 @@ WORDINGS: Mapping[str, Form] = {
     "related subject": _related_subject,
     "related thing": _related_thing,
     "this colour, not that": _not_another_colour,
-    "this side, not that": _not_another_side,
+    "this side, not that": partial(one_side, template="the {a} is {holds} and not {fails} the {b}"),
     "no object": _no_object,
     "neither": _neither,
 }

@@ -14,17 +14,8 @@ from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.pairs import ColaPairs
 from data_builders.worlds.scenes.render import Rendered
 from data_builders.worlds.scenes.sampling import crowded, sample_scene
-from data_builders.worlds.scenes.scene import (
-    CAMERA_AZIMUTH,
-    CAMERA_DISTANCE,
-    CAMERA_PITCH,
-    Scene,
-    camera,
-    camera_position,
-    in_view,
-    subtract,
-)
-from data_builders.worlds.scenes.series import Series
+from data_builders.worlds.scenes.scene import CAMERA_AZIMUTH, Scene, camera_offset
+from data_builders.worlds.scenes.series import SceneSeries, Series
 
 _HIDDEN = 0.2  # least fraction of an object that another one hides
 _LIGHTS = (110.0, 250.0)  # degrees from the camera; training has up to 75 to either side
@@ -49,12 +40,8 @@ class RelatedPairs(ColaPairs):
 
 
 @dataclass(frozen=True)
-class HiddenScenes(Series):
+class HiddenScenes(SceneSeries):
     """Scenes in which an object hides a part of another one."""
-
-    @override
-    def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
-        return (sample_scene(self.spec, rng),)
 
     @override
     def _accepted(self, items: Sequence[tuple[Scene, ...]], rendered: Rendered) -> list[int]:
@@ -92,18 +79,16 @@ class TurnedScenes(Series):
 
     @override
     def attempt(self, index: int, rng: random.Random) -> tuple[Scene, ...] | None:
-        usual = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
         turn = rng.choice((-1.0, 1.0)) * rng.uniform(20.0, 60.0)
         pitch = rng.choice((15.0, 45.0))
         distance = rng.uniform(16.0, 24.0)
-        position = camera_position(CAMERA_AZIMUTH + turn, pitch, distance)
-        scene = replace(sample_scene(self.spec, rng), jitter=subtract(position, usual))
-        view = camera(scene.jitter)
+        scene = sample_scene(self.spec, rng)
+        scene = replace(scene, jitter=camera_offset(turn, pitch, distance))
         # The objects were laid out for the usual camera.
-        if not all(in_view(obj, view) for obj in scene.objects):
+        if not all(map(scene.view.shows, scene.objects)):
             return None
         for k, obj in enumerate(scene.objects):
-            if any(crowded(obj, other, view) for other in scene.objects[:k]):
+            if any(crowded(obj, other, scene.view) for other in scene.objects[:k]):
                 return None
         return (scene,)
 

@@ -15,7 +15,7 @@ from data_builders.worlds.scenes.pairs import LIGHT_STEP
 from data_builders.worlds.scenes.sampling import sample_scene
 from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.series import Series
-from data_builders.worlds.scenes.statements import Noun, describe, object_count
+from data_builders.worlds.scenes.statements import Noun, object_count
 
 FRAMES = 8
 FPS = 2.0
@@ -85,4 +85,4 @@ def video_name(frame: SceneImage) -> str:
 
 def subject(scene: Scene) -> Noun:
     """Returns the object that changes, by its shape alone."""
-    return describe(scene.objects[0], [])
+    return Noun.of(scene.objects[0], [])

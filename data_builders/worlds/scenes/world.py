@@ -18,13 +18,7 @@ from data_builders.text_files import write_json
 from data_builders.worlds.scenes.ar4t_paper import SINGLES, AR4TForm, ar4t_splits
 from data_builders.worlds.scenes.ar4t_scenes import AR4TPairs, AR4TSingles
 from data_builders.worlds.scenes.benchmark_files import Suite
-from data_builders.worlds.scenes.compositions import (
-    RECTANGLES,
-    Condition,
-    Rectangle,
-    swaps,
-    unseen_compositions,
-)
+from data_builders.worlds.scenes.compositions import RECTANGLES, Unseen, swaps, unseen_compositions
 from data_builders.worlds.scenes.formats import (
     ar4t,
     clevr,
@@ -38,20 +32,8 @@ from data_builders.worlds.scenes.formats import (
 )
 from data_builders.worlds.scenes.grids import Singles
 from data_builders.worlds.scenes.held_out import HeldOut
-from data_builders.worlds.scenes.image_files import (
-    SceneImage,
-    Split,
-    numbered,
-    render_files,
-    sub_seed,
-)
-from data_builders.worlds.scenes.pairs import (
-    ChangedPairs,
-    ColaPairs,
-    CountedPairs,
-    MovedPairs,
-    PairSeries,
-)
+from data_builders.worlds.scenes.image_files import Images, Split, numbered, render_files, sub_seed
+from data_builders.worlds.scenes.pairs import ENGINE, ColaPairs, PairSeries
 from data_builders.worlds.scenes.sampling import DEFAULT, Composition, WorldSpec
 from data_builders.worlds.scenes.sampling import cogent as cogent_forbidden
 from data_builders.worlds.scenes.scene import (
@@ -71,10 +53,7 @@ from vlmtune.storage.files import write_text
 
 _SPLITS = ("train", "val", "test")
 _COGENT = ("valA", "valB")
-_ENGINE: dict[str, type[PairSeries]] = {"loc": MovedPairs, "cnt": CountedPairs,
-                                        "attr": ChangedPairs}  # fmt: skip
 _AR4T_FILES = {"train": "PUG_AR_train", "test": "PUG_ARmerged_test"}
-Images = Mapping[str, Sequence[SceneImage]]
 
 
 class ScenesBuilder(Builder):
@@ -152,7 +131,7 @@ class ScenesBuilder(Builder):
         textures: Sequence[Texture] = DEFAULT.textures, sizes: Sequence[Size] = DEFAULT.sizes,
         floors: Sequence[Floor] = DEFAULT.floors,
         stack: Fraction = 0.0, min_visible: Fraction = 0.006,
-        unseen: Sequence[Rectangle] | Condition = RECTANGLES,
+        unseen: Unseen = RECTANGLES,
         single_attributes: Sequence[Attribute] = ("color", "material"),
         processes: PositiveInt | None = None, device: str = "cpu",
         benchmarks: NonNegativeInt = 0, placements: NonNegativeInt = 0,
@@ -252,7 +231,7 @@ class ScenesBuilder(Builder):
                     add(*part)
         if self.eqben_train:
             spec = self.training.at_least(2)
-            for part, series in _ENGINE.items():
+            for part, series in ENGINE.items():
                 name = f"eqben_{part}"
                 add(name, series(spec, self._seed(name)), 2 * self.eqben_train)
         return splits
@@ -312,7 +291,7 @@ class ScenesBuilder(Builder):
 
     def _write_eqben(self, folder: Path, images: Images, splits: Mapping[str, Split]) -> None:
         parts = []
-        for name in (f"eqben_{part}" for part in _ENGINE):
+        for name in (f"eqben_{part}" for part in ENGINE):
             series = splits[name].series
             assert isinstance(series, PairSeries)
             parts.append((images[name], series))

@@ -5,14 +5,13 @@ In: rendered scenes. Out: rows of both files.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import permutations, product
 from typing import Any
 
 from data_builders.phrases import PHRASES
 from data_builders.worlds.scenes.formats.context import SceneContext, SuiteScenes
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS
-from data_builders.worlds.scenes.statements import exchange, relation_holds
+from data_builders.worlds.scenes.statements import relation_holds
 
 Row = dict[str, Any]
 Box = tuple[int, int, int, int]  # x, y, width, height
@@ -56,13 +55,12 @@ def attribution(scenes: SuiteScenes) -> list[Row]:
     """Rows: "the red cube and the blue sphere"; the false caption exchanges the attributes."""
 
     def write(context: SceneContext) -> tuple[Captions, list[str | None], int, int] | None:
-        pairs = permutations(range(len(context.scene.objects)), 2)
-        for (i, j), kind in context.shuffled(list(product(pairs, context.kinds))):
-            if exchanged := exchange(context.scene, i, j, kind):
-                (a, b), (c, d) = exchanged
-                captions = f"the {a} and the {b}", f"the {c} and the {d}"
-                return captions, [a.get(kind), b.get(kind)], i, j
-        return None
+        exchanged = context.any_exchange()
+        if exchanged is None:
+            return None
+        ((a, b), (c, d)), i, j, kind = exchanged
+        captions = f"the {a} and the {b}", f"the {c} and the {d}"
+        return captions, [a.get(kind), b.get(kind)], i, j
 
     rows = []
     for image, (captions, values, i, j) in scenes.rows("aro attribution", write):

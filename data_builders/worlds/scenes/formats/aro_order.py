@@ -6,57 +6,19 @@ In: rendered scenes. Out: captions and their shuffles.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from data_builders.phrases import ATTRIBUTE_ORDER, both, related
+from data_builders.phrases import ATTRIBUTE_ORDER
 from data_builders.worlds.scenes.formats.context import SceneContext, SuiteScenes
-from data_builders.worlds.scenes.scene import COLORS, MATERIALS, SHAPES, SIZES, TEXTURES, Scene
-from data_builders.worlds.scenes.statements import (
-    Noun,
-    clear_relations,
-    describe,
-    exists,
-    relation_holds,
-    stated_kinds,
-)
+from data_builders.worlds.scenes.scene import COLORS, MATERIALS, SHAPES, SIZES, TEXTURES
+from data_builders.worlds.scenes.statements import Noun, Statement, clear_relations, stated_kinds
 
 _ATTEMPTS = 60  # for one shuffle, before the caption is left out
 _KIND: dict[str, str] = {}
 for _kind, _words in zip(ATTRIBUTE_ORDER, (SIZES, TEXTURES, COLORS, MATERIALS), strict=True):
     _KIND |= dict.fromkeys(_words, _kind)
-
-
-@dataclass(frozen=True)
-class _Caption:
-    """Two nouns, with a relation between them or "and"."""
-
-    first: Noun
-    relation: str | None
-    second: Noun
-
-    def words(self) -> list[str]:
-        if self.relation is None:
-            return both(self.first, self.second).split()
-        return related(self.first, self.relation, self.second).split()
-
-    def holds(self, scene: Scene) -> bool | None:
-        if self.relation is None:
-            return exists(scene, self.first, self.second)
-        return relation_holds(scene, self.first, self.relation, self.second)
-
-    def reworded(self, words: Sequence[str]) -> "_Caption":
-        """The same caption with the shapes and attributes of `words`, in their order."""
-        nouns: list[Noun] = []
-        attributes: list[tuple[str, str]] = []
-        for word in words:
-            if word in SHAPES:
-                nouns.append(Noun(word, tuple(attributes)))
-                attributes = []
-            elif word in _KIND:
-                attributes.append((_KIND[word], word))
-        return _Caption(nouns[0], self.relation, nouns[1])
 
 
 def files(scenes: SuiteScenes) -> tuple[str, str]:
@@ -85,10 +47,10 @@ def _row(context: SceneContext) -> tuple[str, list[str]] | None:
     if caption is None:
         return None
     shuffles = _shuffles(caption, context)
-    return None if shuffles is None else (" ".join(caption.words()), shuffles)
+    return None if shuffles is None else (str(caption), shuffles)
 
 
-def _caption(context: SceneContext) -> _Caption | None:
+def _caption(context: SceneContext) -> Statement | None:
     edges, rng = clear_relations(context.scene), context.rng
     if not edges:
         return None
@@ -100,17 +62,17 @@ def _caption(context: SceneContext) -> _Caption | None:
         for kind in stated_kinds(obj, context.kinds):
             if kind != "color" and rng.random() < 0.35:
                 kinds.append(kind)
-        return describe(obj, kinds)
+        return Noun.of(obj, kinds)
 
     # Each draw follows the draws of the words before it, so the order of the lines counts.
     first = noun(i)
     relation = None if rng.random() < 0.4 else name
     second = noun(j)
-    return _Caption(first, relation, second)
+    return Statement((first, second), relation)
 
 
-def _shuffles(caption: _Caption, context: SceneContext) -> list[str] | None:
-    words, rng = caption.words(), context.rng
+def _shuffles(caption: Statement, context: SceneContext) -> list[str] | None:
+    words, rng = str(caption).split(), context.rng
     nouns = [k for k, word in enumerate(words) if word in SHAPES]
     adjectives = [k for k, word in enumerate(words) if word in _KIND]
     others = [k for k in range(len(words)) if k not in {*nouns, *adjectives}]
@@ -136,12 +98,25 @@ def _shuffles(caption: _Caption, context: SceneContext) -> list[str] | None:
         for _ in range(_ATTEMPTS):
             shuffled = shuffle()
             is_sentence = _skeleton(shuffled) == _skeleton(words)
-            if not is_sentence or caption.reworded(shuffled).holds(context.scene) is False:
+            if not is_sentence or _reworded(caption, shuffled).holds(context.scene) is False:
                 texts.append(" ".join(shuffled))
                 break
         else:
             return None
     return texts
+
+
+def _reworded(caption: Statement, words: Sequence[str]) -> Statement:
+    """The same caption with the shapes and attributes of `words`, in their order."""
+    nouns: list[Noun] = []
+    attributes: list[tuple[str, str]] = []
+    for word in words:
+        if word in SHAPES:
+            nouns.append(Noun(word, tuple(attributes)))
+            attributes = []
+        elif word in _KIND:
+            attributes.append((_KIND[word], word))
+    return replace(caption, nouns=tuple(nouns))
 
 
 def _skeleton(words: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import relations
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS, directions
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS
 
 
 def _object(image: SceneImage, index: int) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def _rounded(numbers: Sequence[float], digits: int) -> list[float]:
 def scene_graph(split: str, image: SceneImage) -> dict[str, Any]:
     """Returns an entry of `scenes_<split>.json`: the scene of one image."""
     scene, table = image.scene, relations(image.scene)
-    axes = directions(scene.jitter)
+    axes = scene.axes
     return {
         "split": split,
         "image_index": image.index,

@@ -6,20 +6,21 @@ In: rendered scenes and a writer. Out: rows of a file, each drawn with a seed of
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import permutations, product
 from typing import NamedTuple, TypeVar
 
 from data_builders.phrases import PHRASES, related
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS, Scene
+from data_builders.worlds.scenes.scene import GROUND_RELATIONS, Scene, SceneObject
 from data_builders.worlds.scenes.statements import (
+    Edge,
     Exchanged,
     Noun,
-    absent,
+    allowed,
     clear_relations,
-    describe,
     exchange,
+    object_count,
     relation_holds,
     stated_attributes,
 )
@@ -42,7 +43,7 @@ class SceneContext:
 
     def relations(self) -> list[tuple[Noun, str, Noun]]:
         """Returns the relations that stand out, in random order, between nouns with colours."""
-        nouns = [describe(obj) for obj in self.scene.objects]
+        nouns = [Noun.of(obj) for obj in self.scene.objects]
         edges = self.shuffled(clear_relations(self.scene))
         return [(nouns[i], name, nouns[j]) for i, name, j in edges]
 
@@ -53,6 +54,56 @@ class SceneContext:
             exchanged = exchange(self.scene, i, j, kind)
             if exchanged is not None:
                 yield exchanged
+
+    def exchanged_colours(
+        self, spec: WorldSpec, write: Callable[[Noun, Noun], str]
+    ) -> tuple[str, str] | None:
+        """Writes about two nouns, and about the same with their colours exchanged.
+
+        The second sentence is false, but states no forbidden composition.
+        """
+        for true, false in self.exchanges("color"):
+            if allowed(spec, *false):
+                return write(*true), write(*false)
+        return None
+
+    def any_exchange(self) -> tuple[Exchanged, int, int, str] | None:
+        """Returns the nouns of objects i and j, and the same with any one attribute exchanged."""
+        pairs = permutations(range(len(self.scene.objects)), 2)
+        for (i, j), kind in self.shuffled(list(product(pairs, self.kinds))):
+            exchanged = exchange(self.scene, i, j, kind)
+            if exchanged is not None:
+                return exchanged, i, j, kind
+        return None
+
+    def lacking(self, noun: Noun, kind: str) -> Noun | None:
+        """Returns the noun with another value of the kind, at random, that the scene lacks."""
+        values = self.shapes if kind == "shape" else self.kinds[kind]
+        for value in self.shuffled(values):
+            other = noun.replaced(kind, value)
+            if other.absent_from(self.scene):
+                return other
+        return None
+
+    def false_relation(self, first: Noun, second: Noun) -> str | None:
+        """Returns a relation on the floor, at random, that the first has not to the second."""
+        for name in self.shuffled(GROUND_RELATIONS):
+            if relation_holds(self.scene, first, name, second) is False:
+                return name
+        return None
+
+    def sole_objects(self) -> Iterator[SceneObject]:
+        """Yields the objects that no other one shares the shape with, in random order."""
+        for obj in self.shuffled(self.scene.objects):
+            if object_count(self.scene, obj.shape) == 1:
+                yield obj
+
+    def two_relations(self) -> Iterator[tuple[Edge, Edge]]:
+        """Yields two relations on the floor of one object to two others, in random order."""
+        edges = [edge for edge in clear_relations(self.scene) if edge[1] in GROUND_RELATIONS]
+        for one, other in self.shuffled(list(permutations(edges, 2))):
+            if one[0] == other[0] and one[2] != other[2]:
+                yield one, other
 
     def one_way_relation(self) -> tuple[Noun, str, Noun] | None:
         """Returns a relation on the floor that stands out and is false with its objects exchanged.
@@ -70,26 +121,28 @@ def contexts(
     images: Sequence[SceneImage], spec: WorldSpec, seed: int, name: str
 ) -> Iterator[tuple[SceneImage, SceneContext]]:
     """Yields the context of each image of a world; `name` seeds its random generator."""
-    kinds = stated_attributes(spec)
     for image in images:
-        rng = random.Random(f"{seed}:{name}:{image.file}")
-        yield image, SceneContext(image.scene, kinds, spec.shapes, rng)
+        yield image, context_of(image, spec, seed, name)
+
+
+def context_of(image: SceneImage, spec: WorldSpec, seed: int, name: str) -> SceneContext:
+    """Returns the context of an image of a world; `name` seeds its random generator."""
+    rng = random.Random(f"{seed}:{name}:{image.file}")
+    return SceneContext(image.scene, stated_attributes(spec), spec.shapes, rng)
 
 
 @dataclass(frozen=True)
 class SuiteScenes:
-    """The scenes of a suite, the words of captions, the maximum rows of a file, and the seed."""
+    """The scenes of a suite, their world, the maximum rows of a file, and the seed."""
 
     images: Sequence[SceneImage]
-    kinds: Mapping[str, Sequence[str]]
-    shapes: Sequence[str]
+    spec: WorldSpec
     count: int
     seed: int
 
     def context(self, image: SceneImage, name: str) -> SceneContext:
         """Returns the context of an image; `name` seeds its random generator."""
-        rng = random.Random(f"{self.seed}:{name}:{image.file}")
-        return SceneContext(image.scene, self.kinds, self.shapes, rng)
+        return context_of(image, self.spec, self.seed, name)
 
     def rows(
         self, name: str, write: Callable[[SceneContext], T | None]
@@ -100,6 +153,11 @@ class SuiteScenes:
             if len(rows) < self.count and (row := write(self.context(image, name))) is not None:
                 rows.append((image, row))
         return rows
+
+
+Sentences = tuple[str, str]  # a true one and a false one, or several false ones in JSON
+Form = Callable[[SceneContext, WorldSpec], Sentences | None]
+"""Writes about a scene in the words of a world."""
 
 
 class Foil(NamedTuple):
@@ -114,21 +172,20 @@ class Foil(NamedTuple):
 def replaced_object(context: SceneContext) -> Foil | None:
     """Returns a relation whose first object is replaced by an absent one."""
     for first, name, second in context.relations():
-        for shape in context.shuffled(context.shapes):
-            other = first.replaced("shape", shape)
-            if absent(context.scene, other):
-                texts = related(first, name, second), related(other, name, second)
-                return Foil(*texts, first.shape, shape)
+        other = context.lacking(first, "shape")
+        if other is not None:
+            texts = related(first, name, second), related(other, name, second)
+            return Foil(*texts, first.shape, other.shape)
     return None
 
 
 def replaced_relation(context: SceneContext) -> Foil | None:
     """Returns a relation that is replaced by a false one."""
     for first, name, second in context.relations():
-        for other in context.shuffled(GROUND_RELATIONS):
-            if relation_holds(context.scene, first, other, second) is False:
-                texts = related(first, name, second), related(first, other, second)
-                return Foil(*texts, PHRASES[name], PHRASES[other])
+        other = context.false_relation(first, second)
+        if other is not None:
+            texts = related(first, name, second), related(first, other, second)
+            return Foil(*texts, PHRASES[name], PHRASES[other])
     return None
 
 

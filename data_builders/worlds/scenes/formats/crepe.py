@@ -14,7 +14,7 @@ from data_builders.worlds.scenes.formats.crepe_captions import NEGATIVES, Captio
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import Composition
 from data_builders.worlds.scenes.scene import Scene
-from data_builders.worlds.scenes.statements import Noun, absent, describe
+from data_builders.worlds.scenes.statements import Noun
 
 TYPES = tuple(NEGATIVES)
 COMPLEXITIES = tuple(range(4, 13))
@@ -102,7 +102,7 @@ def systematicity(
         objects = [o for o in scene.objects if (o.color, o.shape) in compounds]
         if not objects:
             return None
-        noun = describe(rng.choice(objects))
+        noun = Noun.of(rng.choice(objects))
         recolored = [noun.replaced("color", color) for color in colors]
         recolored.remove(noun)
         reshaped = [noun.replaced("shape", shape) for shape in context.shapes]
@@ -132,7 +132,7 @@ def systematicity(
 
 
 def _absent(scene: Scene, nouns: Sequence[Noun]) -> list[Noun]:
-    return [noun for noun in nouns if absent(scene, noun)]
+    return [noun for noun in nouns if noun.absent_from(scene)]
 
 
 def _whole(image: SceneImage) -> Row:

@@ -18,9 +18,7 @@ from data_builders.worlds.scenes.statements import (
     Truth,
     all_true,
     clear_relations,
-    describe,
     exists,
-    referents,
     relation_holds,
     stated_kinds,
 )
@@ -77,7 +75,7 @@ class Caption:
         i, name, j = self.edges[k]
         first, second = self.nouns[i], self.nouns[j]
         truth, negation = relation_holds(scene, first, name, second), self.negated.get(k)
-        clear = len(referents(scene, first)) == len(referents(scene, second)) == 1
+        clear = len(first.referents(scene)) == len(second.referents(scene)) == 1
         if negation == "not" and not clear:
             return None  # ambiguous: the nouns have several referents
         return _not(truth) if negation else truth
@@ -110,8 +108,8 @@ def sample_caption(context: SceneContext, atoms: int) -> Caption | None:
         nouns = []
         for k in chosen:
             stated = [kind for kind in kinds if (k, kind) in attributes]
-            nouns.append(describe(scene.objects[k], stated))
-        if all(len(referents(scene, noun)) == 1 for noun in nouns):
+            nouns.append(Noun.of(scene.objects[k], stated))
+        if all(len(noun.referents(scene)) == 1 for noun in nouns):
             turned = []
             for i, name, j in edges:
                 a, b = chosen.index(i), chosen.index(j)

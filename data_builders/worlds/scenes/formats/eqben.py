@@ -19,7 +19,7 @@ from data_builders.worlds.scenes.pairs import (
     first_two,
 )
 from data_builders.worlds.scenes.scene import Scene
-from data_builders.worlds.scenes.statements import describe, object_count
+from data_builders.worlds.scenes.statements import Noun, object_count
 from data_builders.worlds.scenes.videos import FPS, Videos, subject, video_name
 
 FOLDER = "eqben"  # holds the folders of the parts; names of images in the files leave it out
@@ -62,10 +62,10 @@ def caption(scene: Scene, pair: tuple[Scene, Scene], series: PairSeries, index: 
         shape = series.shape(index, *pair)
         return counting(object_count(scene, shape), shape)
     if isinstance(series, ChangedPairs):
-        noun = describe(scene.objects[0], [series.attribute(index)])
+        noun = Noun.of(scene.objects[0], [series.attribute(index)])
         return f"a photo of {with_article(noun)}"
     assert isinstance(series, EditedPairs)
-    return f"a photo of {with_article(describe(scene.objects[0]))} {FLOOR_PHRASES[scene.floor]}"
+    return f"a photo of {with_article(Noun.of(scene.objects[0]))} {FLOOR_PHRASES[scene.floor]}"
 
 
 def action_genome(images: Sequence[SceneImage]) -> dict[str, dict[str, list[dict[str, Any]]]]:
@@ -83,7 +83,7 @@ def action_genome(images: Sequence[SceneImage]) -> dict[str, dict[str, list[dict
                 f"{first} is {PHRASES[name]} {second}",
                 f"{second} is {PHRASES[INVERSE[name]]} {first}",
             ]
-        content[video_name(pair[0])] = {str(describe(pair[0].scene.objects[0])): [row]}
+        content[video_name(pair[0])] = {str(Noun.of(pair[0].scene.objects[0])): [row]}
     return content
 
 

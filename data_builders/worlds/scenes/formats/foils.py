@@ -7,29 +7,26 @@ an added object, exchanged materials, and attributes after their noun. `vlmtune 
 the table.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.text_files import csv_table
 from data_builders.worlds.scenes.captions import counting
-from data_builders.worlds.scenes.formats.context import SceneContext, contexts
+from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences, contexts
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.statements import (
     Noun,
-    absent,
     allowed,
     clear_relations,
-    describe,
     object_count,
-    referents,
     stated_kinds,
 )
 
 COLUMNS = ("image", "caption", "negative")
 _LARGEST = 5  # number that is stated of objects
-Foil = tuple[str, str]  # a true sentence and a false one
 
 
 def table(
@@ -56,7 +53,7 @@ def _missing(context: SceneContext, spec: WorldSpec) -> Noun | None:
     attributes = (("color", color),) if color else ()
     for shape in context.shuffled(context.shapes):
         noun = Noun(shape, attributes)
-        if allowed(spec, noun) and absent(context.scene, noun):
+        if allowed(spec, noun) and noun.absent_from(context.scene):
             return noun
     return None
 
@@ -65,10 +62,10 @@ def _shown(context: SceneContext) -> Noun:
     """The shape of an object, with an attribute or without one."""
     obj = context.rng.choice(context.scene.objects)
     kinds = [[], *([kind] for kind in stated_kinds(obj, context.kinds))]
-    return describe(obj, context.rng.choice(kinds))
+    return Noun.of(obj, context.rng.choice(kinds))
 
 
-def _count(context: SceneContext, spec: WorldSpec) -> Foil | None:
+def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "there are three objects", "there are zero cubes", against another number."""
     del spec
     shape = context.rng.choice((None, _shown(context).shape, context.rng.choice(context.shapes)))
@@ -79,7 +76,7 @@ def _count(context: SceneContext, spec: WorldSpec) -> Foil | None:
     return counting(number, shape), counting(other, shape)
 
 
-def _presence(context: SceneContext, spec: WorldSpec) -> Foil | None:
+def _presence(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "there is a cube", "there is no torus", against the opposite."""
     missing = _missing(context, spec) if context.rng.random() < 0.5 else None
     noun = missing or _shown(context)
@@ -87,29 +84,30 @@ def _presence(context: SceneContext, spec: WorldSpec) -> Foil | None:
     return (lacking, present) if missing else (present, lacking)
 
 
-def _negation(context: SceneContext, spec: WorldSpec) -> Foil | None:
+def _negation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "there is a red cube", "there is a not red cube", one of which is true."""
     obj = context.rng.choice(context.scene.objects)
     kind = context.rng.choice(list(context.kinds))
-    noun = describe(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
+    noun = Noun.of(obj, [kind]).replaced(kind, context.rng.choice(context.kinds[kind]))
     negated = noun.negating(kind)
-    if not allowed(spec, noun) or absent(context.scene, noun) == absent(context.scene, negated):
+    absent = noun.absent_from(context.scene)
+    if not allowed(spec, noun) or absent == negated.absent_from(context.scene):
         return None
-    true, false = (noun, negated) if absent(context.scene, negated) else (negated, noun)
+    true, false = (negated, noun) if absent else (noun, negated)
     return f"there is {with_article(true)}", f"there is {with_article(false)}"
 
 
-def _addition(context: SceneContext, spec: WorldSpec) -> Foil | None:
+def _addition(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a red cube and a sphere", against "... and a torus" where no torus is."""
     missing = _missing(context, spec)
     if missing is None or len(context.scene.objects) < 2:
         return None
     first, second = context.rng.sample(context.scene.objects, 2)
-    text = both(describe(first), describe(second))
+    text = both(Noun.of(first), Noun.of(second))
     return text, f"{text} and {with_article(missing)}"
 
 
-def _exchanged(context: SceneContext, spec: WorldSpec) -> Foil | None:
+def _exchanged(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "a metal cube and a rubber sphere" against both exchanged; not colours (Cola has)."""
     kinds = [kind for kind in context.kinds if kind != "color"]
     for kind in context.shuffled(kinds):
@@ -118,29 +116,22 @@ def _exchanged(context: SceneContext, spec: WorldSpec) -> Foil | None:
     return None
 
 
-def _textured(context: SceneContext, spec: WorldSpec) -> Foil | None:
-    """The wording of PUG's prompts, colours after the nouns, against colours exchanged."""
-    for true, false in context.exchanges("color"):
-        if allowed(spec, *false):
-            return _textures(*true), _textures(*false)
-    return None
-
-
-def _textures(*nouns: Noun) -> str:
+def _textured(*nouns: Noun) -> str:
+    """The wording of PUG's prompts, colours after the nouns."""
     named = (
         f"{with_article(replace(n, attributes=()))} textured with {n.get('color')}" for n in nouns
     )
     return f"this is a photo of {' and '.join(named)}"
 
 
-def _relation(context: SceneContext, spec: WorldSpec) -> Foil | None:
+def _relation(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes "red cube behind cone", "there is no red cube behind a cone", one of which is true."""
     scene, kinds = context.scene, list(context.kinds)
     for i, name, j in context.shuffled(clear_relations(scene)):
         stated = context.rng.choice(([], ["color"], kinds))
         a, b = scene.objects[i], scene.objects[j]
-        first, second = describe(a, stated_kinds(a, stated)), describe(b, stated_kinds(b, stated))
-        if not len(referents(scene, first)) == len(referents(scene, second)) == 1:
+        first, second = Noun.of(a, stated_kinds(a, stated)), Noun.of(b, stated_kinds(b, stated))
+        if not len(first.referents(scene)) == len(second.referents(scene)) == 1:
             continue
         holds = context.rng.random() < 0.5
         phrase = PHRASES[name if holds else INVERSE[name]]
@@ -153,7 +144,7 @@ def _relation(context: SceneContext, spec: WorldSpec) -> Foil | None:
     return None
 
 
-def _sentences(context: SceneContext, spec: WorldSpec) -> Foil | None:
+def _sentences(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Writes one to four true sentences, against the same with one or two of them false."""
     relation = _relation(context, spec)
     writers = context.shuffled((_relation, _relation, _presence, _negation, _exchanged))
@@ -170,5 +161,7 @@ def _sentences(context: SceneContext, spec: WorldSpec) -> Foil | None:
     return ". ".join(foil[0] for foil in foils), ". ".join(texts)
 
 
-_Writer = Callable[[SceneContext, WorldSpec], Foil | None]
-_WRITERS: tuple[_Writer, ...] = (_count, _presence, _negation, _addition, _exchanged, _textured)
+_WRITERS: tuple[Form, ...] = (
+    *(_count, _presence, _negation, _addition, _exchanged),
+    partial(SceneContext.exchanged_colours, write=_textured),
+)

@@ -8,63 +8,22 @@ none of their objects here. `vlmtune build table` reads the table.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from data_builders.phrases import both, related, with_article
 from data_builders.text_files import csv_table
 from data_builders.worlds.scenes.formats.context import SceneContext, contexts
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import Scene
 from data_builders.worlds.scenes.statements import (
     Noun,
-    Truth,
-    absent,
+    Statement,
     allowed,
     clear_relations,
-    describe,
-    exists,
-    relation_holds,
     stated_kinds,
 )
 
 COLUMNS = ("image", "exact", "partial", "wrong_attribute", "wrong_object", "unrelated")
 _ATTEMPTS = 4  # exact captions to try for each row, and other scenes to try for each of them
-
-
-@dataclass(frozen=True)
-class Statement:
-    """One object or two, with the relation of the first to the second, if any."""
-
-    nouns: tuple[Noun, ...]
-    relation: str | None = None
-
-    def holds(self, scene: Scene) -> Truth:
-        """Tells whether it is true of a scene; None where that is undecided."""
-        if self.relation is None:
-            return exists(scene, *self.nouns)
-        first, second = self.nouns
-        return relation_holds(scene, first, self.relation, second)
-
-    def with_noun(self, position: int, noun: Noun) -> "Statement":
-        """Returns the statement with another noun at a position."""
-        nouns = list(self.nouns)
-        nouns[position] = noun
-        return replace(self, nouns=tuple(nouns))
-
-    def __str__(self) -> str:
-        """The words.
-
-        Example:
-            >>> str(Statement((Noun("cube"), Noun("cone")), "left"))
-            'a cube to the left of a cone'
-        """
-        if len(self.nouns) == 1:
-            return with_article(self.nouns[0])
-        if self.relation is None:
-            return both(*self.nouns)
-        first, second = self.nouns
-        return related(first, self.relation, second)
 
 
 Scenes = Sequence[SceneImage]
@@ -115,7 +74,7 @@ def _exact(context: SceneContext) -> Statement | None:
     kinds = context.rng.choice((["color"], list(context.kinds)))
     nouns = []
     for obj in (objects[i], objects[j]):
-        nouns.append(describe(obj, stated_kinds(obj, kinds)))
+        nouns.append(Noun.of(obj, stated_kinds(obj, kinds)))
     return Statement(tuple(nouns), relation)
 
 
@@ -163,6 +122,6 @@ def _unrelated(context: SceneContext, images: Scenes) -> Statement | None:
         statement = _exact(other)
         if statement is None:
             continue
-        if all(absent(context.scene, noun) for noun in statement.nouns):
+        if all(noun.absent_from(context.scene) for noun in statement.nouns):
             return statement
     return None

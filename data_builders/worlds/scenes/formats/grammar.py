@@ -9,26 +9,22 @@ scene decides between them. `held_out.wordings.csv` has forms that no sentence h
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
 from data_builders.phrases import INVERSE, PHRASES, with_article
 from data_builders.text_files import csv_table
 from data_builders.worlds.scenes.captions import counting
-from data_builders.worlds.scenes.formats.context import SceneContext, contexts
+from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences, contexts
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS
 from data_builders.worlds.scenes.statements import (
     Noun,
-    absent,
     allowed,
-    clear_relations,
-    describe,
+    colour_fields,
     exists,
     object_count,
-    referents,
     relation_holds,
 )
 
@@ -37,7 +33,6 @@ LONGEST = 21  # words of a sentence: the shipped CLIP reads 22
 _ATTEMPTS = 2  # sentences to try for each row
 _LARGEST = 5  # number that is stated of objects
 
-Sentences = tuple[str, str]  # a true one and a false one
 Relation = tuple[Noun, str, Noun]
 
 # {a} and {b} are objects with an article that is sampled, {the_a} and {the_b} the same with "the",
@@ -166,7 +161,7 @@ def _framed(context: SceneContext, true: str, false: str) -> Sentences:
 def _brief(context: SceneContext, noun: Noun) -> Noun:
     """The noun, or at times its shape alone where only one object has it."""
     bare = Noun(noun.shape)
-    alone = len(referents(context.scene, bare)) == 1
+    alone = len(bare.referents(context.scene)) == 1
     return bare if alone and context.rng.random() < 0.35 else noun
 
 
@@ -196,9 +191,9 @@ def _broken(context: SceneContext, spec: WorldSpec, relation: Relation) -> Relat
     if change == "objects":
         return second, name, first
     if change == "other":
-        for other in context.shuffled(GROUND_RELATIONS):
-            if relation_holds(context.scene, first, other, second) is False:
-                return first, other, second
+        other = context.false_relation(first, second)
+        if other is not None:
+            return first, other, second
     colors = first.get("color"), second.get("color")
     if change == "colours" and colors[0] and colors[1]:
         crossed = first.replaced("color", colors[1]), second.replaced("color", colors[0])
@@ -224,13 +219,10 @@ def _related(template: str, speech: Speech, relation: Relation, denied: bool) ->
 
 def _two_relations(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Two relations of one object to two others, against one or both of them inverted."""
-    nouns = [describe(obj) for obj in context.scene.objects]
-    edges = [edge for edge in clear_relations(context.scene) if edge[1] in GROUND_RELATIONS]
+    nouns = [Noun.of(obj) for obj in context.scene.objects]
     speech = Speech.sampled(context.rng)
     template = context.rng.choice(_RELATED_TWICE)
-    for (i, first, j), (k, second, m) in context.shuffled(list(permutations(edges, 2))):
-        if i != k or j == m:
-            continue
+    for (i, first, j), (_, second, m) in context.two_relations():
         named = [_brief(context, nouns[number]) for number in (i, j, m)]
         objects = speech.objects(*named)
         true = first, second
@@ -256,21 +248,12 @@ def _colours(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Two objects with their colours, against the colours exchanged."""
     speech = Speech.sampled(context.rng)
     template = context.rng.choice(_COLOURED)
-    for true, false in context.exchanges("color"):
-        if allowed(spec, *false):
-            texts = _coloured(template, speech, *true), _coloured(template, speech, *false)
-            return _framed(context, *texts)
-    return None
 
+    def write(first: Noun, second: Noun) -> str:
+        return template.format(**speech.objects(first, second), **colour_fields(first, second))
 
-def _coloured(template: str, speech: Speech, first: Noun, second: Noun) -> str:
-    return template.format(
-        **speech.objects(first, second),
-        shape=first.shape,
-        color=first.get("color"),
-        other=second.shape,
-        hue=second.get("color"),
-    )
+    sentences = context.exchanged_colours(spec, write)
+    return None if sentences is None else _framed(context, *sentences)
 
 
 def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
@@ -278,9 +261,7 @@ def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     template = context.rng.choice(_COLOUR)
     denied = context.rng.random() < 0.5
     shown = {obj.color for obj in context.scene.objects}
-    for obj in context.shuffled(context.scene.objects):
-        if len(referents(context.scene, Noun(obj.shape))) > 1:
-            continue
+    for obj in context.sole_objects():
         others = [color for color in spec.colors if color != obj.color]
         others = [c for c in others if allowed(spec, Noun(obj.shape, (("color", c),)))]
         # The colour of another object is harder to tell from this one's.
@@ -304,7 +285,7 @@ def _colour(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 def _three(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     """Three objects of different shapes and colours, against their colours permuted."""
     objects = context.shuffled(context.scene.objects)[:3]
-    nouns = [describe(obj) for obj in objects]
+    nouns = [Noun.of(obj) for obj in objects]
     colors = [obj.color for obj in objects]
     if len({obj.shape for obj in objects}) < 3 or len(set(colors)) < 3:
         return None
@@ -330,8 +311,8 @@ def _presence(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     if lacking is None or len(context.scene.objects) < 2:
         return None
     one, other = rng.sample(context.scene.objects, 2)
-    shown = describe(one, kinds)
-    beside = with_article(describe(other))
+    shown = Noun.of(one, kinds)
+    beside = with_article(Noun.of(other))
     sentences = {}
     for noun in (shown, lacking):
         sentences[noun] = template.format(a=with_article(noun), noun=noun, beside=beside)
@@ -346,7 +327,7 @@ def _lacking(context: SceneContext, spec: WorldSpec, kinds: Sequence[str]) -> No
         noun = Noun(shape)
         for kind in kinds:
             noun = noun.replaced(kind, context.rng.choice(context.kinds[kind]))
-        if allowed(spec, noun) and absent(context.scene, noun):
+        if allowed(spec, noun) and noun.absent_from(context.scene):
             return noun
     return None
 
@@ -362,8 +343,7 @@ def _count(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return template.format(counting(number, shape)), template.format(counting(other, shape))
 
 
-Writer = Callable[[SceneContext, WorldSpec], Sentences | None]
-_WRITERS: Mapping[Writer, float] = {
+_WRITERS: Mapping[Form, float] = {
     _relation: 4.0,
     _two_relations: 1.5,
     _colours: 1.5,

@@ -11,8 +11,7 @@ from typing import Any
 
 from data_builders.phrases import PHRASES, related, with_article
 from data_builders.worlds.scenes.formats.context import SceneContext, SuiteScenes
-from data_builders.worlds.scenes.scene import GROUND_RELATIONS
-from data_builders.worlds.scenes.statements import Noun, absent, relation_holds
+from data_builders.worlds.scenes.statements import Noun
 
 Record = dict[str, Any]
 _CHANGES = {"color": "attribute_change", "shape": "object_change"}
@@ -49,7 +48,7 @@ def _entity_foils(context: SceneContext, noun: Noun) -> list[Record]:
     """One foil for each kind of change that has any."""
     foils = []
     for kind, change in _CHANGES.items():
-        if other := _absent(context, noun, kind):
+        if other := context.lacking(noun, kind):
             foils.append({"negative": with_article(other), "change_type": change})
     return foils
 
@@ -57,23 +56,11 @@ def _entity_foils(context: SceneContext, noun: Noun) -> list[Record]:
 def _relation_foils(context: SceneContext, first: Noun, name: str, second: Noun) -> list[Record]:
     """One foil with another relation and one with another object, where there are such."""
     foils = []
-    for other in context.shuffled(GROUND_RELATIONS):
-        if relation_holds(context.scene, first, other, second) is False:
-            foils.append(_phrase(first, other, second) | {"change_type": "predicate_change"})
-            break
-    if missing := _absent(context, second, "shape"):
+    if other := context.false_relation(first, second):
+        foils.append(_phrase(first, other, second) | {"change_type": "predicate_change"})
+    if missing := context.lacking(second, "shape"):
         foils.append(_phrase(first, name, missing) | {"change_type": "object_change"})
     return foils
-
-
-def _absent(context: SceneContext, noun: Noun, kind: str) -> Noun | None:
-    """The noun with another colour or shape that the scene lacks."""
-    values = context.shapes if kind == "shape" else context.kinds[kind]
-    for value in context.shuffled(values):
-        other = noun.replaced(kind, value)
-        if absent(context.scene, other):
-            return other
-    return None
 
 
 def _phrase(first: Noun, name: str, second: Noun) -> Record:

@@ -9,7 +9,7 @@ that a model that scores all captions alike wins under an argmax.
 from data_builders.phrases import with_article
 from data_builders.text_files import csv_table
 from data_builders.worlds.scenes.formats.context import SceneContext, SuiteScenes
-from data_builders.worlds.scenes.statements import Noun, absent, describe
+from data_builders.worlds.scenes.statements import Noun
 
 TEMPLATES = ("positive", "negative", "hybrid")
 CAPTIONS = ("caption_0", "caption_1", "caption_2", "caption_3")
@@ -42,12 +42,10 @@ def _captions(shown: Noun, missing: Noun) -> dict[str, str]:
 
 def _nouns(context: SceneContext) -> tuple[Noun, Noun] | None:
     """An object of the scene, and the same with another colour or shape, which the scene lacks."""
-    values = {"color": context.kinds["color"], "shape": context.shapes}
     for obj in context.shuffled(context.scene.objects):
-        noun = describe(obj)
-        for kind in context.shuffled(list(values)):
-            for value in context.shuffled(values[kind]):
-                other = noun.replaced(kind, value)
-                if absent(context.scene, other):
-                    return noun, other
+        noun = Noun.of(obj)
+        for kind in context.shuffled(["color", "shape"]):
+            other = context.lacking(noun, kind)
+            if other is not None:
+                return noun, other
     return None

@@ -4,7 +4,6 @@ In: rendered scenes. Out: the contents of the files.
 """
 
 from collections.abc import Callable
-from itertools import permutations, product
 
 from data_builders.phrases import both, related, with_article
 from data_builders.worlds.scenes.formats.context import (
@@ -15,7 +14,7 @@ from data_builders.worlds.scenes.formats.context import (
     replaced_relation,
     swapped_objects,
 )
-from data_builders.worlds.scenes.statements import Noun, absent, describe, exchange, stated_kinds
+from data_builders.worlds.scenes.statements import Noun, stated_kinds
 
 Captions = tuple[str, str] | Foil  # true, false
 Entries = dict[str, dict[str, str]]
@@ -36,29 +35,25 @@ def subsets(scenes: SuiteScenes) -> dict[str, Entries]:
 def _replace_attribute(context: SceneContext) -> Captions | None:
     for obj in context.shuffled(context.scene.objects):
         for kind in context.shuffled(stated_kinds(obj, context.kinds)):
-            noun = describe(obj, [kind])
-            for value in context.shuffled(context.kinds[kind]):
-                other = noun.replaced(kind, value)
-                if absent(context.scene, other):
-                    return f"a photo of {with_article(noun)}", f"a photo of {with_article(other)}"
+            noun = Noun.of(obj, [kind])
+            if other := context.lacking(noun, kind):
+                return f"a photo of {with_article(noun)}", f"a photo of {with_article(other)}"
     return None
 
 
 def _swap_attribute(context: SceneContext) -> Captions | None:
-    pairs = permutations(range(len(context.scene.objects)), 2)
-    for (i, j), kind in context.shuffled(list(product(pairs, context.kinds))):
-        if exchanged := exchange(context.scene, i, j, kind):
-            true, false = exchanged
-            return both(*true), both(*false)
-    return None
+    exchanged = context.any_exchange()
+    if exchanged is None:
+        return None
+    true, false = exchanged[0]
+    return both(*true), both(*false)
 
 
 def _add_object(context: SceneContext) -> Captions | None:
     for first, name, second in context.relations():
-        for shape in context.shuffled(context.shapes):
-            if absent(context.scene, added := Noun(shape)):
-                text = related(first, name, second)
-                return text, f"{text} and {with_article(added)}"
+        if added := context.lacking(Noun(first.shape), "shape"):
+            text = related(first, name, second)
+            return text, f"{text} and {with_article(added)}"
     return None
 
 
@@ -66,10 +61,8 @@ def _add_attribute(context: SceneContext) -> Captions | None:
     for colored, name, second in context.relations():
         first = Noun(colored.shape)
         for kind in context.shuffled(list(context.kinds)):
-            for value in context.shuffled(context.kinds[kind]):
-                added = first.replaced(kind, value)
-                if absent(context.scene, added):
-                    return related(first, name, second), related(added, name, second)
+            if added := context.lacking(first, kind):
+                return related(first, name, second), related(added, name, second)
     return None
 
 

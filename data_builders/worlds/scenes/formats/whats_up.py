@@ -9,7 +9,7 @@ from typing import Any
 from data_builders.phrases import related
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.scene import GROUND_RELATIONS
-from data_builders.worlds.scenes.statements import describe
+from data_builders.worlds.scenes.statements import Noun
 
 PART = "controlled_clevr"
 SIDES = ("left_of", "right_of", "in-front_of", "behind")  # as the release writes GROUND_RELATIONS
@@ -27,7 +27,7 @@ def controlled(images: Sequence[SceneImage]) -> list[dict[str, Any]]:
     """Returns a row for each image: its four statements, the true one first as in the release."""
     rows = []
     for k, image in enumerate(images):
-        first, second = [describe(obj) for obj in image.scene.objects]
+        first, second = [Noun.of(obj) for obj in image.scene.objects]
         true = GROUND_RELATIONS[k % len(GROUND_RELATIONS)]
         others = [name for name in GROUND_RELATIONS if name != true]
         texts = [related(first, name, second) for name in (true, *others)]

@@ -11,7 +11,7 @@ from data_builders.phrases import both, related
 from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.image_files import SceneImage, pairs_of
 from data_builders.worlds.scenes.pairs import ExchangedPairs
-from data_builders.worlds.scenes.statements import describe
+from data_builders.worlds.scenes.statements import Noun
 
 
 def examples(images: Sequence[SceneImage], series: ExchangedPairs) -> str:
@@ -35,8 +35,8 @@ def examples(images: Sequence[SceneImage], series: ExchangedPairs) -> str:
 def _captions(pair: Sequence[SceneImage], attribute: str | None) -> list[str]:
     kinds = [attribute or "color"]
     first, second = pair
-    a, b = [describe(obj, kinds) for obj in first.scene.objects]
-    c, d = [describe(obj, kinds) for obj in second.scene.objects]
+    a, b = [Noun.of(obj, kinds) for obj in first.scene.objects]
+    c, d = [Noun.of(obj, kinds) for obj in second.scene.objects]
     if attribute:
         return [both(a, b), both(c, d)]
     # The same relation in both captions, so that only the objects change positions.

@@ -103,15 +103,11 @@ def _with_attributes(
     stands = obj.standing
     if stands is None:
         stands = shape == "torus" and sampler.rng(f"{name}.standing").random() < 0.5
-    return obj.model_copy(update={
-        "shape": shape,
-        "color": sampler.choice(f"{name}.color", obj.color, DEFAULT.colors),
-        "material": sampler.choice(f"{name}.material", obj.material, DEFAULT.materials),
-        "texture": sampler.choice(f"{name}.texture", obj.texture, DEFAULT.textures),
-        "size": sampler.choice(f"{name}.size", obj.size, DEFAULT.sizes),
-        "rotation": sampler.uniform(f"{name}.rotation", obj.rotation, 0.0, 360.0),
-        "standing": stands,
-    })  # fmt: skip
+    attributes: dict[str, Any] = {"shape": shape, "standing": stands}
+    for kind, values in DEFAULT.attributes().items():
+        attributes[kind] = sampler.choice(f"{name}.{kind}", getattr(obj, kind), values)
+    attributes["rotation"] = sampler.uniform(f"{name}.rotation", obj.rotation, 0.0, 360.0)
+    return obj.model_copy(update=attributes)
 
 
 def _check_exposed(scenes: Sequence[Scene], min_exposed: float) -> None:

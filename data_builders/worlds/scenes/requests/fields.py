@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from data_builders.worlds.scenes.scene import (
-    CAMERA_AZIMUTH,
     CAMERA_DISTANCE,
     CAMERA_PITCH,
     MAX_OBJECTS,
@@ -24,8 +23,7 @@ from data_builders.worlds.scenes.scene import (
     Size,
     Texture,
     Vector,
-    camera_position,
-    subtract,
+    camera_offset,
 )
 from vlmtune.errors import UserError
 
@@ -81,9 +79,7 @@ class CameraRequest(_Part):
 
     def offset(self) -> Vector:
         """Returns the position minus the usual one, as `scene.camera` takes it."""
-        turned = camera_position(CAMERA_AZIMUTH + self.azimuth, self.pitch, self.distance)
-        usual = camera_position(CAMERA_AZIMUTH, CAMERA_PITCH, CAMERA_DISTANCE)
-        x, y, z = subtract(turned, usual)
+        x, y, z = camera_offset(self.azimuth, self.pitch, self.distance)
         dx, dy, dz = self.jitter or (0.0, 0.0, 0.0)
         return x + dx, y + dy, z + dz
 

@@ -32,10 +32,6 @@ from data_builders.worlds.scenes.scene import (
     camera,
     directions,
     dot,
-    floats_over,
-    half_height,
-    in_view,
-    overlap,
     subtract,
 )
 
@@ -167,7 +163,7 @@ def _object(request: ObjectRequest, placed: dict[int, SceneObject]) -> SceneObje
     x, y, z = obj.center
     raised = request.height or 0.0
     if base is not None:
-        raised = placed[base].center[2] + half_height(placed[base])
+        raised = placed[base].center[2] + placed[base].half_height
     return replace(obj, center=(x, y, z + raised))
 
 
@@ -183,7 +179,7 @@ def _tried(
         x, y = (dot(base.center, axes[name]) for name in ("right", "behind"))
         spot = x + aside[0], y + aside[1]
         if word == "above" and request.height is None:
-            update["height"] = base.center[2] + half_height(base) + gap
+            update["height"] = base.center[2] + base.half_height + gap
     return request.model_copy(update={"position": request.position or spot, **update})
 
 
@@ -196,19 +192,19 @@ def _check(
     got = f"[{x:.3g}, {y:.3g}]" if fixed else "no such position"
     if request.relation is not None:
         _check_relation(k, obj, request.relation, placed, axes, got)
-    if not in_view(obj, view):
+    if not view.shows(obj):
         raise ImpossibleError(name, "a position in view of the camera", got,
                                "move it towards [0, 0], or the camera away")  # fmt: skip
     clearance = 0.0 if fixed else CLEARANCE
     for j, other in placed.items():
         if j == obj.on:
             continue
-        if overlap(obj, other, clearance):
+        if obj.overlaps(other, clearance):
             raise ImpossibleError(
                 name, f"a position free of objects[{j}] ({other.color} {other.shape})", got,
                 "move one of the two, or use small or fewer objects",
             )  # fmt: skip
-        over = floats_over(obj, other) or floats_over(other, obj)
+        over = obj.floats_over(other) or other.floats_over(obj)
         if not fixed and not over and crowded(obj, other, view):
             expected = f"a position apart from objects[{j}] in the picture"
             advice = "use small or fewer objects, or give positions"
@@ -228,7 +224,7 @@ def _check_relation(
             raise ImpossibleError(f"objects[{k}].size", expected, obj.size, advice)
         holds = max(abs(obj.center[i] - other.center[i]) for i in (0, 1)) <= 2.0 * _ASIDE
     elif word == "above":
-        holds = floats_over(obj, other)
+        holds = obj.floats_over(other)
     else:
         holds = clear_direction(subtract(obj.center, other.center), axes) == RELATIONS[word]
         advice = "move the objects, or use small or fewer ones"

@@ -16,11 +16,7 @@ from PIL import Image
 from typing_extensions import override
 
 from data_builders.worlds.scenes.formats import clevr
-from data_builders.worlds.scenes.image_files import (
-    SceneImage,
-    check_device,
-    numbered,
-)
+from data_builders.worlds.scenes.image_files import SceneImage, check_device, numbered
 from data_builders.worlds.scenes.requests.completion import MIN_EXPOSED, complete
 from data_builders.worlds.scenes.requests.fields import SceneRequest
 from data_builders.worlds.scenes.requests.files import SceneFamily, families, read_requests

@@ -2,7 +2,6 @@ import random
 
 import pytest
 
-from data_builders.worlds.programs.effective import execute_on_sets
 from data_builders.worlds.programs.functions import CATALOGUE, IllPosedError, Type
 from data_builders.worlds.programs.program import Step, encode, execute
 from data_builders.worlds.programs.scene_graph import ATTRIBUTES, RELATIONS, SceneGraph, read_scenes
@@ -155,16 +154,6 @@ def test_random_programs_have_the_answers_of_a_naive_executor(tmp_path):
             value = execute(part, scenes[number])
             assert value == (frozenset(expected) if isinstance(expected, list) else expected)
     assert ill_posed > 100
-
-
-# -- effective questions -------------------------------------------------------------------------
-
-
-def test_sets_of_values_are_no_answer(row):
-    assert execute_on_sets(chain("query_color"), row) == {"red", "blue", "green"}
-    assert execute_on_sets(chain("same_shape", "query_shape"), row) == {"cube"}
-    program = joined(chain("query_shape"), chain(*SPHERE, "query_shape"), "equal_shape")
-    assert execute_on_sets(program, row) == {True, False}
 
 
 # -- files ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.compositions import RECTANGLES, unseen_compositions
 from data_builders.worlds.scenes.render import render
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, camera, half_height
+from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, camera
 from data_builders.worlds.scenes.statements import Noun, relation_holds
 
 UNSEEN = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
@@ -66,12 +66,12 @@ def test_an_object_above_hangs_in_the_air_and_projects_higher(spec):
     found = list(related(AR4TPairs(spec, 4), "above", "below"))
     assert len(found) == 16
     for scene, upper, lower in found:
-        assert lower.center[2] == pytest.approx(half_height(lower))
-        gap = upper.center[2] - half_height(upper) - lower.center[2] - half_height(lower)
+        assert lower.center[2] == pytest.approx(lower.half_height)
+        gap = upper.center[2] - upper.half_height - lower.center[2] - lower.half_height
         assert gap > 0.3
         aside = math.dist(upper.center[:2], lower.center[:2])
         assert aside < 0.1
-        view = camera(scene.jitter)
+        view = scene.view
         assert view.project(upper.center)[1] > view.project(lower.center)[1] + 0.1
     scenes = [scene for scene, _, _ in found]
     boxes = render(scenes, 128).boxes
@@ -88,8 +88,8 @@ def test_an_object_on_another_touches_it(spec):
     for scene, top, base in found:
         assert top.on == scene.objects.index(base)
         assert base.on is None
-        assert base.center[2] == pytest.approx(half_height(base))
-        gap = top.center[2] - half_height(top) - base.center[2] - half_height(base)
+        assert base.center[2] == pytest.approx(base.half_height)
+        gap = top.center[2] - top.half_height - base.center[2] - base.half_height
         assert gap == pytest.approx(0.0, abs=1e-9)
         assert math.dist(top.center[:2], base.center[:2]) < 0.1
         assert {top.shape, base.shape} <= {"cube", "cylinder", "torus"}
@@ -102,7 +102,7 @@ def test_a_floating_object_darkens_the_floor_only_by_its_shadow():
     """The floor right below it, which the light reaches from the side, is not darkened."""
     scene = next(s for s, *_ in related(AR4TPairs(PLAIN, 4), "above"))
     upper = scene.objects[0]
-    low = replace(upper, center=(0.0, 0.0, half_height(upper)))
+    low = replace(upper, center=(0.0, 0.0, upper.half_height))
     high = replace(upper, center=(0.0, 0.0, 2.6))
     u, v, _ = camera().project((0.0, 0.0, 0.0))
     x, y = round((u + 0.5) * 128), round((0.5 - v) * 128)
@@ -111,7 +111,7 @@ def test_a_floating_object_darkens_the_floor_only_by_its_shadow():
         scene = Scene(objects, "wood", "studio", light_azimuth=45.0)
         return render([scene], 128).images[0, y, x].float().mean().item()
 
-    away = replace(upper, center=(-2.0, 2.0, half_height(upper)))
+    away = replace(upper, center=(-2.0, 2.0, upper.half_height))
     assert brightness(high) == pytest.approx(brightness(away), abs=2.0)
     assert brightness(low) != pytest.approx(brightness(away), abs=2.0)
 
@@ -196,7 +196,7 @@ def holds(scene, caption):
     words = "|".join(sorted(TABLE_7, key=len, reverse=True))
     first, word, second, *_ = re.fullmatch(rf"(\w+) ({words}) (\w+) {TAIL}", caption).groups()
     a, b = (next(o for o in scene.objects if o.shape == name) for name in (first, second))
-    view = camera(scene.jitter)
+    view = scene.view
     across, up = (view.project(a.center)[k] - view.project(b.center)[k] for k in (0, 1))
     if word in ("to the left of", "to the right of"):
         return (across < 0) == (word == "to the left of")
@@ -204,7 +204,7 @@ def holds(scene, caption):
         return (up > 0) == (word == "behind")
     over = word in ("above", "on", "on top of")
     high, low = (a, b) if over else (b, a)
-    gap = high.center[2] - half_height(high) - low.center[2] - half_height(low)
+    gap = high.center[2] - high.half_height - low.center[2] - low.half_height
     touches = gap == pytest.approx(0.0, abs=1e-9)
     return touches or (gap > 0 and word not in ("on", "on top of"))
 

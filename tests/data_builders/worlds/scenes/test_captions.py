@@ -9,8 +9,9 @@ import pytest
 from data_builders.phrases import ATTRIBUTE_ORDER, INVERSE, PHRASES
 from data_builders.worlds.scenes import captions
 from data_builders.worlds.scenes.sampling import WorldSpec, relations, sample_scene
-from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, camera, directions
+from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, directions
 from data_builders.worlds.scenes.statements import Noun, relation_holds
+from scripts.pretrain_scenes_clip import prompt_caption, web_caption
 
 SPEC = WorldSpec(min_objects=1, max_objects=5, stack_probability=0.5)
 SCENES = [sample_scene(SPEC, random.Random(k)) for k in range(60)]
@@ -37,7 +38,7 @@ def test_every_caption_is_in_the_vocabulary():
     for scene in SCENES:
         texts = captions.sentences(scene, rng)
         for _ in range(10):
-            texts += [captions.web_caption(scene, rng), captions.prompt_caption(scene, rng)]
+            texts += [web_caption(scene, rng), prompt_caption(scene, rng)]
         texts += [captions.query(thing, ATTRIBUTE_ORDER) for thing in scene.objects]
         assert not {w for text in texts for w in text.split()} - words
     assert all(word == word.lower() and " " not in word for word in words)
@@ -139,13 +140,13 @@ def test_placements_state_sides_on_which_objects_are():
             axis, sign = {"left": (0, -1), "right": (0, 1), "bottom": (1, -1), "top": (1, 1)}[side]
             assert any(
                 set(words[1:]) <= {o.shape, o.color, o.material, o.size, o.texture}
-                and sign * camera(scene.jitter).project(o.center)[axis] >= 0.1
+                and sign * scene.view.project(o.center)[axis] >= 0.1
                 for o in scene.objects
             ), (sentence, scene)
     assert min(sides[side] for side in ("left", "right", "bottom", "top")) > 20
 
 
-@pytest.mark.parametrize("caption", [captions.web_caption, captions.prompt_caption])
+@pytest.mark.parametrize("caption", [web_caption, prompt_caption])
 def test_pretraining_captions_bind_nothing(caption):
     """Two scenes of the same words bound the other way round have the same captions."""
     counts = []
@@ -167,9 +168,9 @@ def test_word_order_is_independent_of_binding():
     a, b = scene.objects
     rng, before, behind = random.Random(6), Counter(), Counter()
     for _ in range(6000):
-        words = captions.web_caption(scene, rng).split()
+        words = web_caption(scene, rng).split()
         before.update(s for c, s in pairwise(words) if c == a.color)
-        words = captions.prompt_caption(scene, rng).split()
+        words = prompt_caption(scene, rng).split()
         behind.update(s for s, c in zip(words, words[3:], strict=False) if c == a.color)
     for beside in (before, behind):
         assert beside[a.shape] > 500
@@ -178,7 +179,7 @@ def test_word_order_is_independent_of_binding():
 
 def test_prompts_have_the_form_of_pug():
     rng = random.Random(7)
-    texts = " / ".join(captions.prompt_caption(scene, rng) for scene in SCENES for _ in range(20))
+    texts = " / ".join(prompt_caption(scene, rng) for scene in SCENES for _ in range(20))
     assert re.search(r"a photo of a small sized \w+ textured with \w+ on a \w+ background", texts)
     assert re.search(r"this is a photo of a \w+ and a \w+ in a \w+ environment", texts)
     assert re.search(r"a \w+ on the bottom and a \w+ on the top of the picture", texts)

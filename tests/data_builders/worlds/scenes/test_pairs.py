@@ -18,7 +18,7 @@ from data_builders.worlds.scenes.pairs import (
     first_two,
 )
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import COLORS, SHAPES, overlap
+from data_builders.worlds.scenes.scene import COLORS, SHAPES
 from data_builders.worlds.scenes.statements import exists
 
 UNSEEN = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
@@ -63,7 +63,7 @@ def test_cola_pairs_are_swapped_and_unambiguous():
         for one in (scene, twin):
             assert four.isdisjoint(composition(o) for o in one.objects[2:])
             boxes = one.objects
-            assert not any(overlap(x, y) for i, x in enumerate(boxes) for y in boxes[:i])
+            assert not any(x.overlaps(y) for i, x in enumerate(boxes) for y in boxes[:i])
         words = [Counter(w for o in s.objects for w in composition(o)) for s in (scene, twin)]
         assert words[0] == words[1]
         assert [o.center for o in scene.objects] != [o.center for o in twin.objects]
@@ -101,7 +101,7 @@ def test_only_one_object_moves_to_the_other_side():
         relation = clear_relation(scene, 0, 1)
         assert relation is not None
         assert clear_relation(twin, 0, 1) == INVERSE[relation]
-        assert not any(overlap(twin.objects[0], other) for other in twin.objects[1:])
+        assert not any(twin.objects[0].overlaps(other) for other in twin.objects[1:])
 
 
 def test_only_the_number_differs():
@@ -137,7 +137,7 @@ def test_an_action_changes_both_relations():
         before, after = (clear_relation(s, 0, 1) for s in (scene, twin))
         assert before in INVERSE
         assert after in set(INVERSE) - {before, INVERSE[before]}
-        assert not any(overlap(twin.objects[0], other) for other in twin.objects[1:])
+        assert not any(twin.objects[0].overlaps(other) for other in twin.objects[1:])
         assert light_step(scene, twin) == pytest.approx(3.0)
         seen.add((before, after))
     assert len(seen) > 4
@@ -148,7 +148,7 @@ def test_a_step_replaces_one_of_two_objects():
         (fields,) = changes(scene, twin).values()
         assert {"shape", "color"} <= fields <= LAYOUT | {"color"}
         assert exists(scene, *first_two(twin)) is exists(twin, *first_two(scene)) is False
-        assert not any(overlap(twin.objects[0], other) for other in twin.objects[1:])
+        assert not any(twin.objects[0].overlaps(other) for other in twin.objects[1:])
         assert light_step(scene, twin) == pytest.approx(3.0)
 
 

@@ -18,7 +18,6 @@ from data_builders.worlds.scenes.scene import (
     Scene,
     SceneObject,
     camera,
-    half_height,
 )
 from data_builders.worlds.scenes.series import Canvas, SceneSeries
 
@@ -34,7 +33,7 @@ def _object(
 ) -> SceneObject:
     looks = (shape, color, material, texture, size)
     obj = SceneObject(*looks, (0.0, 0.0, 0.0), SIZES[size], 25.0)
-    return replace(obj, center=(0.0, 0.0, half_height(obj)))
+    return replace(obj, center=(0.0, 0.0, obj.half_height))
 
 
 def _pixels(rendered: Rendered, row: int = 0) -> torch.Tensor:

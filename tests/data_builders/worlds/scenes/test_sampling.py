@@ -12,16 +12,7 @@ from data_builders.worlds.scenes.sampling import (
     sample_scene,
     sample_twin,
 )
-from data_builders.worlds.scenes.scene import (
-    SIZES,
-    Scene,
-    SceneObject,
-    camera,
-    directions,
-    half_height,
-    in_view,
-    overlap,
-)
+from data_builders.worlds.scenes.scene import SIZES, Scene, SceneObject, camera, directions
 from data_builders.worlds.scenes.series import SceneSeries
 
 
@@ -39,10 +30,10 @@ def _at(right: float, behind: float, shape: str = "sphere", size: str = "small",
 
 def test_objects_stay_apart_and_in_view() -> None:
     for scene in _scenes(WorldSpec(stack_probability=0.5)):
-        view = camera(scene.jitter)
-        assert all(in_view(obj, view) for obj in scene.objects)
+        view = scene.view
+        assert all(view.shows(obj) for obj in scene.objects)
         for a, obj in enumerate(scene.objects):
-            assert not any(overlap(obj, other) for other in scene.objects[:a])
+            assert not any(obj.overlaps(other) for other in scene.objects[:a])
 
 
 def test_counts_and_distinct_pairs() -> None:
@@ -59,14 +50,14 @@ CLEVR = WorldSpec(shapes=("cube", "sphere", "cylinder")).as_clevr()
 def test_scenes_as_clevrs_keep_a_margin_along_both_axes() -> None:
     repeated = 0
     for scene in _scenes(CLEVR, 24):
-        axes = directions(scene.jitter)
+        axes = scene.axes
         for a, b in itertools.combinations(scene.objects, 2):
             offset = [p - q for p, q in zip(a.center, b.center, strict=True)]
             for name in ("right", "behind"):
                 along = sum(p * q for p, q in zip(offset, axes[name], strict=True))
                 assert abs(along) >= 0.4
-            assert not overlap(a, b, 0.25)
-        assert all(in_view(obj, camera(scene.jitter)) for obj in scene.objects)
+            assert not a.overlaps(b, 0.25)
+        assert all(scene.view.shows(obj) for obj in scene.objects)
         table = relations(scene)
         for i, j in itertools.permutations(range(len(scene.objects)), 2):
             assert (j in table["left"][i]) != (j in table["right"][i])
@@ -93,7 +84,7 @@ def test_stacked_objects_touch_their_support() -> None:
                 stacked += 1
                 assert base.shape in ("cube", "cylinder")
                 assert base.size == "large"
-                gap = obj.center[2] - half_height(obj) - base.center[2] - half_height(base)
+                gap = obj.center[2] - obj.half_height - base.center[2] - base.half_height
                 assert gap == pytest.approx(0.0, abs=1e-9)
     assert stacked > 20
 

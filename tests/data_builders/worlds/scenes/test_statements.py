@@ -9,10 +9,8 @@ from data_builders.worlds.scenes.scene import Scene, SceneObject, directions
 from data_builders.worlds.scenes.statements import (
     Noun,
     clear_relations,
-    describe,
     exchange,
     exists,
-    referents,
     relation_holds,
     stated_attributes,
     stated_kinds,
@@ -32,11 +30,11 @@ SCENE = Scene(tuple(scene_object(*one) for one in OBJECTS))
 
 
 def test_a_noun_refers_to_objects_with_all_its_words():
-    assert referents(SCENE, Noun("cube")) == [0, 2]
-    assert referents(SCENE, Noun("cube", RED)) == [0]
-    assert referents(SCENE, Noun("cube", RED).negating("color")) == [2]
-    assert referents(SCENE, Noun("cube", (*RED, ("color", "gray")))) == []
-    assert describe(SCENE.objects[1], ["size", "color"]).matches(SCENE.objects[1])
+    assert Noun("cube").referents(SCENE) == [0, 2]
+    assert Noun("cube", RED).referents(SCENE) == [0]
+    assert Noun("cube", RED).negating("color").referents(SCENE) == [2]
+    assert Noun("cube", (*RED, ("color", "gray"))).referents(SCENE) == []
+    assert Noun.of(SCENE.objects[1], ["size", "color"]).matches(SCENE.objects[1])
 
 
 def test_a_noun_with_another_word():

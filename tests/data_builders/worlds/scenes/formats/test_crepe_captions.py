@@ -3,7 +3,7 @@ import random
 from data_builders.worlds.scenes.formats import crepe_captions
 from data_builders.worlds.scenes.formats.context import SceneContext
 from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
-from data_builders.worlds.scenes.statements import Noun, referents, stated_attributes
+from data_builders.worlds.scenes.statements import Noun, stated_attributes
 
 SPEC = WorldSpec(min_objects=2, max_objects=4, stack_probability=0.5)
 KINDS = stated_attributes(SPEC)
@@ -63,5 +63,5 @@ def test_sampled_captions_are_true_and_unambiguous():
             attributes = sum(len(noun.attributes) for noun in caption.nouns)
             assert len(caption.nouns) + len(caption.edges) + attributes == atoms
             assert caption.holds(scene) is True
-            assert all(len(referents(scene, noun)) == 1 for noun in caption.nouns)
+            assert all(len(noun.referents(scene)) == 1 for noun in caption.nouns)
     assert count > 60
