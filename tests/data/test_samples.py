@@ -23,7 +23,8 @@ def test_decoded_and_encoded_samples_are_read_back(tmp_path):
     ]
     written = write_samples(iter(samples), tmp_path / "mine", per_tar=3)
     texts = [group.texts for _, group, _ in read_headers([written])]
-    assert texts == [("un café", "un thé", "rien"), ("un café", "le soir"), ("a dog",), ("a cat", "a cow")]
+    first, second = ("un café", "un thé", "rien"), ("un café", "le soir")
+    assert texts == [first, second, ("a dog",), ("a cat", "a cow")]
     assert len(list((tmp_path / "mine").glob("*.tar"))) == 2
     with refused("expected a new folder"):
         write_samples(samples, tmp_path / "mine")

@@ -63,7 +63,8 @@ def _image(sample: Mapping[str, Any], where: str) -> dict[str, bytes]:
             png = io.BytesIO()
             to_rgb(image).save(png, "PNG")
             return {"png": png.getvalue()}
-    raise UserError(f"expected an image in {where}, got {', '.join(sample)}: decode it to a picture")
+    names = ", ".join(sample)
+    raise UserError(f"expected an image in {where}, got {names}: decode it to a picture")
 
 
 def _texts(sample: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
