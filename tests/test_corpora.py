@@ -57,23 +57,15 @@ def test_the_lists_are_those_that_the_header_states():
         assert name in header.replace(",", " ").replace(":", " ").split(), name
 
 
-# The lists are independent: each member of each list once tells as much as all combinations.
-COLUMNS = [(data, "flava", "eqsim") for data in DATA]
-COLUMNS += [("mixture", "clip", method) for method in METHODS]
-
-
-@pytest.mark.parametrize(("data", "backbone", "method"), COLUMNS)
-def test_every_column_parses_and_measures_all_benchmarks(data, backbone, method):
-    config = Parsed("fit", arguments(data, backbone, method)).config["fit"]
+@pytest.mark.parametrize(
+    ("data", "backbone"), [*((data, "flava") for data in DATA), ("mixture", "clip")]
+)
+def test_every_column_parses_and_measures_all_benchmarks(data, backbone):
+    """The lists are independent: each member once tells as much as all combinations."""
+    config = Parsed("fit", arguments(data, backbone, "eqsim")).config["fit"]
     trainer, model = config.trainer, config.model
     assert (trainer.strategy, trainer.devices) == ("ddp", "auto")
     assert model.backbone.class_path.endswith("Flava" if backbone == "flava" else "OpenClip")
-    alone = yaml.safe_load((CORPORA / f"methods/{method}.yaml").read_text())["model"]
-    adapter = alone["adapter"]
-    if isinstance(adapter, str):
-        adapter = yaml.safe_load((CORPORA / "methods" / adapter).read_text())
-    assert model.adapter.class_path == adapter["class_path"]
-    assert len(model.objectives) == len(alone["objectives"])
     paths = [data.init_args.path for data in config.data.train]
     assert (set(paths) == set(SETS)) if data == "mixture" else len(paths) == 1
     (callback,) = [c for c in trainer.callbacks if c.class_path.endswith(".BenchmarkCallback")]
@@ -158,6 +150,14 @@ def test_every_method_trains_on_the_mixture_over_every_backbone(
     model = clip_folder if backbone == "clip" else flava_folder
     report = fit(place, tmp_path, model, arguments("mixture", backbone, method), backbone)
     assert report.provenance.config["steps"] == 2
+    made = report.provenance.config["fit"]["model"]
+    given = yaml.safe_load((CORPORA / f"methods/{method}.yaml").read_text())
+    assert given.keys() == {"model"}  # what is measured and how is the same for all methods
+    adapter = given["model"]["adapter"]
+    if isinstance(adapter, str):
+        adapter = yaml.safe_load((CORPORA / "methods" / adapter).read_text())
+    assert made["adapter"]["class_path"] == adapter["class_path"]
+    assert len(made["objectives"]) == len(given["model"]["objectives"])
 
 
 @pytest.mark.parametrize(
