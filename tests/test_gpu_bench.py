@@ -28,7 +28,6 @@ def test_every_part_ends_with_figures(tmp_path):
 
 
 def test_wheels_are_named_with_their_versions(monkeypatch, capsys):
-    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # as the module sets it
     from scripts.bench.gpu.__main__ import main
 
     monkeypatch.setattr(sys, "argv", ["gpu", "--wheels"])
