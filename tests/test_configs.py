@@ -140,6 +140,22 @@ class Parsed(VlmtuneCLI):
     def _run_subcommand(self, subcommand: str) -> None: ...
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the configs, and nothing in the lists of benchmarks.
+
+    To parse a list takes as long as to parse the rest of a run. The lists are made in
+    `test_a_recipe_is_what_the_command_it_starts_with_takes`.
+    """
+    folder = tmp_path_factory.mktemp("bare")
+    for path in ALL:
+        content = path.read_text()
+        copy = folder / relative(path)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text("[]" if re.search("^[^#]", content, re.M)[0] == "-" else content)
+    return folder
+
+
 def header(path: Path) -> list[str]:
     """The comment block a file starts with."""
     lines = []

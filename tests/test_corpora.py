@@ -18,7 +18,7 @@ from data_builders.worlds.scenes.world import ScenesBuilder
 from tests.backbones.hf_models import write_flava
 from tests.cli.test_sweep import expanded
 from tests.runs import QUIET
-from tests.test_configs import Parsed
+from tests.test_configs import Parsed, bare
 from vlmtune.adapters.base import Adapter
 from vlmtune.backbones.hf.flava import Flava
 from vlmtune.backbones.open_clip.open_clip import OpenClip
@@ -40,6 +40,7 @@ MEASURED = {"cola_multi", "cola_single", "crepe_productivity", "crepe_systematic
 MEASURED |= {"aro_order", "pug_spar", "retrieval", "zero_shot_classification"}
 SETS = ("data/ar4t-shards", "data/flickr30k-shards", "data/coco-shards", "data/cola-corpora")
 
+__all__ = ["bare"]  # a fixture
 pytestmark = QUIET
 
 
@@ -57,23 +58,15 @@ def test_the_lists_are_those_that_the_header_states():
         assert name in header.replace(",", " ").replace(":", " ").split(), name
 
 
-# The lists are independent: each member of each list once tells as much as all combinations.
-COLUMNS = [(data, "flava", "eqsim") for data in DATA]
-COLUMNS += [("mixture", "clip", method) for method in METHODS]
-
-
-@pytest.mark.parametrize(("data", "backbone", "method"), COLUMNS)
-def test_every_column_parses_and_measures_all_benchmarks(data, backbone, method):
-    config = Parsed("fit", arguments(data, backbone, method)).config["fit"]
+@pytest.mark.parametrize(
+    ("data", "backbone"), [*((data, "flava") for data in DATA), ("mixture", "clip")]
+)
+def test_every_column_parses_and_measures_all_benchmarks(data, backbone):
+    """The lists are independent: each member once tells as much as all combinations."""
+    config = Parsed("fit", arguments(data, backbone, "eqsim")).config["fit"]
     trainer, model = config.trainer, config.model
     assert (trainer.strategy, trainer.devices) == ("ddp", "auto")
     assert model.backbone.class_path.endswith("Flava" if backbone == "flava" else "OpenClip")
-    alone = yaml.safe_load((CORPORA / f"methods/{method}.yaml").read_text())["model"]
-    adapter = alone["adapter"]
-    if isinstance(adapter, str):
-        adapter = yaml.safe_load((CORPORA / "methods" / adapter).read_text())
-    assert model.adapter.class_path == adapter["class_path"]
-    assert len(model.objectives) == len(alone["objectives"])
     paths = [data.init_args.path for data in config.data.train]
     assert (set(paths) == set(SETS)) if data == "mixture" else len(paths) == 1
     (callback,) = [c for c in trainer.callbacks if c.class_path.endswith(".BenchmarkCallback")]
@@ -85,9 +78,10 @@ def test_every_column_parses_and_measures_all_benchmarks(data, backbone, method)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(bare: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the four corpora lie where the configs look for them."""
     folder = tmp_path_factory.mktemp("corpora")
+    (folder / "configs").symlink_to(bare / "configs")  # a tiny list of benchmarks replaces theirs
     world = folder / "world"
     made = ScenesBuilder(
         train=8, val=0, test=0, cogent=0, multi=0, ar4t_train=4, ar4t_test=0, image_size=32
@@ -138,7 +132,8 @@ def group(place, monkeypatch):
 
 def fit(place: Path, run: Path, model: Path, words: list[str], backbone: str) -> RunReport:
     """Trains two steps as the configs say, on tiny files, and returns the report."""
-    words = [*words, "--config", str(place / "tiny.yaml")]
+    words = [word.replace(str(ROOT), str(place)) for word in words]
+    words += ["--config", str(place / "tiny.yaml")]
     words += [f"--model.backbone.init_args.model={model}", f"--trainer.default_root_dir={run}"]
     words += ["--model.backbone.init_args.pretrained=null"] if backbone == "clip" else []
     assert main(["fit", *words]) == 0
@@ -157,7 +152,17 @@ def test_every_method_trains_on_the_mixture_over_every_backbone(
 ):
     model = clip_folder if backbone == "clip" else flava_folder
     report = fit(place, tmp_path, model, arguments("mixture", backbone, method), backbone)
-    assert report.provenance.config["steps"] == 2
+    told = report.provenance.config
+    assert told["steps"] == 2
+    path = CORPORA / f"methods/{method}.yaml"
+    ((section, alone),) = yaml.safe_load(path.read_text()).items()
+    assert section == "model"  # methods do not change what is measured
+    adapter = alone["adapter"]
+    if isinstance(adapter, str):
+        adapter = yaml.safe_load((path.parent / adapter).read_text())
+    made = told["fit"]["model"]
+    assert made["adapter"]["class_path"] == adapter["class_path"]
+    assert len(made["objectives"]) == len(alone["objectives"])
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tests.test_configs import (
     RUNS,
     STATED,
     all_values,
+    bare,
     header,
     parsed_run,
     relative,
@@ -37,6 +38,7 @@ STEMS = {
     yaml.safe_load(path.read_text())["class_path"]: path.stem for path in PLUGINS.glob("*.yaml")
 }
 
+__all__ = ["bare"]  # a fixture
 pytestmark = QUIET
 
 
@@ -106,9 +108,9 @@ def test_a_backbone_without_embeddings_is_evaluated_by_its_matching_head_alone()
 
 
 @pytest.mark.parametrize("path", RUNS, ids=relative)
-def test_an_experiment_runs_by_the_command_it_starts_with(path, tiny, monkeypatch):
+def test_an_experiment_runs_by_the_command_it_starts_with(path, tiny, bare, monkeypatch):
     """The command parses, names data and objectives, and its adapter fits its backbone."""
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(bare)
     assert len(header(path)) > 1, "say below the command how long it takes and what it reaches"
     values = all_values(yaml.safe_load(path.read_text()))
     assert not [value for value in values if str(value).startswith("/")]

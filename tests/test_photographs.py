@@ -12,7 +12,7 @@ import pytest
 from vlmtune.cli.main import main
 
 PHOTOS = Path(__file__).parents[1].parent / "shared/data/photos"
-MODEL = ["--model", "ViT-S-32-alt", "--pretrained", "random"]  # reads any words
+MODEL = ["--model", "Tiny-VL", "--pretrained", "random"]  # reads any words
 BENCHMARKS = f"""
 - class_path: vlmtune.benchmarks.sugar_crepe.SugarCrepe
   init_args: {{path: {PHOTOS}/sugar-crepe, images: {PHOTOS}/images}}
@@ -24,7 +24,7 @@ ITEMS = {"sugar_crepe": 227, "sugar_crepe_pp": 146}
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PHOTOS.is_dir(), reason=f"the photographs are not in {PHOTOS}")
-def test_photographs(tmp_path, monkeypatch, capsys):
+def test_photographs(tiny_vl, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("photos.yaml").write_text(BENCHMARKS)
     measure = ["--benchmarks", "photos.yaml", "--device", "cpu", "--out", "run"]

@@ -41,12 +41,13 @@ def test_a_closed_output_ends_no_run():
         print("line", file=output, flush=True)
 
 
-def test_a_training_needs_no_reader_of_its_streams(tmp_path, model_folder, shards):
+def test_a_training_needs_no_reader_and_no_module_of_its_folder(tmp_path, model_folder, shards):
     config = fit_config(tmp_path, model_folder, shards, trainer={"max_steps": 1})
+    (tmp_path / "torch.py").write_text("raise ImportError('of the working folder')")
     words = [sys.executable, "-m", "vlmtune", "fit", "--config", str(config)]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(words, stdout=writing, stderr=writing, timeout=120, check=False)
+    done = subprocess.run(words, cwd=tmp_path, stdout=writing, stderr=writing, timeout=120)
     os.close(writing)
     assert done.returncode == 0
     assert len(list((tmp_path / "run").rglob("*.ckpt"))) == 1

@@ -1,4 +1,4 @@
-"""W&B's own agent runs a trial as one run; the test answers in the place of W&B's server."""
+"""W&B's own agents run trials; the test answers in the place of W&B's server."""
 
 import multiprocessing
 import os
@@ -16,39 +16,6 @@ from wandb.wandb_agent import Agent
 from tests.cli.test_sweep import ROOT, draw, offline, pytestmark, runs_of, tiny  # noqa: F401
 from vlmtune.cli.main import main
 from vlmtune.model import load
-
-
-@pytest.mark.slow
-def test_an_agents_trial_on_two_ranks_is_one_run(tmp_path, monkeypatch, model_folder, shards):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    sweep = yaml.safe_load((ROOT / "configs/sweeps/mm_adapter.yaml").read_text())
-    sweep["command"] += tiny(tmp_path, model_folder, shards)
-    sweep["command"] += ["--trainer.devices=2", "--trainer.strategy=ddp"]
-    rng = random.Random(0)
-    drawn = {name: {"value": draw(value, rng)} for name, value in sweep["parameters"].items()}
-    trial = {"type": "run", "run_id": "trial7", "program": None, "args": drawn}
-    beats: list[dict] = []
-
-    def heartbeat(api, agent, metrics, running):
-        beats.append(running)
-        return [trial] if len(beats) == 1 else []
-
-    monkeypatch.setattr(wandb, "Api", object)
-    monkeypatch.setattr(sweeps, "_sweep_with_runs", lambda *_: {"config": yaml.safe_dump(sweep)})
-    monkeypatch.setattr(sweeps, "_register_agent", lambda *_, **__: {"id": "agent"})
-    monkeypatch.setattr(sweeps, "_agent_heartbeat", heartbeat)
-    monkeypatch.setattr(Agent, "POLL_INTERVAL", 0.2)
-    monkeypatch.delenv("WANDB_RUN_ID", raising=False)
-    agent = Agent(object(), multiprocessing.Queue(), sweep_id="sweep", count=1)
-    with mock.patch.dict(os.environ):  # it sets variables of the trial, also in this process
-        agent.run()
-    assert (agent._finished, agent._failed) == (1, 0)
-    assert runs_of(tmp_path) == ["trial7"]
-    assert (tmp_path / "wandb/vlmtune/trial7/checkpoints/last.ckpt").is_file()
-    assert (tmp_path / "root/trial7/report.json").is_file()
 
 
 def work(folder: Path, sweep: dict, trials: list[str], name: str) -> None:
@@ -75,9 +42,10 @@ def work(folder: Path, sweep: dict, trials: list[str], name: str) -> None:
 
 
 @pytest.mark.slow
-def test_four_trials_of_two_agents_end_in_one_table_and_one_export(
+def test_trials_of_two_agents_are_a_run_each_and_end_in_one_table_and_one_export(
     tmp_path, monkeypatch, model_folder, shards, capsys
 ):
+    """One agent runs two trials, the other one on two ranks."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -85,16 +53,19 @@ def test_four_trials_of_two_agents_end_in_one_table_and_one_export(
     monkeypatch.delenv("WANDB_RUN_ID", raising=False)
     sweep = yaml.safe_load((ROOT / "configs/sweeps/mm_adapter.yaml").read_text())
     sweep["command"] += tiny(tmp_path, model_folder, shards)
-    names = [f"trial{i}" for i in range(4)]
+    ranks = ["--trainer.devices=2", "--trainer.strategy=ddp"]
+    on_two_ranks = {**sweep, "command": [*sweep["command"], *ranks]}
+    names = [f"trial{i}" for i in range(3)]
     forked = multiprocessing.get_context("fork")
     agents = []
-    for name, trials in (("one", names[:2]), ("two", names[2:])):
-        agent = forked.Process(target=work, args=(tmp_path, sweep, trials, name))
+    for name, one, trials in (("one", sweep, names[:2]), ("two", on_two_ranks, names[2:])):
+        agent = forked.Process(target=work, args=(tmp_path, one, trials, name))
         agent.start()
         agents.append(agent)
     for agent in agents:
         agent.join()
-    assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["2 0", "2 0"]
+    assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["2 0", "1 0"]
+    assert sorted(runs_of(tmp_path)) == names
     out, best = tmp_path / "out", tmp_path / "best"
     # The logger's folder lies beside that of the sweep, as in the configs.
     (tmp_path / "wandb/vlmtune").rename(tmp_path / "checkpoints of trials")
@@ -104,6 +75,6 @@ def test_four_trials_of_two_agents_end_in_one_table_and_one_export(
     assert sorted(line.partition(",")[0] for line in table[1:]) == names
     assert "optimizer.lr" in table[0]
     first = table[1].partition(",")[0]
-    assert f"<h1>The best of 4 trials is {first}: " in (out / "report.html").read_text()
+    assert f"<h1>The best of 3 trials is {first}: " in (out / "report.html").read_text()
     trained = tmp_path / "checkpoints of trials" / first / "checkpoints/last.ckpt"
     assert load(best).digest() == load(trained).digest()

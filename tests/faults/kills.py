@@ -41,6 +41,7 @@ from tests.faults.work import (
     prepare,
     processes,
 )
+from tests.ranks import run_ranks
 from vlmtune.cli.main import main as vlmtune
 
 PATIENCE = 300.0
@@ -69,26 +70,36 @@ class Tally:
 class Run:
     """A command in processes of its own, forked from this one, which has imported all of vlmtune.
 
-    Several ranks start as a person starts them. With `die_at` the process kills itself before the
-    operation of this number on a file of `out`.
+    Several ranks are forked too, unless they start as a person starts them, `by_hand`. With
+    `die_at` the process kills itself before the operation of this number on a file of `out`.
     """
 
-    def __init__(self, work: Work, sources: Path, out: Path, die_at: int | None = None) -> None:
+    def __init__(
+        self,
+        work: Work,
+        sources: Path,
+        out: Path,
+        die_at: int | None = None,
+        by_hand: bool = False,
+    ) -> None:
         self.work, self.out, self.log = work, out, out.with_suffix(".log")
         self.counted = out.with_suffix(".operations")
         words = arguments(work, sources, out)
         importlib.import_module(f"vlmtune.cli.{words[0]}")  # once, not in each fork
         fork = multiprocessing.get_context("fork")
-        self.process = fork.Process(target=self._begin, args=(words, die_at))
+        self.process = fork.Process(target=self._begin, args=(words, die_at, by_hand))
         self.process.start()
 
-    def _begin(self, words: list[str], die_at: int | None) -> None:
+    def _begin(self, words: list[str], die_at: int | None, by_hand: bool) -> None:
         os.setsid()
         log = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        if self.work.ranks > 1:
+        if by_hand:
             os.execve(sys.executable, [sys.executable, "-m", "vlmtune", *words], environment())
+        if self.work.ranks > 1:
+            meeting = self.out.with_suffix(".ranks")
+            sys.exit(max(run_ranks(self.work.ranks, meeting, _as_rank, words)))
         count, folder = 0, f"{self.out}{os.sep}"
 
         def watch(event: str, given: tuple[Any, ...]) -> None:
@@ -129,6 +140,11 @@ class Run:
     def ended(self) -> bool:
         """Whether its last file is there."""
         return bool(self.work.end) and any(self.out.glob(self.work.end))
+
+
+def _as_rank(rank: int, words: list[str]) -> int:
+    del rank  # which the environment has
+    return vlmtune(words)
 
 
 @contextlib.contextmanager
@@ -191,7 +207,7 @@ def one_run(
         die_at = None
         if work.ranks == 1 and draw.random() < 0.5:
             die_at = draw.randint(1, max(2, reference.operations))
-        with started(work, sources, out, die_at) as run:
+        with started(work, sources, out, die_at, work.ranks > 1) as run:
             if die_at is None:
                 kill = killed(work, run, draw, reference.seconds)
             else:

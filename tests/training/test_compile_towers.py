@@ -1,7 +1,10 @@
+import functools
+
 import pytest
 import torch
 
 from tests.runs import QUIET, fit, module, weights
+from tests.tiny import write_model
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.training.compile_towers import CompileTowers
@@ -12,10 +15,9 @@ pytestmark = [*QUIET, *map(pytest.mark.filterwarnings, NOISE)]
 
 
 @pytest.mark.slow
-def test_compiled_towers_train_alike_under_the_same_names(
-    model_folder, shards, tmp_path, monkeypatch
-):
+def test_compiled_towers_train_alike_under_the_same_names(shards, tmp_path, monkeypatch):
     torch.compiler.reset()
+    model = write_model(tmp_path / "model", vision={"layers": 1}, text={"layers": 1})
     compile_module = torch.nn.Module.compile
 
     def traced(block, **options):  # without a minute of C++, which is torch's own
@@ -24,12 +26,8 @@ def test_compiled_towers_train_alike_under_the_same_names(
     monkeypatch.setattr(torch.nn.Module, "compile", traced)
     runs = []
     for callbacks in ((), (CompileTowers(),)):
-        made = module(
-            model_folder,
-            FullFineTuning(),
-            [InfoNCE()],
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01),
-        )
+        sgd = functools.partial(torch.optim.SGD, lr=0.01)
+        made = module(model, FullFineTuning(), [InfoNCE()], optimizer=sgd)
         _, watch = fit(made, shards, tmp_path, steps=2, callbacks=callbacks)
         runs.append((watch.losses, weights(made)))
     (losses, plain), (compiled_losses, compiled) = runs
