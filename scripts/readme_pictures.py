@@ -4,6 +4,7 @@ Another folder is an argument: `python -m scripts.readme_pictures FOLDER`.
 """
 
 import base64
+import csv
 import io
 import json
 import sys
@@ -19,11 +20,13 @@ from vlmtune.cli.quickstart import CAPTIONS, CLIP
 from vlmtune.report import RunReport
 
 OUT = Path("docs/images")
+PROFILE = Path("docs/results/transfer_seeds.csv")
 RUNS = {"zero-shot": "clip", "seed-0/mm-adapter": "recipe", "seed-0/grounded-words": "mixture"}
 SHAPES = {
     "clip": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
     "recipe": "M0-5L5 4H-5Z",
     "mixture": "M0-6.5L6.5 0L0 6.5L-6.5 0Z",
+    "grammar": "M-4.5-4.5H4.5V4.5H-4.5Z",
 }
 CHART = (  # a heading, or a label with its benchmark and metric
     "Words and sentences as in training",
@@ -47,6 +50,21 @@ CHART = (  # a heading, or a label with its benchmark and metric
     ("small or large, not trained", "abilities", "accuracy/size"),
     ("shapes, in a prompt not trained", "abilities", "accuracy/shape"),
 )
+PROFILED = {  # the columns of the profile, with their marks
+    "CLIP": "clip",
+    "MM-Adapter": "recipe",
+    "grounded words": "mixture",
+    "hidden words and a grammar": "grammar",
+}
+DIMENSIONS = {  # with a second line of their label
+    "as trained": "colours, relations, absence",
+    "recombined words": "pairs that training lacks",
+    "unread words": "colours, sizes, textures",
+    "wordings": "19 forms of sentences",
+    "counts": "up to eight objects",
+    "scenes": "crowded, small, other cameras",
+    "retained": "what CLIP knew",
+}
 SCENES = ("train", "cola", "eqben/eqbenkubric_attr", "held_out")  # folders of images
 
 
@@ -64,6 +82,10 @@ def mark(x: float, y: float, model: str) -> str:
 
 def box(x: float, y: float, width: float, height: float, style: str) -> str:
     return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" class="{style}"/>'
+
+
+def bar(x: float, y: float, width: float, height: float, style: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}" class="{style}"/>'
 
 
 def enlarged(path: Path, side: int) -> Image.Image:
@@ -150,6 +172,45 @@ def draw_gained_and_forgotten(folder: Path) -> None:
     save_drawing("gained_and_forgotten.svg", 760, y + 20, parts)
 
 
+def draw_profile() -> None:
+    """Draws how far four models carry beyond training: the range of three seeds by dimension."""
+    with PROFILE.open(encoding="utf-8") as file:
+        rows = {row["dimension: part"]: row for row in csv.DictReader(file)}
+    left, scale, y, lane = 240, 3.5, 36, 15
+    parts = [line(650, 22, 650, 40, "chance"), text(658, y, "chance", "small")]
+    for x, (name, model) in zip((24, 90, 210, 355), PROFILED.items(), strict=True):
+        parts += [mark(x + 7, y - 5, model), text(x + 20, y, name, "small")]
+    y += 12
+    for dimension, hint in DIMENSIONS.items():
+        row = rows[dimension]
+        top = y + 10
+        middle = top + lane * len(PROFILED) / 2
+        parts.append(text(24, middle - 2, dimension, "strong"))
+        parts.append(text(24, middle + 15, hint, "muted small"))
+        chance = left + scale * float(row["chance"])
+        parts.append(line(chance, top, chance, top + lane * len(PROFILED), "chance"))
+        for number, (name, model) in enumerate(PROFILED.items()):
+            lowest, _, highest = row[name].partition(" to ")
+            low = float(lowest)
+            high = float(highest or lowest)
+            at = top + lane * number + 8
+            start = left + scale * low
+            parts.append(line(left, at, left + scale * 100, at, "track"))
+            width = scale * (high - low)
+            parts.append(bar(start, at - 3, width, 6, f"{model} range"))
+            parts.append(mark(start + width / 2, at, model))
+            shown = f"{low:.0f}"
+            if f"{high:.0f}" != shown:
+                shown = f"{shown} to {high:.0f}"
+            parts.append(text(700, at + 4, shown, f"{model} small", "end"))
+        y = top + lane * len(PROFILED) + 6
+    y += 18
+    for n in (0, 25, 50, 75, 100):
+        parts.append(text(left + scale * n, y, str(n), "muted small", "middle"))
+    parts.append(text(700, y, "%, 3 seeds", "muted small", "end"))
+    save_drawing("transfer.svg", 724, y + 18, parts)
+
+
 def save_sheet(name: str, rows: Sequence[Sequence[Image.Image]]) -> None:
     """Pastes square images of one size in rows, four pixels apart."""
     step = rows[0][0].width + 4
@@ -164,6 +225,7 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/quickstart")
     draw_swap(folder)
     draw_gained_and_forgotten(folder)
+    draw_profile()
     world = json.loads((OUT / "world.json").read_text(encoding="utf-8"))
     fixed = {field: [value] for field, value in world["scene"].items()}
     sweeps, scenes = [], []
