@@ -50,17 +50,15 @@ def test_help_names_the_commands_and_the_configs_are_in_the_package(vlmtune):
     assert shipped == {path.relative_to(ROOT / "configs") for path in paths}
 
 
-def test_configs_and_stems_are_those_of_the_package(vlmtune):
-    words = (
-        "--config",
-        "configs/experiments/quickstart/mm_adapter.yaml",
-        "--model.adapter",
-        "lora",
-    )
-    process = vlmtune("fit", *words)
+def test_a_benchmark_is_named_by_its_stem(vlmtune):
+    model = ("--model", "checkpoints/scenes-clip")
+    process = vlmtune("evaluate", *model, "--benchmarks", "cola_multi", "--out", "report")
     output = process.communicate(timeout=300)[0]
     assert process.returncode == 2, output
-    assert "runs/quickstart/queries" in output.splitlines()[-1]  # after the stem was found
+    assert "data/cola/COLA_multiobjects_matching_benchmark.json" in output.splitlines()[-1]
+    config = "configs/experiments/quickstart/mm_adapter.yaml"
+    said, _ = vlmtune("fit", "--config", config).communicate(timeout=300)
+    assert "runs/quickstart/queries" in said
 
 
 def test_the_quickstart_begins(vlmtune):

@@ -166,6 +166,17 @@ def test_threads_sleep_while_they_wait_unless_said_otherwise(chosen, used):
     assert done.stdout == f"False {used}\n"
 
 
+def test_the_module_imports_nothing_that_lies_in_the_working_folder(tmp_path):
+    (tmp_path / "lying.py").write_text("open('imported', 'w').close()\nclass Model: pass\n")
+    (tmp_path / "model.yaml").write_text("class_path: lying.Model\n")
+    words = ["score", "model.yaml", "image.png", "--text", "a dog"]
+    command = [sys.executable, "-m", "vlmtune", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.fixture(scope="module")
 def fitted(write_config):
     """Folder of a run of two steps, and what it printed (`out.txt`, `err.txt`)."""

@@ -35,9 +35,13 @@ def test_decoded_and_encoded_samples_are_read_back(tmp_path):
     [
         ({"__key__": "k", "caption": "a dog"}, r"an image in sample 0 \(k\), got __key__, caption"),
         ({"image": PICTURE, "txt": " "}, "a caption in sample 0"),
+        ({"image": PICTURE, "txt": b"\xff"}, "captions in UTF-8.* in sample 0"),
+        ({"image": PICTURE, "json": b"[1"}, "an object as json in sample 0"),
     ],
 )
 def test_incomplete_samples_leave_no_folder(sample, message, tmp_path):
     with refused(message):
         write_samples([sample], tmp_path / "mine")
+    with refused("expected samples to write"):
+        write_samples([], tmp_path / "mine")
     assert list(tmp_path.iterdir()) == []

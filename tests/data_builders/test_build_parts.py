@@ -210,12 +210,12 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
-def test_a_killed_build_goes_on_from_its_last_complete_shard(source, whole, tmp_path):
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_killed_build_goes_on_from_its_last_complete_shard(workers, source, whole, tmp_path):
     out = tmp_path / "out"
     (tmp_path / "killed.py").write_text(KILLED)
     words = ["build", "table", source / "t.jsonl", "--held-out", "0.1", "--records_per_shard", "3"]
-    words += ["--max_left_out", "0.3", "--workers", "2", "--out", out]
+    words += ["--max_left_out", "0.3", "--workers", str(workers), "--out", out]
     build = subprocess.run([sys.executable, tmp_path / "killed.py", *words], check=False)
     assert build.returncode == -signal.SIGKILL
     (tmp_path / "killed.py").unlink()
