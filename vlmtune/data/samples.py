@@ -17,7 +17,7 @@ from vlmtune.data.schema import EXTENSIONS
 from vlmtune.data.shards import ShardSet
 from vlmtune.data.table_rows import captions
 from vlmtune.errors import UserError
-from vlmtune.storage.files import write_atomically
+from vlmtune.storage.files import reading, write_atomically
 
 
 def write_samples(
@@ -30,7 +30,7 @@ def write_samples(
     Captions are in json or txt, or, as hard negatives, in fields named like the columns of a table.
 
     Raises:
-        UserError: The folder exists, or a sample lacks its image or a caption.
+        UserError: The folder exists, there is no sample, or one lacks its image or a caption.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -46,11 +46,15 @@ def write_samples(
         raise UserError(f"expected a new folder, got {folder}: remove it, or name another")
     with write_atomically(folder) as new:
         new.mkdir()
+        written = 0
         with ShardWriter(f"{new}/data-%06d.tar", maxcount=per_tar, verbose=0) as tars:
-            for number, sample in enumerate(samples):
-                where = f"sample {number} ({sample.get('__key__', 'no key')})"
+            for sample in samples:
+                where = f"sample {written} ({sample.get('__key__', 'no key')})"
                 record = {**_image(sample, where), "json": _texts(sample, where)}
-                tars.write({"__key__": f"{number:09d}", **record})
+                tars.write({"__key__": f"{written:09d}", **record})
+                written += 1
+        if not written:
+            raise UserError("expected samples to write, got none: check the pipeline")
     return ShardSet(str(folder))
 
 
@@ -69,13 +73,16 @@ def _image(sample: Mapping[str, Any], where: str) -> dict[str, bytes]:
 
 def _texts(sample: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
     cells = dict(sample)
-    plain = cells.pop("txt", "")
-    record = cells.pop("json", {})
-    cells |= json.loads(record) if isinstance(record, bytes) else record
-    true, false = captions(cells)
-    if not true:  # json and fields have priority, as in tars that are read
-        text = plain.decode() if isinstance(plain, bytes) else plain
-        true, _ = captions({"caption": text.splitlines()})
+    with reading(where, "captions in UTF-8, and an object as json", "leave the sample out"):
+        plain = cells.pop("txt", "")
+        record = cells.pop("json", {})
+        if isinstance(record, bytes):
+            record = json.loads(record)
+        cells.update(record)
+        true, false = captions(cells)
+        if not true:  # json and fields have priority, as in tars that are read
+            text = plain.decode() if isinstance(plain, bytes) else plain
+            true, _ = captions({"caption": text.splitlines()})
     if not true:
         raise UserError(f"expected a caption in {where}, got none: leave the sample out")
     return {"caption": true, "negative": false}
