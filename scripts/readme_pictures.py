@@ -1,6 +1,7 @@
 """Draws the pictures of README and docs/ from what `vlmtune quickstart` wrote to runs/quickstart.
 
-Another folder is an argument: `python -m scripts.readme_pictures FOLDER`.
+Another folder is an argument: `python -m scripts.readme_pictures FOLDER`. transfer.svg comes from
+docs/results/transfer_seeds.csv: a mark is the middle of the range over seeds.
 """
 
 import base64
