@@ -57,7 +57,12 @@ TEXT_GROUP = 32  # texts in each group at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
 IMAGE_FEATURES = "backbone.encode_image(pixels, adapter.image_input)"  # what errors advise
 TEXT_FEATURES = "backbone.encode_text(texts, adapter.text_input)"
-CPU_CHUNK = 64 * 2**20  # bytes; larger chunks are slower on a CPU
+CHUNK = 512 * 2**20  # bytes that a chunk takes in training on a CPU
+CPU_CHUNK = 64 * 2**20  # bytes; outside training, larger chunks are slower on a CPU
+KEPT = 3 * 2**30  # bytes of activations that are kept on a CPU
+# Fractions of a GPU's memory: small chunks leave a GPU idle, as starting each costs time.
+GPU_CHUNK = 1 / 16
+GPU_KEPT = 1 / 2
 UNKNOWN_SIZE = 1024  # pairs in a chunk, if the bytes of a pair are unknown
 
 
@@ -198,9 +203,11 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     Attributes:
         chunk: Number of pairs in a call of `score_pairs`; None for as many as `memory` allows, or
             1,024 if `pair_bytes` is 0.
-        memory: Bytes that scoring a chunk may take. Outside training a CPU takes at most 64 MiB,
-            which its caches serve faster.
-        training_memory: Bytes of activations that may be kept for the backward pass.
+        memory: Bytes that scoring a chunk may take; None for 512 MiB on a CPU and a sixteenth of a
+            GPU's memory. Outside training a CPU takes at most 64 MiB, which its caches serve
+            faster.
+        training_memory: Bytes of activations that may be kept for the backward pass; None for 3 GiB
+            on a CPU and half of a GPU's memory.
         broadcasts_image: True if `score_pairs` takes a single prepared image for all P texts, which
             saves copies if images have many texts.
         broadcasts_text: True if it takes a single prepared text for all P images.
@@ -210,8 +217,8 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     joint: ClassVar[bool] = True
     identity_at_init: ClassVar[bool] = False
     chunk: int | None = None
-    memory: int = 512 * 2**20
-    training_memory: int = 3 * 2**30
+    memory: int | None = None
+    training_memory: int | None = None
     broadcasts_image: bool = False
     broadcasts_text: bool = False
     gives_reading: bool = False
@@ -307,11 +314,10 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         if self.broadcasts_image and many and not training:
             return self._scores_by_image(image, text, rows, columns)
         pair_bytes = self.pair_bytes(image, text, training)
-        memory = self.memory
-        if image.device.type == "cpu" and not training:
-            # A CPU is fastest where a chunk stays in its caches.
-            memory = min(memory, CPU_CHUNK)
-        size = self.chunk_size(pair_bytes, memory)
+        size = self.chunk_size(pair_bytes, image.device, training)
+        kept = self.training_memory
+        if kept is None:
+            kept = share_of_gpu(image.device, GPU_KEPT) or KEPT
         scores = []
         # `checkpoint` keeps the random state of the devices whose tensors it is given.
         anchor = torch.empty(0, device=image.device)
@@ -320,7 +326,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         for chunk_rows, chunk_columns in chunks:
             chunk = (image, text, chunk_rows, chunk_columns)
             held += size * pair_bytes
-            if training and held > self.training_memory:
+            if training and held > kept:
                 scores.append(checkpoint(self._score_anchored, anchor, *chunk, use_reentrant=False))
             else:
                 scores.append(self._score_chunk(*chunk))
@@ -339,19 +345,25 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         for pairs in order.split(counts.tolist()):
             single = image.take(rows[pairs[:1]])
             pair_bytes = self.pair_bytes(single, text, False)
-            size = self.chunk_size(pair_bytes, self.memory)
+            size = self.chunk_size(pair_bytes, image.device, training=False)
             for chunk in columns[pairs].split(size):
                 captions = text.take(chunk)
                 scores.append(self.score_pairs(single, captions))
         back = order.argsort()
         return [torch.cat(scores)[back]]
 
-    def chunk_size(self, pair_bytes: int, memory: int) -> int:
-        """How many pairs of `pair_bytes` are scored at a time in so many bytes."""
+    def chunk_size(self, pair_bytes: int, device: torch.device, training: bool) -> int:
+        """How many pairs of `pair_bytes` are scored at a time on a device."""
         if self.chunk is not None:
             return self.chunk
         if not pair_bytes:
             return UNKNOWN_SIZE
+        memory = self.memory
+        if memory is None:
+            memory = share_of_gpu(device, GPU_CHUNK) or CHUNK
+        if device.type == "cpu" and not training:
+            # A CPU is fastest where a chunk stays in its caches.
+            memory = min(memory, CPU_CHUNK)
         return max(1, memory // pair_bytes)
 
     def _score_chunk(
@@ -362,6 +374,18 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     def _score_anchored(self, anchor: Tensor, *chunk: Any) -> PairScores:
         del anchor
         return self._score_chunk(*chunk)
+
+
+def share_of_gpu(device: torch.device, fraction: float) -> int:
+    """Bytes of a fraction of a GPU's memory; 0 for other devices.
+
+    Example:
+        >>> share_of_gpu(torch.device("cpu"), 0.5)
+        0
+    """
+    if device.type != "cuda":
+        return 0
+    return int(fraction * torch.cuda.get_device_properties(device).total_memory)
 
 
 def _kind(spec: FeatureSpec) -> type[Features]:

@@ -53,9 +53,9 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
             before have joined, pair by pair and frozen, and `project` maps both; a target is made
             of the text tower's last layer. 0 reads the layers of both towers.
         fusion: The fusion style, an object of `vlmtune.adapters.fusion_styles`; None for `Mdetr`.
-        memory: Bytes that scoring a chunk of pairs may take.
-        training_memory: Bytes of activations kept for the backward pass. Activations beyond them
-            are computed again, which takes a third more time.
+        memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
+        training_memory: Bytes of activations kept for the backward pass, see `JointAdapter`.
+            Activations beyond them are computed again, which takes a third more time.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         text_layer: int | Literal["words"] = -2,
         replaces: NonNegativeInt = 0,
         fusion: FusionStyle | None = None,
-        memory: PositiveInt = 512 * 2**20,
-        training_memory: NonNegativeInt = 3 * 2**30,
+        memory: PositiveInt | None = None,
+        training_memory: NonNegativeInt | None = None,
     ) -> None:
         super().__init__()
         self.style = Mdetr() if fusion is None else fusion

@@ -82,7 +82,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             training lacks can be read; 0 leaves this out.
         meaning_weight: $\mu$, the weight of what the frozen model knows of such words. A smaller
             one binds them less and keeps more of the frozen scores.
-        memory: Bytes that scoring a chunk of pairs may take.
+        memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
 
     Example:
         >>> GroundedWords(heads=2).image_input
@@ -107,7 +107,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         text_layer: EarlyLayer | Literal["words"] = "words",
         hidden_words: Dropout = 0.0,
         meaning_weight: NonNegativeFloat = 1.0,
-        memory: PositiveInt = 512 * 2**20,
+        memory: PositiveInt | None = None,
     ) -> None:
         super().__init__()
         self.heads = heads

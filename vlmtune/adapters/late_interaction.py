@@ -63,7 +63,7 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
         symmetric: Whether patches look for their best word too.
         frozen_weight: $\lambda$, the weight of the frozen score; 0 leaves it out, as the papers do.
         initial_scale: $e^{\tau}$ at the start.
-        memory: Bytes that scoring a chunk of pairs may take.
+        memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
 
     Example:
         >>> LateInteraction(symmetric=True).image_input
@@ -79,7 +79,7 @@ class LateInteraction(JointAdapter[Tokens, Tokens, PooledTokens]):
         symmetric: bool = False,
         frozen_weight: NonNegativeFloat = 0.0,
         initial_scale: Scale = 10.0,
-        memory: PositiveInt = 512 * 2**20,
+        memory: PositiveInt | None = None,
     ) -> None:
         super().__init__()
         self.symmetric = symmetric

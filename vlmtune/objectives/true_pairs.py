@@ -114,7 +114,8 @@ class TruePairs:
 
     def s12(self, rows: Shaped[Tensor, "n M"]) -> Shaped[Tensor, "a A"]:
         """Entries (image 1, text 2) of a matrix of which this rank has `rows`."""
-        return rows[self._row[:, None], self._texts[None, :]]
+        # Not by a grid of positions: its gradient would sort them all.
+        return rows.index_select(0, self._row).index_select(1, self._texts)
 
     def s21(
         self, rows: Shaped[Tensor, "n M"], columns: Shaped[Tensor, "N m"]
@@ -124,7 +125,8 @@ class TruePairs:
             # Every rank has the scores of its own images with such texts.
             remote = self.group.gather(rows[:, self._remote_texts])
             columns = torch.cat([columns, remote], dim=1)
-        return columns[self._images[None, :], self._column[:, None]]
+        by_image = columns.index_select(0, self._images).index_select(1, self._column)
+        return by_image.T.contiguous()
 
     def _where_comparable(self, values: PairMatrix) -> PairMatrix:
         """The values of comparable pairs, elsewhere 0: others may overflow in an exponential."""
@@ -232,12 +234,34 @@ def _largest(
     keys: PairMatrix, valid: Bool[Tensor, "a A"], k: int
 ) -> Int[Tensor, "a least_of_k_and_A"]:
     """Positions of the k largest valid keys of each row, the first of equal ones; -1 if fewer."""
-    # Stable, so that ties fall alike on any number of ranks.
+    # Ties fall alike on any number of ranks.
     keys = keys.detach().masked_fill(~valid, -torch.inf)
-    order = keys.argsort(dim=1, descending=True, stable=True)
-    largest = order[:, :k]
+    if keys.dtype == torch.float32:
+        # Far faster than to sort all.
+        count = min(k, keys.shape[1])
+        largest = _distinct(keys).topk(count, dim=1).indices
+    else:
+        order = keys.argsort(dim=1, descending=True, stable=True)
+        largest = order[:, :k]
     is_valid = valid.gather(1, largest)
     return largest.masked_fill(~is_valid, -1)
+
+
+def _distinct(keys: PairMatrix) -> Int[Tensor, "a A"]:
+    """Whole numbers in the order of the keys; of equal keys of a row the first is the largest.
+
+    Example:
+        >>> _distinct(torch.tensor([[0.0, -1.0, 2.0, 0.0]])).argsort(descending=True)
+        tensor([[2, 0, 3, 1]])
+    """
+    # Sums with 0 are the same for both zeros. The bits of positive floats have the order of the
+    # floats, those of negative ones the opposite order.
+    bits = (keys + 0.0).view(torch.int32)
+    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    # The position fills the lower half of 64 bits.
+    total = keys.shape[1]
+    last_first = torch.arange(total - 1, -1, -1, device=keys.device)
+    return (ordered.long() << 32) + last_first
 
 
 def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from vlmtune.adapters.base import CPU_CHUNK, DualAdapter, JointAdapter
+from vlmtune.adapters.base import DualAdapter, JointAdapter
 from vlmtune.adapters.zero_shot import ZeroShot
 from vlmtune.backbones.evaluation_mode import evaluation_mode
 from vlmtune.errors import UserError
@@ -132,8 +132,7 @@ class IndexEncoder:
             return scores[:, 0].float().cpu()
         # As many pairs at a time as the memory of the device takes.
         pair_bytes = self.joint.pair_bytes(images, text, False)
-        memory = min(self.joint.memory, CPU_CHUNK)
-        size = self.joint.chunk_size(pair_bytes, memory)
+        size = self.joint.chunk_size(pair_bytes, device, training=False)
         parts = []
         for start in range(0, len(images), size):
             # (size, ...) images against the one caption.

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 import torch
+from packaging.utils import canonicalize_name
 
 FORK = multiprocessing.get_context("fork")
 WHEELS = (
@@ -36,7 +37,7 @@ WHEELS = (
     "ftfy",
     "importlib-resources",
     "jsonargparse",
-    "open_clip_torch",
+    "open-clip-torch",
     "pydantic",
     "pydantic-core",
     "typeshed-client",
@@ -189,9 +190,13 @@ def main() -> None:
     """Runs the chosen parts, in their order."""
     chosen = arguments()
     if chosen.wheels:
-        here = {package.name for package in importlib.metadata.distributions()}
+        # A package's metadata may spell its name with underscores.
+        here = {
+            canonicalize_name(package.name): package.version
+            for package in importlib.metadata.distributions()
+        }
         for name in WHEELS:
-            print(f"{name}=={importlib.metadata.version(name)}" if name in here else name)
+            print(f"{name}=={here[name]}" if name in here else name)
         return
     began = time.monotonic()
     tiny = not torch.cuda.is_available()

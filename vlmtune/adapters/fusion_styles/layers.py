@@ -45,7 +45,8 @@ class EncoderLayer(nn.TransformerEncoderLayer):
     def pack(self, x: States) -> Packed:
         """Queries, keys, values and the tokens themselves, side by side."""
         projected = project(self.self_attn, self._normed(x))
-        return torch.cat([projected, x], dim=2)
+        # In mixed precision the tokens would make queries, keys and values as wide as themselves.
+        return torch.cat([projected, x.to(projected.dtype)], dim=2)
 
     def from_packed(self, packed: Packed, mask: Mask, rows: int) -> Leading:
         """The first `rows` tokens after this layer, from packed tokens."""
