@@ -65,13 +65,14 @@ def scored(image: Tensor, text: Tensor) -> Scores:
     """Scores of embeddings, as a dual adapter has them."""
     values = SCALE * image @ text.T
     embedded = Embedded(image, text, torch.tensor(SCALE, device=DEVICE))
-    return Scores(values, torch.ones_like(values, dtype=torch.bool), embedded)
+    return Scores.full(values, embedded)
 
 
 def diagonal(rows: int, columns: int) -> Targets:
     """Text i is true of image i and of no other."""
-    true = torch.eye(max(rows, columns), dtype=torch.bool, device=DEVICE)[:rows, :columns]
-    return Targets(true, torch.ones_like(true), true)
+    true = torch.eye(max(rows, columns), dtype=torch.bool)[:rows, :columns].contiguous()
+    # As in a training, the CPU knows the targets, too.
+    return Targets(true, torch.ones_like(true), true).to(DEVICE)
 
 
 def loss_step(image: Tensor, text: Tensor, objectives: list[ShardedObjective]) -> None:

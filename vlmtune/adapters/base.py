@@ -33,6 +33,7 @@ from vlmtune.types import (
     Scores,
     Tokens,
     concatenate,
+    positions,
     send,
 )
 
@@ -57,12 +58,10 @@ TEXT_GROUP = 32  # texts in each group at least
 REUSE_FROM = 4  # texts an image from which scoring image by image pays
 IMAGE_FEATURES = "backbone.encode_image(pixels, adapter.image_input)"  # what errors advise
 TEXT_FEATURES = "backbone.encode_text(texts, adapter.text_input)"
-CHUNK = 512 * 2**20  # bytes that a chunk takes in training on a CPU
 CPU_CHUNK = 64 * 2**20  # bytes; outside training, larger chunks are slower on a CPU
-KEPT = 3 * 2**30  # bytes of activations that are kept on a CPU
-# Fractions of a GPU's memory: small chunks leave a GPU idle, as starting each costs time.
-GPU_CHUNK = 1 / 16
-GPU_KEPT = 1 / 2
+# Bytes of a chunk and of kept activations: on a CPU, and as fractions of a GPU's memory.
+CHUNK, GPU_CHUNK = 512 * 2**20, 1 / 16
+KEPT, GPU_KEPT = 3 * 2**30, 1 / 2
 UNKNOWN_SIZE = 1024  # pairs in a chunk, if the bytes of a pair are unknown
 
 
@@ -197,19 +196,16 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
 
     Computation on one modality alone goes into `prepare_image` and `prepare_text`, which run once
     per image and once per text; `score_pairs` runs once per pair. Chunks bound memory and never
-    change a score. In training, activations of the first chunks are kept until `training_memory`
-    is full; activations of later chunks are computed again in the backward pass, dropout included.
+    change a score. In training, activations beyond `training_memory` are computed again in the
+    backward pass, dropout included, which takes a third more time.
 
     Attributes:
-        chunk: Number of pairs in a call of `score_pairs`; None for as many as `memory` allows, or
-            1,024 if `pair_bytes` is 0.
-        memory: Bytes that scoring a chunk may take; None for 512 MiB on a CPU and a sixteenth of a
-            GPU's memory. Outside training a CPU takes at most 64 MiB, which its caches serve
-            faster.
-        training_memory: Bytes of activations that may be kept for the backward pass; None for 3 GiB
-            on a CPU and half of a GPU's memory.
-        broadcasts_image: True if `score_pairs` takes a single prepared image for all P texts, which
-            saves copies if images have many texts.
+        chunk: Pairs of a call of `score_pairs`; None for what `memory` allows, 1,024 if unknown.
+        memory: Bytes that scoring a chunk may take; None for 512 MiB, on a GPU a sixteenth of its
+            memory. Outside training a CPU takes at most 64 MiB, which its caches serve faster.
+        training_memory: Bytes of activations kept for the backward pass; None for 3 GiB, on a GPU
+            half of its memory.
+        broadcasts_image: True if `score_pairs` takes a single prepared image for all P texts.
         broadcasts_text: True if it takes a single prepared text for all P images.
         gives_reading: True if it has `reading`, for pictures of what each word reads.
     """
@@ -264,7 +260,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         device = image.device
         known = pairs.cpu()
         computed = send(pairs, device)
-        rows, columns = known.nonzero(as_tuple=True)
+        rows, columns = positions(known, "cpu")
         if not len(rows):
             values = torch.zeros(pairs.shape, device=device)
             if torch.is_grad_enabled() and pairs.numel():
@@ -279,8 +275,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         used, position = columns.unique(return_inverse=True)
         by_length = text.lengths[used].argsort(stable=True)
         used = used[by_length]
-        rank = by_length.argsort()
-        which = rank[position]
+        which = by_length.argsort()[position]
         order = which.argsort(stable=True)
         rows = rows[order]
         columns = columns[order]
@@ -296,8 +291,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
     def _texts(self, text: TextT, used: Int[Tensor, "U"]) -> PreparedT:
         """Prepares the chosen texts, ordered by length, in a few groups without much padding."""
         # Few groups keep calls large, sorted lengths keep padding small.
-        even = math.ceil(len(used) / TEXT_GROUPS)
-        size = max(TEXT_GROUP, even)
+        size = max(TEXT_GROUP, math.ceil(len(used) / TEXT_GROUPS))
         prepared = []
         for rows in used.split(size):
             prepared.append(self.prepare_text(text.take(rows)))
@@ -309,15 +303,12 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         """Scores the pairs (row of `image`, row of `text`), chunk by chunk."""
         training = torch.is_grad_enabled()
         # Copying an image for each of its texts costs more than calling once an image.
-        images = len(rows.unique())
-        many = len(rows) >= REUSE_FROM * images
+        many = len(rows) >= REUSE_FROM * len(rows.unique())
         if self.broadcasts_image and many and not training:
             return self._scores_by_image(image, text, rows, columns)
         pair_bytes = self.pair_bytes(image, text, training)
         size = self.chunk_size(pair_bytes, image.device, training)
-        kept = self.training_memory
-        if kept is None:
-            kept = share_of_gpu(image.device, GPU_KEPT) or KEPT
+        kept = _memory(self.training_memory, image.device, KEPT, GPU_KEPT)
         scores = []
         # `checkpoint` keeps the random state of the devices whose tensors it is given.
         anchor = torch.empty(0, device=image.device)
@@ -358,9 +349,7 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
             return self.chunk
         if not pair_bytes:
             return UNKNOWN_SIZE
-        memory = self.memory
-        if memory is None:
-            memory = share_of_gpu(device, GPU_CHUNK) or CHUNK
+        memory = _memory(self.memory, device, CHUNK, GPU_CHUNK)
         if device.type == "cpu" and not training:
             # A CPU is fastest where a chunk stays in its caches.
             memory = min(memory, CPU_CHUNK)
@@ -376,16 +365,13 @@ class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
         return self._score_chunk(*chunk)
 
 
-def share_of_gpu(device: torch.device, fraction: float) -> int:
-    """Bytes of a fraction of a GPU's memory; 0 for other devices.
-
-    Example:
-        >>> share_of_gpu(torch.device("cpu"), 0.5)
-        0
-    """
+def _memory(given: int | None, device: torch.device, on_cpu: int, of_gpu: float) -> int:
+    """The given bytes, or by default those on a CPU or a fraction of a GPU's memory."""
+    if given is not None:
+        return given
     if device.type != "cuda":
-        return 0
-    return int(fraction * torch.cuda.get_device_properties(device).total_memory)
+        return on_cpu
+    return int(of_gpu * torch.cuda.get_device_properties(device).total_memory)
 
 
 def _kind(spec: FeatureSpec) -> type[Features]:

@@ -55,7 +55,6 @@ class FusedAdapter(JointAdapter[Tokens, Tokens, PooledTokens]):
         fusion: The fusion style, an object of `vlmtune.adapters.fusion_styles`; None for `Mdetr`.
         memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
         training_memory: Bytes of activations kept for the backward pass, see `JointAdapter`.
-            Activations beyond them are computed again, which takes a third more time.
     """
 
     def __init__(

@@ -286,9 +286,7 @@ class EqSim(ShardedObjective):
 
 def _in_single_precision(shard: ScoreShard) -> ScoreShard:
     """Converts half precision to single: differences of probabilities vanish in it."""
-    rows = _single(shard.rows)
-    columns = _single(shard.columns)
-    return replace(shard, rows=rows, columns=columns)
+    return replace(shard, rows=_single(shard.rows), columns=_single(shard.columns))
 
 
 def _single(scores: Scores) -> Scores:

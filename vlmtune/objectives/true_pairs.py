@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vlmtune.distributed.process_group import ProcessGroup
 from vlmtune.objectives.functional import count_of, gather_pairs, only
-from vlmtune.types import ScoreShard, positions
+from vlmtune.types import ScoreShard, positions, send
 
 Normalise = Literal["none", "row", "sigmoid"]
 By = Literal["row", "union"]
@@ -71,18 +71,19 @@ class TruePairs:
         self.shard = shard
         self.group = group
         known = targets.on_cpu()
-        true = known.truth & known.same_group & rows.cpu_computed
-        self._row, text = positions(true, rows.values.device)
+        true = positions(known.truth, "cpu")
+        usable = known.same_group[true] & rows.cpu_computed[true]
+        pairs = torch.stack(true)[:, usable]
+        self._row, text = send(pairs, rows.values.device)
         self._images, self._texts = gather_pairs(self._row, text, shard, group)
         self.start = 0
-        if group.size > 1:
-            self.start = int((self._images < shard.row_start).sum())
         # A text may be on several ranks: then its column may lie on another rank than the image.
         # Such columns are gathered, and stand behind the rank's own.
         width = columns.values.shape[1]
         column = text - shard.column_start
         self._remote_texts = text[:0]
         if group.size > 1:
+            self.start = int((self._images < shard.row_start).sum())
             here = (column >= 0) & (column < width)
             remote_texts = group.gather(text[~here])
             self._remote_texts = remote_texts.unique()
@@ -238,30 +239,21 @@ def _largest(
     keys = keys.detach().masked_fill(~valid, -torch.inf)
     if keys.dtype == torch.float32:
         # Far faster than to sort all.
-        count = min(k, keys.shape[1])
-        largest = _distinct(keys).topk(count, dim=1).indices
+        largest = _distinct(keys).topk(min(k, keys.shape[1]), dim=1).indices
     else:
-        order = keys.argsort(dim=1, descending=True, stable=True)
-        largest = order[:, :k]
+        largest = keys.argsort(dim=1, descending=True, stable=True)[:, :k]
     is_valid = valid.gather(1, largest)
     return largest.masked_fill(~is_valid, -1)
 
 
 def _distinct(keys: PairMatrix) -> Int[Tensor, "a A"]:
-    """Whole numbers in the order of the keys; of equal keys of a row the first is the largest.
-
-    Example:
-        >>> _distinct(torch.tensor([[0.0, -1.0, 2.0, 0.0]])).argsort(descending=True)
-        tensor([[2, 0, 3, 1]])
-    """
+    """Whole numbers in the order of the keys; of equal keys of a row the first is the largest."""
     # Sums with 0 are the same for both zeros. The bits of positive floats have the order of the
     # floats, those of negative ones the opposite order.
     bits = (keys + 0.0).view(torch.int32)
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    # The position fills the lower half of 64 bits.
-    total = keys.shape[1]
-    last_first = torch.arange(total - 1, -1, -1, device=keys.device)
-    return (ordered.long() << 32) + last_first
+    # Positions change the lower half of 64 bits alone.
+    return (ordered.long() << 32) - torch.arange(keys.shape[1], device=keys.device)
 
 
 def _noise(pairs: TruePairs) -> Float[Tensor, "a 2 A"]:

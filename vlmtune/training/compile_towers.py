@@ -36,10 +36,8 @@ class CompileTowers(Callback):
     @override
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         backbone = adaptation(pl_module).backbone
-        towers = []
         for tower in (backbone.image_tower, backbone.text_tower):
-            if tower is not None:
-                towers.append(tower)
-        for tower in towers:
+            if tower is None:
+                continue
             for block in tower.blocks:
                 block.compile(mode=self.mode)
