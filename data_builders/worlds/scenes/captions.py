@@ -39,6 +39,8 @@ PROMPT_WORDS = (
 )
 
 _CLEAR_OFFSET = 0.1  # minimum distance from the middle, in picture widths, to state a side
+SIDES = (("left", "right"), ("bottom", "top"))  # across the picture, and up
+PHOTO_PREFIXES = ("", "a photo of ", "this is a photo of ")
 
 
 def query(obj: SceneObject, attributes: Sequence[str] = ("color",)) -> str:
@@ -89,6 +91,15 @@ def _relation(scene: Scene, rng: random.Random) -> str | None:
     return related(first, relation, second)
 
 
+def clear_side(scene: Scene, obj: SceneObject, sides: tuple[str, str]) -> str | None:
+    """Returns on which of two opposite sides of the picture an object is; None near the middle."""
+    offset = scene.view.project(obj.center)[SIDES.index(sides)]
+    if abs(offset) < _CLEAR_OFFSET:
+        return None
+    low, high = sides
+    return low if offset < 0 else high
+
+
 def placement(scene: Scene, rng: random.Random) -> str | None:
     """Returns a sentence that states the side of the picture of one or two objects.
 
@@ -98,19 +109,19 @@ def placement(scene: Scene, rng: random.Random) -> str | None:
     sampled object is.
     """
     sampled = rng.sample(scene.objects, min(2, len(scene.objects)))
-    axis, low, high = rng.choice(((0, "left", "right"), (1, "bottom", "top")))
+    sides = rng.choice(SIDES)
     stated = []
     for obj in sampled:
-        offset = scene.view.project(obj.center)[axis]
-        if abs(offset) >= _CLEAR_OFFSET:
+        side = clear_side(scene, obj, sides)
+        if side is not None:
             words = obj.shape if rng.random() < 0.5 else _random_query(obj, rng)
-            stated.append((words, low if offset < 0 else high))
+            stated.append((words, side))
     if not stated:
         return None
     texts = [f"{with_article(words)} on the {side}" for words, side in stated]
     if len(stated) == 2 and stated[0][1] == stated[1][1]:
         texts = texts[:1]
-    prefix = rng.choice(("", "a photo of ", "this is a photo of "))
+    prefix = rng.choice(PHOTO_PREFIXES)
     where = rng.choice(("", f" in a {scene.floor} environment"))
     return f"{prefix}{' and '.join(texts)} of the picture{where}"
 

@@ -3,8 +3,8 @@
 In: training scenes. Out: the text of the csv.
 
 For what Cola's queries, AR4T's pairs and captions teach nothing about: counts, absence, negation,
-an added object, exchanged materials, and attributes after their noun. `vlmtune build table` reads
-the table.
+an added object, exchanged materials or sides, and attributes after their noun. `vlmtune build
+table` reads the table.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from functools import partial
 
 from data_builders.phrases import INVERSE, PHRASES, both, with_article
 from data_builders.text_files import csv_table
-from data_builders.worlds.scenes.captions import counting
+from data_builders.worlds.scenes.captions import PHOTO_PREFIXES, SIDES, clear_side, counting
 from data_builders.worlds.scenes.formats.context import Form, SceneContext, Sentences, contexts
 from data_builders.worlds.scenes.image_files import SceneImage
 from data_builders.worlds.scenes.sampling import WorldSpec
@@ -116,6 +116,38 @@ def _exchanged(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return None
 
 
+def _sides(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+    """Writes "a cube on the left and a torus on the right of the picture", against exchanged ones.
+
+    Captions show this wording (`captions.placement`) without a false one beside it: a model may
+    then read each side with the noun before it or with the noun after it.
+    """
+    del spec
+    stated = context.rng.choice(([], ["color"]))
+    prefix = context.rng.choice(PHOTO_PREFIXES)
+    for sides in context.shuffled(SIDES):
+        placed = _placed(context, stated, sides)
+        if len(placed) == 2:
+            (one, first), (other, second) = placed.items()
+            true = f"{with_article(first)} on the {one} and {with_article(second)} on the {other}"
+            false = f"{with_article(second)} on the {one} and {with_article(first)} on the {other}"
+            return f"{prefix}{true} of the picture", f"{prefix}{false} of the picture"
+    return None
+
+
+def _placed(
+    context: SceneContext, stated: Sequence[str], sides: tuple[str, str]
+) -> dict[str, Noun]:
+    """A noun of a sole object for each side that has one, in random order."""
+    nouns: dict[str, Noun] = {}
+    for obj in context.shuffled(context.scene.objects):
+        noun = Noun.of(obj, stated)
+        side = clear_side(context.scene, obj, sides)
+        if side is not None and len(noun.referents(context.scene)) == 1:
+            nouns.setdefault(side, noun)
+    return nouns
+
+
 def _textured(*nouns: Noun) -> str:
     """The wording of PUG's prompts, colours after the nouns."""
     named = (
@@ -162,6 +194,6 @@ def _sentences(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 
 _WRITERS: tuple[Form, ...] = (
-    *(_count, _presence, _negation, _addition, _exchanged),
+    *(_count, _presence, _negation, _addition, _exchanged, _sides),
     partial(SceneContext.exchanged_colours, write=_textured),
 )

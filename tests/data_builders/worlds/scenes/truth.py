@@ -84,6 +84,16 @@ def distinct(scene: Scene, *nouns: str) -> bool:
     return any(i != j for i in first for j in rest[0])
 
 
+def _lies(scene: Scene, noun: str, side: str) -> bool:
+    """Whether an object of the noun lies in that half of the picture."""
+    axis = 0 if side in ("left", "right") else 1
+    middle = scene["image_size"][axis] / 2
+    places = [scene["objects"][k]["pixel_coords"][axis] for k in means(scene, noun)]
+    if side in ("left", "top"):
+        return any(place < middle for place in places)
+    return any(place > middle for place in places)
+
+
 def _floor(scene: Scene, noun: str, named: str | None, bare: str | None) -> bool:
     return bool(means(scene, noun)) and scene["floor"] == (named or bare)
 
@@ -108,6 +118,8 @@ RULES = (
      lambda s, a, b, c: distinct(s, a, b) and bool(means(s, c))),
     (rf"this is {NOUN} textured with (\w+) and {NOUN} textured with (\w+)",
      lambda s, a, x, b, y: distinct(s, f"{x} {a}", f"{y} {b}")),
+    (rf"{NOUN} on the (\w+) and {NOUN} on the (\w+) of the picture",
+     lambda s, a, x, b, y: _lies(s, a, x) and _lies(s, b, y)),
     (NOUN, lambda s, a: bool(means(s, a))),
     (rf"there (?:is|are) ({COUNTED}) (\w+)", lambda s, n, a: _counts(number(s, a), n)),
     (rf"{NOUN} on (?:a (\w+) floor|(grass|sand|tiles))", _floor),
@@ -133,7 +145,9 @@ def holds(scene: Scene, text: str) -> bool:
 
 
 def _holds(scene: Scene, sentence: str) -> bool:
-    sentence = sentence.replace("a photo of ", "", 1)
+    sentence = re.sub(
+        "(this is )?a photo of (?=.* of the picture)|a photo of ", "", sentence, count=1
+    )
     for pattern, rule in RULES:
         if found := re.fullmatch(pattern, sentence):
             return rule(scene, *found.groups())

@@ -16,6 +16,7 @@ KINDS = {
     "negation": r"there is an? (not )?\w+ \w+",
     "addition": r"an? \w+ \w+ and an? \w+ \w+( and an? .+)?",
     "exchanged": rf"an? ({OTHERS}) \w+ and an? ({OTHERS}) \w+",
+    "sides": r".*an? .+ on the \w+ and an? .+ on the \w+ of the picture",
     "textured": r"this is a photo of .+ textured with .+",
 }
 
