@@ -4,6 +4,7 @@ In: what was parsed. Out: `config.yaml`, whole, and the hyperparameters of the l
 Never: a password, a token or a key.
 """
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ class SaveConfig(SaveConfigCallback):
         for logger in trainer.loggers:
             logger.log_hyperparams(self.configuration)
 
-    @property
+    @functools.cached_property
     def configuration(self) -> dict[str, Any]:
         """The config of the run without secrets, which its report repeats."""
-        # Through YAML, as the parser's own values are paths and namespaces.
+        # Through YAML, as the parser's own values are paths and namespaces. Once, as each checkpoint
+        # has it.
         text = self.parser.dump(self.config, format="yaml", skip_none=False)
         return without_secrets(yaml.safe_load(text))

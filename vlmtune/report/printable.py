@@ -20,9 +20,9 @@ def printable(text: str, colours: bool = False) -> str:
         'a red \\x1b]0;owned\\x07 cube'
     """
     pattern = CONTROL if colours else NEVER_RAW
+    return pattern.sub(_escaped, text)
 
-    def escape(match: re.Match[str]) -> str:
-        code = ord(match[0])
-        return f"\\x{code:02x}"
 
-    return pattern.sub(escape, text)
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}"

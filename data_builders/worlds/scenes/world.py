@@ -95,7 +95,8 @@ class ScenesBuilder(Builder):
         placements: At most this many captions per training image about sides of the picture.
         foils: At most this many sentences with a foil per image of `foils/train.csv` (training
             images and AR4T scenes of one object) and `foils/val.csv`: counts, absence, negation, an
-            added object, exchanged materials or sides, colours after their nouns.
+            added object, exchanged materials, colours after their nouns. One more exchanges the
+            sides of two objects.
         long_foils: At most this many further foils per image, of one to four sentences, some with
             relations or negation; one or two sentences of the foil are false.
         grammar: At most this many sentences with a false counterpart per image of

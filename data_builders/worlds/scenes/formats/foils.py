@@ -34,15 +34,17 @@ def table(
 ) -> str:
     """Returns the csv: at most `count` rows an image, each of another kind, and `long` long ones.
 
-    A long row has one to four sentences, against the same with one or two of them false. No
-    sentence, true or false, states a forbidden composition of `spec`.
+    One more states sides, where two objects lie on opposite ones. A long row has one to four
+    sentences, against the same with one or two of them false. No sentence, true or false, states a
+    forbidden composition of `spec`.
     """
     rows = []
     for image, context in contexts(images, spec, seed, "foils"):
         written = [write(context, spec) for write in context.shuffled(_WRITERS)]
         short = [foil for foil in written if foil][:count]
+        sides = [_sides(context)] if count else []
         several = dict.fromkeys(_sentences(context, spec) for _ in range(long))
-        for true, false in (*short, *filter(None, several)):
+        for true, false in filter(None, (*short, *sides, *several)):
             rows.append({"image": image.file, "caption": true, "negative": false})
     return csv_table(COLUMNS, rows)
 
@@ -116,13 +118,12 @@ def _exchanged(context: SceneContext, spec: WorldSpec) -> Sentences | None:
     return None
 
 
-def _sides(context: SceneContext, spec: WorldSpec) -> Sentences | None:
+def _sides(context: SceneContext) -> Sentences | None:
     """Writes "a cube on the left and a torus on the right of the picture", against exchanged ones.
 
     Captions show this wording (`captions.placement`) without a false one beside it: a model may
     then read each side with the noun before it or with the noun after it.
     """
-    del spec
     stated = context.rng.choice(([], ["color"]))
     prefix = context.rng.choice(PHOTO_PREFIXES)
     for sides in context.shuffled(SIDES):
@@ -194,6 +195,6 @@ def _sentences(context: SceneContext, spec: WorldSpec) -> Sentences | None:
 
 
 _WRITERS: tuple[Form, ...] = (
-    *(_count, _presence, _negation, _addition, _exchanged, _sides),
+    *(_count, _presence, _negation, _addition, _exchanged),
     partial(SceneContext.exchanged_colours, write=_textured),
 )
