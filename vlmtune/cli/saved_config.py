@@ -44,8 +44,7 @@ class SaveConfig(SaveConfigCallback):
 
     @functools.cached_property
     def configuration(self) -> dict[str, Any]:
-        """The config of the run without secrets, which its report repeats."""
-        # Through YAML, as the parser's own values are paths and namespaces. Once, as each checkpoint
-        # has it.
+        """The config of the run without secrets, which its report and each checkpoint repeat."""
+        # Through YAML, as the parser's own values are paths and namespaces.
         text = self.parser.dump(self.config, format="yaml", skip_none=False)
         return without_secrets(yaml.safe_load(text))

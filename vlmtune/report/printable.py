@@ -24,5 +24,4 @@ def printable(text: str, colours: bool = False) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}"
+    return f"\\x{ord(match[0]):02x}"
