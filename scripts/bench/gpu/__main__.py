@@ -191,10 +191,9 @@ def main() -> None:
     chosen = arguments()
     if chosen.wheels:
         # A package's metadata may spell its name with underscores.
-        here = {
-            canonicalize_name(package.name): package.version
-            for package in importlib.metadata.distributions()
-        }
+        here: dict[str, str] = {}
+        for package in importlib.metadata.distributions():
+            here[canonicalize_name(package.name)] = package.version
         for name in WHEELS:
             print(f"{name}=={here[name]}" if name in here else name)
         return
