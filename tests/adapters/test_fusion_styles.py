@@ -1,5 +1,7 @@
 """All fusion styles against torch's own layers, on all tokens of all pairs, padded."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -229,3 +231,14 @@ def test_unmasked_scores_do_not_depend_on_chunks():
     torch.testing.assert_close(got, whole.eval()(image, text).values)
     longest = Tokens(text.values[:, : max(LENGTHS)], mask=text.mask[:, : max(LENGTHS)])
     torch.testing.assert_close(got, whole(image, longest).values)
+
+
+def test_chunks_fill_a_part_of_the_memory_of_a_gpu_and_a_given_size_everywhere(monkeypatch):
+    card = SimpleNamespace(total_memory=16 * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    free, given = MMAdapter(), MMAdapter(memory=2**20)
+    assert free.chunk_size(2**20, gpu, training=True) == 1024
+    assert free.chunk_size(2**20, cpu, training=True) == 512
+    assert free.chunk_size(2**20, cpu, training=False) == 64
+    assert [given.chunk_size(2**18, x, training=True) for x in (gpu, cpu)] == [4, 4]

@@ -479,3 +479,12 @@ def test_what_it_needs():
 def test_one_side_must_be_held():
     with refused("expected v1 or v2 on some pairs"):
         EqSim(v1="none", v2="none")
+
+
+def test_the_largest_of_single_precision_are_those_of_a_stable_sort():
+    torch.manual_seed(0)
+    # Few distinct values, so that most are ties; both zeros and both signs.
+    keys = torch.randint(-3, 4, (40, 60)).float() * torch.tensor([1.0, -1.0]).repeat(30)
+    valid = torch.rand(40, 60) < 0.8
+    order = keys.masked_fill(~valid, -torch.inf).argsort(dim=1, descending=True, stable=True)
+    assert torch.equal(true_pairs._largest(keys, valid, 8), order[:, :8])
