@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from vlmtune.errors import UserError
 from vlmtune.types import PooledTokens, Rows, Tokens
@@ -168,28 +169,34 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, sizes: Sequence[int], rank: int) -> Tensor:
-        ctx.start = sum(sizes[:rank])
-        ctx.stop = ctx.start + sizes[rank]
+        ctx.sizes = sizes
+        ctx.rank = rank
         # all_gather takes one shape from all ranks, so every rank sends the largest number of rows.
         padded = value.new_zeros(max(sizes), *value.shape[1:])
         padded[: len(value)] = value
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded)
-        unpadded = []
-        for part, size in zip(parts, sizes, strict=True):
-            unpadded.append(part[:size])
-        return torch.cat(unpadded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        total = _all_reduce(gradients[0])
-        return total[ctx.start : ctx.stop], None, None
+        (gradient,) = gradients
+        # Each rank gets one part of the sum, and all parts have the same number of rows. So only
+        # half of the bytes travel that a sum of all rows on every rank would take.
+        rows = gradient.to(_wide(gradient)).split(ctx.sizes)
+        parts = pad_sequence(rows, batch_first=True)
+        total = torch.empty_like(parts[0])
+        dist.reduce_scatter_tensor(total, parts.flatten(0, 1))
+        return total[: ctx.sizes[ctx.rank]].to(gradient.dtype), None, None
 
 
 def _all_reduce(value: Tensor) -> Tensor:
-    # Half precision is added in single precision: W terms would round W times.
-    half = value.dtype in (torch.float16, torch.bfloat16)
-    dtype = torch.float32 if half else value.dtype
-    total = value.detach().to(dtype, copy=True).contiguous()
+    total = value.detach().to(_wide(value), copy=True).contiguous()
     dist.all_reduce(total)
     return total.to(value.dtype)
+
+
+def _wide(value: Tensor) -> torch.dtype:
+    """Half precision is added in single precision: W terms would round W times."""
+    half = value.dtype in (torch.float16, torch.bfloat16)
+    return torch.float32 if half else value.dtype

@@ -158,7 +158,5 @@ def _query_rows(name: str, queries: Sequence[Query]) -> tuple[ItemRow, ...]:
 
 
 def _in_rows(values: Sequence[Any], width: int) -> tuple[tuple[Any, ...], ...]:
-    rows = []
-    for start in range(0, len(values), width):
-        rows.append(tuple(values[start : start + width]))
-    return tuple(rows)
+    starts = range(0, len(values), width)
+    return tuple(tuple(values[start : start + width]) for start in starts)

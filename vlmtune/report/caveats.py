@@ -229,7 +229,4 @@ def _by_text(texts: dict[str, str]) -> list[str]:
         names.setdefault(text, []).append(name)
     if len(names) == 1:
         return list(names)
-    lines = []
-    for text, having in names.items():
-        lines.append(f"{text} ({', '.join(having)})")
-    return lines
+    return [f"{text} ({', '.join(having)})" for text, having in names.items()]
