@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 QUICK = ROOT / "configs/experiments/quickstart"
 SETS = {"queries": "cola", **SHARDS}
 TINY = {"train": 16, "val": 0, "test": 40, "multi": 2, "ar4t_train": 8, "ar4t_test": 4}
+TINY |= {"held_out": 4, "benchmarks": 2, "spar_repeats": 1}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         (folder / "checkpoints").symlink_to(ROOT / "checkpoints")
         world = ["--config", str(QUICK / "world.yaml"), "--out", "runs/quickstart/world", *counts]
-        assert main(["build", "scenes", *world, "--benchmarks=2", "--spar_repeats=1"]) == 0
+        assert main(["build", "scenes", *world]) == 0
         for name, builder in SETS.items():
             words = ["--config", str(QUICK / f"{name}.yaml"), "--out", f"runs/quickstart/{name}"]
             assert main(["build", builder, *words]) == 0
