@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,13 @@ from tests.test_examples import PAGE as EXAMPLES
 from tests.test_own_data import PAGE as OWN_DATA
 from tests.test_own_data import SCRIPT
 from tests.test_readme import FENCE, TEXTS, blocks
+from tests.tiny_quickstart import WORLD, ask_few
 from vlmtune.cli import quickstart
 from vlmtune.cli.main import main
 
 pytestmark = QUIET
-WORLD = quickstart.SIZES["tiny"]["world"]
+QUICKSTART = ["quickstart", "--size", "tiny"]
+SHOWN = "shown.txt"  # what the quickstart printed, in its folder
 LEAST = 8  # scenes of a kind, where a page names their number
 # What follows a command to make it small, by its first words.
 FIT = "max_steps=2 accelerator=cpu devices=1 logger=false"
@@ -130,8 +133,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["vlmtune"])
-        patch.setattr(quickstart, "cores", lambda: 1)  # a second process imports all anew
-        assert main(["quickstart", "--size", "tiny"]) == 0
+        ask_few(patch)
+        patch.setattr(quickstart, "cores", lambda: 2)
+        with Path(SHOWN).open("w") as file, redirect_stdout(file), redirect_stderr(file):
+            status = main(QUICKSTART)
+        assert status == 0, Path(SHOWN).read_text()
         exec(compile(SCRIPT, "own-data.md", "exec"), {})
         write_own_files()
         write_cola(Path("runs/quickstart/world"))
@@ -177,13 +183,54 @@ BEFORE = {
 }
 
 
+@pytest.fixture
+def folder(place, tmp_path, monkeypatch) -> Path:
+    """A copy of the place, in which one works."""
+    copy = tmp_path / "page"
+    shutil.copytree(place, copy)
+    monkeypatch.chdir(copy)
+    monkeypatch.setattr(sys, "argv", ["vlmtune"])
+    return copy
+
+
+@pytest.mark.slow
+def test_the_quickstart_runs_from_end_to_end_and_again(folder, monkeypatch, capsys):
+    out = Path(quickstart.OUT)
+    assert {path.name for path in out.iterdir()} == {
+        *("configs", "world", "queries", "relations", "ar4t", "captions", "foils", "features"),
+        *("zero-shot", "seed-0", "export", "report", "recipe.log"),
+    }
+    for name in ("mm-adapter", "grounded-words"):
+        files = {path.name for path in (out / "seed-0" / name / "checkpoints").iterdir()}
+        assert files == {"last.ckpt"}
+    shown = Path(SHOWN).read_text()
+    assert "Storing state" in shown  # for grounded words
+    assert "training grounded words" in shown
+    assert "Storing tokens" in (out / "recipe.log").read_text()  # for the MM-Adapter
+    table = (out / "report/report.md").read_text()
+    for name in ("CLIP, zero-shot", "MM-Adapter, Cola's recipe", "grounded words, mixture"):
+        assert f"| {name} |" in table
+    for name in ("text-only (n-gram)", "text-only (image averaged)"):
+        assert f"| {name} |" in table
+
+    # The image that is scored is the first item's, with its two captions.
+    first = json.loads((out / "world/cola/multi_unseen.json").read_text())[0]
+    plan = quickstart.steps(out, out / "configs", 0)
+    (score,) = (call for _, call in plan.mixture if call[0] == "score")
+    assert Path(score[2]).name == first[0]
+    assert [score[4], score[6]] == [first[1], first[3]]
+
+    ask_few(monkeypatch)
+    monkeypatch.setattr(quickstart, "cores", lambda: 2)
+    assert main(QUICKSTART) == 0, capsys.readouterr().err
+    again = capsys.readouterr().err
+    assert again.count("already contains this build; reusing it") == 6
+    assert "Storing " not in again + (out / "recipe.log").read_text()  # features are there
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_the_commands_of_a_page_run(name, place, tiny_vl, tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "page"
-    shutil.copytree(place, folder)
+def test_the_commands_of_a_page_run(name, folder, tiny_vl, capsys):
     torch.save(tiny_vl, folder / "negclip.pth")
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
     for line in [*BEFORE.get(name, ()), *run_here(name)]:
         assert main(tiny(line)) == 0, f"{line}\n{capsys.readouterr().err}"

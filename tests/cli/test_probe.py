@@ -12,6 +12,7 @@ from PIL import Image
 
 from tests.backbones import hf_models
 from tests.tiny import halves
+from tests.tiny_quickstart import ask_few
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.cli import plugins, quickstart
 from vlmtune.cli.fit import NOISE
@@ -186,7 +187,7 @@ def test_tables_and_report_show_one_difference(photos, model_folder, tmp_path, c
     """Its interval counts runs as well as images, in both files."""
     save_tuned(tmp_path / "tuned", model_folder, 0.2)
     out = tmp_path / "out"
-    words = ["--images", photos, "--out", out, "--side", 32, "--steps", 40, "--runs", 3]
+    words = ["--images", photos, "--out", out, "--side", 32, "--steps", 8, "--runs", 2]
     words += ["--widths", 0, 1024, "--device", "cpu", "--frozen", "--model", tmp_path / "tuned"]
     status, _, err = run(capsys, "probe", *words)
     assert status == 0, err
@@ -224,6 +225,7 @@ def test_before_and_after_is_one_page_as_documented(tmp_path, monkeypatch, capsy
     _, _, section = page.partition("## Before and after adaptation")
     blocks = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     monkeypatch.chdir(tmp_path)
+    ask_few(monkeypatch)
     configs = quickstart.write_configs(Path("runs/quickstart"), "tiny")
     for builder, name in (("scenes", "world"), ("cola", "queries")):
         words = ["build", builder, "--config", configs / f"{name}.yaml"]

@@ -1,21 +1,16 @@
-"""`vlmtune quickstart`: the commands it runs, and the whole of it on a tiny world."""
+"""`vlmtune quickstart`: the commands it runs; `test_documented_commands` runs the whole of it."""
 
-import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from vlmtune.cli import quickstart
-from vlmtune.cli.fit import NOISE
 from vlmtune.cli.main import main
 from vlmtune.errors import UserError
 
 OUT = Path("runs/quickstart")
-
-pytestmark = [pytest.mark.filterwarnings(f"ignore:{pattern}") for pattern in NOISE]
 
 
 @pytest.fixture
@@ -129,43 +124,6 @@ def test_a_second_process_that_fails_ends_it(tmp_path):
         quickstart.beside(lane, 0.0, tmp_path / "recipe.log"),
     ):
         pass
-
-
-@pytest.mark.slow
-def test_it_runs_from_end_to_end_and_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["vlmtune"])
-    out = tmp_path / "quick"
-    arguments = ["quickstart", "--size", "tiny", "--out", "quick"]
-    assert main(arguments) == 0, capsys.readouterr().err
-    assert {path.name for path in out.iterdir()} == {
-        *("configs", "world", "queries", "relations", "ar4t", "captions", "foils", "features"),
-        *("zero-shot", "seed-0", "export", "report", "recipe.log"),
-    }
-    for name in ("mm-adapter", "grounded-words"):
-        files = {path.name for path in (out / "seed-0" / name / "checkpoints").iterdir()}
-        assert files == {"last.ckpt"}
-    shown = capsys.readouterr()
-    assert "Storing state" in shown.err  # for grounded words
-    assert "training grounded words" in shown.out
-    assert "Storing tokens" in (out / "recipe.log").read_text()  # for the MM-Adapter
-    table = (out / "report/report.md").read_text()
-    for name in ("CLIP, zero-shot", "MM-Adapter, Cola's recipe", "grounded words, mixture"):
-        assert f"| {name} |" in table
-    for name in ("text-only (n-gram)", "text-only (image averaged)"):
-        assert f"| {name} |" in table
-
-    # The image that is scored is the first item's, with its two captions.
-    first = json.loads((out / "world/cola/multi_unseen.json").read_text())[0]
-    plan = quickstart.steps(out, out / "configs", 0)
-    (score,) = (call for _, call in plan.mixture if call[0] == "score")
-    assert Path(score[2]).name == first[0]
-    assert [score[4], score[6]] == [first[1], first[3]]
-
-    assert main(arguments) == 0, capsys.readouterr().err
-    again = capsys.readouterr().err
-    assert again.count("already contains this build; reusing it") == 6
-    assert "Storing " not in again + (out / "recipe.log").read_text()  # features are there
 
 
 @pytest.mark.parametrize("size", quickstart.SIZES)

@@ -77,23 +77,28 @@ def prepared(image, settings):
     return values.transpose(2, 0, 1).astype(np.float32)
 
 
-def small(folder):
-    return OpenClip(str(write_model(folder, vision={"layers": 2}, text={"layers": 2})))
+def small(folder, layers=1):
+    sizes = {"layers": layers}
+    return OpenClip(str(write_model(folder, vision=sizes, text=sizes)))
 
 
+# Each adapter once, and each kind of tower; the second layer is of prompts and of what is reused.
 MODELS = {
     "lora": (small, lambda: LoRA(targets=["query", "mlp"])),
-    "full_finetuning": (small, FullFineTuning),
     "bottleneck": (small, lambda: Bottleneck(0.2)),
     "context_prompts": (small, lambda: ContextPrompts(2)),
-    "deep_prompts": (small, lambda: DeepPrompts(2)),
-    "text_map": (small, TextMap),
-    "siglip": (lambda folder: SigLIP(str(write_siglip(folder))), LinearProbe),
-    "word_prompts": (small, lambda: WordPrompts(["red", WORDS[1]])),
-    "ft_late": (small, lambda: FTLate(layers=1, heads=2, hidden=1)),
-    "flava": (lambda folder: Flava(str(write_flava(folder))), lambda: LinearProbe(True)),
-    "blip": (lambda folder: Blip(str(write_blip(folder))), LinearProbe),
-    "bridgetower": (lambda folder: BridgeTower(str(write_bridgetower(folder))), LinearProbe),
+    "deep_prompts": (lambda folder: small(folder, 2), lambda: DeepPrompts(2)),
+    "ft_late": (lambda folder: small(folder, 2), lambda: FTLate(layers=1, heads=2, hidden=1)),
+    "text_map": (lambda folder: SigLIP(str(write_siglip(folder))), TextMap),
+    "word_prompts": (
+        lambda folder: Blip(str(write_blip(folder))),
+        lambda: WordPrompts(["red", WORDS[1]]),
+    ),
+    "linear_probe": (lambda folder: Flava(str(write_flava(folder))), lambda: LinearProbe(True)),
+    "full_finetuning": (
+        lambda folder: BridgeTower(str(write_bridgetower(folder))),
+        FullFineTuning,
+    ),
     "scenes": (lambda _: OpenClip("checkpoints/scenes-clip"), ZeroShot),
 }
 # Another process: the exporter cannot read code under the checks of shapes that tests run with.
@@ -129,7 +134,7 @@ def test_onnxruntime_embeds_as_the_model(name, exported, images):
     texts = SCENES if name == "scenes" else TEXTS
     want = model.encode_image(images), model.encode_text(texts)
     # BridgeTower cuts sides to multiples of 32.
-    prepare = model.backbone.preprocess if name == "bridgetower" else None
+    prepare = model.backbone.preprocess if isinstance(model.backbone, BridgeTower) else None
     got = embedded(folder, images, texts, prepare)
     torch.testing.assert_close(got[0], want[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(got[1], want[1], rtol=0, atol=1e-5)
