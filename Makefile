@@ -27,7 +27,7 @@ QUICK := tests/test_architecture.py tests/test_language.py tests/test_rooms.py t
 SLOW = $(sort $(shell grep -rl --include='test_*.py' 'mark\.slow' tests))
 LONGEST := tests/faults/test_kills.py tests/contracts/test_adapters.py \
 	tests/distributed/test_real_adapters.py tests/test_documented_commands.py \
-	tests/cli/test_quickstart.py tests/test_gpu_bench.py
+	tests/test_gpu_bench.py
 
 .PHONY: quickstart quick test slow lint types unit docs clean
 

@@ -22,11 +22,11 @@ from tests.test_examples import PAGE as EXAMPLES
 from tests.test_own_data import PAGE as OWN_DATA
 from tests.test_own_data import SCRIPT
 from tests.test_readme import FENCE, TEXTS, blocks
-from tests.tiny_quickstart import WORLD, ask_few
 from vlmtune.cli import quickstart
 from vlmtune.cli.main import main
 
 pytestmark = QUIET
+WORLD = quickstart.SIZES["tiny"]["world"]
 QUICKSTART = ["quickstart", "--size", "tiny"]
 SHOWN = "shown.txt"  # what the quickstart printed, in its folder
 LEAST = 8  # scenes of a kind, where a page names their number
@@ -133,7 +133,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["vlmtune"])
-        ask_few(patch)
         patch.setattr(quickstart, "cores", lambda: 2)
         with Path(SHOWN).open("w") as file, redirect_stdout(file), redirect_stderr(file):
             status = main(QUICKSTART)
@@ -220,7 +219,6 @@ def test_the_quickstart_runs_from_end_to_end_and_again(folder, monkeypatch, caps
     assert Path(score[2]).name == first[0]
     assert [score[4], score[6]] == [first[1], first[3]]
 
-    ask_few(monkeypatch)
     monkeypatch.setattr(quickstart, "cores", lambda: 2)
     assert main(QUICKSTART) == 0, capsys.readouterr().err
     again = capsys.readouterr().err

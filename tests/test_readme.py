@@ -21,7 +21,6 @@ from data_builders.shard_builder import Builder
 from data_builders.worlds.scenes.requests import render
 from tests.runs import QUIET
 from tests.test_configs import Parsed, bare
-from tests.tiny_quickstart import WORLD, ask_few
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.backbones.open_clip.open_clip import OpenClip
@@ -212,11 +211,10 @@ def test_the_readme_trains_in_an_empty_folder_and_after_the_quickstart(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["vlmtune"])
-    ask_few(monkeypatch)
     configs = quickstart.write_configs(Path(quickstart.OUT), "tiny")
     lines = lines_of(block("README.md", "sh", None, "vlmtune fit"))
     scenes, cola, fit = (shlex.split(line, comments=True)[1:] for line in lines)
-    scenes += [f"--{key}={value}" for key, value in WORLD.items()]
+    scenes += [f"--{key}={value}" for key, value in quickstart.SIZES["tiny"]["world"].items()]
     fit += ["--trainer.max_steps=2", "--data.batch_size=8"]
     for words in (scenes, cola, fit):
         assert main(words) == 0, capsys.readouterr().err

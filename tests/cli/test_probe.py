@@ -12,7 +12,6 @@ from PIL import Image
 
 from tests.backbones import hf_models
 from tests.tiny import halves
-from tests.tiny_quickstart import ask_few
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.cli import plugins, quickstart
 from vlmtune.cli.fit import NOISE
@@ -225,7 +224,6 @@ def test_before_and_after_is_one_page_as_documented(tmp_path, monkeypatch, capsy
     _, _, section = page.partition("## Before and after adaptation")
     blocks = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    ask_few(monkeypatch)
     configs = quickstart.write_configs(Path("runs/quickstart"), "tiny")
     for builder, name in (("scenes", "world"), ("cola", "queries")):
         words = ["build", builder, "--config", configs / f"{name}.yaml"]

@@ -45,7 +45,7 @@ def work(folder: Path, sweep: dict, trials: list[str], name: str) -> None:
 def test_trials_of_two_agents_are_a_run_each_and_end_in_one_table_and_one_export(
     tmp_path, monkeypatch, model_folder, shards, capsys
 ):
-    """Two agents at a time, one of them on two ranks."""
+    """One agent runs two trials, the other one on two ranks."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -55,16 +55,16 @@ def test_trials_of_two_agents_are_a_run_each_and_end_in_one_table_and_one_export
     sweep["command"] += tiny(tmp_path, model_folder, shards)
     ranks = ["--trainer.devices=2", "--trainer.strategy=ddp"]
     on_two_ranks = {**sweep, "command": [*sweep["command"], *ranks]}
-    names = ["trial0", "trial1"]
+    names = [f"trial{i}" for i in range(3)]
     forked = multiprocessing.get_context("fork")
     agents = []
-    for name, one, trials in (("one", sweep, names[:1]), ("two", on_two_ranks, names[1:])):
+    for name, one, trials in (("one", sweep, names[:2]), ("two", on_two_ranks, names[2:])):
         agent = forked.Process(target=work, args=(tmp_path, one, trials, name))
         agent.start()
         agents.append(agent)
     for agent in agents:
         agent.join()
-    assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["1 0", "1 0"]
+    assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["2 0", "1 0"]
     assert sorted(runs_of(tmp_path)) == names
     out, best = tmp_path / "out", tmp_path / "best"
     # The logger's folder lies beside that of the sweep, as in the configs.
@@ -75,6 +75,6 @@ def test_trials_of_two_agents_are_a_run_each_and_end_in_one_table_and_one_export
     assert sorted(line.partition(",")[0] for line in table[1:]) == names
     assert "optimizer.lr" in table[0]
     first = table[1].partition(",")[0]
-    assert f"<h1>The best of 2 trials is {first}: " in (out / "report.html").read_text()
+    assert f"<h1>The best of 3 trials is {first}: " in (out / "report.html").read_text()
     trained = tmp_path / "checkpoints of trials" / first / "checkpoints/last.ckpt"
     assert load(best).digest() == load(trained).digest()

@@ -12,7 +12,7 @@ QUANTILES = {0.5: 0.0, 0.8: 0.841621, 0.9: 1.281552}  # of the normal distributi
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("count", [5, 80])
+@pytest.mark.parametrize("count", [5, 10, 20, 80])
 @pytest.mark.parametrize("p", [0.5, 0.9])
 @pytest.mark.parametrize("rho", [0.3, 0.8])
 def test_a_mean(count, p, rho):
@@ -26,7 +26,7 @@ def test_a_mean(count, p, rho):
     assert covered / TRIALS >= 0.93
 
 
-@pytest.mark.parametrize("count", [5, 80])
+@pytest.mark.parametrize("count", [5, 10, 20, 80])
 @pytest.mark.parametrize(("new", "old"), [(0.5, 0.5), (0.9, 0.9), (0.9, 0.8)])
 def test_a_paired_difference(count, new, old):
     """Hard clusters are hard for both models, and some for one of them alone."""
@@ -48,7 +48,7 @@ def test_a_paired_difference(count, new, old):
         assert sum(one.p < 0.05 for one in tested) / TRIALS <= 0.07
 
 
-@pytest.mark.parametrize("captions", [5, 20])
+@pytest.mark.parametrize("captions", [5, 10, 20])
 def test_few_captions_of_many_images(captions):
     rng = numpy.random.default_rng(captions)
     caption = rng.standard_normal((TRIALS, captions))

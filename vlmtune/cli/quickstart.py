@@ -35,6 +35,7 @@ SIZES: Mapping[str, Mapping[str, Mapping[str, int]]] = {  # size -> config -> ot
             "val": 4,
             "test": 30,
             "multi": 4,
+            "held_out": 4,
             "ar4t_train": 8,
             "ar4t_test": 4,
             "benchmarks": 2,
