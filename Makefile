@@ -25,9 +25,9 @@ QUICK := tests/test_architecture.py tests/test_language.py tests/test_rooms.py t
 # Files with slow tests: no other is imported. Those that take longest start first, so that no core
 # waits at the end.
 SLOW = $(sort $(shell grep -rl --include='test_*.py' 'mark\.slow' tests))
-LONGEST := tests/faults/test_kills.py tests/contracts/test_adapters.py \
-	tests/distributed/test_real_adapters.py tests/test_documented_commands.py \
-	tests/test_gpu_bench.py
+LONGEST := tests/test_documented_commands.py tests/export/test_to_onnx.py \
+	tests/faults/test_kills.py tests/contracts/test_adapters.py \
+	tests/distributed/test_real_adapters.py tests/test_gpu_bench.py
 
 .PHONY: quickstart quick test slow lint types unit docs clean
 
