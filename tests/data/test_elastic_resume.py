@@ -11,6 +11,7 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
+from tests.data.conftest import Numbered
 from tests.data.test_datamodule import Toy
 from tests.ranks import run_ranks
 from tests.refusals import refused
@@ -59,6 +60,17 @@ def flat(batches) -> list[str]:
     return list(chain.from_iterable(batches))
 
 
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory) -> tuple[ShardSet, Path]:
+    """A set, and the folder of a run of batches of 4 that was killed after step 7."""
+    folder = tmp_path_factory.mktemp("killed")
+    Numbered(23, 5, "r").build(folder / "set", progress=False)
+    data = ShardSet(str(folder / "set"))
+    seen = train(data, folder / "run", 4, 0, model=Following(7))
+    assert flat(seen) == [*order(data, 0)[:20], *order(data, 1)[:8]]
+    return data, folder / "run"
+
+
 # 23 groups in an epoch. Steps of 4: 5 to an epoch. Of 3: 7; of 6: 3; of 1: 23; of 8: 2.
 @pytest.mark.parametrize("die_at", [1, 4, 5, 7])
 @pytest.mark.parametrize(
@@ -66,12 +78,10 @@ def flat(batches) -> list[str]:
     [(3, 0, "epochs"), (6, 0, "steps"), (1, 0, "steps"), (8, 0, "epochs"), (4, 2, "steps")],
 )
 def test_another_batch_size_goes_on_at_the_next_group(
-    make_set, tmp_path, die_at, size, workers, limit
+    killed, tmp_path, die_at, size, workers, limit
 ):
-    data = make_set(23, 5)
+    data, first = killed
     epochs = [order(data, epoch) for epoch in range(3)]
-    first = train(data, tmp_path / "one", 4, 0, model=Following(die_at))
-    assert flat(first) == [*epochs[0][:20], *epochs[1][:20]][: 4 * die_at]
     epoch, done = divmod(4 * die_at, 20)
     # What is left of this epoch, and then whole epochs.
     left = (23 - done) // size * size if done else 23 // size * size
@@ -84,8 +94,7 @@ def test_another_batch_size_goes_on_at_the_next_group(
     options: dict[str, Any] = {"max_epochs": 3}
     if limit == "steps":
         options = {"max_epochs": -1, "max_steps": die_at + len(want) // size}
-    checkpoint = tmp_path / "one" / f"step={die_at}.ckpt"
-    then = train(data, tmp_path / "two", size, workers, checkpoint, **options)
+    then = train(data, tmp_path, size, workers, first / f"step={die_at}.ckpt", **options)
     assert flat(then) == want
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,11 +13,19 @@ from PIL import Image
 
 from tests.faulty_server import FaultyServer, serving
 from vlmtune.config import DATA, ROOT
+from vlmtune.sources import source
 from vlmtune.sources.addresses import MIRROR, request_of
 from vlmtune.sources.source import sources
 from vlmtune.storage.remote.download import Patience
 
 SOON = Patience(tries=3, timeout=60.0, wait=0.01, longest=0.05)
+read = source.read_source
+of_vlmtune = cache(read)
+
+
+def read_once(path: Path) -> source.DataSource:
+    """Reads the YAML of a source, one of vlmtune's own once for all tests."""
+    return of_vlmtune(path) if path.is_relative_to(ROOT) else read(path)
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +34,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.chdir(tmp_path)
     # Removed again after the test, also where a command sets it.
     monkeypatch.setenv(DATA, "data")
+    monkeypatch.setattr(source, "read_source", read_once)
     sources.cache_clear()
     yield
     sources.cache_clear()

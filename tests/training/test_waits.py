@@ -27,24 +27,24 @@ class Grabbed(Exception):
     pass
 
 
-def grab(made, shards, folder, monkeypatch):
+@pytest.fixture(scope="module")
+def batch(model_folder, shards, tmp_path_factory):
     """The first batch of a training."""
-    batches = []
+    made, batches = module(model_folder), []
 
     def step(batch, batch_idx):  # Lightning knows arguments by their names
         batches.append(batch)
         raise Grabbed
 
-    monkeypatch.setattr(made, "training_step", step)
+    made.training_step = step
     with pytest.raises(Grabbed):
-        fit(made, shards, folder, steps=1)
-    monkeypatch.undo()
+        fit(made, shards, tmp_path_factory.mktemp("run"), steps=1)
     return batches[0]
 
 
 def waits_of_a_step(made, batch, monkeypatch):
     """Takes one step on the pretended GPU."""
-    move(made)
+    move(made.train())
     # All of a trainer that a step reads.
     made._trainer = SimpleNamespace(
         precision_plugin=None, accumulate_grad_batches=1, global_step=0, global_rank=0
@@ -78,33 +78,32 @@ ADAPTERS = sorted({*stems("adapters")} - {"zero_shot", "fusion_tuning", "matchin
 OBJECTIVES = sorted({*stems("objectives")} - {"rank_kl", "c2lip", "unit_contrast"})
 
 
-def step(made, stem, shards, tmp_path, monkeypatch):
-    batch = grab(made, shards, tmp_path, monkeypatch)
+def step(made, stem, batch, monkeypatch):
     waits = waits_of_a_step(made, batch, monkeypatch)
     scores = ["_to_copy"] if stem in RANKING else []
     assert waits == [*scores, "tolist"]  # the check
 
 
 @pytest.mark.parametrize("stem", OBJECTIVES)
-def test_objectives(stem, model_folder, shards, tmp_path, monkeypatch):
+def test_objectives(stem, model_folder, batch, monkeypatch):
     objective = made_of("objectives", stem, Objective)
     adapter = FullFineTuning(tokens="tokens" in objective.needs)
     made = module(model_folder, adapter, [objective])
-    step(made, stem, shards, tmp_path, monkeypatch)
+    step(made, stem, batch, monkeypatch)
 
 
 @pytest.mark.parametrize("stem", ADAPTERS)
-def test_adapters(stem, model_folder, shards, tmp_path, monkeypatch):
+def test_adapters(stem, model_folder, batch, monkeypatch):
     adapter = made_of("adapters", stem, Adapter)
     made = module(model_folder, adapter, [PairBCE() if adapter.joint else InfoNCE()])
-    step(made, stem, shards, tmp_path, monkeypatch)
+    step(made, stem, batch, monkeypatch)
 
 
 @pytest.mark.parametrize("stem", stems("pairs"))
-def test_pairs(stem, model_folder, shards, tmp_path, monkeypatch):
+def test_pairs(stem, model_folder, batch, monkeypatch):
     pairs = made_of("pairs", stem, PairPolicy)
     made = module(model_folder, made_of("adapters", "mm_adapter", Adapter), pairs=pairs)
-    step(made, stem, shards, tmp_path, monkeypatch)
+    step(made, stem, batch, monkeypatch)
 
 
 def test_devices_that_mix_are_found(monkeypatch):
