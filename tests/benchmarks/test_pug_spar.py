@@ -240,13 +240,6 @@ def test_the_gallery_shows_the_caption_that_was_chosen(folder, of):
         assert example.true == (example.correct,)
 
 
-def test_a_candidate_that_is_never_true_is_blank(folder):
-    items = bank(folder, setups=["single_default"], background=False).items
-    assert not items.truth[:, items.texts.index("This is a photo of a blank")].any()
-    placed = bank(folder, setups=["single_left_right"], background=False)
-    assert not any("blank" in text for text in placed.items.texts)
-
-
 def test_places_may_be_called_below_and_above(folder, tmp_path):
     text = (folder / "labels.csv").read_text()
     (tmp_path / "labels.csv").write_text(text.replace("bottom", "below").replace("top", "above"))

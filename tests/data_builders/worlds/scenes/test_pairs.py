@@ -20,6 +20,7 @@ from data_builders.worlds.scenes.pairs import (
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import COLORS, SHAPES
 from data_builders.worlds.scenes.statements import exists
+from data_builders.worlds.scenes.videos import Videos
 
 UNSEEN = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
 SPEC = WorldSpec(min_objects=2, max_objects=4, stack_probability=0.5)
@@ -176,7 +177,7 @@ def test_a_sole_floor_stays():
     assert kinds == {"shape", "color"}
 
 
-@pytest.mark.parametrize("cls", [ChangedPairs, StepPairs, EditedPairs])
+@pytest.mark.parametrize("cls", [ChangedPairs, StepPairs, EditedPairs, Videos])
 def test_a_forbidden_composition_does_not_occur(cls):
     forbidden = frozenset((color, "cube") for color in ("red", "blue", "green"))
     fixed = {"materials": ("metal",), "sizes": ("large",), "textures": ("plain",)}

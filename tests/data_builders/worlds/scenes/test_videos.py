@@ -28,10 +28,3 @@ def test_one_object_changes_its_colour_once():
 def test_boundaries_are_anywhere():
     series = Videos(SPEC, 2)
     assert set(Counter(series.boundary(k) for k in range(200))) == set(range(1, FRAMES))
-
-
-def test_a_forbidden_composition_does_not_occur():
-    forbidden = frozenset({(color, "cube") for color in ("red", "blue", "green")})
-    spec = WorldSpec(min_objects=2, max_objects=3, forbidden=forbidden)
-    for _, frames in videos(Videos(spec, 3), 20):
-        assert forbidden.isdisjoint((o.color, o.shape) for s in frames for o in s.objects)
