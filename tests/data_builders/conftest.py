@@ -1,6 +1,7 @@
 import csv
 import hashlib
 import json
+import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola import ColaBuilder
 from data_builders.shard_builder import ShardBuilder
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.world import ScenesBuilder
 from vlmtune.types import Group
 
@@ -97,6 +100,12 @@ def rendered(out: Path, options: dict[str, Any], **more: Any) -> Path:
     """Renders a world."""
     ScenesBuilder(**options | more).build(out, progress=False)
     return out
+
+
+def attempted(series: Series, index: int) -> tuple[Scene, ...]:
+    """The first scenes that a series finds for an item."""
+    samples = (series.attempt(index, random.Random(f"{index}:{n}")) for n in range(400))
+    return next(scenes for scenes in samples if scenes)
 
 
 def training_texts(world: Path, **queries: Any) -> list[str]:
