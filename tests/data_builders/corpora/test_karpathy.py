@@ -38,8 +38,9 @@ def test_equal_captions_of_an_image_are_one(tmp_path):
     builder = Flickr30kBuilder(path, tmp_path)
     groups = [group for group, _ in builder.records()]
     assert [g.texts for g in groups] == [("A man .", "A dog."), ("A dog.",)]
+    assert all(group.truth.all() for group in groups)
     assert groups[0].text_ids[1] == groups[1].text_ids[0]
-    assert builder.counts["skipped: no caption"] == 1
+    assert builder.counts == {"captions": 3, "skipped: no caption": 1}
 
 
 def test_coco_reads_subfolders_and_both_training_splits(tmp_path):
