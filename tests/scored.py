@@ -86,6 +86,12 @@ def same(truth: Tensor) -> Targets:
     return Targets(truth, truth, truth)
 
 
+def softmax(numbers: list[float]) -> list[float]:
+    """Of plain numbers, one at a time."""
+    total = sum(math.exp(x) for x in numbers)
+    return [math.exp(x) / total for x in numbers]
+
+
 def naive_contrast(values: Tensor, positives: Tensor, negatives: Tensor) -> float:
     """Mean over rows of the mean over positives of -log(p / (p + negatives)), by loops."""
     rows = []

@@ -60,6 +60,11 @@ def tiny_backbone(stem: str, folder: Path, **options: Any) -> Backbone:
 
     Options are those of the function that writes the model.
     """
+    return backbone_of(stem, KINDS[stem].write(folder, **options))
+
+
+def backbone_of(stem: str, folder: Path) -> Backbone:
+    """Makes the backbone of the stem's YAML from a model that is there."""
     spec = yaml.safe_load((PLUGINS / f"{stem}.yaml").read_text(encoding="utf-8"))
-    spec["init_args"] = {"model": str(KINDS[stem].write(folder, **options))}
+    spec["init_args"] = {"model": str(folder)}
     return instantiate(spec, Backbone)

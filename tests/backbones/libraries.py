@@ -1,5 +1,6 @@
 """What the libraries themselves say the scores of images and captions are."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,33 @@ def _all_pairs(folder: Path, pixels: torch.Tensor, texts: list[str]) -> dict[str
     return {"pixel_values": pixels.repeat_interleave(len(texts), dim=0), **every}
 
 
-def clip_scores(
-    folder: Path, pixels: torch.Tensor, texts: list[str], kind: Any = transformers.CLIPModel
+def _matches(
+    kind: Any, field: str, folder: Path, pixels: torch.Tensor, texts: list[str], **options: Any
 ) -> torch.Tensor:
+    """Log-odds of a head of two classes."""
     model = kind.from_pretrained(folder).eval()
-    inputs = _words(folder, texts)
-    return model(pixel_values=pixels, **inputs).logits_per_image
+    logits = getattr(model(**_all_pairs(folder, pixels, texts), **options), field)
+    return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
 
 
-def metaclip2_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    return clip_scores(folder, pixels, texts, transformers.MetaClip2Model)
+blip_matches = partial(_matches, transformers.BlipForImageTextRetrieval, "itm_score")
+blip2_matches = partial(
+    _matches,
+    transformers.Blip2ForImageTextRetrieval,
+    "logits_per_image",
+    use_image_text_matching_head=True,
+)
+bridgetower_matches = partial(_matches, transformers.BridgeTowerForImageAndTextRetrieval, "logits")
+
+
+def _scores(kind: Any, folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
+    model = kind.from_pretrained(folder).eval()
+    return model(pixel_values=pixels, **_words(folder, texts)).logits_per_image
+
+
+clip_scores = partial(_scores, transformers.CLIPModel)
+metaclip2_scores = partial(_scores, transformers.MetaClip2Model)
+align_scores = partial(_scores, transformers.AlignModel)
 
 
 def siglip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
@@ -62,12 +80,6 @@ def naflex_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch
     return model(
         pixel_values=values, pixel_attention_mask=mask.long(), spatial_shapes=shapes, input_ids=ids
     ).logits_per_image
-
-
-def align_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = transformers.AlignModel.from_pretrained(folder).eval()
-    inputs = _words(folder, texts)
-    return model(pixel_values=pixels, **inputs).logits_per_image
 
 
 def flava_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
@@ -95,12 +107,6 @@ def blip_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.T
     return scale * cosines[:: len(texts), : len(texts)]
 
 
-def blip_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = transformers.BlipForImageTextRetrieval.from_pretrained(folder).eval()
-    logits = model(**_all_pairs(folder, pixels, texts)).itm_score
-    return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
-
-
 def blip2_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
     """The largest cosines, at the temperature that pre-training starts with."""
     model = transformers.Blip2ForImageTextRetrieval.from_pretrained(folder).eval()
@@ -109,24 +115,11 @@ def blip2_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.
     return torch.cat([row.view(1, -1) for row in rows]) / 0.07
 
 
-def blip2_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = transformers.Blip2ForImageTextRetrieval.from_pretrained(folder).eval()
-    inputs = _all_pairs(folder, pixels, texts)
-    logits = model(**inputs, use_image_text_matching_head=True).logits_per_image
-    return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
-
-
 def bridgetower_scores(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
     model = transformers.BridgeTowerForContrastiveLearning.from_pretrained(folder).eval()
     output = model(**_all_pairs(folder, pixels, texts))
     image, text = output.image_embeds[:: len(texts)], output.text_embeds[: len(texts)]
     return model.logit_scale.exp() * image @ text.T
-
-
-def bridgetower_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:
-    model = transformers.BridgeTowerForImageAndTextRetrieval.from_pretrained(folder).eval()
-    logits = model(**_all_pairs(folder, pixels, texts)).logits
-    return (logits[:, 1] - logits[:, 0]).view(len(pixels), -1)
 
 
 def vilt_matches(folder: Path, pixels: torch.Tensor, texts: list[str]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import huggingface_hub.constants
 import pytest
+from open_clip import factory
 
 from tests.refusals import refused
 from vlmtune.backbones import hub_connection
@@ -27,9 +28,14 @@ class Session:
 
 
 @pytest.fixture
-def session(hub, monkeypatch):
-    """A hub that does not answer, an empty cache, and no time to wait for a retry."""
-    one = Session()
+def session(hub, tiny_vl, monkeypatch):
+    """A hub that does not answer, an empty cache, and no time to wait for a retry.
+
+    Tiny-Hub is built in, but for its tokenizer.
+    """
+    one, config = Session(), factory._MODEL_CONFIGS["Tiny-VL"]
+    text = {**config["text_cfg"], "hf_tokenizer_name": "someone/words"}
+    monkeypatch.setitem(factory._MODEL_CONFIGS, "Tiny-Hub", {**config, "text_cfg": text})
 
     def wait(seconds):
         pytest.fail(f"a retry waits {seconds} s")
@@ -51,7 +57,7 @@ LINE = "^expected {} on the Hugging Face hub, got no answer from https://hugging
     [
         (lambda: load("someone/model"), "someone/model"),
         (lambda: load("hf-hub:someone/model"), "hf-hub:someone/model"),
-        (lambda: load("ViT-B-16-SigLIP", "random"), "the tokenizer of ViT-B-16-SigLIP"),
+        (lambda: load("Tiny-Hub", "random"), "the tokenizer of Tiny-Hub"),
         (lambda: load_export("someone/model"), "someone/model"),
         (lambda: HFCLIP("someone/model"), "someone/model"),
         (lambda: TimmImage("someone/model"), "someone/model"),

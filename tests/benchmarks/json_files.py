@@ -1,4 +1,4 @@
-"""JSON files of benchmarks, as they are and changed."""
+"""Files of benchmarks: JSON as it is and changed, and images that nobody opens."""
 
 import json
 from pathlib import Path
@@ -12,3 +12,10 @@ def write(folder, raw, name="file.json"):
 
 def raw_of(fixture):
     return json.loads(Path(fixture.path).read_text())
+
+
+def touch(folder, *names):
+    """Files that are there and not empty, which is what a benchmark asks of an image."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"0")

@@ -1,7 +1,9 @@
-"""Stand-ins of a model: scores by what a pair shows, so that they cannot know about order."""
+"""Stand-ins of a model, which score by what a pair shows, and what metrics are to be."""
 
+import itertools
 import random
 
+import pytest
 import torch
 
 
@@ -40,3 +42,32 @@ def fixed(values):
 
 def oracle(benchmark):
     return lambda *_: benchmark.items.truth.double()
+
+
+def check(result, expected):
+    """Each metric has its value and, as far as they are told, its number of items and chance."""
+    for name, numbers in expected.items():
+        metric = result.metrics[name]
+        found = (metric.value, metric.n, metric.chance)
+        assert found[: len(numbers)] == pytest.approx(numbers), name
+
+
+def share(wins, *chance):
+    """What `check` expects of a metric over such wins."""
+    return (sum(wins) / len(wins), len(wins), *chance)
+
+
+def joined(lists):
+    """One list of the entries of all."""
+    return list(itertools.chain.from_iterable(lists))
+
+
+def mean(numbers):
+    numbers = list(numbers)
+    return sum(numbers) / len(numbers)
+
+
+def beats(look, true, others, tie=False):
+    """Whether the true caption scores highest; `tie` is what an equal score counts as."""
+    best = max(map(look, others), default=float("-inf"))
+    return look(true) > best or (tie and look(true) == best)

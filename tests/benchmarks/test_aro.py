@@ -1,21 +1,29 @@
 import json
 import random
 from collections import defaultdict
+from itertools import permutations
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from tests.benchmarks.models import by_text, drawn
+from tests.benchmarks.json_files import touch
+from tests.benchmarks.models import by_text, check, drawn, mean, share
 from tests.refusals import refused
 from vlmtune.benchmarks.aro import MINIMUM, Aro, symmetric
 from vlmtune.benchmarks.files import write_json
 from vlmtune.types import ImageRef
 
 REAL = Path(__file__).parents[2].parent / "shared/data/aro/aro_symmetric_relations.json"
+NAMES = ("eating", "next to", "riding", "wearing", "near", "to the left of", "holding")
+GROUPS = {
+    "relation": [{"relation_name": name} for name in NAMES],
+    "attribution": [
+        {"attributes": [*pair]} for pair in permutations(["red", "blue", "tall", "wet"], 2)
+    ],
+}
 
 
-def rows(count, groups, seed):
+def rows(count, groups, seed=0):
     """Random items: one image each, distinct captions, groups of uneven size."""
     rng = random.Random(seed)
     weights = [1 + i for i in range(len(groups))]
@@ -29,71 +37,46 @@ def rows(count, groups, seed):
 
 
 def write(folder, items, **settings):
-    Image.new("RGB", (8, 8)).save(folder / "0.png")
+    touch(folder, "0.png")
     path = write_json(folder / "aro.json", items)
     return Aro(str(path), str(folder), **settings)
 
 
-def published(items, look, key, excluded, least):
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("task", "excluded", "least"),
+    [("relation", {"next to", "near"}, 0), ("attribution", set(), MINIMUM)],
+)
+def test_as_published(tmp_path, seed, task, excluded, least):
     """The mean of the authors: argmax over [false, true], by group, some groups left out."""
-    hits = defaultdict(list)
+    items, look = rows(400, GROUPS[task], seed), drawn(seed, values=11)
+    names, hits = [], defaultdict(list)
     for item in items:
+        names.append("_".join(item.get("attributes", [])) or item["relation_name"])
         pair = [look(item["false_caption"]), look(item["true_caption"])]
-        hits[key(item)].append(pair.index(max(pair)) == 1)
-    kept = [own for group, own in hits.items() if group not in excluded and len(own) >= least]
-    return sum(sum(own) / len(own) for own in kept) / len(kept), len(kept)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_relation_as_published(tmp_path, seed):
-    names = ["eating", "next to", "riding", "wearing", "near", "to the left of", "holding"]
-    items = rows(600, [{"relation_name": name} for name in names], seed)
-    look = drawn(seed, values=11)
-    result = write(tmp_path, items, convention="reference").run(by_text(look))
-    excluded = {"next to", "near"}
-    expected, n = published(items, look, lambda row: row["relation_name"], excluded, 0)
-    metric = result.metrics["macro_accuracy"]
-    assert result.primary == "macro_accuracy"
-    assert metric.value == pytest.approx(expected)
-    assert (metric.n, metric.chance) == (n, 0.5)
-    wins = [look(row["true_caption"]) > look(row["false_caption"]) for row in items]
-    assert result.outcomes == tuple(map(float, wins))
-    counted = [group >= 0 for group in result.groups]
-    assert counted == [row["relation_name"] not in excluded for row in items]
-    strict = write(tmp_path, items).run(by_text(look))
-    everything, n = published(items, look, lambda row: row["relation_name"], set(), 0)
-    assert strict.primary == "accuracy"
-    assert strict.metrics["macro_accuracy"].value == pytest.approx(everything)
-    assert strict.metrics["macro_accuracy"].n == n == len(names)
-    assert strict.metrics["accuracy"].value == pytest.approx(sum(wins) / 600)
-    assert strict.outcomes == tuple(map(float, wins))
-    assert strict.benchmark == "aro_relation"
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_attribution_as_published(tmp_path, seed):
-    words = ["red", "blue", "tall", "wet", "old"]
-    groups = [{"attributes": [a, b]} for a in words for b in words if a != b]
-    items, look = rows(600, groups, seed), drawn(seed, values=11)
-    made = write(tmp_path, items, task="attribution", convention="reference")
-    result = made.run(by_text(look))
-    expected, n = published(items, look, lambda r: "_".join(r["attributes"]), set(), MINIMUM)
-    assert 5 < n < 20  # pairs on both sides of the minimum
-    assert result.metrics["macro_accuracy"].value == pytest.approx(expected)
-    assert result.metrics["macro_accuracy"].n == n
-    assert result.benchmark == "aro_attribution"
+        hits[names[-1]].append(pair.index(max(pair)) == 1)
+    wins = [look(item["true_caption"]) > look(item["false_caption"]) for item in items]
+    listed = [name for name in hits if name not in excluded and len(hits[name]) >= least]
+    assert 4 < len(listed) < len(hits)
+    for convention, counted in (("strict", hits), ("reference", listed)):
+        result = write(tmp_path, items, task=task, convention=convention).run(by_text(look))
+        macro = (mean(mean(hits[name]) for name in counted), len(counted), 0.5)
+        check(result, {"accuracy": share(wins), "macro_accuracy": macro})
+        assert result.outcomes == tuple(map(float, wins))
+        assert result.benchmark == f"aro_{task}"
+        assert result.primary == ("accuracy" if convention == "strict" else "macro_accuracy")
+    assert [group >= 0 for group in result.groups] == [name in listed for name in names]
 
 
 def test_a_pair_with_exactly_the_minimum_counts(tmp_path):
-    items = rows(MINIMUM, [{"attributes": ["a", "b"]}], 0)
-    items += rows(MINIMUM - 1, [{"attributes": ["b", "a"]}], 0)
+    items = rows(MINIMUM, [{"attributes": ["a", "b"]}])
+    items += rows(MINIMUM - 1, [{"attributes": ["b", "a"]}])
     made = write(tmp_path, items, task="attribution", convention="reference")
     result = made.run(by_text(drawn(0)))
     assert result.metrics["macro_accuracy"].n == 1
     assert "accuracy/a_b" in result.metrics
-    few = write(tmp_path, items[:20], task="attribution", convention="reference")
     with refused("a group that counts"):
-        few.load()
+        write(tmp_path, items[:20], task="attribution", convention="reference").load()
 
 
 @pytest.mark.parametrize("suffix", ["txt", "json"])
@@ -108,16 +91,14 @@ def test_balanced_attribution(tmp_path, suffix):
         ("the white horse and the brown table", "the brown dog and the white table"),
         ("the red cup and the wet box", "the wet cup and the red box"),
     ]
-    items = rows(3, [{"attributes": ["white", "brown"]}], 0)
+    items = rows(3, [{"attributes": ["white", "brown"]}])
     for item, (true, false) in zip(items, captions, strict=True):
         item |= {"true_caption": true, "false_caption": false}
     right = {captions[0][0], captions[1][0]}
     made = write(tmp_path, items, task="attribution", captions=str(path))
-    metrics = made.run(by_text(lambda text: float(text in right))).metrics
-    balanced = metrics["balanced_accuracy"]
-    assert (balanced.value, balanced.n, balanced.chance) == (0.5, 2, 0.5)
-    assert metrics["known_phrases/true"].value == pytest.approx(3 / 6)
-    assert metrics["known_phrases/false"].value == pytest.approx(1 / 6)
+    phrases = {"known_phrases/true": (3 / 6,), "known_phrases/false": (1 / 6,)}
+    result = made.run(by_text(lambda text: float(text in right)))
+    check(result, {"balanced_accuracy": (0.5, 2, 0.5)} | phrases)
     with refused("captions with task attribution"):
         write(tmp_path, items, captions=str(path))
 
@@ -149,12 +130,9 @@ def test_symmetric_names():
     ],
 )
 def test_malformed_items(tmp_path, change, message):
-    items = rows(3, [{"relation_name": "eating"}], 0)
+    items = rows(3, [{"relation_name": "eating"}])
+    with refused("'attributes'"):  # a file of the other task
+        write(tmp_path, items, task="attribution").load()
     items[1] |= change
     with refused(message):
         write(tmp_path, items).load()
-
-
-def test_a_file_of_the_other_task(tmp_path):
-    with refused("'attributes'"):
-        write(tmp_path, rows(3, [{"relation_name": "eating"}], 0), task="attribution").load()

@@ -1,10 +1,10 @@
 import random
 
 import pytest
-from PIL import Image
 
+from tests.benchmarks.json_files import touch
 from tests.benchmarks.json_files import write as write_file
-from tests.benchmarks.models import drawn, scorer
+from tests.benchmarks.models import check, drawn, mean, scorer, share
 from tests.refusals import refused
 from vlmtune.benchmarks.boundary_grounding import (
     THRESHOLDS,
@@ -20,9 +20,7 @@ def write(folder, frames, rows, **more):
     """Videos "v0", "v1", ... of so many frames; rows are (video, time, before, after)."""
     annotations = {}
     for i, count in enumerate(frames):
-        (folder / "frames" / f"v{i}").mkdir(parents=True, exist_ok=True)
-        for k in range(count):
-            Image.new("RGB", (2, 2)).save(folder / "frames" / f"v{i}" / f"{k:05d}.png")
+        touch(folder / f"frames/v{i}", *(f"{k:05d}.png" for k in range(count)))
     for video, time, before, after in rows:
         annotations.setdefault(video, []).append(
             {"timestamp": time, "subject": "", "status_before": before, "status_after": after}
@@ -69,15 +67,9 @@ def test_against_a_loop(tmp_path, convention, seed):
             hits[threshold].append(off < threshold - 1e-6)
             near = [distance < threshold - 1e-6 for _, distance in candidates]
             chance[threshold].append(sum(near) / len(near))
-    total, luck = 0.0, 0.0
-    for threshold in THRESHOLDS:
-        metric = result.metrics[f"accuracy@{threshold:g}"]
-        assert metric.value == pytest.approx(sum(hits[threshold]) / len(rows))
-        assert metric.chance == pytest.approx(sum(chance[threshold]) / len(rows))
-        assert metric.n == len(rows)
-        total, luck = total + metric.value / 8, luck + metric.chance / 8
-    assert result.metrics["mean_accuracy"].value == pytest.approx(total)
-    assert result.metrics["mean_accuracy"].chance == pytest.approx(luck)
+    expected = {f"accuracy@{t:g}": share(hits[t], mean(chance[t])) for t in THRESHOLDS}
+    every = (mean(map(mean, hits.values())), len(rows), mean(map(mean, chance.values())))
+    check(result, {"mean_accuracy": every} | expected)
     assert result.series["seconds_off"] == pytest.approx(tuple(seconds_off))
     assert result.convention == convention
     assert result.clusters == (0, 0, 0, 1, 2, 2, 2, 2)
@@ -110,41 +102,27 @@ def row_of(**more):
     return row | more
 
 
-def extract(folder, names):
-    folder.mkdir(parents=True)
-    for name in names:
-        Image.new("RGB", (2, 2)).save(folder / name)
-
-
 def test_reads_times_and_words_captions(tmp_path):
-    path = write_file(
-        tmp_path, {"v": [row_of(), row_of(subject=" ", action_of_cause="x")], "w": []}
-    )
+    rows = [row_of(), row_of(subject=" ", action_of_cause="x")]
+    path = write_file(tmp_path, {"v": rows, "w": []})
     assert read_boundaries(path) == [
         CaptionedBoundary("v", 2.0, "a man sits", "a man stands"),
         CaptionedBoundary("v", 2.0, "sits", "stands"),
     ]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"v": [3]},
-        {"v": [row_of(timestamp=None)]},
-        {"v": [row_of(timestamp=True)]},
-        {"v": [row_of(timestamp=-1)]},
-        {"v": [row_of(status_before=None)]},
-        {"v": [row_of(subject="", status_after=" ")]},
-    ],
-)
-def test_malformed_annotations(tmp_path, content):
+WRONG = [{"timestamp": time} for time in (None, True, -1)]
+WRONG += [{"status_before": None}, {"subject": "", "status_after": " "}]
+
+
+@pytest.mark.parametrize("row", [3, *(row_of(**change) for change in WRONG)])
+def test_malformed_annotations(tmp_path, row):
     with refused(r"expected JSON `\{video"):
-        read_boundaries(write_file(tmp_path, content))
+        read_boundaries(write_file(tmp_path, {"v": [row]}))
 
 
 def test_frames_are_in_the_order_of_their_numbers(tmp_path):
-    extract(tmp_path / "v", [f"frame_{k}.jpg" for k in range(8, 12)])
-    (tmp_path / "v" / "notes.txt").write_text("no frame")
+    touch(tmp_path / "v", "notes.txt", *(f"frame_{k}.jpg" for k in range(8, 12)))
     query = CaptionedBoundary("v", 0.5, "a", "b")
     (own,) = read_frames(tmp_path, [query, query], 5.0, "somewhere").values()
     assert [frame.path.stem for frame in own] == [f"frame_{k}" for k in range(8, 12)]
@@ -154,13 +132,13 @@ def test_frames_are_in_the_order_of_their_numbers(tmp_path):
     "names", [["1.jpg", "3.jpg"], ["1.jpg", "1.png"], ["1.jpg", "b.jpg"], ["1.jpg", "01.jpg"]]
 )
 def test_gaps_between_frames(tmp_path, names):
-    extract(tmp_path / "v", names)
+    touch(tmp_path / "v", *names)
     with refused("numbered without gaps"):
         read_frames(tmp_path, [CaptionedBoundary("v", 0.1, "a", "b")], 5.0, "somewhere")
 
 
 def test_videos_without_frames_or_with_too_few_for_their_boundary(tmp_path):
-    extract(tmp_path / "v", [f"{k}.jpg" for k in range(10)])
+    touch(tmp_path / "v", *(f"{k}.jpg" for k in range(10)))
     queries = [CaptionedBoundary(name, 0.1, "a", "b") for name in "vwx"]
     with refused(r"3 videos .* 2 have fewer than two, first 'w'"):
         read_frames(tmp_path, queries, 5.0, "somewhere")

@@ -1,12 +1,14 @@
 import random
 from collections import Counter, defaultdict
+from functools import partial
 
 import pytest
 
-from tests.benchmarks.models import by_name, drawn
+from tests.benchmarks.json_files import touch
+from tests.benchmarks.models import beats, by_name, check, drawn, mean, share
 from tests.refusals import refused
 from vlmtune.benchmarks.clevr_questions import ANSWERS, YES_OR_NO, ClevrQuestions
-from vlmtune.benchmarks.files import write_image, write_json
+from vlmtune.benchmarks.files import write_json
 
 
 def row(image, kind, question, answer, key="function"):
@@ -16,22 +18,9 @@ def row(image, kind, question, answer, key="function"):
 
 
 def write(folder, rows, **options):
-    for image in range(6):
-        write_image(folder / f"{image}.png", 40 * image, 0, 0)
+    touch(folder, *(f"{image}.png" for image in range(6)))
     path = write_json(folder / "CLEVR_val_questions.json", {"info": {}, "questions": rows})
     return ClevrQuestions(str(path), str(folder), **options)
-
-
-def random_rows(seed):
-    """Questions of all types, half of them in the form of CLEVR's generator."""
-    rng = random.Random(seed)
-    rows = []
-    for i in range(120):
-        kind = rng.choice(list(ANSWERS))
-        answer = rng.choice(ANSWERS[kind][:3])
-        key = rng.choice(["function", "type"])
-        rows.append(row(i % 6, kind, f"What of {i}?", answer, key))
-    return rows
 
 
 def mode_of_types(rows):
@@ -45,37 +34,36 @@ def mode_of_types(rows):
         most = max(seen[other] for other in ANSWERS[kind])
         modes = [other for other in ANSWERS[kind] if seen[other] == most]
         credits.append((answer in modes) / len(modes))
-    return sum(credits) / len(credits)
+    return mean(credits)
 
 
 @pytest.mark.parametrize("types", [YES_OR_NO, tuple(ANSWERS)])
 @pytest.mark.parametrize("seed", range(3))
 def test_against_a_loop(tmp_path, types, seed):
-    rows, look = random_rows(seed), drawn(seed, values=4)
+    """Questions of all types, half of them in the form of CLEVR's generator."""
+    rng, look = random.Random(seed), drawn(seed, values=4)
+    rows, kinds = [], [rng.choice(list(ANSWERS)) for _ in range(120)]
+    for i, kind in enumerate(kinds):
+        answer, key = rng.choice(ANSWERS[kind][:3]), rng.choice(["function", "type"])
+        rows.append(row(i % 6, kind, f"What of {i}?", answer, key))
     result = write(tmp_path, rows, types=types).run(by_name(look))
     wins, chances, known = defaultdict(list), [], []
-    for i, one in enumerate(rows):
-        last = one["program"][-1]
-        kind = last.get("function") or last["type"]
+    for i, (kind, one) in enumerate(zip(kinds, rows, strict=True)):
         if kind not in types:
             continue
-        score = {
-            answer: look(one["image_filename"], f"Question: What of {i}? Answer: {answer}")
-            for answer in ANSWERS[kind]
-        }
-        true = score.pop(one["answer"])
-        wins[kind].append(true > max(score.values()))
+        prompts = {answer: f"Question: What of {i}? Answer: {answer}" for answer in ANSWERS[kind]}
+        true = prompts.pop(one["answer"])
+        looks = partial(look, one["image_filename"])
+        wins[kind].append(beats(looks, true, prompts.values()))
         chances.append(1 / len(ANSWERS[kind]))
         known.append((result.clusters[len(known)], kind, one["answer"]))
-    metrics = result.metrics
     every = [win for own in wins.values() for win in own]
-    assert metrics["accuracy"].value == pytest.approx(sum(every) / len(every))
-    assert metrics["accuracy"].chance == pytest.approx(sum(chances) / len(chances))
+    expected = {"accuracy": share(every, mean(chances))}
     for kind, own in wins.items():
-        assert metrics[f"accuracy/{kind}"].value == pytest.approx(sum(own) / len(own))
-        assert metrics[f"accuracy/{kind}"].chance == pytest.approx(1 / len(ANSWERS[kind]))
-    assert metrics["type_mode_accuracy"].value == pytest.approx(mode_of_types(known))
-    assert metrics["type_mode_accuracy"].n == metrics["n_gram_accuracy"].n == len(every)
+        expected[f"accuracy/{kind}"] = share(own, 1 / len(ANSWERS[kind]))
+    expected["type_mode_accuracy"] = (mode_of_types(known), len(every))
+    check(result, expected)
+    assert result.metrics["n_gram_accuracy"].n == len(every)
 
 
 def test_the_prompt_is_the_users(tmp_path):

@@ -1,9 +1,8 @@
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
-from tests.benchmarks.json_files import raw_of, write
+from tests.benchmarks.json_files import raw_of, touch, write
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_files import read_queries, read_subsets, spelled
 from vlmtune.benchmarks.cola_single import ColaSingle
@@ -58,10 +57,8 @@ def test_names_that_are_words_stay_as_they_are():
 def test_an_image_is_the_longest_end_of_its_path_that_is_there(tmp_path, given, kept):
     raw = raw_of(ColaSingle.fixture(tmp_path))
     for i, entry in enumerate(raw["data"]):
-        for folder in ("", "valA/", "valB/", "val2017/", "images/val2017/"):
-            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (2, 2)).save(tmp_path / f"{folder}{i}.png")
-        Image.new("RGB", (2, 2)).save(tmp_path / f"what#is{i}.png")
+        folders = ("", "valA/", "valB/", "val2017/", "images/val2017/", "what#is")
+        touch(tmp_path, *(f"{folder}{i}.png" for folder in folders))
         entry[0] = given.format(i)
     queries = read_queries(write(tmp_path, raw), tmp_path)
     wanted = tuple(tmp_path / kept.format(i) for i in range(6))
@@ -71,8 +68,7 @@ def test_an_image_is_the_longest_end_of_its_path_that_is_there(tmp_path, given, 
 def test_files_of_one_name_in_two_folders_are_two_images(tmp_path):
     raw = raw_of(ColaSingle.fixture(tmp_path))
     for entry, folder in zip(raw["data"], ("valA", "valB"), strict=False):
-        (tmp_path / folder).mkdir()
-        Image.new("RGB", (2, 2)).save(tmp_path / folder / "7.png")
+        touch(tmp_path, f"{folder}/7.png")
         entry[0] = f"/data/{folder}/7.png"
     assert len(set(read_queries(write(tmp_path, raw), tmp_path).images)) == 6
 
@@ -96,14 +92,11 @@ def test_malformed_file(tmp_path, fixture, change, message):
         read_queries(write(tmp_path, raw), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
+def test_malformed_seen_file(tmp_path, fixture):
+    unknown = {"seen": ["green cone"], "unseen": []}
+    for raw, message in (
         ({"seen": ["red cube"]}, "got nothing at unseen"),
-        ({"seen": ["green cone"], "unseen": []}, "'green cone', which is not a label"),
-    ],
-)
-def test_malformed_seen_file(tmp_path, fixture, raw, message):
-    path = write(tmp_path, raw, "side.json")
-    with refused(message):
-        read_subsets(path, fixture.items.texts)
+        (unknown, "'green cone', which is not a label"),
+    ):
+        with refused(message):
+            read_subsets(write(tmp_path, raw, "side.json"), fixture.items.texts)

@@ -1,6 +1,6 @@
 import pytest
-from PIL import Image
 
+from tests.benchmarks.json_files import touch
 from tests.refusals import refused
 from vlmtune.benchmarks.crepe_files import read_regions, read_texts
 from vlmtune.benchmarks.files import check_chosen
@@ -25,9 +25,7 @@ def test_what_is_no_list_raises(value):
 
 
 def test_either_folder(tmp_path):
-    for folder, number in (("VG_100K", 1), ("VG_100K_2", 2)):
-        (tmp_path / folder).mkdir()
-        Image.new("RGB", (4, 4)).save(tmp_path / folder / f"{number}.jpg")
+    touch(tmp_path, "VG_100K/1.jpg", "VG_100K_2/2.jpg")
     row = "{},a,-3,0,9.0,2,[]"
     regions = read(tmp_path, "\n".join([HEADER, *(row.format(number) for number in (1, 2, 3))]))
     places = ((1, "VG_100K"), (2, "VG_100K_2"), (3, "VG_100K"))

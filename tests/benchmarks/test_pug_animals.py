@@ -101,6 +101,7 @@ def test_all_pairs_against_loops(tmp_path):
     }
     assert len(expected) == 10
     assert {k: m.value for k, m in result.metrics.items()} == pytest.approx(expected)
+    assert result.outcomes == result.series["image/background"]
     for name, metric in result.metrics.items():
         assert metric.chance == 0.0
         assert -1 <= metric.low <= metric.value <= metric.high <= 1

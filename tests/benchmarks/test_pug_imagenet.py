@@ -1,11 +1,12 @@
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.models import drawn, scorer
+from tests.benchmarks.json_files import touch, write
+from tests.benchmarks.models import beats, check, drawn, joined, mean, scorer, share
 from tests.refusals import refused
-from vlmtune.benchmarks.files import write_image
 from vlmtune.benchmarks.pug_files import spoken
 from vlmtune.benchmarks.pug_imagenet import FACTORS, PugImageNet
 
@@ -27,20 +28,16 @@ def test_accuracy_by_factor_against_a_loop(tmp_path):
     names = {"BirdHouse": "bird house", "Jack_O_Lantern": "jack o lantern", "Wolf": "wolf"}
     prompts = {label: f"This is a photo of a {name}" for label, name in names.items()}
     assert benchmark.items.texts == tuple(prompts.values())
-    every, means = [], []
-    for factor in FACTORS:
-        wins = []
+    wins = {factor: [] for factor in FACTORS}
+    for factor, own in wins.items():
         for path, label in files(tmp_path, factor):
-            others = [look(path, text) for name, text in prompts.items() if name != label]
-            wins.append(look(path, prompts[label]) > max(others))
-        metric = result.metrics[f"accuracy/{factor}"]
-        assert (metric.value, metric.n) == (pytest.approx(sum(wins) / 6), 6)
-        assert metric.chance == pytest.approx(1 / 3)
-        every += wins
-        means.append(sum(wins) / 6)
+            others = [text for name, text in prompts.items() if name != label]
+            own.append(beats(partial(look, path), prompts[label], others))
+        assert len(own) == 6
+    every = joined(wins.values())
     assert result.outcomes == tuple(map(float, every))
-    assert result.metrics["accuracy"].value == pytest.approx(sum(every) / 60)
-    assert result.metrics["macro_accuracy"].value == pytest.approx(sum(means) / 10)
+    check(result, {f"accuracy/{factor}": share(own, 1 / 3) for factor, own in wins.items()})
+    check(result, {"accuracy": share(every), "macro_accuracy": (mean(map(mean, wins.values())),)})
     assert result.clusters == (0, 0, 1, 1, 2, 2) * 10
     won = [c for w, c in zip(every, result.clusters, strict=True) if w]
     by_class = [won.count(k) / 20 for k in range(3)]
@@ -49,15 +46,10 @@ def test_accuracy_by_factor_against_a_loop(tmp_path):
 
 def reference(tmp_path, ids, names=None, **options):
     PugImageNet.fixture(tmp_path)
-    (tmp_path / "ids.json").write_text(json.dumps(ids))
-    (tmp_path / "names.json").write_text(json.dumps(names or [f"class {i}" for i in range(1000)]))
-    return PugImageNet(
-        str(tmp_path),
-        convention="reference",
-        mapping=str(tmp_path / "ids.json"),
-        imagenet_names=str(tmp_path / "names.json"),
-        **options,
-    )
+    mapping = str(write(tmp_path, ids, "ids.json"))
+    names = names or [f"class {i}" for i in range(1000)]
+    options |= {"mapping": mapping, "imagenet_names": str(write(tmp_path, names, "names.json"))}
+    return PugImageNet(str(tmp_path), convention="reference", **options)
 
 
 def test_reference_maps_a_prediction_of_1000_classes(tmp_path):
@@ -141,7 +133,7 @@ def test_files_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "names.json").write_text("[]")
     with refused("list of 1000 names"):
         benchmark.load()
-    write_image(tmp_path / "Camera_Roll/Cat/0.png", 1, 2, 3)
+    touch(tmp_path, "Camera_Roll/Cat/0.png")
     with refused("1 not in all, first 'Cat'"):
         PugImageNet(str(tmp_path)).load()
 

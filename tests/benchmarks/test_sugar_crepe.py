@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.benchmarks.models import by_text, drawn, oracle
+from tests.benchmarks.json_files import touch
+from tests.benchmarks.json_files import write as write_file
+from tests.benchmarks.models import by_text, check, drawn, joined, mean, oracle, share
 from vlmtune.benchmarks.sugar_crepe import KEYS, SUBSETS, SugarCrepe
 
 REAL = Path(__file__).parents[2].parent / "shared/data/sugar-crepe"
@@ -20,13 +22,13 @@ RELEASED = {
 
 
 def write(folder, sizes):
-    (folder / "0.jpg").write_bytes(b"0")
+    touch(folder, "0.jpg")
     for subset, size in sizes.items():
         rows = {
             str(i): dict(zip(KEYS, ("0.jpg", f"{subset} {i}", f"not {subset} {i}"), strict=True))
             for i in range(size)
         }
-        (folder / f"{subset}.json").write_text(json.dumps(rows))
+        write_file(folder, rows, f"{subset}.json")
 
 
 @pytest.mark.parametrize("convention", ["strict", "reference"])
@@ -35,21 +37,17 @@ def test_against_the_rule_of_the_released_script(tmp_path, convention):
     write(tmp_path, sizes)
     look = drawn(0, values=6)
     result = SugarCrepe(str(tmp_path), str(tmp_path), convention=convention).run(by_text(look))
-    right = {
-        subset: sum(look(f"{subset} {i}") > look(f"not {subset} {i}") for i in range(size))
-        for subset, size in sizes.items()
-    }
-    metrics = result.metrics
+    right = {subset: [] for subset in sizes}
     for subset, size in sizes.items():
-        assert metrics[f"accuracy/{subset}"].value == pytest.approx(right[subset] / size)
-        assert metrics[f"accuracy/{subset}"].chance == 0.5
-    assert metrics["accuracy"].value == pytest.approx(sum(right.values()) / sum(sizes.values()))
+        right[subset] = [look(f"{subset} {i}") > look(f"not {subset} {i}") for i in range(size)]
+    expected = {f"accuracy/{subset}": share(wins, 0.5) for subset, wins in right.items()}
+    expected["accuracy"] = share(joined(right.values()))
     forms = []
     for form in ("replace", "swap", "add"):
-        own = [subset for subset in SUBSETS if subset.startswith(form)]
-        forms.append(sum(right[s] for s in own) / sum(sizes[s] for s in own))
-        assert metrics[f"accuracy/{form}"].value == pytest.approx(forms[-1])
-    assert metrics["macro_accuracy"].value == pytest.approx(sum(forms) / 3)
+        own = joined(wins for subset, wins in right.items() if subset.startswith(form))
+        forms.append(mean(own))
+        expected[f"accuracy/{form}"] = share(own)
+    check(result, expected | {"macro_accuracy": (mean(forms), 3)})
     assert result.primary == ("accuracy" if convention == "strict" else "macro_accuracy")
     assert result.convention == convention
 
@@ -69,8 +67,7 @@ def test_released_files(tmp_path):
     assert "swap_obj" in subsets
     rows = {subset: json.loads((REAL / f"{subset}.json").read_text()) for subset in subsets}
     files = {row["filename"] for items in rows.values() for row in items.values()}
-    for name in files:
-        (tmp_path / name).write_bytes(b"0")
+    touch(tmp_path, *files)
     benchmark = SugarCrepe(str(REAL), str(tmp_path), subsets)
     metrics = benchmark.run(oracle(benchmark)).metrics
     sizes = {subset: metrics[f"accuracy/{subset}"].n for subset in subsets}

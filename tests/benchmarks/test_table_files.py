@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data_builders.corpora.table import TableBuilder
-from tests.benchmarks.models import by_name, fixed
+from tests.benchmarks.models import by_name, check, fixed
 from tests.refusals import refused
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.files import write_image
@@ -42,11 +42,8 @@ def test_pairs(tmp_path, capsys):
     made = TablePairs(table(tmp_path, *rows), columns={"group": "kind"})
     scores = {("a.png", "x"): 3, ("a.png", "y"): 1, ("b.png", "x"): 2, ("b.png", "y"): 4}
     scores |= {("c.png", "z"): 1, ("c.png", "y"): 0, ("d.png", "z"): 2, ("d.png", "y"): 3}
-    metrics = made.run(scorer(scores)).metrics
-    values = {key: (metric.value, metric.n) for key, metric in metrics.items()}
-    assert values["text_accuracy"] == (1.0, 2)
-    assert values["image_accuracy"] == (0.5, 2)  # z prefers d.png
-    assert values["group_accuracy/one"] == (1.0, 1)
+    expected = {"text_accuracy": (1.0, 2), "image_accuracy": (0.5, 2)}  # z prefers d.png
+    check(made.run(scorer(scores)), expected | {"group_accuracy/one": (1.0, 1)})
     assert "group from 'kind'" in capsys.readouterr().err
 
 
@@ -58,9 +55,23 @@ def test_each_caption_is_an_item_of_multiple_choice(tmp_path):
     scores = {("a.png", "x"): 3, ("a.png", "xx"): 1, ("a.png", "n"): 0, ("a.png", "m"): 2}
     scores |= {("b.png", "y"): 1, ("b.png", "n"): 1}
     result = TableMultipleChoice(table(tmp_path, *rows)).run(scorer(scores))
-    accuracy = result.metrics["accuracy"]
-    assert (accuracy.value, accuracy.n) == (pytest.approx(1 / 3), 3)  # xx loses to m, y ties
-    assert accuracy.chance == pytest.approx((1 / 3 + 1 / 3 + 1 / 2) / 3)
+    # xx loses to m, y ties
+    check(result, {"accuracy": (1 / 3, 3, (1 / 3 + 1 / 3 + 1 / 2) / 3)})
+
+
+def test_every_caption_of_classification_is_a_candidate(tmp_path):
+    said = {"a.png": "a dog", "b.png": "a cat", "c.png": "a dog"}
+    places = {"a.png": "in", "b.png": "in", "c.png": "out"}
+    rows = [{"image": n, "caption": said[n], "background": places[n]} for n in said]
+    made = TableClassification(table(tmp_path, *rows), columns={"group": "background"})
+    assert sorted(made.items.texts) == ["a cat", "a dog"]
+    # b is taken for a dog.
+    look = by_name(lambda n, text: 0.5 if text != said[n] else 0.2 if n == "b.png" else 0.9)
+    expected = {"accuracy": (2 / 3, 3, 1 / 2), "accuracy/in": (1 / 2,), "accuracy/out": (1.0,)}
+    check(made.run(look), expected)
+    with refused("expected one caption in line 1"):
+        two = table(tmp_path, {"image": "a.png", "caption": ["a dog", "a cat"]})
+        _ = TableClassification(two).items
 
 
 def test_rows_of_one_image_are_one_image_of_retrieval(tmp_path):
@@ -71,10 +82,8 @@ def test_rows_of_one_image_are_one_image_of_retrieval(tmp_path):
     ]
     scores = dict.fromkeys(((i, t) for i in ("a.png", "b.png") for t in "xyz"), 0.0)
     scores |= {("a.png", "x"): 2.0, ("b.png", "y"): 1.0, ("b.png", "z"): 3.0}
-    metrics = TableRetrieval(table(tmp_path, *rows)).run(scorer(scores)).metrics
-    assert metrics["text_to_image_recall@1"].value == pytest.approx(2 / 3)
-    assert metrics["image_to_text_recall@1"].value == pytest.approx(1 / 2)
-    assert metrics["text_to_image_recall@1"].n == 3
+    result = TableRetrieval(table(tmp_path, *rows)).run(scorer(scores))
+    check(result, {"text_to_image_recall@1": (2 / 3, 3), "image_to_text_recall@1": (1 / 2,)})
 
 
 def test_the_reference_rule_of_a_table_takes_the_first_of_the_best(tmp_path):

@@ -1,13 +1,18 @@
 import csv
 import hashlib
 import json
+import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from data_builders.corpora.annotations import ClevrScenes
+from data_builders.corpora.cola import ColaBuilder
 from data_builders.shard_builder import ShardBuilder
+from data_builders.worlds.scenes.scene import Scene
+from data_builders.worlds.scenes.series import Series
 from data_builders.worlds.scenes.world import ScenesBuilder
 from vlmtune.types import Group
 
@@ -95,6 +100,27 @@ def rendered(out: Path, options: dict[str, Any], **more: Any) -> Path:
     """Renders a world."""
     ScenesBuilder(**options | more).build(out, progress=False)
     return out
+
+
+def attempted(series: Series, index: int) -> tuple[Scene, ...]:
+    """The first scenes that a series finds for an item."""
+    samples = (series.attempt(index, random.Random(f"{index}:{n}")) for n in range(400))
+    return next(scenes for scenes in samples if scenes)
+
+
+def training_texts(world: Path, **queries: Any) -> list[str]:
+    """Every text that a training over a world may read, with some queries of Cola's form."""
+    texts = []
+    for image in load(world / "karpathy/dataset_scenes.json")["images"]:
+        if image["split"] == "train":
+            texts += [sentence["raw"] for sentence in image["sentences"]]
+    for path in (*world.glob("*/train.csv"), world / "ar4t/PUG_AR_train.csv"):
+        for row in rows_of(path):
+            named = [name for name in row if name == "negative" or "caption" in name.lower()]
+            texts += [row[name] for name in named]
+    scenes = ClevrScenes(world / "clevr/scenes_train.json", world / "images/train")
+    builder = ColaBuilder(scenes, exclude=world / "compositions.json", **queries)
+    return texts + [text for group in groups(builder) for text in group.texts]
 
 
 @pytest.fixture(scope="session")

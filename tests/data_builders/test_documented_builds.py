@@ -20,18 +20,22 @@ from vlmtune.data.shards import ShardSet, read_headers
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "configs/experiments"
-# A data file, and the benchmarks of its runs.
+# A data file, its corpus, the benchmarks of its runs, and which images they measure of it.
 RUNS = [
-    ("corpora/data/coco.yaml", "corpora/benchmarks.yaml"),
-    ("corpora/data/flickr30k.yaml", "corpora/benchmarks.yaml"),
-    ("corpora/data/cola.yaml", "corpora/benchmarks.yaml"),
-    ("eqsim/data/coco.yaml", "eqsim/benchmarks.yaml"),
-    ("eqsim/data/flickr30k.yaml", "eqsim/benchmarks.yaml"),
-    ("cola/data/gqa.yaml", "cola/benchmarks/gqa.yaml"),
-    ("cola/data/multi.yaml", "cola/benchmarks/multi.yaml"),
-    ("cola/data/multi_drawn.yaml", "cola/benchmarks/multi.yaml"),
-    ("cola/data/paco.yaml", "cola/benchmarks/paco.yaml"),
+    ("corpora/data/coco.yaml", "COCO", "corpora/benchmarks.yaml", range(1, 6)),
+    ("corpora/data/flickr30k.yaml", "Flickr30K", "corpora/benchmarks.yaml", range(1, 6)),
+    ("corpora/data/cola.yaml", "Visual Genome", "corpora/benchmarks.yaml", range(1, 6)),
+    ("eqsim/data/coco.yaml", "COCO", "eqsim/benchmarks.yaml", (6, 7)),
+    ("eqsim/data/flickr30k.yaml", "Flickr30K", "eqsim/benchmarks.yaml", (6, 7)),
+    ("cola/data/gqa.yaml", "Visual Genome", "cola/benchmarks/gqa.yaml", (1, 2)),
+    ("cola/data/multi.yaml", "Visual Genome", "cola/benchmarks/multi.yaml", (1, 2, 3)),
+    ("cola/data/multi_drawn.yaml", "Visual Genome", "cola/benchmarks/multi.yaml", (1, 2, 3)),
+    ("cola/data/paco.yaml", "COCO", "cola/benchmarks/paco.yaml", (2,)),
 ]
+PHOTOGRAPHS = (
+    *("cola_multi", "cola_single", "cola_single_gqa", "cola_single_attributes", "cola_single_paco"),
+    *("valse", "crepe_productivity", "crepe_swap", "aro_relation", "aro_attribution"),
+)
 # Image k is 101 k in Visual Genome, 1000 k in COCO and 3,000,000 + k in Flickr30K.
 VISUAL_GENOME = {k: 2_000_000 + 101 * k for k in range(1, 10)}
 COCO = {k: 1000 * k for k in range(1, 10)}
@@ -47,13 +51,9 @@ def coco_name(k: int, split: str = "train2014") -> str:
 def write(path: str, content: object) -> None:
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(content if isinstance(content, str) else json.dumps(content))
-
-
-def picture(path: str) -> None:
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(encoded())
+    if not isinstance(content, str | bytes):
+        content = json.dumps(content)
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def captioned(path: str, folder: str, names: list[str], dataset: str) -> None:
@@ -76,10 +76,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
                   [f"{number}.jpg" for number in FLICKR.values()], "flickr30k")  # fmt: skip
         graphs, annotations = {}, []
         for k in COCO:
-            picture(f"data/coco/train2014/{coco_name(k)}")
-            picture(f"data/coco/train2017/{COCO[k]:012d}.jpg")
-            picture(f"data/flickr30k/flickr30k-images/{FLICKR[k]}.jpg")
-            picture(f"data/gqa/images/{VISUAL_GENOME[k]}.jpg")
+            for path in (
+                f"coco/train2014/{coco_name(k)}",
+                f"coco/train2017/{COCO[k]:012d}.jpg",
+                f"flickr30k/flickr30k-images/{FLICKR[k]}.jpg",
+                f"gqa/images/{VISUAL_GENOME[k]}.jpg",
+            ):
+                write(f"data/{path}", encoded())
             objects = {
                 "1": {"name": "cup", "attributes": ["red"],
                       "relations": [{"name": "on", "object": "2"}]},
@@ -134,8 +137,10 @@ def commands(path: Path) -> list[list[str]]:
     return [shlex.split(line[2:])[1:] for line in lines if line.startswith("# vlmtune build ")]
 
 
-@pytest.mark.parametrize(("data", "benchmarks"), RUNS)
-def test_training_and_test_images_are_disjoint(data, benchmarks, files, monkeypatch, capsys):
+@pytest.mark.parametrize(("data", "corpus", "benchmarks", "left_out"), RUNS)
+def test_training_and_test_images_are_disjoint(
+    data, corpus, benchmarks, left_out, files, monkeypatch, capsys
+):
     monkeypatch.chdir(files)
     if "data/cola-gqa-split/exclude.json" in (EXPERIMENTS / data).read_text():
         earlier = commands(EXPERIMENTS / "cola/data/gqa.yaml")
@@ -151,29 +156,8 @@ def test_training_and_test_images_are_disjoint(data, benchmarks, files, monkeypa
     assert ids
     tests = make_list(Benchmark, "benchmarks", [str(EXPERIMENTS / benchmarks)])  # type: ignore[type-abstract]
     assert unchecked(sets, tests) == []
-    corpus = next(c for c in ("COCO", "Flickr30K", "Visual Genome") if c in _corpora(data))
-    paths = [Path(vars(b)["path"]) for b in tests if b.name in _PHOTOGRAPHS]
+    paths = [Path(vars(b)["path"]) for b in tests if b.name in PHOTOGRAPHS]
     measured = Measured([*paths, Path("data/visual_genome/image_data.json")], corpus)
     assert not [image for image in ids if measured.has(image)]
     # and no more is left out than the run measures
-    assert len(ids) == 9 - len(_LEFT_OUT[data])
-
-
-_PHOTOGRAPHS = (
-    *("cola_multi", "cola_single", "cola_single_gqa", "cola_single_attributes", "cola_single_paco"),
-    *("valse", "crepe_productivity", "crepe_swap", "aro_relation", "aro_attribution"),
-)
-_LEFT_OUT = {
-    **dict.fromkeys(("corpora/data/coco.yaml", "corpora/data/flickr30k.yaml"), range(1, 6)),
-    "corpora/data/cola.yaml": range(1, 6),
-    **dict.fromkeys(("eqsim/data/coco.yaml", "eqsim/data/flickr30k.yaml"), (6, 7)),
-    "cola/data/gqa.yaml": (1, 2),
-    **dict.fromkeys(("cola/data/multi.yaml", "cola/data/multi_drawn.yaml"), (1, 2, 3)),
-    "cola/data/paco.yaml": (2,),
-}
-
-
-def _corpora(data: str) -> str:
-    if "flickr30k" in data:
-        return "Flickr30K"
-    return "COCO" if "coco" in data or "paco" in data else "Visual Genome"
+    assert len(ids) == 9 - len(left_out)

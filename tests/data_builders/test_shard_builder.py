@@ -251,7 +251,14 @@ def test_where_every_image_is_unusable_the_list_that_the_error_names_is_there(
     with refused(rf"got none, .*first .*0\.jpg.*\(all in {file}: {reason} 25\): check"):
         Files(tmp_path, names, looks).build(tmp_path / "out", progress=False, max_left_out=1.0)
     assert len(file.read_text().splitlines()) == 25
-    assert "next to the shards" not in capsys.readouterr().err
+    assert ("0.jpg: image broken: cannot identify image file" in file.read_text()) != looks
+    printed = capsys.readouterr().err
+    assert "next to the shards" not in printed
+    assert "left out: " not in printed  # the error is the line that matters
+    (tmp_path / "0.jpg").write_bytes(encoded("JPEG"))
+    Files(tmp_path, names, looks).build(tmp_path / "out", progress=False, max_left_out=1.0)
+    assert not file.exists()
+    assert (tmp_path / "out/left_out.txt").is_file()
 
 
 def test_progress_is_shown_on_terminals_only(annotations, tmp_path, capsys, monkeypatch):

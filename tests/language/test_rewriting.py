@@ -98,20 +98,17 @@ def test_another_process_makes_the_same():
         f"rewriter.learn({CAPTIONS!r})\n"
         f"print(rewriter.negatives({CAPTIONS[0]!r}, count=4, key='k'))\n"
     )
-    root = Path(vlmtune.__file__).parent.parent
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=300,
-            cwd=root,
-            env={"PYTHONHASHSEED": str(seed)},
-        ).stdout
-        for seed in (1, 2)
-    }
-    assert len(outputs) == 1
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(vlmtune.__file__).parent.parent,
+        env={"PYTHONHASHSEED": "1"},
+    )
+    rewriter = Rewriter([caption_edits.SwapNouns(), caption_edits.ReplaceWord("ADJ")])
+    rewriter.learn(CAPTIONS)
+    assert there.stdout.strip() == str(rewriter.negatives(CAPTIONS[0], count=4, key="k"))
 
 
 def test_rules_take_turns():

@@ -1,5 +1,3 @@
-import random
-
 import pytest
 
 from vlmtune.language.words import Sentence, article, canonical, words
@@ -58,20 +56,6 @@ def test_a_name_keeps_its_capital():
         sentence("Paris by night", proper=True).edited({(0, 1): ["night"], (2, 3): ["Paris"]})
         == "Night by Paris"
     )
-
-
-def test_replacing_every_word_by_itself_changes_only_spaces():
-    rng = random.Random(0)
-    for _ in range(50):
-        caption = " ".join(rng.choices(["the", "dog", "chases", "an", "old", "cat", ","], k=8))
-        split = words(caption)
-        edits = {(i, i + 1): [word] for i, word in enumerate(split) if rng.random() < 0.5}
-        edits = {
-            at: new
-            for at, new in edits.items()
-            if new != ["an"] and at[0] and split[at[0] - 1] != "an"
-        }
-        assert sentence(caption).edited(edits) == caption
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
 from tests.scored import random_targets
 from vlmtune.objectives.ce_clip import CEClip
@@ -60,20 +60,6 @@ def test_equals_the_double_loop_over_several_steps(seed, bias):
         assert objective(given, targets).item() == pytest.approx(want, abs=1e-6)
         threshold = min(max(mean(found), 0.0), 2.0)
         assert objective.threshold.item() == pytest.approx(threshold, abs=1e-6)
-
-
-def test_with_one_negative_per_image_it_is_a_cross_entropy_beside_a_hinge():
-    given = scores(1, (4, 8))
-    truth, own = torch.eye(4, 8) > 0, torch.eye(4).repeat(1, 2) > 0
-    text, hard = given.embedded.text[:4], given.embedded.text[4:]
-    logits = torch.cat([given.values.diagonal()[:, None], SCALE * text @ hard.T], dim=1)
-    want = cross_entropy(logits, torch.zeros(4, dtype=torch.long))
-    targets = Targets(truth, own, own)
-    got = CEClip(intra_modal=1.0, rank=0.0)(given, targets)
-    torch.testing.assert_close(got, want)
-    gap = given.values.diagonal() - given.values[:, 4:].diagonal()
-    hinge = CEClip(intra_modal=0.0, rank=1.0)(given, targets)
-    torch.testing.assert_close(hinge, (-gap).relu().mean())
 
 
 def test_the_threshold_stays_in_evaluation_and_is_part_of_the_state():

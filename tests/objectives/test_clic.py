@@ -5,7 +5,6 @@ import torch
 
 from tests.scored import random_targets, random_values, same, scored
 from vlmtune.objectives.clic import CLIC
-from vlmtune.objectives.info_nce import InfoNCE
 from vlmtune.types import Targets
 
 
@@ -54,12 +53,6 @@ def test_equals_the_loops(seed):
         named = dict(zip(("contrast", "negatives", "order"), factors, strict=True))
         want = sum(a * b for a, b in zip(factors, parts[:3], strict=True))
         assert CLIC(**named)(scored(values), targets).item() == pytest.approx(want, abs=1e-10)
-
-
-def test_a_plain_batch_has_the_loss_of_clip():
-    values = random_values(0, (4, 4))
-    targets = Targets.diagonal(4)
-    assert CLIC()(scored(values), targets) == InfoNCE()(scored(values), targets)
 
 
 def test_texts_of_other_groups_have_no_order():

@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
-from tests.scored import random_computed, random_targets, random_values
+from tests.scored import random_computed, random_targets
 from vlmtune.objectives.fsc_clip import FSCClip, local_scores
 from vlmtune.types import Embedded, Scores, Targets, Tokens
 
@@ -89,18 +89,6 @@ def test_global_and_local_equal_the_loops(seed, focus, smoothing):
     whole = given.embedded
     for leaf in (given.values, whole.image_tokens.values, whole.text_tokens.values):
         assert leaf.grad is None or leaf.grad.isfinite().all()
-
-
-def test_plain_it_is_a_cross_entropy_over_a_caption_and_its_negatives():
-    values, truth = random_values(0, (3, 9)), torch.eye(3, 9) > 0
-    own = torch.eye(3).repeat(1, 3) > 0
-    objective = FSCClip(global_factor=1.0, local_factor=0.0, focus=0.0, smoothing=0.0)
-    logits = torch.stack([values[i, i::3] for i in range(3)])
-    got = objective(Scores.full(values), Targets(truth, own, own))
-    torch.testing.assert_close(got, cross_entropy(logits, torch.zeros(3, dtype=torch.long)))
-    smooth = FSCClip(global_factor=1.0, local_factor=0.0, focus=0.0, smoothing=0.3)
-    want = cross_entropy(logits, torch.zeros(3, dtype=torch.long), label_smoothing=0.3)
-    torch.testing.assert_close(smooth(Scores.full(values), Targets(truth, own, own)), want)
 
 
 def test_padding_of_words_and_patches_does_not_matter():

@@ -4,14 +4,16 @@ import pytest
 import torch
 
 from tests.refusals import refused
-from tests.scored import CUTS, assert_shares_add_up, embedded, random_targets, random_values
+from tests.scored import (
+    CUTS,
+    assert_shares_add_up,
+    embedded,
+    random_targets,
+    random_values,
+    softmax,
+)
 from vlmtune.objectives.rank_kl import RankKL
 from vlmtune.types import Scores
-
-
-def softmax(row):
-    total = sum(math.exp(x) for x in row)
-    return [math.exp(x) / total for x in row]
 
 
 def naive_side(cosines, teacher, listed, temperature, teacher_temperature):

@@ -1,7 +1,6 @@
 import math
 
 import pytest
-import torch
 
 from tests.scored import random_computed, random_targets, random_values
 from vlmtune.objectives.sigmoid import Sigmoid
@@ -24,8 +23,3 @@ def test_equals_the_double_loop(seed, shape):
     computed = random_computed(seed, shape)
     got = Sigmoid()(Scores(values, computed), targets)
     assert got.item() == pytest.approx(naive(values, computed, targets.truth), abs=1e-12)
-
-
-def test_the_sum_is_divided_by_images_not_by_pairs():
-    loss = Sigmoid()(Scores.full(torch.zeros(4, 7)), random_targets(0, (4, 7)))
-    assert loss.item() == pytest.approx(7 * math.log(2))

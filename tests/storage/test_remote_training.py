@@ -76,8 +76,7 @@ def keys(stream: GroupStream) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("window", [0, 4, 10_000])
-@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize(("window", "train"), [(0, True), (4, True), (10_000, True), (4, False)])
 def test_each_shard_is_downloaded_once_for_all_epochs(server, shards, tmp_path, window, train):
     server.folder = shards
     local = GroupStream((ShardSet(str(shards)),), 2, seed=5, window=window, train=train)

@@ -1,7 +1,6 @@
 import pytest
 
-from tests.backbones.hf_models import edit, write_blip
-from tests.refusals import refused
+from tests.backbones.hf_models import write_blip
 from vlmtune.backbones.hf.blip import Blip
 
 
@@ -24,10 +23,3 @@ def test_words_alone_have_no_use_for_cross_attention(backbone):
     assert crossing
     assert of_tower | crossing == of_fusion
     assert not of_tower & crossing
-
-
-def test_images_of_another_size_are_refused_not_cut(tmp_path):
-    size = {"height": 24, "width": 24}
-    path = edit(write_blip(tmp_path / "blip"), "preprocessor_config.json", size=size)
-    with refused("the model takes 32 x 32"):
-        Blip(str(path))

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.backbones.hf_models import edit, write_clip, write_timm
+from tests.backbones.kinds import KINDS, backbone_of
 from tests.conftest import REVISION
 from tests.refusals import refused
 from vlmtune.backbones.hf.hf_clip import HFCLIP
@@ -110,10 +111,6 @@ def test_loading_is_quiet(path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_tokenizers_without_padding_are_refused(path):
-    fails(edit(path, "tokenizer_config.json", pad_token=None), "does not have a padding token")
-
-
 def test_the_fingerprint_knows_the_tokenizer(path):
     own = HFCLIP(str(path)).fingerprint
     text = (path / "tokenizer.json").read_text()
@@ -148,27 +145,39 @@ def test_code_of_the_author_never_runs_whatever_standard_input_says(
         fails(path, "Python code of its author, which vlmtune never runs")
 
 
-SIZES = {
-    "vision_config__num_hidden_layers": 10**7,
-    "text_config__hidden_size": 10**6,
-    "vision_config__image_size": 10**6,
-    "text_config__max_position_embeddings": 10**7,
-}
+PROCESSOR = "preprocessor_config.json"
+HUGE = {"text_config__max_position_embeddings": 10**6, "text_config__hidden_size": 4096}
+SMALL = {"height": 24, "width": 24}
+EDITED = [  # the model, what is changed in which of its files, and what is said
+    *(("hf_clip", "config.json", {name: 10**7}, rf"{name.partition('__')[2]} of at most [\d,]+ in")
+      for name in ("vision_config__num_hidden_layers", "text_config__hidden_size",
+                   "vision_config__image_size", "text_config__max_position_embeddings")),
+    ("hf_clip", "config.json", HUGE, "config that fits the weights of .* values for"),
+    ("hf_clip", "config.json", {"text_config__eos_token_id": 5},
+     r"end with the token the model pools \(id 5\)"),
+    ("hf_clip", PROCESSOR, {"crop_size": {"height": 100_000, "width": 100_000}},
+     "height of at most 4,096 .* got 100,000"),
+    ("hf_clip", PROCESSOR, {"crop_size": SMALL}, r"image processor of one HFCLIP in .*24\*24"),
+    ("hf_clip", "tokenizer_config.json", {"pad_token": None}, "does not have a padding token"),
+    ("metaclip2", "tokenizer.json", {"post_processor": None},
+     r"end with the token the model pools \(id 2\)"),
+    ("siglip", "tokenizer.json", {"post_processor": None},
+     r"one end token \(id 1\), .*, got \[2\] for 'a'"),
+    ("siglip2_naflex", PROCESSOR, {"do_resize": False}, "expected do_resize true in .*, got false"),
+    ("siglip2_naflex", PROCESSOR, {"patch_size": 16},
+     "weights, tokenizer and image processor of one SigLIP2NaFlex"),
+    ("blip", PROCESSOR, {"size": SMALL}, "the model takes 32 x 32"),  # refused, not cut
+    *(("vilt", PROCESSOR, {name: False}, f"expected {name} true in .*, got false")
+      for name in ("do_resize", "do_pad")),
+    ("vilt", PROCESSOR, {"size": SMALL}, "image processor of one Vilt"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_sizes_beyond_any_model_are_an_error_before_it_is_built(name, path):
-    fails(edit(path, **{name: SIZES[name]}), rf"{name.partition('__')[2]} of at most [\d,]+ in")
-
-
-def test_sizes_beyond_the_weights_are_an_error_before_memory_is_taken(path):
-    edit(path, text_config__max_position_embeddings=10**6, text_config__hidden_size=4096)
-    fails(path, "config that fits the weights of .* values for")
-
-
-def test_an_image_processor_of_huge_images_is_an_error(path):
-    edit(path, "preprocessor_config.json", crop_size={"height": 100_000, "width": 100_000})
-    fails(path, "height of at most 4,096 .* got 100,000")
+@pytest.mark.parametrize(("stem", "file", "values", "message"), EDITED)
+def test_files_that_do_not_fit_are_refused(stem, file, values, message, tmp_path):
+    edit(KINDS[stem].write(tmp_path / "model"), file, **values)
+    with refused(message):
+        backbone_of(stem, tmp_path / "model")
 
 
 def test_sizes_of_timm_are_checked(tmp_path):

@@ -54,15 +54,16 @@ def test_a_prompt_of_another_form_is_refused(folder, prompt):
 
 
 def test_answers_need_tokens_of_their_own(folder):
-    with refused("two answers that begin with tokens of their own"):
-        Llava(folder, false_answer="Yes please")
-    with refused("two answers that begin with tokens of their own"):
-        Llava(folder, false_answer="nonsense")  # unknown to the tokenizer
+    for answer in ("Yes please", "nonsense"):  # the latter is unknown to the tokenizer
+        with refused("two answers that begin with tokens of their own"):
+            Llava(folder, false_answer=answer)
 
 
-def test_a_caption_cannot_bring_an_image(model):
+def test_captions_and_questions_that_do_not_fit_are_refused(model):
     with refused("a caption without <image>"):
         model.encode_text(["a red <image> cube"], WORDS)
+    with refused("at most 160 tokens"):
+        model.compare(pixels()[:1], [QUESTION.format("a cube " * 99, "a dog")], ("1", "2"))
 
 
 def test_features_depend_on_the_prompt(folder, model):
@@ -91,11 +92,6 @@ def test_two_of_both_are_compared_as_the_library_computes(folder, model):
         with torch.no_grad():
             logits = network(input_ids=ids, pixel_values=pixels()[i : i + 1]).logits[0, -1]
         torch.testing.assert_close(got[i], logits[one] - logits[two], rtol=1e-4, atol=1e-5)
-
-
-def test_questions_that_do_not_fit_are_refused(model):
-    with refused("at most 160 tokens"):
-        model.compare(pixels()[:1], [QUESTION.format("a cube " * 99, "a dog")], ("1", "2"))
 
 
 def test_images_stand_side_by_side_in_a_square():

@@ -3,7 +3,7 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, Siglip2Model
 
-from tests.backbones.hf_models import TEXTS, edit, write_siglip2_naflex
+from tests.backbones.hf_models import TEXTS, write_siglip2_naflex
 from tests.refusals import refused
 from vlmtune.adapters.full_finetuning import FullFineTuning
 from vlmtune.backbones.hf.siglip2_naflex import SigLIP2NaFlex
@@ -118,17 +118,3 @@ def test_an_impossible_number_of_patches(backbone, most):
     spec["init_args"]["max_num_patches"] = most
     with refused(f"as max_num_patches of .*, got '{most}'"):
         instantiate(spec, SigLIP2NaFlex)
-
-
-def test_a_processor_that_does_not_resize(tmp_path):
-    path = edit(
-        write_siglip2_naflex(tmp_path / "rigid"), "preprocessor_config.json", do_resize=False
-    )
-    with refused("expected do_resize true in .*, got false"):
-        SigLIP2NaFlex(str(path))
-
-
-def test_patches_of_another_size(tmp_path):
-    path = edit(write_siglip2_naflex(tmp_path / "big"), "preprocessor_config.json", patch_size=16)
-    with refused("weights, tokenizer and image processor of one SigLIP2NaFlex"):
-        SigLIP2NaFlex(str(path))

@@ -3,8 +3,7 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, ViltForImageAndTextRetrieval
 
-from tests.backbones.hf_models import edit, write_vilt
-from tests.refusals import refused
+from tests.backbones.hf_models import write_vilt
 from vlmtune.backbones.hf.vilt import OUTSIDE, Vilt
 from vlmtune.types import Tokens
 
@@ -88,14 +87,3 @@ def test_no_pixel_of_an_image_passes_for_outside(backbone):
         assert (pixels[:, :32, :40] > -10).all()
         assert (pixels[:, 32:] == OUTSIDE).all()
         assert (pixels[:, :, 40:] == OUTSIDE).all()
-
-
-@pytest.mark.parametrize("name", ["do_resize", "do_pad"])
-def test_processors_of_another_kind_are_refused(tmp_path, name):
-    path = edit(write_vilt(tmp_path / "vilt"), "preprocessor_config.json", **{name: False})
-    with refused(f"expected {name} true in .*, got false"):
-        Vilt(str(path))
-    size = {"height": 32, "width": 32}
-    edit(path, "preprocessor_config.json", **{name: True, "size": size})
-    with refused("image processor of one Vilt"):
-        Vilt(str(path))

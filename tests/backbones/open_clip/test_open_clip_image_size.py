@@ -1,6 +1,7 @@
 """Images of another size than a model was trained on."""
 
 import torch
+from open_clip import factory
 from PIL import Image
 from torch.nn.functional import interpolate
 
@@ -39,12 +40,9 @@ def test_images_have_that_size_and_so_many_patches(folder, tmp_path):
     again = OpenClip(str(tmp_path / "saved"))
     assert again.fingerprint == large.fingerprint
     assert again.encode_image(pixels[None], POOLED).values.equal(features.values)
-    assert OpenClip(str(folder("other")), image_size=32).fingerprint != large.fingerprint
-
-
-def test_the_models_own_size_changes_nothing(folder):
-    path = str(folder())
+    path = str(folder("other"))
     assert OpenClip(path, image_size=32).fingerprint == OpenClip(path).fingerprint
+    assert OpenClip(path).fingerprint != large.fingerprint
 
 
 def test_weights_from_a_file_are_interpolated_only_if_asked(file, tiny_vl):
@@ -55,11 +53,11 @@ def test_weights_from_a_file_are_interpolated_only_if_asked(file, tiny_vl):
         OpenClip(QUICK, file(**{POSITIONS: large.model.state_dict()[POSITIONS].clone()}))
 
 
-def test_a_size_that_does_not_fit_is_refused(folder):
+def test_a_size_that_does_not_fit_and_other_towers_are_refused(folder, tiny_vl, monkeypatch):
     with refused(r"got 50 for .* with patches of \(8, 8\)"):
         OpenClip(str(folder()), image_size=50)
-
-
-def test_other_towers_are_refused():
-    with refused("open_clip's own vision transformer, got 288 for RN50"):
-        OpenClip("RN50", "random", image_size=288)
+    tower = {"layers": [1, 1, 1, 1], "width": 8, "image_size": 64, "patch_size": None}
+    resnet = {**factory._MODEL_CONFIGS["Tiny-VL"], "vision_cfg": tower}
+    monkeypatch.setitem(factory._MODEL_CONFIGS, "Tiny-RN", resnet)
+    with refused("open_clip's own vision transformer, got 96 for Tiny-RN"):
+        OpenClip("Tiny-RN", "random", image_size=96)

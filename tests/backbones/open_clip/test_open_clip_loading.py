@@ -30,21 +30,19 @@ def test_a_hub_repository_is_read_with_its_own_words(folder, hub, vocabulary):
     assert bool(words) == vocabulary
 
 
-def test_words_that_are_not_there_are_asked_for(folder, hub):
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [  # there are 15 token embeddings, and CLIP has 49,408 tokens
+        ("vocabulary.txt", r"expected vocabulary\.txt with 12 words .*15 token"),
+        ("open_clip_model.safetensors", "Required pretrained weights"),  # never made up
+    ],
+)
+def test_files_that_are_not_there_are_asked_for(folder, hub, file, message):
     path = folder()
-    (path / "vocabulary.txt").unlink()  # 15 token embeddings, and CLIP has 49,408 tokens
+    (path / file).unlink()
     hub("someone/tiny", path)
     for name in (str(path), "hf-hub:someone/tiny"):
-        with refused(r"expected vocabulary\.txt with 12 words .*15 token"):
-            OpenClip(name)
-
-
-def test_weights_that_are_not_there_are_never_made_up(folder, hub):
-    path = folder()
-    (path / "open_clip_model.safetensors").unlink()
-    hub("someone/tiny", path)
-    for name in (str(path), "hf-hub:someone/tiny"):
-        with refused("Required pretrained weights"):
+        with refused(message):
             OpenClip(name)
 
 
@@ -61,24 +59,23 @@ def tagged(folder, hub, monkeypatch):
     return path
 
 
-@pytest.mark.parametrize("tag", ["openai", "of_2020", "OF-2020"])
-def test_a_tag_loads_from_the_cache_without_a_network(tagged, tag):
-    got, want = OpenClip("Tiny-VL-quickgelu", tag), OpenClip(str(tagged))
-    assert embeddings(got).equal(embeddings(want))
-    state, wanted = got.model.state_dict(), want.model.state_dict()
-    assert state.keys() == wanted.keys()
-    assert all(state[name].equal(wanted[name]) for name in wanted)
-    assert tuple(got.preprocessing["mean"]) == (0.1, 0.2, 0.3)  # that of the tag
-    assert got.spec()["init_args"]["pretrained"] == tag
+def test_a_tag_loads_from_the_cache_without_a_network(tagged):
+    want = OpenClip(str(tagged))
+    wanted = want.model.state_dict()
+    for tag in ("openai", "of_2020", "OF-2020"):
+        got = OpenClip("Tiny-VL-quickgelu", tag)
+        assert embeddings(got).equal(embeddings(want))
+        state = got.model.state_dict()
+        assert state.keys() == wanted.keys()
+        assert all(state[name].equal(wanted[name]) for name in wanted)
+        assert tuple(got.preprocessing["mean"]) == (0.1, 0.2, 0.3)  # that of the tag
+        assert got.spec()["init_args"]["pretrained"] == tag
     assert not embeddings(OpenClip("Tiny-VL-quickgelu", "random")).equal(embeddings(want))
 
 
-def test_a_tag_of_quick_gelu_is_refused_with_gelu(tagged):
+def test_a_tag_of_quick_gelu_and_one_that_is_not_in_the_cache_are_refused(tagged, monkeypatch):
     with refused("use model 'Tiny-VL-quickgelu'"):
         OpenClip("Tiny-VL", "of_2020")
-
-
-def test_a_tag_that_is_not_in_the_cache_is_told_in_one_line(tagged, monkeypatch):
     monkeypatch.setitem(pretrained._PRETRAINED, "Tiny-VL", {"gone": {"hf_hub": "someone/nothing/"}})
     with refused(r"someone/nothing.* network"):
         OpenClip("Tiny-VL", "gone")

@@ -69,31 +69,22 @@ def test_an_architecture_with_one_activation_is_quiet(file, monkeypatch, recwarn
     assert not recwarn.list
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"vision_cfg": {"width": 32}},
-            r"got size 24 for visual.class_embedding, whose size is 32 \(\d+ of \d+ differ\): name",
-        ),
-        (
-            {"text_cfg": {"layers": 4}},
-            r"got none for transformer.resblocks.3.ln_1.weight, .* 16 \(12 ",
-        ),
-        (
-            {"text_cfg": {"layers": 2}},
-            r"only the weights .*, got 12 more, first transformer.resblocks.2",
-        ),
-        # open_clip would resize these two without a word.
-        (
-            {"vision_cfg": {"image_size": 48}},
-            r"17 x 24 for visual.positional_embedding, .* 37 x 24",
-        ),
-        ({"text_cfg": {"context_length": 64}}, "77 x 16 for positional_embedding, .* is 64 x 16"),
-    ],
-)
-def test_another_architecture_is_named_by_its_first_difference(file, monkeypatch, changes, message):
-    register(monkeypatch, "Tiny-Other", **changes)
+OTHERS = [
+    ("vision_cfg", "width", 32,
+     r"got size 24 for visual.class_embedding, whose size is 32 \(\d+ of \d+ differ\): name"),
+    ("text_cfg", "layers", 4, r"got none for transformer.resblocks.3.ln_1.weight, .* 16 \(12 "),
+    ("text_cfg", "layers", 2, r"only the weights .*, got 12 more, first transformer.resblocks.2"),
+    # open_clip would resize these two without a word.
+    ("vision_cfg", "image_size", 48, "17 x 24 for visual.positional_embedding, .* 37 x 24"),
+    ("text_cfg", "context_length", 64, "77 x 16 for positional_embedding, .* is 64 x 16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "name", "value", "message"), OTHERS)
+def test_another_architecture_is_named_by_its_first_difference(
+    file, monkeypatch, section, name, value, message
+):
+    register(monkeypatch, "Tiny-Other", **{section: {name: value}})
     with refused(message):
         OpenClip("Tiny-Other", file())
 

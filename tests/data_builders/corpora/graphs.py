@@ -1,4 +1,4 @@
-"""GQA's scene graphs of a few images, and the truth of queries by brute force."""
+"""GQA's graphs and CLEVR's scenes of a few images, and the truth of queries by brute force."""
 
 import itertools
 import re
@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.gqa import GQAGraphs
 from tests.data_builders.conftest import dump
 from tests.data_builders.pictures import JPEG
@@ -38,7 +39,51 @@ def numbered(*objects: str) -> dict[str, str]:
     return {str(k): text for k, text in enumerate(objects)}
 
 
+def clevr_reader(world: Path, split: str = "train", **arguments: Any) -> ClevrScenes:
+    """A reader of the scenes of a rendered world."""
+    return ClevrScenes(world / f"clevr/scenes_{split}.json", world / f"images/{split}", **arguments)
+
+
+def clevr_scenes(folder: Path, scenes: list[dict[str, Any]], *arguments: Any) -> ClevrScenes:
+    """A reader of some scenes, numbered, whose images are there."""
+    for number, scene in enumerate(scenes):
+        scene["image_filename"] = f"{number}.png"
+        (folder / f"{number}.png").write_bytes(JPEG)
+    return ClevrScenes(dump(folder / "scenes.json", {"scenes": scenes}), folder, *arguments)
+
+
+# CLEVR's colours, and those of each shape under condition A of CoGenT.
+COLORS = ("gray", "red", "blue", "green", "brown", "purple", "cyan", "yellow")
+COGENT_A = {"cube": ("gray", "blue", "brown", "yellow"),
+            "cylinder": ("red", "green", "purple", "cyan"), "sphere": COLORS}  # fmt: skip
+KINDS = ("size", "color", "material", "shape")
+
+
+def every_kind() -> list[dict[str, str]]:
+    """The 96 kinds of objects that CLEVR has."""
+    values = (("large", "small"), COLORS, ("rubber", "metal"), COGENT_A)
+    return [dict(zip(KINDS, kind, strict=True)) for kind in itertools.product(*values)]
+
+
 PAIR = re.compile(r"an? (.+) and an? (.+)")
+PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
+           "behind": "behind"}  # fmt: skip
+RELATED = re.compile(rf"(.+?) ({'|'.join(PHRASES.values())}) (.+)")
+
+
+def true_of(scene: Mapping[str, Any], text: str) -> bool:
+    """Whether a query of one object, of two, or of two and their relation is true of a scene."""
+    objects = [{obj[kind] for kind in KINDS} for obj in scene["objects"]]
+    match = RELATED.fullmatch(text)
+    if not match:
+        return by_brute_force(text, objects)
+    first, phrase, second = match.groups()
+    (name,) = (name for name, words in PHRASES.items() if words == phrase)
+    return any(
+        set(first.split()) <= objects[i] and set(second.split()) <= objects[j]
+        for j, subjects in enumerate(scene["relationships"][name])
+        for i in subjects
+    )
 
 
 def by_brute_force(text: str, objects: Sequence[Collection[str]]) -> bool:

@@ -11,17 +11,13 @@ import pytest
 from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola_pairs import BENCHMARK, ColaPairsBuilder
 from data_builders.corpora.gqa import GQAGraphs
-from tests.data_builders.conftest import dump, load, released
-from tests.data_builders.corpora.graphs import gqa
-from tests.data_builders.pictures import encoded
+from tests.data_builders.conftest import load, released
+from tests.data_builders.corpora.graphs import PHRASES, clevr_scenes, gqa
 from tests.refusals import refused
 from vlmtune.benchmarks.cola_multi import ColaMulti
 from vlmtune.config import instantiate
 from vlmtune.data.schema import check, read_manifest
 
-PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
-           "behind": "behind"}  # fmt: skip
-FORM = re.compile(rf"(.+?) ({'|'.join([*PHRASES.values(), 'on', 'near', 'and'])}) (.+)")
 Image = tuple[dict[str, str], list[tuple[str, str, str]]]
 
 
@@ -115,18 +111,14 @@ def scene_file(folder: Path, count: int = 24) -> tuple[ClevrScenes, dict[str, di
     """CLEVR's scenes of two or three objects in a row, and the scenes by image."""
     rng, names = random.Random(5), ("red", "blue", "green")
     scenes = []
-    for number in range(count):
+    for _ in range(count):
         shapes = rng.sample(["cube", "sphere", "cone"], rng.randint(2, 3))
         objects = [{"shape": s, "color": rng.choice(names)} for s in shapes]
         rows = range(len(objects))
         left = [[i for i in rows if i < j] for j in rows]
         right = [[i for i in rows if i > j] for j in rows]
-        relationships = {"left": left, "right": right}
-        scenes.append({"image_filename": f"{number}.png", "objects": objects}
-                      | {"relationships": relationships})  # fmt: skip
-        (folder / f"{number}.png").write_bytes(encoded("PNG"))
-    path = dump(folder / "scenes.json", {"scenes": scenes})
-    reader = ClevrScenes(path, folder, ["color"], ["color"])
+        scenes.append({"objects": objects, "relationships": {"left": left, "right": right}})
+    reader = clevr_scenes(folder, scenes, ["color"], ["color"])
     return reader, {str(number): scene for number, scene in enumerate(scenes)}
 
 

@@ -4,20 +4,25 @@ import itertools
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.gqa import GQAGraphs
 from tests.data_builders.conftest import dump, groups, truths
-from tests.data_builders.corpora.graphs import by_brute_force, gqa
+from tests.data_builders.corpora.graphs import (
+    COGENT_A,
+    COLORS,
+    PHRASES,
+    RELATED,
+    clevr_reader,
+    clevr_scenes,
+    every_kind,
+    gqa,
+    true_of,
+)
 
-PHRASES = {"left": "to the left of", "right": "to the right of", "front": "in front of",
-           "behind": "behind"}  # fmt: skip
-FORM = re.compile(rf"(.+?) ({'|'.join(PHRASES.values())}) (.+)")
 EVERY: dict[str, Any] = {
     "single": 9,
     "misbound": 0,
@@ -29,44 +34,6 @@ EVERY: dict[str, Any] = {
 
 def texts_of(builder: ColaBuilder) -> dict[str, dict[str, bool]]:
     return {group.image_ids[0]: truths(group) for group in groups(builder)}
-
-
-def clevr_reader(world: Path, split: str = "train", **arguments) -> ClevrScenes:
-    return ClevrScenes(world / f"clevr/scenes_{split}.json", world / f"images/{split}", **arguments)
-
-
-def naively_true(text: str, scene: dict) -> bool:
-    objects = [{o[k] for k in ("size", "color", "material", "shape")} for o in scene["objects"]]
-    match = FORM.fullmatch(text)
-    if not match:
-        return by_brute_force(text, objects)
-    first, phrase, second = match.groups()
-    (name,) = (name for name, words in PHRASES.items() if words == phrase)
-    return any(
-        set(first.split()) <= objects[i] and set(second.split()) <= objects[j]
-        for j, subjects in enumerate(scene["relationships"][name])
-        for i in subjects
-    )
-
-
-def test_truth_by_brute_force(world, clevr):
-    reader = clevr_reader(world, single=["color"], multi=["color", "material"])
-    built = [
-        group
-        for group, _ in ColaBuilder(
-            reader, form="relation", reversals=True, multi=9, multi_half_wrong=1
-        ).records()
-    ]
-    corpus = {text for group in built for text in group.texts}
-    related = [text for text in corpus if FORM.fullmatch(text)]
-    assert len(related) > 100
-    assert not any(re.search(r"\b(a|an|and)\b", text) for text in corpus)
-    for group in built:
-        scene = clevr[f"train/{group.image_ids[0]}.png"]
-        for text, true in truths(group).items():
-            assert true == naively_true(text, scene), text
-        for text in corpus:  # exhaustive: of every query of the corpus
-            assert (text in group.true_ids[0]) == naively_true(text, scene), text
 
 
 def test_counts_of_pairs_twins_and_reversals(world, clevr):
@@ -86,8 +53,9 @@ def test_counts_of_pairs_twins_and_reversals(world, clevr):
                         true.add(f"{a} {s} {PHRASES[name]} {b} {t}")
                         false |= {f"{b} {s} {PHRASES[name]} {a} {t}",
                                   f"{b} {t} {PHRASES[name]} {a} {s}"}  # fmt: skip
-        false = {text for text in false if not naively_true(text, scene)}
-        pairs = {text: yes for text, yes in texts.items() if FORM.fullmatch(text)}
+        false = {text for text in false if not true_of(scene, text)}
+        pairs = {text: yes for text, yes in texts.items() if RELATED.fullmatch(text)}
+        assert not any(re.search(r"\b(a|an|and)\b", text) for text in texts)
         assert {text for text, yes in pairs.items() if yes} == true
         assert {text for text, yes in pairs.items() if not yes} == false
         negatives += len(false)
@@ -166,26 +134,14 @@ def test_two_queries_may_read_alike(tmp_path):
 
 def test_all_subsets_of_clevrs_attributes(tmp_path):
     """168 queries under condition A of CoGenT: 144 with a colour and 24 without (section 9)."""
-    spheres = ["gray", "red", "blue", "green", "brown", "purple", "cyan", "yellow"]
-    colors = {"cube": ["gray", "blue", "brown", "yellow"],
-              "cylinder": ["red", "green", "purple", "cyan"], "sphere": spheres}  # fmt: skip
-    scenes = [
-        {"image_filename": f"{number}.png", "objects": [
-            {"shape": shape, "color": color, "material": material, "size": size}]}
-        for number, (shape, color, material, size) in enumerate(
-            (shape, color, material, size)
-            for shape in colors for color in colors[shape]
-            for material in ("rubber", "metal") for size in ("large", "small"))
-    ]  # fmt: skip
-    for scene in scenes:
-        (tmp_path / scene["image_filename"]).touch()
-    path = dump(tmp_path / "scenes.json", {"scenes": scenes})
-    reader = ClevrScenes(path, tmp_path, ["size", "color", "material"])
+    allowed = [kind for kind in every_kind() if kind["color"] in COGENT_A[kind["shape"]]]
+    scenes = [{"objects": [kind]} for kind in allowed]
+    reader = clevr_scenes(tmp_path, scenes, ["size", "color", "material"])
     builder = ColaBuilder(reader, single=99, misbound=0, half_wrong=0, multi=0, subsets=True)
     built = texts_of(builder)
     queries = {text for texts in built.values() for text in texts}
     assert len(queries) == 168
-    assert sum(bool(set(spheres) & set(text.split())) for text in queries) == 144
+    assert sum(bool(set(COLORS) & set(text.split())) for text in queries) == 144
     assert all(len(texts) == 7 and all(texts.values()) for texts in built.values())
     few = texts_of(ColaBuilder(reader, single=3, misbound=0, half_wrong=0, multi=0, subsets=True))
     assert {len(texts) for texts in few.values()} == {3}
@@ -196,17 +152,11 @@ def test_negatives_of_subsets(world, clevr):
     builder = ColaBuilder(reader, single=9, misbound=9, half_wrong=3, multi=0, subsets=True)
     kinds = ("size", "color", "material")
     words = {o[k]: k for scene in clevr.values() for o in scene["objects"] for k in kinds}
-    groups = [group for group, _ in builder.records()]
-    corpus = {text for group in groups for text in group.texts}
+    corpus = {text for group in groups(builder) for text in group.texts}
     assert {len(text.split()) for text in corpus} == {2, 3, 4}
     for text in corpus:  # one word a kind, in the order of kinds
         order = [kinds.index(words[word]) for word in text.split()[:-1]]
         assert order == sorted(set(order)), text
-    for group in groups:
-        scene = clevr[f"train/{group.image_ids[0]}.png"]
-        assert set(group.true_ids[0]) & corpus == {t for t in corpus if naively_true(t, scene)}
-        for text, true in truths(group).items():
-            assert true == naively_true(text, scene), text
 
 
 def test_sides_and_clear_relations_by_brute_force(world, clevr):
@@ -228,7 +178,7 @@ def test_sides_and_clear_relations_by_brute_force(world, clevr):
                 toward = [-offset if low else offset for offset in named]
                 assert all(value >= 0.1 for value in toward) if true else max(toward) <= -0.1
                 corpus[true] += 1
-            elif true and (stated := FORM.fullmatch(text)):
+            elif true and (stated := RELATED.fullmatch(text)):
                 assert any(
                     clearly(scene, i, j) == stated[2]
                     for i, j in itertools.permutations(range(len(scene["objects"])), 2)
@@ -249,9 +199,9 @@ def test_sentences_say_the_same(world, clevr):
             first = re.sub("^the ", "", text)
             plain = re.sub(r" is (.+) the (\w+ \w+)$", r" \1 \2", first)
             plain = re.sub(r"^a photo of an? (.+) of the picture$", r"\1", plain)
-            worded[plain != text] += bool(FORM.fullmatch(plain))
+            worded[plain != text] += bool(RELATED.fullmatch(plain))
             if "on the" not in plain:
-                assert true == naively_true(plain, scene), text
+                assert true == true_of(scene, plain), text
             assert (plain in group.true_ids[0]) == true == (text in group.true_ids[0]), text
         assert group.true_ids[0] >= short[group.image_ids[0]].true_ids[0]
     assert 0.6 < worded[True] / worded[False] < 1.6

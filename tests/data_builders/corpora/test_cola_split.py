@@ -4,12 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from data_builders.corpora.annotations import ClevrScenes
 from data_builders.corpora.cola import ColaBuilder
 from data_builders.corpora.cola_split import ColaSplitBuilder
 from data_builders.corpora.paco import PacoObjects
 from tests.data_builders.conftest import dump, groups, load
-from tests.data_builders.corpora.graphs import gqa, numbered
+from tests.data_builders.corpora.graphs import (
+    COGENT_A,
+    clevr_scenes,
+    every_kind,
+    gqa,
+    numbered,
+)
 from tests.refusals import refused
 
 IMAGES = {  # image id -> its objects, "attribute ... name"
@@ -116,17 +121,10 @@ def test_queries_that_training_never_shows(tmp_path):
 
 def test_cogent(tmp_path):
     """CLEVR: 96 labels; 32 unseen, 32 seen, and the spheres in neither (sections 5.1 and 9)."""
-    every = ["gray", "red", "blue", "green", "brown", "purple", "cyan", "yellow"]
-    a = {"cube": {"gray", "blue", "brown", "yellow"},
-         "cylinder": {"red", "green", "purple", "cyan"}, "sphere": set(every)}  # fmt: skip
-    kinds = [(size, color, material, shape) for shape in a for color in every
-             for size in ("small", "large") for material in ("rubber", "metal")]  # fmt: skip
-    names = ("size", "color", "material", "shape")
-    scenes = [{"image_filename": f"{k}.png", "objects": [dict(zip(names, kind, strict=True))]}
-              for k, kind in enumerate(kinds) if kind[1] in a[kind[3]]]  # fmt: skip
-    path = dump(tmp_path / "CLEVR_trainA_scenes.json", {"scenes": scenes})
-    reader = ClevrScenes(path, tmp_path, ["size", "color", "material"])
-    labels = [" ".join(kind) for kind in kinds]
+    allowed = [kind for kind in every_kind() if kind["color"] in COGENT_A[kind["shape"]]]
+    scenes = [{"objects": [kind]} for kind in allowed]
+    reader = clevr_scenes(tmp_path, scenes, ["size", "color", "material"])
+    labels = [" ".join(kind.values()) for kind in every_kind()]
     builder = ColaSplitBuilder(benchmark(tmp_path, labels), reader, apart=["sphere"])
     seen, exclude, _ = built(builder, tmp_path / "out")
     assert len(labels) == 96
@@ -134,7 +132,8 @@ def test_cogent(tmp_path):
     shapes = Counter((side, text.split()[-1]) for side, texts in seen.items() for text in texts)
     assert set(shapes.values()) == {16}
     for side, texts in seen.items():
-        assert all((t.split()[1] in a[t.split()[-1]]) == (side == "seen") for t in texts)
+        for _, color, _, shape in map(str.split, texts):
+            assert (color in COGENT_A[shape]) == (side == "seen")
     assert exclude["images"] == []
 
 

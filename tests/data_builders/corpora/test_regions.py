@@ -3,14 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from data_builders.corpora.annotations import VisualGenomeGraphs
 from data_builders.corpora.gqa import GQAGraphs
 from data_builders.corpora.regions import RegionsBuilder
-from tests.data_builders.conftest import dump, load
+from tests.data_builders.conftest import dump
 from tests.data_builders.pictures import JPEG
 from tests.refusals import refused
-from vlmtune.config import instantiate
-from vlmtune.data.schema import check, read_manifest
+from vlmtune.data.schema import check
 
 PHRASES = {  # image id -> phrases as people write them
     7: ["A man in a Red cap", "a man  in a red cap\n", "a dog", " "],
@@ -60,6 +58,7 @@ def test_the_phrases_of_the_annotated_images(tmp_path):
         assert not group.exhaustive
         assert group.text_ids == group.texts
     assert builder.counts == {"captions": 4, "skipped: no caption": 1}
+    assert "region_descriptions.json" in builder.sources()
     assert next(files for _, files in builder.records()) == [tmp_path / "9.jpg"]
 
 
@@ -81,27 +80,6 @@ def test_excluded_images_are_left_out(tmp_path):
     assert builder.counts["skipped: excluded"] == 1
     assert "exclude.json" in builder.sources()
     assert "exclude" not in RegionsBuilder(path, reader).spec()["init_args"]
-
-
-def test_embedded_world(world, tmp_path):
-    folder = world / "visual_genome/train"
-    described = {
-        str(image["id"]): {region["phrase"] for region in image["regions"]}
-        for image in load(folder / "region_descriptions.json")
-    }
-    reader = VisualGenomeGraphs(
-        folder / "scene_graphs.json", world / "images", folder / "image_data.json"
-    )
-    builder = RegionsBuilder(folder / "region_descriptions.json", reader, records_per_shard=5)
-    built = groups(builder)
-    assert {image: group.true_ids for image, group in built.items()} == {
-        image: (frozenset(phrases),) for image, phrases in described.items()
-    }
-    assert all(len(g.texts) == min(4, len(g.true_ids[0])) for g in built.values())
-    instantiate(builder.spec(), RegionsBuilder).build(tmp_path / "out", progress=False)
-    manifest = read_manifest(tmp_path / "out")
-    assert [shard.records for shard in manifest.shards] == [5, 5, 2]
-    assert "region_descriptions.json" in manifest.sources
 
 
 @pytest.mark.parametrize(

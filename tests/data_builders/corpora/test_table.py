@@ -206,18 +206,12 @@ def test_difference_hash():
     assert difference_hash(flat.getvalue()) is None
 
 
-def test_a_change_is_never_kept(tmp_path, capsys):
+def test_a_changed_image_is_another_build(tmp_path, capsys):
     path = table(tmp_path, *({"image": f"{n}.png", "caption": f"c{n}"} for n in range(3)))
     out = tmp_path / "out"
-    TableBuilder(path).build(out, progress=False)
-    TableBuilder(path).build(out, progress=False)
-    assert "reusing it" in capsys.readouterr().err
-    text = path.read_text()
-    path.write_text(text.replace("c2", "c3"))
-    with refused("holds something else"):
+    for _ in range(2):
         TableBuilder(path).build(out, progress=False)
-    path.write_text(text)
-    TableBuilder(path).build(out, progress=False)
+    assert "reusing it" in capsys.readouterr().err
     (tmp_path / "2.png").write_bytes(picture(9, size=50))
     with refused("holds something else"):
         TableBuilder(path).build(out, progress=False)
@@ -366,23 +360,6 @@ def test_bad_rows_are_listed_by_line_and_counted(tmp_path, capsys):
     with refused("at most 40% of 9 rows to be unusable, got 4, first line 6 of .*: image missing"):
         TableBuilder(path).build(tmp_path / "less", progress=False, max_left_out=0.4)
     assert not (tmp_path / "less").exists()
-
-
-def test_a_build_that_fails_says_where_all_it_could_not_use_is_listed(tmp_path, capsys):
-    named = [{"image": f"{i}.png", "caption": "a"} for i in range(30)]
-    path, out = table(tmp_path, *named), tmp_path / "out"
-    (tmp_path / "0.png").write_bytes(b"no image")
-    for number in range(2, 30):
-        (tmp_path / f"{number}.png").unlink()
-    listed = tmp_path / "out.left_out.txt"
-    capsys.readouterr()
-    with refused(rf"\(all in {listed}: image missing 28, image broken 1\): repair or remove them"):
-        TableBuilder(path).build(out, progress=False)
-    assert "0.png (cannot identify image file)" in listed.read_text()
-    assert "left out: " not in capsys.readouterr().err  # the error is the line that matters
-    TableBuilder(path).build(out, progress=False, max_left_out=1.0)
-    assert not listed.exists()
-    assert (out / "left_out.txt").is_file()
 
 
 def test_a_long_list_is_cut_on_the_screen_alone(tmp_path, capsys):

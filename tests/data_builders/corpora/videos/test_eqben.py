@@ -20,10 +20,7 @@ from data_builders.corpora.videos.frames import (
     read_frames,
     shows_face,
 )
-from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.series import Canvas
-from data_builders.worlds.scenes.videos import FPS, FRAMES, Videos
-from tests.data_builders.conftest import dump, load
+from tests.data_builders.conftest import dump, groups, load
 from tests.refusals import refused
 from vlmtune.benchmarks.eqben import read_entries
 
@@ -64,6 +61,10 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def names(folder: Path) -> list[str]:
+    return [row[key] for row in rows(folder) for key in ("image", "negative_image")]
+
+
 def counts(folder: Path) -> dict[str, int]:
     return load(folder / "manifest.json")["counts"]
 
@@ -101,6 +102,10 @@ def test_youcook2(tmp_path, video):
     assert [level(image) for image in images] == [4, 15, 10, 15]
     assert {entry.part for entry in entries} == {"eqbenyoucook2"}
     assert counts(out) == {"pairs": 2, "skipped: video missing": 1}
+    built = groups(TableBuilder(out / "pairs.csv", out / "images"))
+    assert [group.truth.int().tolist() for group in built] == [[[1, 0], [0, 1]]] * len(built)
+    shown = {image.partition(" ")[0] for group in built for image in group.image_ids}
+    assert shown == {*names(out)}
 
 
 def test_frames_with_a_face_are_left_out(tmp_path, video, monkeypatch):
@@ -218,25 +223,3 @@ def test_no_pairs_at_all_is_an_error(tmp_path, video):
     path = dump(tmp_path / "a.json", {"database": {"gone": {"annotations": []}}})
     with refused("expected pairs of frames"):
         YouCook2Pairs(path, tmp_path / "videos").build(tmp_path / "out", progress=False)
-
-
-def test_videos_of_the_embedded_world_become_groups_of_two_by_two(tmp_path):
-    series = Videos(WorldSpec(min_objects=2, max_objects=2), seed=3)
-    scenes, rendered = series.render(0, FRAMES, Canvas(32, 1, "cpu"))
-    write_video(tmp_path / "videos/v.mkv", [*rendered.images.numpy()], round(FPS))
-    change = series.boundary(0) / FPS
-    names = [
-        f"{scene.objects[0].color} {scene.objects[0].shape}" for scene in (scenes[0], scenes[-1])
-    ]
-    segments = [[0, change], [change, FRAMES / FPS]]
-    annotations = [
-        {"segment": s, "sentence": f"show the {n}"} for s, n in zip(segments, names, strict=True)
-    ]
-    path = dump(tmp_path / "a.json", {"database": {"v": {"annotations": annotations}}})
-    out = tmp_path / "out"
-    YouCook2Pairs(path, tmp_path / "videos", faces=True).build(out, progress=False)
-    table = TableBuilder(out / "pairs.csv", out / "images")
-    (group, _), *rest = table.records()
-    assert not rest
-    assert len(group.image_ids) == 2
-    assert group.truth.tolist() == [[True, False], [False, True]]

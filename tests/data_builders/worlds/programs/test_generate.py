@@ -390,7 +390,7 @@ def test_few_words_name_what_the_programs_filter(few_words):
 
 
 def test_an_attribute_of_one_value_is_not_asked_for(tmp_path):
-    raw = content(20, seed=3)
+    raw = content(8, seed=3)
     for scene in raw["scenes"]:
         for obj in scene["objects"]:
             obj["size"] = "large"
@@ -398,7 +398,7 @@ def test_an_attribute_of_one_value_is_not_asked_for(tmp_path):
     rows = generated(read_scenes(path), per_image=90)
     types = Counter(row["type"] for row in rows)
     assert "query_size" not in types
-    assert min(types[f"query_{kind}"] for kind in ("color", "material", "shape")) > 20
+    assert min(types[f"query_{kind}"] for kind in ("color", "material", "shape")) > 8
 
 
 def test_vocabularies_are_checked(tmp_path, scenes):

@@ -1,6 +1,5 @@
 import itertools
 import math
-import random
 import re
 from collections import Counter
 from dataclasses import replace
@@ -16,6 +15,7 @@ from data_builders.worlds.scenes.render import render
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, camera
 from data_builders.worlds.scenes.statements import Noun, relation_holds
+from tests.data_builders.conftest import attempted
 
 UNSEEN = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
 ANY = WorldSpec(min_objects=2, max_objects=2)
@@ -25,16 +25,11 @@ PLAIN = replace(ANY, textures=("plain",), sizes=("large",))
 DIRECTIONS = {"left", "right", "front", "behind", "above", "below", "on", "under"}
 
 
-def item(series, index):
-    samples = (series.attempt(index, random.Random(f"{index}:{n}")) for n in range(400))
-    return next(scenes for scenes in samples if scenes)
-
-
 def related(series, *names, count=64):
     """Scenes of items that reverse one of the relations, with the object over and under."""
     for index in range(0, count, 2):
         if series.relation(index) in names:
-            for scene in item(series, index):
+            for scene in attempted(series, index):
                 over = clear_relation(scene, 0, 1) in ("above", "on")
                 yield scene, *(scene.objects if over else scene.objects[::-1])
 
@@ -46,7 +41,7 @@ both_worlds = pytest.mark.parametrize("spec", [SPEC, PLAIN])
 def test_each_direction_comes_equally_often_and_its_negative_is_the_reverse(spec):
     series, seen = AR4TPairs(spec, 4), Counter()
     for index in range(0, 64, 2):
-        scene, twin = item(series, index)
+        scene, twin = attempted(series, index)
         relation = clear_relation(scene, 0, 1)
         assert relation == series.relation(index)
         assert clear_relation(twin, 0, 1) == INVERSE[relation]
@@ -119,7 +114,7 @@ def test_a_floating_object_darkens_the_floor_only_by_its_shadow():
 def test_exchanged_attributes_and_their_values_come_equally_often():
     series, values = AR4TPairs(ANY, 4), {}
     for index in range(1, 8 * 4 * 2, 2):
-        scene, twin = item(series, index)
+        scene, twin = attempted(series, index)
         (a, b), (c, d) = scene.objects, twin.objects
         kind = series.attribute(index)
         assert getattr(c, kind) == getattr(b, kind) != getattr(a, kind) == getattr(d, kind)
@@ -137,7 +132,7 @@ def test_exchanged_attributes_and_their_values_come_equally_often():
 def test_training_never_shows_an_unseen_composition(kind):
     series = kind(SPEC, 4)
     for index in range(64):
-        for scene in item(series, index):
+        for scene in attempted(series, index):
             assert UNSEEN.isdisjoint((o.color, o.shape) for o in scene.objects)
 
 
@@ -161,7 +156,7 @@ def test_scenes_of_one_object_take_turns():
     series = AR4TSingles(ONE, 3, 10)
     shapes, stated = Counter(), Counter()
     for index in range(10 + 2 * 14):
-        (scene,) = item(series, index)
+        (scene,) = attempted(series, index)
         (obj,) = scene.objects
         assert (obj.color, obj.shape) not in UNSEEN
         kind = series.attribute(index)
@@ -212,7 +207,7 @@ def holds(scene, caption):
 def test_words_of_the_paper_have_the_negatives_of_table_7():
     series, firsts, negatives = PaperPairs(SPEC, 4), Counter(), {}
     for index in range(0, 2 * 10 * 12, 2):
-        scene, twin = item(series, index)
+        scene, twin = attempted(series, index)
         captions = series.captions(index, (scene, twin))
         own, other = (text.relation for text in captions)
         firsts[own] += 1
@@ -241,7 +236,7 @@ def test_attributes_of_two_kinds_are_exchanged():
     assert set(firsts.values()) == set(seconds.values()) == {2}
     kinds = set()
     for index in range(1, 80, 2):
-        scene, twin = item(series, index)
+        scene, twin = attempted(series, index)
         captions = series.captions(index, (scene, twin))
         (kind, value), (other_kind, other) = series.stated(index)
         kinds.add((kind, other_kind))
@@ -261,7 +256,7 @@ def test_unary_relations_of_the_paper_take_turns():
     series = PaperSingles(ONE, 3, 30)
     relations = Counter()
     for index in range(30):
-        (scene,) = item(series, index)
+        (scene,) = attempted(series, index)
         captions = series.captions(index, scene)
         assert re.fullmatch(rf"{scene.objects[0].shape} {TAIL}", captions.caption)
         assert not captions.alternative

@@ -1,10 +1,9 @@
-import random
-
 import pytest
 
 from data_builders.worlds.scenes.formats.pug import SPAR
 from data_builders.worlds.scenes.grids import FACTORS, AnimalGrid, PoseGrid, Singles, SparGrid
 from data_builders.worlds.scenes.sampling import WorldSpec
+from tests.data_builders.conftest import attempted
 from tests.data_builders.worlds.scenes.formats.test_readers import SETUPS
 from vlmtune.benchmarks.files import write_csv
 from vlmtune.benchmarks.pug_spar import read_setups
@@ -12,12 +11,8 @@ from vlmtune.benchmarks.pug_spar import read_setups
 SPEC = WorldSpec(min_objects=2, max_objects=3)
 
 
-def scene_of(grid, index, number=0):
-    for draw in range(number, 400):
-        scenes = grid.attempt(index, random.Random(f"{index}:{draw}"))
-        if scenes:
-            return scenes[0]
-    raise AssertionError(index)
+def scene_of(grid, index):
+    return attempted(grid, index)[0]
 
 
 @pytest.mark.parametrize("cls", [SparGrid, PoseGrid, AnimalGrid, Singles])

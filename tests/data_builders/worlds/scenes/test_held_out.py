@@ -5,18 +5,21 @@ import re
 
 import pytest
 
-from data_builders.corpora.annotations import ClevrScenes
-from data_builders.corpora.cola import ColaBuilder
 from data_builders.worlds.scenes.captions import vocabulary
-from tests.data_builders.conftest import SMALL, groups, load, rendered, rows_of, unseen_of
-from tests.data_builders.worlds.scenes.truth import NOUN, NUMBERS, PHRASE, holds, means, some
+from tests.data_builders.conftest import (
+    SMALL,
+    load,
+    rendered,
+    rows_of,
+    training_texts,
+    unseen_of,
+)
+from tests.data_builders.worlds.scenes.truth import fits, holds
 from vlmtune.benchmarks.table_abilities import TableAbilities
 from vlmtune.benchmarks.table_multiple_choice import TableMultipleChoice
 from vlmtune.benchmarks.table_retrieval import TableRetrieval
 
 UNREAD = {"purple", "brown"}
-SIDES = ("to the left of", "to the right of", "in front of", "behind")
-OPPOSITES = (SIDES[:2], SIDES[1::-1], SIDES[2:], SIDES[:1:-1])
 WORLD = SMALL | {"foils": 3, "long_foils": 1, "placements": 2, "unread_colors": sorted(UNREAD)}
 WORLD |= {"held_out": 40, "stack": 0.0, "max_objects": 3, "textures": ["plain"]}
 WORLD |= {"sizes": ["large"], "unseen": [[["red", "blue"], ["cube", "cylinder", "sphere"]]]}
@@ -38,74 +41,26 @@ def scenes(held_out):
 
 
 @pytest.fixture(scope="module")
-def training_texts(held_out):
-    """Every text that a training over this world may read."""
-    texts = []
-    for image in load(held_out / "karpathy/dataset_scenes.json")["images"]:
-        if image["split"] == "train":
-            texts += [sentence["raw"] for sentence in image["sentences"]]
-    for row in rows_of(held_out / "foils/train.csv"):
-        texts += [row["caption"], row["negative"]]
-    for row in rows_of(held_out / "ar4t/PUG_AR_train.csv"):
-        texts += [value for name, value in row.items() if "caption" in name.lower()]
-    scenes = ClevrScenes(held_out / "clevr/scenes_train.json", held_out / "images/train")
-    exclude = held_out / "compositions.json"
-    queries = ColaBuilder(scenes, exclude=exclude, single=2, misbound=2, half_wrong=2)
-    for group in groups(queries):
-        texts += group.texts
-    return texts
+def texts(held_out):
+    return training_texts(held_out, single=2, misbound=2, half_wrong=2)
 
 
-def test_training_neither_shows_nor_names_unread_colours(held_out, training_texts):
+def test_training_neither_shows_nor_names_unread_colours(held_out, texts):
     for split in ("train", "val"):
         for scene in load(held_out / f"clevr/scenes_{split}.json")["scenes"]:
             assert UNREAD.isdisjoint(obj["color"] for obj in scene["objects"])
-    assert len(training_texts) > 200
-    assert not [text for text in training_texts if UNREAD & set(re.findall(r"\w+", text))]
+    assert len(texts) > 200
+    assert not [text for text in texts if UNREAD & set(re.findall(r"\w+", text))]
     unread = load(held_out / "cola/multi_unread.json")
     for _, first, _, second in unread:
         assert set(first.split()) & UNREAD == set(second.split()) & UNREAD == UNREAD
     assert len(unseen_of(held_out)) == 2 * 3 + 2 * 5
 
 
-def test_no_training_text_has_a_held_out_form(training_texts):
+def test_no_training_text_has_a_held_out_form(texts):
     forms = ("^(to the|in front|behind)", "the thing", "with a", "is not", " is [a-z]+ and the ")
     for form in forms:
-        assert not [text for text in training_texts if re.search(form, text)], form
-
-
-def fits(scene, sentence, group):
-    """Whether a sentence is true, from its words."""
-    if group in ("inverted", "the thing"):
-        words = sentence.removeprefix("the thing ")
-        phrase, second, first = matched(f"{PHRASE} {NOUN} is {NOUN}", words)
-        return some(scene, first, phrase, second)
-    if group == "reference first":
-        second, first, place = matched(f"{NOUN} with {NOUN} (.*)", sentence)
-        phrase = place if place == "behind" else f"{place} of"
-        return some(scene, first, phrase, second)
-    if group == "not related":
-        first, phrase, second = matched(f"{NOUN} is not {PHRASE} {NOUN}", sentence)
-        return not some(scene, first, phrase, second)
-    if group.endswith("of two relations"):
-        pattern = f"{NOUN} {PHRASE} {NOUN} and {PHRASE} {NOUN}"
-        subject, phrase, first, other, second = matched(pattern, sentence)
-        both = some(scene, subject, phrase, first), some(scene, subject, other, second)
-        return all(both)
-    if group == "predicate":
-        a, x, b, y = matched(r"the (\w+) is (\w+) and the (\w+) is (\w+)", sentence)
-        return bool(means(scene, f"{x} {a}") and means(scene, f"{y} {b}"))
-    if group == "absent":
-        (shape,) = matched(r"there is no (\w+)", sentence)
-        return not means(scene, shape)
-    shape, color = matched(r"the (\w+) is not (\w+)", sentence)
-    return not means(scene, f"{color} {shape}")
-
-
-def matched(pattern, sentence):
-    found = re.fullmatch(pattern, sentence)
-    assert found, sentence
-    return found.groups()
+        assert not [text for text in texts if re.search(form, text)], form
 
 
 def test_wordings_are_true_and_false_and_in_training_words(held_out, scenes):
@@ -130,23 +85,8 @@ def test_structures_are_true_and_false(held_out, scenes):
         if row["group"] == "three objects":
             negatives = json.loads(row["negative"])
             assert len(negatives) <= 5
-        assert stands(scene, row["caption"]), row
-        assert not any(stands(scene, text) for text in negatives), row
-
-
-def stands(scene, sentence):
-    """Whether a sentence of `structures.csv` is true, from its words."""
-    if " between " in sentence:
-        middle, first, second = matched(f"{NOUN} between {NOUN} and {NOUN}", sentence)
-        for phrase, opposite in OPPOSITES:
-            if some(scene, middle, phrase, first) and some(scene, middle, opposite, second):
-                return True
-        return False
-    if sentence.startswith("in the picture"):
-        (word,) = matched(r"in the picture (?:is|are) (\w+) objects?", sentence)
-        return len(scene["objects"]) == NUMBERS.index(word)
-    nouns = matched(f"{NOUN} and {NOUN} and {NOUN}", sentence)
-    return all(means(scene, noun) for noun in nouns)
+        assert fits(scene, row["caption"], row["group"]), row
+        assert not any(fits(scene, text, row["group"]) for text in negatives), row
 
 
 def test_no_number_is_right_more_often_than_another(held_out):

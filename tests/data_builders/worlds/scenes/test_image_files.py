@@ -64,8 +64,10 @@ import sys
 from pathlib import Path
 from data_builders.worlds.scenes.world import ScenesBuilder
 
+SMALL = {"processes": 2, "image_size": 32}
+
 if __name__ == "__main__":
-    world = ScenesBuilder(train=100_000, val=0, test=0, multi=0, ar4t_train=0, processes=2)
+    world = ScenesBuilder(train=100_000, val=0, test=0, multi=0, ar4t_train=0, **SMALL)
     world.build(Path(sys.argv[1]), progress=False)
 """
 

@@ -1,4 +1,3 @@
-import random
 from collections import Counter
 
 import pytest
@@ -20,6 +19,8 @@ from data_builders.worlds.scenes.pairs import (
 from data_builders.worlds.scenes.sampling import WorldSpec
 from data_builders.worlds.scenes.scene import COLORS, SHAPES
 from data_builders.worlds.scenes.statements import exists
+from data_builders.worlds.scenes.videos import FRAMES, Videos, subject
+from tests.data_builders.conftest import attempted
 
 UNSEEN = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
 SPEC = WorldSpec(min_objects=2, max_objects=4, stack_probability=0.5)
@@ -27,9 +28,7 @@ LAYOUT = {"shape", "center", "standing"}
 
 
 def items(series, count=24):
-    for index in range(count):
-        samples = (series.attempt(index, random.Random(f"{index}:{n}")) for n in range(400))
-        yield index, next(pair for pair in samples if pair)
+    return ((index, attempted(series, index)) for index in range(count))
 
 
 def changes(scene, twin):
@@ -176,7 +175,24 @@ def test_a_sole_floor_stays():
     assert kinds == {"shape", "color"}
 
 
-@pytest.mark.parametrize("cls", [ChangedPairs, StepPairs, EditedPairs])
+def test_one_object_changes_its_colour_once():
+    series = Videos(SPEC, 1)
+    for index, frames in items(series, 20):
+        assert len(frames) == FRAMES
+        colors = [scene.objects[0].color for scene in frames]
+        changes = [k for k in range(1, FRAMES) if colors[k] != colors[k - 1]]
+        assert changes == [series.boundary(index)]
+        assert len({scene.objects[1:] for scene in frames}) == 1
+        assert len({scene.light_azimuth for scene in frames}) == FRAMES
+        assert subject(frames[0]) == subject(frames[-1])
+
+
+def test_boundaries_are_anywhere():
+    series = Videos(SPEC, 2)
+    assert set(Counter(series.boundary(k) for k in range(200))) == set(range(1, FRAMES))
+
+
+@pytest.mark.parametrize("cls", [ChangedPairs, StepPairs, EditedPairs, Videos])
 def test_a_forbidden_composition_does_not_occur(cls):
     forbidden = frozenset((color, "cube") for color in ("red", "blue", "green"))
     fixed = {"materials": ("metal",), "sizes": ("large",), "textures": ("plain",)}

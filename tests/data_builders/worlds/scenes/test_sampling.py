@@ -7,7 +7,6 @@ import pytest
 
 from data_builders.worlds.scenes.sampling import (
     WorldSpec,
-    cogent,
     relations,
     sample_scene,
     sample_twin,
@@ -87,14 +86,6 @@ def test_stacked_objects_touch_their_support() -> None:
                 gap = obj.center[2] - obj.half_height - base.center[2] - base.half_height
                 assert gap == pytest.approx(0.0, abs=1e-9)
     assert stacked > 20
-
-
-def test_cogent_conditions_exchange_palettes() -> None:
-    assert ("red", "cube") in cogent("A")
-    assert ("gray", "cylinder") in cogent("A")
-    assert ("gray", "cube") in cogent("B")
-    assert ("red", "cylinder") in cogent("B")
-    assert not cogent("A") & cogent("B")
 
 
 def test_relations_of_a_hand_made_scene() -> None:

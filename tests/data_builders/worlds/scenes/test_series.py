@@ -2,7 +2,6 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
-import torch
 
 from data_builders.worlds.scenes.sampling import WorldSpec, sample_scene
 from data_builders.worlds.scenes.scene import Scene
@@ -27,16 +26,6 @@ class Sometimes(Series):
 class Never(Series):
     def attempt(self, index: int, rng: random.Random) -> None:
         return None
-
-
-def test_chunks_do_not_matter():
-    series = Sometimes(SPEC, 3)
-    scenes, rendered = series.render(0, 7, CANVAS)
-    parts = [series.render(start, count, CANVAS) for start, count in ((0, 1), (1, 4), (5, 2))]
-    assert scenes == [scene for part, _ in parts for scene in part]
-    for name in ("images", "visible", "boxes", "pixel_coords"):
-        whole = getattr(rendered, name)
-        assert torch.equal(whole, torch.cat([getattr(part, name) for _, part in parts]))
 
 
 def test_an_empty_scene_shows_floor_and_background_only():

@@ -8,7 +8,6 @@ import pytest
 from data_builders.corpora.table import TableBuilder
 from data_builders.worlds.scenes.sampling import cogent
 from data_builders.worlds.scenes.world import ScenesBuilder
-from tests.benchmarks.models import scorer
 from tests.data_builders.conftest import (
     NOTHING,
     SMALL,
@@ -21,7 +20,6 @@ from tests.data_builders.conftest import (
     unseen_of,
 )
 from tests.refusals import refused
-from vlmtune.benchmarks.cola_single import ColaSingle
 from vlmtune.cli.main import main
 
 
@@ -109,20 +107,6 @@ def test_a_condition_has_no_unseen_swaps(tmp_path, capsys):
         rendered(tmp_path / "world", SMALL, unseen="A")
     assert main(["build", "scenes", "--unseen", "C", "--out", str(tmp_path / "w")]) == 2
     assert "typing.Literal['A', 'B']" in capsys.readouterr().err
-
-
-def test_an_oracle_wins_cola_single(world):
-    paths = (world / name for name in ("cola/single.json", "images", "cola/single_split.json"))
-    benchmark = ColaSingle(*map(str, paths))
-    listed = load(world / "clevr/scenes_test.json")["scenes"]
-    scenes = {f"test/{scene['image_filename']}": scene for scene in listed}
-
-    def look(image, text):
-        objects = scenes["/".join(image.path.parts[-2:])]["objects"]
-        return text in {f"{o['color']} {o['material']} {o['shape']}" for o in objects}
-
-    metrics = benchmark.run(scorer(look)).metrics
-    assert metrics["map"].value == metrics["map_seen"].value == metrics["map_unseen"].value == 1.0
 
 
 def test_manifest_counts_images_and_not_processes(world):

@@ -3,7 +3,9 @@
 Written from the words alone, so that it shares nothing with what wrote the sentences.
 """
 
+import itertools
 import re
+from collections.abc import Callable
 from typing import Any
 
 SHAPES = ("cube", "sphere", "cylinder", "cone", "torus")
@@ -26,7 +28,7 @@ RELATIONS = {
     "under": "below",
 }
 WORDS = "|".join((*KIND, "not"))
-NOUN = rf"(?:(?:a|an|the) )?((?:(?:{WORDS}) )*(?:{'|'.join(SHAPES)}))"
+NOUN = rf"(?:(?:a|an|the|this) )?((?:(?:{WORDS}) )*(?:{'|'.join(SHAPES)}))"
 PHRASE = f"({'|'.join(RELATIONS)})"
 Scene = dict[str, Any]
 
@@ -104,7 +106,84 @@ def _is(scene: Scene, shape: str, negation: str | None, word: str) -> bool:
     return (scene["objects"][k][KIND[word]] == word) != bool(negation)
 
 
+def whole(side: str) -> str:
+    """The relation that "to the left" and the like are the beginning of."""
+    return side if side == "behind" else f"{side} of"
+
+
+def _thing(scene: Scene, phrase: str, reference: str, color: str) -> bool:
+    colored = {k for k, obj in enumerate(scene["objects"]) if obj["color"] == color}
+    pairs = itertools.product(colored, means(scene, reference))
+    return any(stands(scene, k, RELATIONS[phrase], j) for k, j in pairs if k != j)
+
+
+SIDES = tuple(RELATIONS)[:4]
+OPPOSITES = (SIDES[:2], SIDES[1::-1], SIDES[2:], SIDES[:1:-1])
+
+
+def _between(scene: Scene, middle: str, first: str, second: str) -> bool:
+    return any(
+        some(scene, middle, phrase, first) and some(scene, middle, opposite, second)
+        for phrase, opposite in OPPOSITES
+    )
+
+
 COUNTED = "|".join((*NUMBERS, "some", "no"))
+SIDE = "(to the left|to the right|in front|behind)"
+# Forms of sentences that no training text has, by the name that the tables of the tests give them.
+UNTAUGHT: dict[str, tuple[str, Callable[..., bool]]] = {
+    "inverted": (f"{PHRASE} {NOUN} is {NOUN}", lambda s, p, b, a: some(s, a, p, b)),
+    "the thing": (f"the thing {PHRASE} {NOUN} is {NOUN}", lambda s, p, b, a: some(s, a, p, b)),
+    "reference first": (f"{NOUN} with {NOUN} {SIDE}",
+                        lambda s, b, a, side: some(s, a, whole(side), b)),
+    "not related": (f"{NOUN} is not {PHRASE} {NOUN}", lambda s, a, p, b: not some(s, a, p, b)),
+    "first of two relations": (f"{NOUN} {PHRASE} {NOUN} and {PHRASE} {NOUN}",
+                               lambda s, a, p, b, q, c: some(s, a, p, b) and some(s, a, q, c)),
+    "predicate": (r"the (\w+) is (\w+) and the (\w+) is (\w+)",
+                  lambda s, a, x, b, y: bool(means(s, f"{x} {a}") and means(s, f"{y} {b}"))),
+    "not coloured": (r"the (\w+) is not (\w+)", lambda s, a, x: not means(s, f"{x} {a}")),
+    "between": (f"{NOUN} between {NOUN} and {NOUN}", _between),
+    "colour first": (r"(\w+) is the (\w+) and (\w+) is the (\w+)",
+                     lambda s, x, a, y, b: bool(means(s, f"{x} {a}") and means(s, f"{y} {b}"))),
+    "in a colour": (r"a (\w+) in (\w+) and a (\w+) in (\w+)",
+                    lambda s, a, x, b, y: bool(means(s, f"{x} {a}") and means(s, f"{y} {b}"))),
+    "same colour": (r"the (\w+) and the (\w+) are (\w+)",
+                    lambda s, a, b, x: means(s, a) | means(s, b)
+                    <= means(s, f"{x} {a}") | means(s, f"{x} {b}")),
+    "two related": (f"{NOUN} and {NOUN} are {PHRASE} {NOUN}",
+                    lambda s, a, b, p, c: some(s, a, p, c) and some(s, b, p, c)),
+    "related subject": (f"{NOUN} {PHRASE} {NOUN} is {PHRASE} {NOUN}",
+                        lambda s, a, p, b, q, c: some(s, a, p, b) and some(s, a, q, c)),
+    "related thing": (rf"the thing {PHRASE} {NOUN} is (\w+)", _thing),
+    "this colour, not that": (
+        r"the (\w+) is (\w+) and not (\w+)",
+        lambda s, a, x, y: bool(means(s, f"{x} {a}")) and not means(s, f"{y} {a}")),
+    "this side, not that": (
+        f"{NOUN} is {PHRASE} and not {PHRASE} {NOUN}",
+        lambda s, a, p, q, b: some(s, a, p, b) and not some(s, a, q, b)),
+    "no object": (r"no object is a (\w+)", lambda s, a: not means(s, a)),
+    "neither": (r"there is no (\w+) and no (\w+)",
+                lambda s, a, b: not means(s, a) and not means(s, b)),
+}  # fmt: skip
+UNTAUGHT["second of two relations"] = UNTAUGHT["first of two relations"]
+# Forms that training texts have, too.
+SHARED = {
+    "absent": (r"there is no (\w+)", lambda s, a: not means(s, a)),
+    "three objects": (f"{NOUN} and {NOUN} and {NOUN}",
+                      lambda s, a, b, c: bool(means(s, a) and means(s, b) and means(s, c))),
+    "counted": (r"in the picture (?:is|are) (\w+) objects?",
+                lambda s, n: len(s["objects"]) == NUMBERS.index(n)),
+}  # fmt: skip
+
+
+def fits(scene: Scene, sentence: str, form: str) -> bool:
+    """Whether a sentence of one of these forms is true."""
+    pattern, rule = (UNTAUGHT | SHARED)[form]
+    found = re.fullmatch(pattern, sentence)
+    assert found, sentence
+    return rule(scene, *found.groups())
+
+
 RULES = (
     (f"{NOUN} (?:is )?{PHRASE} {NOUN}", some),
     (f"{NOUN} {PHRASE} {NOUN} and {NOUN}",

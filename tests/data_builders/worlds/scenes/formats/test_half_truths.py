@@ -1,4 +1,4 @@
-from tests.data_builders.conftest import load
+from tests.data_builders.conftest import SUITE, load
 from tests.data_builders.worlds.scenes.truth import holds
 from vlmtune.benchmarks.half_truths import HalfTruths
 
@@ -11,6 +11,7 @@ def test_the_short_description_is_true_and_the_half_truth_false(suite, graphs):
         short, long = item.candidates
         assert holds(scene, short), item
         assert not holds(scene, long), item
+    assert len(load(path)) == SUITE["benchmarks"]
     # Each kind of detail comes often enough to report its accuracy apart.
     groups = [item.group for item in items]
     assert min(groups.count("entity"), groups.count("relation")) >= len(load(path))

@@ -9,6 +9,7 @@ from vlmtune.benchmarks.aro import Aro
 from vlmtune.benchmarks.aro_order import AroOrder
 from vlmtune.benchmarks.boundary_grounding import BoundaryGrounding
 from vlmtune.benchmarks.cola_multi import ColaMulti
+from vlmtune.benchmarks.cola_single import ColaSingle
 from vlmtune.benchmarks.crepe_productivity import CrepeProductivity
 from vlmtune.benchmarks.crepe_systematicity import CrepeSystematicity
 from vlmtune.benchmarks.half_truths import HalfTruths
@@ -39,6 +40,7 @@ SPAR = ["images/pug_spar/labels.csv", "images/pug_spar"]
 READERS = [
     (ColaMulti, ["cola/multi_seen.json", "images/cola"], {}, "accuracy", SMALL["multi"]),
     (ColaMulti, ["cola/multi_unseen.json", "images/cola"], {}, "accuracy", SMALL["multi"]),
+    (ColaSingle, ["cola/single.json", "images"], {"seen": "cola/single_split.json"}, "map", None),
     (Aro, [RELATION, "images/suite"], {"task": "relation"}, "accuracy", COUNT),
     (Aro, [ATTRIBUTION, "images/suite"], {"task": "attribution"}, "accuracy", COUNT),
     (AroOrder, ORDER, {}, "accuracy", COUNT),
@@ -62,7 +64,9 @@ READERS = [
 
 @pytest.mark.parametrize(("kind", "paths", "options", "metric", "count"), READERS)
 def test_an_oracle_wins(suite, world, kind, paths, options, metric, count):
-    folder = world if kind in (ColaMulti, Retrieval) else suite
+    folder = world if kind in (ColaMulti, ColaSingle, Retrieval) else suite
+    if "seen" in options:
+        options = {"seen": str(folder / options["seen"])}
     benchmark = kind(*(str(folder / path) for path in paths), **options)
     metrics = benchmark.run(lambda *_: benchmark.items.truth.float()).metrics
     assert metrics[metric].value == pytest.approx(1.0)
