@@ -58,14 +58,26 @@ SECTION_3 = {"weight": 0.5, **TOP2, "count": "once"}
 TABLE_6 = {**SECTION_3, "v1": "all"}
 
 VECTORS = [  # options, then the value on D, on C and on the softmax of C / 0.1
+    ({**V1, **NO}, 0.2562500000, 0.0395833333333, 0.0262633268),
+    ({**V1, **NO, "v1_over": "square"}, 0.1921875000, 0.0296875, 0.0196974951),
     ({**V1, **CODE}, 0.0760937500, 0.0, 0.0),
     ({**V2, **NO}, 0.6416666666667, 0.1083333333333, 0.0870089742 + 0.0456528005),
+    ({**V2, **CODE}, 0.2808333333333, 0.0141666666667, 0.0263308874),
     ({**V2, "weight": 0.5}, 0.2866666666667, 0.0306250000, 0.0362101355),
+    ({**CLOSE, **TOP2, **NO}, 0.6168750000, 0.1118750000, 0.1319315389),
+    ({**CLOSE, **TOP2, **CODE}, 0.2684375000, 0.0159375000, 0.0290663366),
+    ({**CLOSE, **TOP2, "weight": 0.5}, 0.2753125000, None, None),
     ({**EASY, **TOP2, **NO, "v1_over": "square"}, 0.0703125000, 0.0003125000, 0.0000014219),
     ({**TOP2, **CODE}, 0.2835937500, 0.0159375000, 0.0290663366),
+    ({**TOP2, **CODE, "alpha1": 0.0}, 0.3035937500, 0.0160937500, 0.0290670475),
+    ({**TOP2, **CODE, "alpha1": 0.0, "alpha2": 0.1}, 0.2528125000, None, None),
     ({**SECTION_3, "hinge": "mean"}, 0.4857500000, 0.0225, 0.0264650112),
+    ({**SECTION_3, "hinge": "pair"}, 0.4927500000, 0.03675, 0.0383201090),
+    ({**TABLE_6, "hinge": "mean"}, 0.3326250000, 0.0225, 0.0264650112),
     ({**TABLE_6, "hinge": "pair"}, 0.3396250000, 0.0427916666667, 0.0412871060),
     ({**CLOSE, **TOP1, **NO}, None, 0.1393750000, 0.1546809562),
+    ({**EASY, **TOP1, **NO, "v1_over": "square"}, None, 0.0006250000, 0.0002251656),
+    ({**TOP1, **CODE}, None, 0.0296875000, 0.0373404781),
     ({**TOP1, **CODE, "alpha1": 0.0}, None, 0.0300000000, 0.0374530609),
 ]
 
@@ -92,6 +104,46 @@ def test_the_gradient_of_the_reference_functions():
         ]
     )
     torch.testing.assert_close(torch.autograd.grad(loss, values)[0], want, atol=1e-12, rtol=0)
+
+
+def test_what_is_drawn_twice_counts_twice(monkeypatch):
+    twice = torch.tensor([[1, 1], [0, 0], [0, 0], [0, 0]])
+    monkeypatch.setattr(eqsim, "partners", lambda *_: twice)
+    loss = EqSim(**{**RAW, **CLOSE, **NO, "close": "draw", "count": "each"})
+    assert weighted(loss, D).item() == pytest.approx(1.10625, abs=1e-12)
+
+
+METER = matrix([[2.0, 1.0, -0.5, 0.5, -1.0, 1.5, 0.7], [0.3, -0.2, 0.8, 1.1, 0.0, 2.2, -0.4]])
+
+
+def fusion():
+    """Two anchors, each with two negatives: of seven chosen scores an anchor, in METER's order."""
+    values, computed = torch.zeros(6, 6, dtype=torch.float64), torch.zeros(6, 6, dtype=torch.bool)
+    for anchor, scores in enumerate(METER):
+        i = 3 * anchor
+        places = [(i, i), (i + 1, i), (i + 2, i), (i, i + 1), (i, i + 2)]
+        for place, score in zip([*places, (i + 1, i + 1), (i + 2, i + 2)], scores, strict=True):
+            values[place], computed[place] = score, True
+    return Scores(values.requires_grad_(), computed)
+
+
+@pytest.mark.parametrize(
+    ("normalise", "none", "code"),
+    [("sigmoid", 0.1675292185, 0.0620368574), ("none", 4.4350000000, 2.1775000000)],
+)
+def test_a_fusion_encoder_is_held_to_the_pairs_it_scored(normalise, none, code):
+    scores = fusion()
+    options = {**V2, "normalise": normalise}
+    assert EqSim(**options, **NO)(scores, eye(6)).item() == pytest.approx(none, abs=1e-10)
+    loss = EqSim(**options, hinge="mean")(scores, eye(6))
+    assert 0.5 * loss.item() == pytest.approx(code, abs=1e-10)
+    (gradient,) = torch.autograd.grad(loss, scores.values)
+    assert not gradient[~scores.computed].any()
+
+
+def test_v1_of_a_fusion_encoder():
+    loss = EqSim(**V1, **NO, normalise="sigmoid")
+    assert loss(fusion(), eye(6)).item() == pytest.approx(0.0374335918, abs=1e-10)
 
 
 # -- the double loop --------------------------------------------------------------------------
@@ -308,8 +360,35 @@ def test_no_rank_holds_more_than_its_strips(monkeypatch):
 # -- what it means ----------------------------------------------------------------------------
 
 
+def test_captions_of_one_image_count_as_one_image():
+    values = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).double()
+    five = values[:, [0, 0, 0, 1, 2, 2]]
+    truth = torch.eye(3)[:, [0, 0, 0, 1, 2, 2]] > 0
+    for hinge, over in itertools.product(("pair", "mean"), ("pairs", "square")):
+        for normalise in ("none", "sigmoid"):
+            loss = EqSim(v1="all", v2="all", normalise=normalise, hinge=hinge, v1_over=over)
+            got = loss(Scores.full(five), Targets(truth, truth, truth))
+            torch.testing.assert_close(got, loss(*same(values)))
+
+
 def same(values):
     return Scores.full(values), eye(len(values))
+
+
+def test_another_caption_of_an_image_is_neither_close_nor_distant():
+    truth = torch.tensor([[1, 1, 0], [0, 0, 1]]) > 0
+    targets = Targets(truth, truth, truth)
+    values = matrix([[1.0, 9.0, 0.0], [0.0, 0.0, 1.0]]).requires_grad_()
+    loss = EqSim(v1="none", normalise="none", k=1, by="row", alpha2=0.0)
+    # Both captions have image 1 as partner, never each other.
+    assert loss(Scores.full(values), targets).item() == pytest.approx((0 + 2 * 8**2) / 2)
+
+
+def test_flat_and_perfectly_ranked_scores_are_both_equivariant():
+    loss = EqSim(v1="all", v2="all", **NO)
+    assert loss(*same(1e-9 * C)).item() < 1e-15
+    assert loss(*same(1000 * C)).item() < 1e-15
+    assert loss(*same(10 * C)).item() > 0.01
 
 
 def test_half_precision_is_computed_in_single():
