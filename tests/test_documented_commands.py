@@ -184,7 +184,7 @@ BEFORE = {
 
 @pytest.fixture
 def folder(place, tmp_path, monkeypatch) -> Path:
-    """A copy of the place, in which one works."""
+    """A copy of the place to work in."""
     copy = tmp_path / "page"
     shutil.copytree(place, copy)
     monkeypatch.chdir(copy)

@@ -82,7 +82,7 @@ def small(folder, layers=1):
     return OpenClip(str(write_model(folder, vision=sizes, text=sizes)))
 
 
-# Each adapter once, and each kind of tower; the second layer is of prompts and of what is reused.
+# Each adapter and each kind of tower once. Deep prompts and FT-Late need a second layer.
 MODELS = {
     "lora": (small, lambda: LoRA(targets=["query", "mlp"])),
     "bottleneck": (small, lambda: Bottleneck(0.2)),
