@@ -184,7 +184,7 @@ class _Gather(torch.autograd.Function):
         # Each rank gets one part of the sum, and all parts have the same number of rows. So only
         # half of the bytes travel that a sum of all rows on every rank would take.
         rows = gradient.to(_wide(gradient)).split(ctx.sizes)
-        parts = pad_sequence(rows, batch_first=True)
+        parts = pad_sequence(list(rows), batch_first=True)
         total = torch.empty_like(parts[0])
         dist.reduce_scatter_tensor(total, parts.flatten(0, 1))
         return total[: ctx.sizes[ctx.rank]].to(gradient.dtype), None, None
