@@ -61,7 +61,7 @@ def imports(source: str, modules: dict[str, str]) -> set[Import]:
                 full = offered().get(full, full)
                 module = full if full in modules else str(node.module)
                 imported.add(Import(module, at_once))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and _name(node.func) == "import_module":
             if isinstance(node.args[0], ast.Constant):
                 imported.add(Import(str(node.args[0].value), at_once))
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -72,6 +72,11 @@ def imports(source: str, modules: dict[str, str]) -> set[Import]:
 
     visit(ast.parse(source), True)
     return imported
+
+
+def _name(function: ast.expr) -> str | None:
+    """The last name of what is called: "f" of `f(...)` and of `a.b.f(...)`."""
+    return getattr(function, "attr", getattr(function, "id", None))
 
 
 def package_of(module: str) -> str:
