@@ -3,17 +3,27 @@
 import random
 from pathlib import Path
 
-from tests.benchmarks.models import check, drawn, scorer, share
+import pytest
+
+from tests.benchmarks.models import drawn, scorer
 from tests.refusals import refused
 from vlmtune.benchmarks.bivlc import BiVLC, write_parquet
 from vlmtune.benchmarks.files import write_image
 
 SWAPS = {"swap_att": 278, "swap_obj": 81}  # items of the release
 KINDS = ("replace_obj", "replace_rel", "replace_att", *SWAPS, "add_obj", "add_att")
+# What a caption and a negative caption score with either image: text and image side right, the
+# text side alone, the image side alone, or neither. Rows are images.
+SCORES = {
+    (True, True): ((1, 0), (0, 1)),
+    (True, False): ((1, 0), (3, 4)),
+    (False, True): ((1, 3), (0, 4)),
+    (False, False): ((0, 0), (0, 0)),
+}
 
 
-def write(folder: Path, kinds: list[str]) -> BiVLC:
-    """Items of the given types, all with the same two images, in two tables."""
+def write(folder: Path, kinds: list[str]) -> tuple[BiVLC, list[str]]:
+    """Items of the given types, all with the same two images; returns their captions' numbers."""
     cells = []
     for red in (200, 0):
         path = folder / f"{red}.png"
@@ -30,7 +40,7 @@ def write(folder: Path, kinds: list[str]) -> BiVLC:
     table.mkdir()
     write_parquet(table / "test-00000-of-00002.parquet", rows[:half])
     write_parquet(table / "test-00001-of-00002.parquet", rows[half:])
-    return BiVLC(str(table))
+    return BiVLC(str(table)), kinds
 
 
 def by_side(made: BiVLC, look):
@@ -46,23 +56,43 @@ def by_side(made: BiVLC, look):
 
 def test_against_the_rule_of_the_released_script(tmp_path):
     rng = random.Random(0)
-    kinds = [rng.choice(KINDS) for _ in range(60)]
-    made, look = write(tmp_path, kinds), drawn(1, values=4)
-    sides = {side: [] for side in ("text", "image", "group")}
+    made, kinds = write(tmp_path, [rng.choice(KINDS) for _ in range(60)])
+    look = drawn(1, values=4)
+    right = {name: [] for name in ("text", "image", "group", "swap", "swap_att")}
     singles = {name: [] for name in ("ipos_2t", "ineg_2t", "tpos_2i", "tneg_2i")}
-    for number in range(60):
+    for number, kind in enumerate(kinds):
         s = [[look(number, i, t) for t in (0, 1)] for i in (0, 1)]
-        four = (s[0][0] > s[0][1], s[1][1] > s[1][0], s[0][0] > s[1][0], s[1][1] > s[0][1])
-        for wins, won in zip(singles.values(), four, strict=True):
-            wins.append(won)
-        for side, won in (("text", four[:2]), ("image", four[2:]), ("group", four)):
-            sides[side].append(all(won))
-    expected = {f"{side}_accuracy": share(wins) for side, wins in sides.items()}
-    expected |= {name: share(wins, 0.5) for name, wins in singles.items()}
-    for kind in ("swap", "swap_att"):
-        own = [won for won, of in zip(sides["group"], kinds, strict=True) if of.startswith(kind)]
-        expected[f"group_accuracy/{kind}"] = share(own)
-    check(made.run(by_side(made, look)), expected)
+        singles["ipos_2t"].append(s[0][0] > s[0][1])
+        singles["ineg_2t"].append(s[1][1] > s[1][0])
+        singles["tpos_2i"].append(s[0][0] > s[1][0])
+        singles["tneg_2i"].append(s[1][1] > s[0][1])
+        right["text"].append(singles["ipos_2t"][-1] and singles["ineg_2t"][-1])
+        right["image"].append(singles["tpos_2i"][-1] and singles["tneg_2i"][-1])
+        right["group"].append(right["text"][-1] and right["image"][-1])
+        if kind.startswith("swap"):
+            right["swap"].append(right["group"][-1])
+        if kind == "swap_att":
+            right["swap_att"].append(right["group"][-1])
+    metrics = made.run(by_side(made, look)).metrics
+    names = {f"{side}_accuracy": right[side] for side in ("text", "image", "group")}
+    names |= {f"group_accuracy/{kind}": right[kind] for kind in ("swap", "swap_att")} | singles
+    for name, won in names.items():
+        assert metrics[name].value == pytest.approx(sum(won) / len(won)), name
+    assert {metrics[name].chance for name in singles} == {0.5}
+
+
+def test_the_published_numbers_of_clip_on_swap(tmp_path):
+    """As many items are right as in the authors' csv of ViT-B/32; each number is theirs."""
+    text, image, group = 167, 58, 49
+    wins = [(True, True)] * group + [(True, False)] * (text - group)
+    wins += [(False, True)] * (image - group)
+    kinds = [kind for kind, size in SWAPS.items() for _ in range(size)]
+    wins += [(False, False)] * (len(kinds) - len(wins))
+    made, _ = write(tmp_path, kinds)
+    metrics = made.run(by_side(made, lambda n, i, t: float(SCORES[wins[n]][i][t]))).metrics
+    names = [f"{side}_accuracy/swap" for side in ("text", "image", "group")]
+    assert [round(100 * metrics[name].value, 2) for name in names] == [46.52, 16.16, 13.65]
+    assert {kind: metrics[f"group_accuracy/{kind}"].n for kind in SWAPS} == SWAPS
 
 
 def test_images_are_written_beside_the_table_once(tmp_path):
@@ -77,9 +107,12 @@ def test_images_are_written_beside_the_table_once(tmp_path):
     assert elsewhere.items.images[0].path.parent == tmp_path / "other"
 
 
-def test_no_tables_and_a_row_without_an_image_are_told(tmp_path):
+def test_a_folder_without_tables_says_where_to_get_them(tmp_path):
     with refused("got none: run `vlmtune download bivlc`"):
         BiVLC(str(tmp_path)).load()
+
+
+def test_a_row_without_an_image_is_named(tmp_path):
     made = BiVLC.fixture(tmp_path)
     row = {"image": {"bytes": b""}, "caption": "a", "negative_caption": "b"}
     row |= {"negative_image": {"bytes": b"0"}, "type": "swap", "subtype": "att"}

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import pytest
 import torch
+from PIL import Image
 
-from tests.benchmarks.json_files import touch
-from tests.benchmarks.models import by_name, check, drawn, oracle, share
+from tests.benchmarks.models import by_name, drawn, oracle
 from tests.refusals import refused
 from vlmtune.benchmarks.rules.paired import Paired, PairedItem
 from vlmtune.types import ImageRef
@@ -32,9 +32,11 @@ class Toy(Paired):
 
 @pytest.fixture
 def images(tmp_path):
-    names = [f"{i}.png" for i in range(8)]
-    touch(tmp_path, *names)
-    return [ImageRef(tmp_path / name) for name in names]
+    refs = []
+    for i in range(8):
+        Image.new("RGB", (4, 4), (i, 0, 0)).save(tmp_path / f"{i}.png")
+        refs.append(ImageRef(tmp_path / f"{i}.png"))
+    return refs
 
 
 def items_of(images, *quads, **rest):
@@ -49,7 +51,24 @@ def scored(toy, *items):
     return toy.run(lambda images, texts, pairs: values)
 
 
-CHANCES = {"text_accuracy": 1 / 4, "image_accuracy": 1 / 4, "group_accuracy": 1 / 6}
+def numbers(result, suffix=""):
+    kinds = ("text_accuracy", "image_accuracy", "group_accuracy")
+    return tuple(result.metrics[kind + suffix].value for kind in kinds)
+
+
+def test_worked_example_of_winogrounds_script(images):
+    # (c0i0, c1i0, c0i1, c1i1) and text, image, group of each, run with the published script.
+    items = [(0.9, 0.3, 0.2, 0.8), (0.9, 0.3, 0.95, 0.99)]
+    items += [(0.5, 0.6, 0.1, 0.7), (0.4, 0.4, 0.1, 0.5)]
+    quads = [(2 * i, 2 * i + 1, f"a{i}", f"b{i}") for i in range(4)]
+    result = scored(Toy(items_of(images, *quads)), *items)
+    assert numbers(result) == (0.5, 0.75, 0.25)
+    assert result.outcomes == (1.0, 0.0, 0.0, 0.0)
+    assert result.convention == "strict"
+    chances = [result.metrics[f"{kind}_accuracy"].chance for kind in ("text", "image", "group")]
+    assert chances == [1 / 4, 1 / 4, 1 / 6]
+    low, high = result.metrics["group_accuracy"].low, result.metrics["group_accuracy"].high
+    assert (low, high) == pytest.approx((0.0456, 0.6994), abs=1e-4)  # Wilson, 1 of 4
 
 
 def test_against_a_loop_whatever_is_shared(images):
@@ -62,23 +81,21 @@ def test_against_a_loop_whatever_is_shared(images):
             squares.append(PairedItem((a, b), (c, d), rng.choice("gh"), ("t",) if i % 3 else ()))
         look = drawn(seed)
         result = Toy(squares).run(by_name(look))
-        wins = {kind: [] for kind in CHANCES}
+        wins = []
         for square in squares:
             s = [[look(ref.path.name, text) for text in square.texts] for ref in square.images]
             text = s[0][0] > s[0][1] and s[1][1] > s[1][0]
             image = s[0][0] > s[1][0] and s[1][1] > s[0][1]
-            for own, won in zip(wins.values(), (text, image, text and image), strict=True):
-                own.append(won)
+            wins.append((text, image, text and image))
         everyone = {"": squares} | {f"/{g}": [s for s in squares if s.group == g] for g in "gh"}
         everyone["/t"] = [s for s in squares if s.tags]
         for suffix, members in everyone.items():
-            rows = [squares.index(square) for square in members]
-            for kind, chance in CHANCES.items():
-                own = [wins[kind][row] for row in rows]
-                if own:
-                    check(result, {kind + suffix: share(own, chance)})
-        assert result.outcomes == tuple(map(float, wins["group_accuracy"]))
-        assert result.convention == "strict"
+            if members:
+                own = [wins[squares.index(square)] for square in members]
+                means = tuple(sum(kind) / len(own) for kind in zip(*own, strict=True))
+                assert numbers(result, suffix) == pytest.approx(means)
+                assert result.metrics[f"group_accuracy{suffix}"].n == len(own)
+        assert result.outcomes == tuple(float(group) for *_, group in wins)
 
 
 def test_items_that_share_images_form_clusters_and_widen_the_interval(images):

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from tests.refusals import refused
 from tests.scored import embedded, random_values
@@ -45,6 +46,28 @@ def test_equals_the_loops(seed):
     truth[0] = False  # an image without a unit
     values = random_values(seed)
     assert loss_of(values, truth, foils) == pytest.approx(naive(values, truth, foils), abs=1e-12)
+
+
+def test_with_one_unit_an_image_it_is_the_loss_of_the_paper():
+    values = random_values(0, (4, 8))
+    units, foils = values[:, :4], values[:, 4:]
+    own = torch.cat([units, foils.diagonal()[:, None]], dim=1)
+    labels = torch.arange(4)
+    want = (cross_entropy(own, labels) + cross_entropy(units.T, labels)) / 2
+    eye, none = torch.eye(4) > 0, torch.zeros(4, 4) > 0
+    truth, false = torch.cat([eye, none], dim=1), torch.cat([none, eye], dim=1)
+    assert loss_of(values, truth, false) == pytest.approx(want.item(), abs=1e-12)
+
+
+def test_a_foil_of_another_image_is_not_compared():
+    values, truth = random_values(0, (2, 3)), torch.eye(2, 3) > 0
+    foils = torch.zeros(2, 3) > 0
+    foils[0, 2] = True
+    other = values.clone()
+    other[1, 2] += 7
+    assert loss_of(other, truth, foils) == loss_of(values, truth, foils)
+    other[0, 2] += 7
+    assert loss_of(other, truth, foils) > loss_of(values, truth, foils)
 
 
 def test_a_batch_without_a_unit_costs_nothing():
