@@ -135,8 +135,8 @@ def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:
     for image, true, extension in zip(group.image_ids, group.true_ids, extensions, strict=True):
         file = f"{len(images)}.{extension}"
         images.append({"id": image, "file": file, "true": sorted(true)})
-    pairs = zip(group.text_ids, group.texts, strict=True)
-    texts = [{"id": text_id, "text": text} for text_id, text in pairs]
+    named = zip(group.text_ids, group.texts, strict=True)
+    texts = [{"id": text_id, "text": text} for text_id, text in named]
     return {
         "version": VERSION,
         "images": images,

@@ -168,6 +168,6 @@ def _distinct_images(
 
 def _distinct(ids: Sequence[str]) -> tuple[list[str], Int[Tensor, "n"]]:
     """Returns each id once, in order of first occurrence, and the position of every id there."""
-    position: dict[str, int] = {}
-    order = [position.setdefault(name, len(position)) for name in ids]
+    position = {name: number for number, name in enumerate(dict.fromkeys(ids))}
+    order = [position[name] for name in ids]
     return list(position), torch.tensor(order, dtype=torch.int64)
