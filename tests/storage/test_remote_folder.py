@@ -29,7 +29,9 @@ def remote(server: FaultyServer, tmp_path: Path) -> RemoteFolder:
     return RemoteFolder(server.url, tmp_path / "cache", patience=QUICK)
 
 
-def listed(remote: RemoteFolder, server: FaultyServer, digest) -> list[RemoteFile]:
+def listed(
+    remote: RemoteFolder, server: FaultyServer, digest, size: int = 1000
+) -> list[RemoteFile]:
     return [remote.file(name, 1000, digest(server.folder / name)) for name in NAMES]
 
 
@@ -63,6 +65,15 @@ def test_equal_files_of_two_folders_are_one(remote, server, digest, tmp_path):
     other = RemoteFolder(f"{server.url}/sub", tmp_path / "cache", patience=QUICK)
     assert read([other.file("x", 1000, digest(server.folder / "a"))]) == b"a" * 1000
     assert server.asked == {"a": 1}
+
+
+def test_the_next_files_are_downloaded_in_the_background(remote, server, digest):
+    files = listed(remote, server, digest)
+    remote.expect(files)
+    end_of_thread(remote)
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
+    assert read(files) == b"a" * 1000 + b"b" * 1000 + b"c" * 1000
+    assert server.asked == {"a": 1, "b": 1, "c": 1}
 
 
 def test_a_file_is_read_while_the_next_one_comes(remote, server, digest):

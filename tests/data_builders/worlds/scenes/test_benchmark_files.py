@@ -9,7 +9,7 @@ from tests.data_builders.conftest import SUITE, eqben_items, hashes, load, rende
 from tests.refusals import refused
 
 # A world as plain as the quickstart's: one texture, one size, two or three objects.
-PLAIN = SUITE | {"benchmarks": 2, "textures": ["plain"], "sizes": ["large"], "stack": 0.0}
+PLAIN = SUITE | {"benchmarks": 4, "textures": ["plain"], "sizes": ["large"], "stack": 0.0}
 PLAIN |= {"min_objects": 2, "max_objects": 3}
 
 SIDES = ("before", "after")
@@ -73,9 +73,31 @@ def test_a_plain_world_has_them_all_and_repeats(tmp_path):
     said = {word for text in texts(tmp_path / "a") for word in text.split()}
     assert not said & {"plain", "striped", "checkered", "small", "large"}
     for path in (tmp_path / "a/sugar_crepe").iterdir():
-        assert len(load(path)) == 2
+        assert len(load(path)) == 4
     for path in (tmp_path / "a/valse").iterdir():
         assert load(path)
+
+
+def test_every_file_has_as_many_rows_as_asked(suite):
+    counts = {
+        path.stem: len(load(path))
+        for folder in ("sugar_crepe", "valse")
+        for path in (suite / folder).iterdir()
+    }
+    for name in ARO:
+        counts[name] = len(load(suite / f"aro/{name}.json"))
+    for path in (suite / "eqben").iterdir():
+        counts[path.stem] = len(eqben_items(load(path)))
+    for pattern in ("prod_hard_negatives/*_all.csv", "syst_hard_negatives/*.csv"):
+        counts |= {path.stem: len(rows_of(path)) for path in (suite / "crepe").glob(pattern)}
+    counts["winoground"] = len((suite / "winoground/examples.jsonl").read_text().splitlines())
+    counts["half_truths"] = len(load(suite / "half_truths/units.json"))
+    counts["whats_up"] = len(load(suite / "whats_up/controlled_clevr_dataset.json"))
+    counts["negbench"] = len(rows_of(suite / "negbench/scenes_val_mcq.csv"))
+    counts["videos"] = sum(map(len, load(suite / "geb/test.json").values()))
+    assert counts.pop("eqben_kubric") == 3 * SUITE["benchmarks"]
+    assert len(counts) == 7 + 11 + 3 + 7 + 5 + 5
+    assert counts == dict.fromkeys(counts, SUITE["benchmarks"])
 
 
 def test_every_image_of_the_suite_has_a_scene_graph(suite, graphs):
