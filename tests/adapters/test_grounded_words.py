@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn.functional import cosine_similarity, gelu, layer_norm, normalize
+from torch.nn.functional import cosine_similarity, gelu, layer_norm, logsigmoid, normalize
 
 from tests.backbones.kinds import tiny_backbone
 from vlmtune.adapters.grounded_words import GroundedWords, coordinates
@@ -113,6 +113,7 @@ def naive(backbone, adapter, state, caption, scale):
             if adapter.locations:
                 location = adapter.location(tokens)[word, 2 * head : 2 * head + 2]
                 score += float((read @ grid) @ location) / 2
+    score = math.log(1 / (1 + math.exp(-score)))
     if scale:
         tower = backbone.image_tower
         image = embedding(tower, state, tower.layers + adapter.image_input.layer + 1)
@@ -149,8 +150,10 @@ def test_training_reads_an_image_once_for_all_its_texts(backbone, memory):
     scores, gradients = [], []
     for training in (False, True):
         one = adapter.train(training)(image, text, pairs).values[pairs]
+        one = logsigmoid(one) if training else one
         scores.append(one)
         gradients.append(torch.autograd.grad((one * torch.arange(5)).sum(), parameters))
+    # Training scores log-odds, evaluation log-probabilities.
     torch.testing.assert_close(*scores)
     torch.testing.assert_close(*gradients)
 
@@ -171,19 +174,21 @@ def test_a_place_moves_with_what_is_read(backbone):
         values[0, 1, 0] = 1000.0  # the query of word 1
         values[0, 1, 2 * width] = 2.0  # its weight of x
         score = adapter.score_pairs(prepared_image, prepared_text[[0]])
-        assert score.item() == pytest.approx(-1 + 2 * (patch % side) / (side - 1), abs=1e-5)
+        x = torch.tensor(-1 + 2 * (patch % side) / (side - 1))
+        torch.testing.assert_close(score[0], logsigmoid(x), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("locations", [True, False])
 def test_recall_vectors_are_the_score_to_first_order_in_the_queries(backbone, locations):
-    """Both equal the score where queries are 0, and its derivative there."""
+    """Frozen score and evidence give the score where queries are 0, and its derivative there."""
     adapter = attached(backbone, locations=locations)
     awaken(adapter)
     image, words = states(backbone, adapter, images=3)
     with torch.no_grad():
         prepared, text = adapter.prepare_image(image), adapter.prepare_text(words)
         recalled = adapter.recall_image(prepared)
+    pooled = prepared.pooled.shape[1]
 
     def scaled(size):
         values = text.tokens.values
@@ -199,7 +204,10 @@ def test_recall_vectors_are_the_score_to_first_order_in_the_queries(backbone, lo
         return values.view(3, 3)
 
     def approximate(size):
-        return recalled @ adapter.recall_text(scaled(size)).T + adapter.bias
+        texts = adapter.recall_text(scaled(size))
+        frozen = recalled[:, :pooled] @ texts[:, :pooled].T
+        evidence = recalled[:, pooled:] @ texts[:, pooled:].T
+        return frozen + logsigmoid(evidence + adapter.bias)
 
     zero = torch.zeros(())
     torch.testing.assert_close(approximate(zero), exact(zero), rtol=1e-4, atol=1e-5)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, normalize, pad
+from torch.nn.functional import gelu, layer_norm, logsigmoid, normalize, pad
 from typing_extensions import override
 
 from vlmtune.adapters.base import Dropout, JointAdapter, Numbers, PairScores, Vectors
@@ -29,10 +29,11 @@ EarlyLayer = Annotated[int, Field(le=-2)]
 
 
 class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
-    r"""The frozen score plus the evidence of each word, in content and in location.
+    r"""The frozen score plus the log-probability that the words find what they say.
 
-    $s(I, T) = \lambda e^{\tau} \cos(v_I, t_T) + b + \frac{1}{2} \sum_{w, h} \Big(
-    f_{wh}(T)^\top c_{wh} + g_{wh}(T)^\top p_{wh} \Big)$
+    $s(I, T) = \lambda e^{\tau} \cos(v_I, t_T) + \log \sigma(e(I, T))$, with the evidence
+    $e(I, T) = b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} + g_{wh}(T)^\top p_{wh}
+    \Big)$
 
     Word w reads the patches with head h: $a_{wh} = \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) /
     \sqrt{w_h})$. It reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the
@@ -43,23 +44,24 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     join. Keys and values are linear in the tokens after `image_layers` layers of self-attention. v
     and t in the first term are the embeddings of the frozen backbone.
 
-    With `hidden_words`, a word w that no training text has is read by what the frozen model knows
-    of it (`UnreadWords`). Its part of the sum is
+    A word w that no training text has is read by what the frozen model knows of it
+    (`UnreadWords`), unless `hidden_words` is 0. Its part of the sum is
     $\frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, t_w^\top (z_p - m)$.
 
     The weights of contents and locations depend on the text alone, so that a relation is a linear
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
     of the sphere (1, 0). g is 0 at the start.
 
-    In training the evidence and b are scored alone. With the frozen score most pairs are easy from
-    the start, and the remaining pairs teach words too little to read the image ("What failed" in
-    docs/experiments.md).
+    In training the score is e alone, the log-odds of the sentence. With the frozen score most pairs
+    are easy from the start, and the remaining pairs teach words too little to read the image ("What
+    failed" in docs/experiments.md). Afterwards $\log \sigma(e)$ is close to 0 for all sentences
+    that the words find true, so the frozen score ranks these, and what it knows is kept.
 
     Choose it for attributes, counts and relations in space, and for search in two stages.
 
     - Requirements: captions with hard negatives; towers that run block by block, images of one
       shape.
-    - Recommended: `PairBCE`; `frozen_weight: 0` to see what the words alone have learnt.
+    - Recommended: `PairBCE`; `frozen_weight: 0` for the log-probability of a sentence.
     - Relations: unlike `MMAdapter` it keeps the frozen score, and its score has a form by vectors.
     - Config: `--model.adapter grounded_words`.
 
@@ -79,7 +81,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         text_layer: Layer of the text's states, likewise, or "words" for the embeddings of the
             tokens before the first block: words that the text tower treats alike still differ.
         hidden_words: Probability that one word of a training text is hidden, so that words that
-            training lacks can be read; 0 leaves this out.
+            training lacks can be read, and disturb no others; 0 leaves this out.
         meaning_weight: $\mu$, the weight of what the frozen model knows of such words. A smaller
             one binds them less and keeps more of the frozen scores.
         memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
@@ -105,8 +107,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         frozen_weight: NonNegativeFloat = 1.0,
         image_layer: EarlyLayer = -2,
         text_layer: EarlyLayer | Literal["words"] = "words",
-        hidden_words: Dropout = 0.0,
-        meaning_weight: NonNegativeFloat = 1.0,
+        hidden_words: Dropout = 0.2,
+        meaning_weight: NonNegativeFloat = 1 / 3,
         memory: PositiveInt | None = None,
     ) -> None:
         super().__init__()
@@ -216,8 +218,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         counts = text.mask
         meanings = text.values.new_zeros(*counts.shape, 0)
         if self.hidden_words:
-            hidden = self.unread.hidden(text)
-            meanings = self.unread.meanings(text, hidden)
+            which = self.unread.hidden(text)
+            meanings = self.unread.meanings(text, which)
+            hidden = send(which, text.device)
             text = self.unread.hide(text, hidden)
             # A hidden word has no other weight than its meaning.
             counts = counts & ~hidden
@@ -243,11 +246,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         else:
             by_word = self._evidence(image.tokens, text.tokens.values)
             evidence = by_word.sum(dim=1)
+        evidence = evidence + self.bias
         if self.training:
-            return evidence + self.bias
+            return evidence
         cosine = (image.pooled * text.pooled).sum(dim=1)
-        frozen = self.scale * cosine
-        return frozen + evidence + self.bias
+        return self.scale * cosine + logsigmoid(evidence)
 
     @override
     def _score_chunk(
@@ -339,15 +342,16 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     @override
     def recall_image(self, image: PooledTokens) -> Vectors:
-        r"""The image's part of the score to first order in the queries.
+        r"""The image's part of the frozen score and the evidence, to first order in the queries.
 
         With $u_{ph} = (v_{ph} / \sqrt{w_h}, x_p, y_p)$ and $e_{wh} = (f_{wh}, g_{wh})$,
         $\mathrm{softmax}_p(z) \approx (1 + z_p - \bar z) / P$ gives
-        $s(I, T) \approx \lambda e^{\tau} \cos(v_I, t_T) + b + \frac{1}{2} \sum_h \Big(
+        $e(I, T) \approx b + \frac{1}{2} \sum_h \Big(
         \bar u_h^\top \sum_w e_{wh} + \big\langle \mathrm{cov}_p(k_{ph}, u_{ph}) / \sqrt{w_h},
         \sum_w q_{wh} e_{wh}^\top \big\rangle \Big)$,
-        a sum of products of numbers of the image and numbers of the text. Without b, the vectors
-        of both have d = D + H y + H w_h y numbers, with y = w_h + 2 where locations are used.
+        a sum of products of numbers of the image and numbers of the text. With those of the frozen
+        score and without b, both vectors have d = D + H y + H w_h y numbers, with y = w_h + 2 where
+        locations are used.
         Words that training never read count in the frozen score alone.
         """
         # k and u of the docstring: (n, patches, heads, width of a head), u with the coordinates.
@@ -424,7 +428,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def _state(self, text: Tokens) -> Tokens:
         """The states of a text that are read: word embeddings have their positions added."""
-        return text if text.ids is None else self.text_tower.start(text)
+        if text.ids is None:
+            return text
+        state = self.text_tower.start(text)
+        # A tower that fills captions up has another mask.
+        return state.with_lengths(text.noted_lengths) if state.mask is text.mask else state
 
     def _last(self, tower: Tower, state: Tokens, layer: int) -> Tokens:
         """The state after the last block of a frozen tower."""

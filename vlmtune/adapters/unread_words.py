@@ -15,7 +15,7 @@ from vlmtune.adapters.towers import each_token, image_tower, run_all, text_tower
 from vlmtune.adapters.words import word_mask
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.evaluation_mode import evaluation_mode
-from vlmtune.types import Tokens
+from vlmtune.types import Tokens, positions
 
 
 class UnreadWords(nn.Module):
@@ -57,18 +57,20 @@ class UnreadWords(nn.Module):
         self.mean = nn.Parameter(torch.zeros(self.width))
 
     def hidden(self, text: Tokens) -> Bool[Tensor, "n t"]:
-        """Which tokens are hidden: in training at random, afterwards those never read."""
-        words = word_mask(text.mask, self.special)
+        """Which tokens are hidden, on the CPU: in training at random, later those never read."""
+        words = word_mask(text.cpu_mask, self.special)
         if not self.training:
             known = self.read[text.word_ids, 0] != 0
             untrained = ~self.read.any()
-            return words & ~known & ~untrained
+            unread = ~known & ~untrained
+            return words & unread.cpu()
+        # Drawn on the CPU, as a training step would wait for a device to say which words these are.
         # The word with the largest number is as likely as any other.
-        numbers = torch.rand(words.shape, device=words.device)
+        numbers = torch.rand(words.shape)
         numbers = numbers.masked_fill(~words, -1)
         largest = numbers.amax(dim=1, keepdim=True)
         is_chosen = numbers == largest
-        of_text = torch.rand(len(words), 1, device=words.device)
+        of_text = torch.rand(len(words), 1)
         hides_one = of_text < self.rate
         # A text without words has no largest number: every one of its tokens has -1.
         return words & is_chosen & hides_one
@@ -81,8 +83,8 @@ class UnreadWords(nn.Module):
         return replace(text, values=values)
 
     def meanings(self, text: Tokens, hidden: Bool[Tensor, "n t"]) -> Float[Tensor, "n t d"]:
-        r"""$\mu e^\tau \, t_w$ of hidden words, 0 of all other tokens."""
-        row, position = hidden.nonzero(as_tuple=True)
+        r"""$\mu e^\tau \, t_w$ of hidden words, 0 of all other tokens; `hidden` is on the CPU."""
+        row, position = positions(hidden, text.device)
         meanings = text.values.new_zeros(*hidden.shape, self.width)
         if not len(row):
             return meanings
