@@ -45,6 +45,11 @@ def awaken(adapter):
         torch.nn.init.normal_(adapter.location.bias)
 
 
+def leaked(adapter, evidence):
+    """What evidence adds to the frozen score."""
+    return (1 - adapter.leak) * logsigmoid(evidence) + adapter.leak * evidence
+
+
 def embedding(tower, state, first):
     return tower.finish(tower.run(state, first, tower.layers))
 
@@ -113,7 +118,7 @@ def naive(backbone, adapter, state, caption, scale):
             if adapter.locations:
                 location = adapter.location(tokens)[word, 2 * head : 2 * head + 2]
                 score += float((read @ grid) @ location) / 2
-    score = math.log(1 / (1 + math.exp(-score)))
+    score = (1 - adapter.leak) * math.log(1 / (1 + math.exp(-score))) + adapter.leak * score
     if scale:
         tower = backbone.image_tower
         image = embedding(tower, state, tower.layers + adapter.image_input.layer + 1)
@@ -123,10 +128,11 @@ def naive(backbone, adapter, state, caption, scale):
 
 
 @pytest.mark.parametrize("locations", [True, False])
-@pytest.mark.parametrize("weight", [1.0, 0.0, 0.3])
+@pytest.mark.parametrize(("weight", "leak"), [(1.0, 0.2), (0.0, 0.0), (0.3, 1.0)])
 @torch.no_grad()
-def test_scores_are_those_of_the_formula(backbone, locations, weight):
-    adapter = attached(backbone, frozen_weight=weight, locations=locations, meaning_weight=0.7)
+def test_scores_are_those_of_the_formula(backbone, locations, weight, leak):
+    options = {"frozen_weight": weight, "leak": leak, "meaning_weight": 0.7}
+    adapter = attached(backbone, locations=locations, **options)
     awaken(adapter)
     red = backbone.text_tower.words(["red"]).word_ids[0, 1]
     adapter.unread.read.data[red] = 0
@@ -150,10 +156,10 @@ def test_training_reads_an_image_once_for_all_its_texts(backbone, memory):
     scores, gradients = [], []
     for training in (False, True):
         one = adapter.train(training)(image, text, pairs).values[pairs]
-        one = logsigmoid(one) if training else one
+        one = leaked(adapter, one) if training else one
         scores.append(one)
         gradients.append(torch.autograd.grad((one * torch.arange(5)).sum(), parameters))
-    # Training scores log-odds, evaluation log-probabilities.
+    # Training scores the evidence alone.
     torch.testing.assert_close(*scores)
     torch.testing.assert_close(*gradients)
 
@@ -175,7 +181,7 @@ def test_a_place_moves_with_what_is_read(backbone):
         values[0, 1, 2 * width] = 2.0  # its weight of x
         score = adapter.score_pairs(prepared_image, prepared_text[[0]])
         x = torch.tensor(-1 + 2 * (patch % side) / (side - 1))
-        torch.testing.assert_close(score[0], logsigmoid(x), rtol=0, atol=1e-5)
+        torch.testing.assert_close(score[0], leaked(adapter, x), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -207,7 +213,7 @@ def test_recall_vectors_are_the_score_to_first_order_in_the_queries(backbone, lo
         texts = adapter.recall_text(scaled(size))
         frozen = recalled[:, :pooled] @ texts[:, :pooled].T
         evidence = recalled[:, pooled:] @ texts[:, pooled:].T
-        return frozen + logsigmoid(evidence + adapter.bias)
+        return frozen + leaked(adapter, evidence + adapter.bias)
 
     zero = torch.zeros(())
     torch.testing.assert_close(approximate(zero), exact(zero), rtol=1e-4, atol=1e-5)

@@ -31,9 +31,9 @@ EarlyLayer = Annotated[int, Field(le=-2)]
 class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     r"""The frozen score plus the log-probability that the words find what they say.
 
-    $s(I, T) = \lambda e^{\tau} \cos(v_I, t_T) + \log \sigma(e(I, T))$, with the evidence
-    $e(I, T) = b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} + g_{wh}(T)^\top p_{wh}
-    \Big)$
+    $s(I, T) = \lambda e^{\tau} \cos(v_I, t_T) + (1 - \alpha) \log \sigma(e) + \alpha e$, with the
+    evidence $e(I, T) = b + \frac{1}{2} \sum_{w, h} \Big( f_{wh}(T)^\top c_{wh} + g_{wh}(T)^\top
+    p_{wh} \Big)$
 
     Word w reads the patches with head h: $a_{wh} = \mathrm{softmax}_p(q_{wh}(T)^\top k_{ph}(I) /
     \sqrt{w_h})$. It reads the content $c_{wh} = \sum_p a_{whp} v_{ph}(I) / \sqrt{w_h}$ at the
@@ -55,13 +55,14 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     In training the score is e alone, the log-odds of the sentence. With the frozen score most pairs
     are easy from the start, and the remaining pairs teach words too little to read the image ("What
     failed" in docs/experiments.md). Afterwards $\log \sigma(e)$ is close to 0 for all sentences
-    that the words find true, so the frozen score ranks these, and what it knows is kept.
+    that the words find true. So the frozen score ranks these, and what it knows is kept. A small
+    $\alpha$ prefers what is found true more surely.
 
     Choose it for attributes, counts and relations in space, and for search in two stages.
 
     - Requirements: captions with hard negatives; towers that run block by block, images of one
       shape.
-    - Recommended: `PairBCE`; `frozen_weight: 0` for the log-probability of a sentence.
+    - Recommended: `PairBCE`; `frozen_weight: 0`, `leak: 0` for the log-probability of a sentence.
     - Relations: unlike `MMAdapter` it keeps the frozen score, and its score has a form by vectors.
     - Config: `--model.adapter grounded_words`.
 
@@ -77,6 +78,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         dropout: Dropout probability of these layers in training.
         locations: Whether coordinates are used; without them $g = 0$.
         frozen_weight: $\lambda$, the weight of the frozen score; 0 leaves it out.
+        leak: $\alpha$, from 0 to 1. A larger one binds better and keeps less of the frozen scores;
+            with 1 the evidence is added as it is.
         image_layer: Layer of the image's states, counted from the end, -1 excluded.
         text_layer: Layer of the text's states, likewise, or "words" for the embeddings of the
             tokens before the first block: words that the text tower treats alike still differ.
@@ -105,6 +108,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         dropout: Dropout = 0.0,
         locations: bool = True,
         frozen_weight: NonNegativeFloat = 1.0,
+        leak: Annotated[float, Field(ge=0, le=1)] = 0.3,
         image_layer: EarlyLayer = -2,
         text_layer: EarlyLayer | Literal["words"] = "words",
         hidden_words: Dropout = 0.2,
@@ -119,6 +123,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         self.locations = locations
         self.memory = memory
         self.frozen_weight = frozen_weight
+        self.leak = leak
         self.image_input = FeatureSpec("state", image_layer)
         # The layer of the words is known once the backbone is.
         layer = -2 if text_layer == "words" else text_layer
@@ -250,7 +255,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.training:
             return evidence
         cosine = (image.pooled * text.pooled).sum(dim=1)
-        return self.scale * cosine + logsigmoid(evidence)
+        frozen = self.scale * cosine
+        return frozen + (1 - self.leak) * logsigmoid(evidence) + self.leak * evidence
 
     @override
     def _score_chunk(

@@ -7,9 +7,8 @@ that no training text has; only "there is no torus" occurs there. `structures.cs
 what the order of words does not tell: the colours of three objects, "between" and numbers.
 `crowded.csv` has training's wording on scenes of four to eight objects of both sizes. `objects.csv`
 and `abilities.csv` have words that the pre-trained model knows and that training never states, on
-single objects. `development.csv` has "there is no torus" on validation scenes, to choose settings
-by. Files are in `held_out`, scene graphs in `clevr/scenes_held_out_<series>.json`, images in
-`images/held_out`.
+single objects. Files are in `held_out`, scene graphs in `clevr/scenes_held_out_<series>.json`,
+images in `images/held_out`.
 """
 
 import json
@@ -72,14 +71,12 @@ class HeldOut:
         for image in images["held_out_objects"]:
             objects.append({"image": image.file, "caption": with_article(described(image))})
             abilities += abilities_of(image, self.world)
-        validation = images.get("val", ())
         tables = {
             "wordings": csv_table(COLUMNS, self._rows(scenes, FORMS)),
             "structures": csv_table(COLUMNS, structures),
             "crowded": csv_table(COLUMNS, self._rows(images["held_out_crowded"], TRAINED)),
             "objects": csv_table(COLUMNS[:2], objects),
             "abilities": csv_table(COLUMNS, abilities),
-            "development": csv_table(COLUMNS, self._rows(validation, {"absent": _absent})),
         }
         for name, text in tables.items():
             write_text(folder / f"held_out/{name}.csv", text)
