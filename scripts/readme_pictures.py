@@ -55,7 +55,7 @@ PROFILED = {  # the columns of the profile, with their marks
     "CLIP": "clip",
     "MM-Adapter": "recipe",
     "grounded words": "mixture",
-    "hidden words and a grammar": "grammar",
+    "with a grammar": "grammar",
 }
 DIMENSIONS = {  # with a second line of their label
     "as trained": "colours, relations, absence",

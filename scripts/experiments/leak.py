@@ -5,7 +5,7 @@ numbers of each benchmark for the frozen model and at each leak, means over the 
 choose is the largest one at which untrained abilities are kept: a larger one binds better, a
 smaller one keeps more of what the frozen model knows. Never: a test scene.
 
-    python -m scripts.experiments.frozen_weight
+    python -m scripts.experiments.leak
 """
 
 import argparse
