@@ -482,6 +482,12 @@ def test_export_then_score_evaluate_and_report(fitted, benchmark, pictures, tmp_
     heads = capsys.readouterr().out.splitlines()
     assert any(" mine |" in line and " export |" in line for line in heads)
     assert (tmp_path / "both" / "report.html").is_file()
+    # The scores of an evaluation go onto the card, beside the facts of the training.
+    arguments = ["export", checkpoint(fitted), "--out", out, "--report", tmp_path / "mine"]
+    assert main([str(x) for x in [*arguments, "--overwrite"]]) == 0
+    card = (out / "README.md").read_text()
+    assert "| tiny (v1) | **accuracy** ↑ |" in card
+    assert "- steps: 2" in card
 
 
 def test_brackets_of_a_caption_are_no_markup(model_folder, pictures, capsys):

@@ -185,6 +185,8 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
             f"expected the report of this checkpoint's {adapter}, got one of {described} on "
             f"backbone {provenance.fingerprint[:12]}: pass the report of the same run"
         )
+    if provenance.config.get("digest") == model.digest():
+        return {"results": report.results}  # of `vlmtune evaluate`, which knows the weights
     measured = provenance.config.get("steps")
     config = model.provenance.get("config")
     steps = config.get("steps") if isinstance(config, Mapping) else None
