@@ -55,8 +55,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     In training the score is e alone, the log-odds of the sentence. With the frozen score most pairs
     are easy from the start, and the remaining pairs teach words too little to read the image ("What
     failed" in docs/experiments.md). Afterwards $\log \sigma(e)$ is close to 0 for all sentences
-    that the words find true. So the frozen score ranks these, and what it knows is kept. A small
-    $\alpha$ prefers what is found true more surely.
+    that the words find true. So the frozen score ranks these, and what it knows is kept.
 
     Choose it for attributes, counts and relations in space, and for search in two stages.
 
@@ -254,8 +253,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         evidence = evidence + self.bias
         if self.training:
             return evidence
-        cosine = (image.pooled * text.pooled).sum(dim=1)
-        frozen = self.scale * cosine
+        frozen = self.scale * (image.pooled * text.pooled).sum(dim=1)
         return frozen + (1 - self.leak) * logsigmoid(evidence) + self.leak * evidence
 
     @override
