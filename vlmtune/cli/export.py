@@ -199,8 +199,7 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
         return {}
     origin = asdict(provenance)
     facts = {key: origin[key] for key in REPEATED}
-    facts["results"] = report.results
-    return facts
+    return {**facts, "results": report.results}
 
 
 def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteResult]:
