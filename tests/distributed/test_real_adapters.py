@@ -17,6 +17,7 @@ from tests.adapters.families import backbone
 from tests.ranks import run_ranks
 from tests.runs import QUIET, Batches, quiet_trainer
 from vlmtune.adapters.base import Adapter
+from vlmtune.adapters.unread_words import UnreadWords
 from vlmtune.config import instantiate
 from vlmtune.data.caption_negatives import CaptionNegatives
 from vlmtune.data.caption_units import CaptionUnits
@@ -149,11 +150,13 @@ def trained(rank, adapter, model, corpus, folder, pairs=None, stems="*", **optio
     objectives = list(fitting(adapter, model, stems))
     torch.manual_seed(1)
     made = AdaptationModule(model, adapter, objectives, pairs, momentum, warmup=0.0)
-    for part in made.modules():  # dropout differs between ranks, by design
+    for part in made.modules():  # dropout and hidden words differ between ranks, by design
         if isinstance(part, nn.Dropout):
             part.p = 0.0
         elif isinstance(part, nn.MultiheadAttention):
             part.dropout = 0.0
+        elif isinstance(part, UnreadWords):
+            part.rate = 0.0
     start = {n: p.detach().clone() for n, p in made.named_parameters() if p.requires_grad}
     notes = Gradients()
     trainer = quiet_trainer(
