@@ -249,8 +249,8 @@ def test_a_trial_trains_and_is_logged_without_a_network(
 
 def runs_of(folder: Path) -> set[str]:
     """The ids of the W&B runs in a folder."""
-    # Folders are named by the second and the id, so two starts within a second may share one.
-    return {run.name.rsplit("-", 1)[1] for run in folder.glob("wandb/wandb/offline-run-*")}
+    # offline-run-<time>-<id>, and -1 behind it if a run of this id began in the same second.
+    return {run.name.split("-")[3] for run in folder.glob("wandb/wandb/offline-run-*")}
 
 
 def test_a_resumed_training_continues_its_wandb_run(
