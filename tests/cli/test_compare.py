@@ -140,6 +140,19 @@ def test_means_of_seeds_stand_in_the_table(suite, capsys, shards):
     assert rows["two"]["runs"][0]["seconds_per_epoch"] == pytest.approx(6 * 12 / (30 * 8))
 
 
+def test_every_choice_from_each_list_of_a_product_is_a_row(suite):
+    product = """product:
+  - a: {name: A, configs: [one.yaml]}
+    b: {name: B, configs: []}
+  - x: {name: X, configs: [{model: {seed: 3}}]}
+"""
+    suite.write_text(suite.read_text() + product)
+    rows = compare.read_experiment(suite).rows
+    assert list(rows) == ["one", "two", "a_x", "b_x"]
+    assert rows["a_x"] == {"name": "A, X", "configs": ["one.yaml", {"model": {"seed": 3}}]}
+    assert rows["b_x"] == {"name": "B, X", "configs": [{"model": {"seed": 3}}]}
+
+
 def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
     grid = ["model.optimizer.init_args.lr=0.001,0.01", "--data.batch_size=20,40"]
     names = [f"lr-{lr}_batch_size-{size}" for lr in ("0.001", "0.01") for size in (20, 40)]

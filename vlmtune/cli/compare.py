@@ -6,17 +6,18 @@ Never: a finished run again, or a run that another call is running.
 
 The YAML has `title`, `out`, `zero_shot` (options of `vlmtune evaluate`), `base` (shared config),
 `columns` (heading to "benchmark metric") and `rows` (strategy to `name` and `configs`). A config
-of a row is a path, or settings that stand in the table. Seconds per epoch exclude evaluation and
-encoding.
+of a row is a path, or settings that stand in the table. `product` has lists of such rows: every
+choice of one from each list is a row, too. Seconds per epoch exclude evaluation and encoding.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
@@ -64,8 +65,9 @@ class Experiment:
     out: Path
     zero_shot: dict[str, str]
     base: str
-    columns: dict[str, Annotated[str, Field(pattern=r"^\S+ \S+$")]]
-    rows: dict[str, Strategy]
+    columns: dict[str, Annotated[str, Field(pattern=r"^\S+ \S")]]
+    rows: dict[str, Strategy] = field(default_factory=dict)
+    product: list[dict[str, Strategy]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,25 @@ class Job:
 def read_experiment(path: Path) -> Experiment:
     """Reads the YAML of an experiment."""
     content = read_yaml(find_path(path) or path)
-    return check_shape(content, Experiment, path, "a table of strategies", f"see {EXAMPLE}")
+    stated = check_shape(content, Experiment, path, "a table of strategies", f"see {EXAMPLE}")
+    if not stated.product:
+        return stated
+    return replace(stated, rows={**stated.rows, **_product_rows(stated.product)})
+
+
+def _product_rows(factors: Sequence[dict[str, Strategy]]) -> dict[str, Strategy]:
+    """A row for each choice of one strategy from every factor; later configs win."""
+    rows: dict[str, Strategy] = {}
+    listed = [factor.items() for factor in factors]
+    for choice in itertools.product(*listed):
+        names = []
+        configs = []
+        for _, strategy in choice:
+            names.append(strategy["name"])
+            configs += strategy["configs"]
+        row = "_".join(key for key, _ in choice)
+        rows[row] = {"name": ", ".join(names), "configs": configs}
+    return rows
 
 
 def tasks(
@@ -196,7 +216,7 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
         report = RunReport.load(task.report)
         metrics = {}
         for title, where in experiment.columns.items():
-            metrics[title] = report.metric(*where.split())
+            metrics[title] = report.metric(*where.split(" ", 1))
         name = task.name
         if task.row in experiment.rows:
             name = experiment.rows[task.row]["name"]
