@@ -34,7 +34,7 @@ from vlmtune.data.shards import read_headers
 from vlmtune.export import save_export
 from vlmtune.model import load
 from vlmtune.search import build_index
-from vlmtune.types import Pooled
+from vlmtune.types import Pooled, Scores, Targets
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "checkpoints/**/", "configs/", "docs/", "docs/results/")
@@ -304,6 +304,10 @@ def test_the_adapter_of_the_documents_works(backbone, tmp_path, monkeypatch):
     assert adapter(image, text).values.shape == (3, 2)
     assert torch.equal(adapter.embed_image(image), image.values)  # the identity at the start
     assert adapter.spec() == {"class_path": f"{name}.Gate", "init_args": {"initial": 1.0}}
+    (code,) = blocks(TEXTS["docs/extend.md"], "python", "margin")
+    exec(compile(code, "margin.py", "exec"), module.__dict__)
+    scores = Scores.full(torch.tensor([[2.0, 1.5], [0.0, 3.0]]))
+    assert module.Margin()(scores, Targets.diagonal(2)) == 0.25  # of (1 - 2 + 1.5) and 0
 
 
 def test_an_adapter_trains_in_the_loop_of_the_documents(tmp_path, monkeypatch):
@@ -385,7 +389,9 @@ def test_webdataset_reads_our_shards_and_writes_for_us(shards, tmp_path, monkeyp
 def test_no_python_is_left_unchecked():
     written = [found for text in TEXTS.values() for found in FENCE.findall(text)]
     marks = Counter(mark for mark, language, _ in written if language == "python")
-    once = "adapter function hub index loop metric metrics module objective onnx open_clip peft"
+    once = (
+        "adapter function hub index loop margin metric metrics module objective onnx open_clip peft"
+    )
     once += " pictures pipeline scenes webdataset sentence_transformers transformers words"
     assert marks == {**dict.fromkeys(once.split(), 1), "journey": 4, "runs": 3}
 

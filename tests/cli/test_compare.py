@@ -76,8 +76,10 @@ rows:
 def suite(tmp_path, monkeypatch):
     """A suite of two strategies, in the folder one works in."""
     monkeypatch.chdir(tmp_path)
-    for name in ("base", "one"):
-        (tmp_path / f"{name}.yaml").write_text(f"{name}: 1\n")
+    callback = "vlmtune.training.benchmark_callback.BenchmarkCallback"
+    base = f"trainer: {{callbacks: [{{class_path: {callback}}}]}}\n"
+    (tmp_path / "base.yaml").write_text(base)
+    (tmp_path / "one.yaml").write_text("one: 1\n")
     path = tmp_path / "suite.yaml"
     path.write_text(SUITE.format(out="runs"))
     return path
@@ -321,6 +323,17 @@ def test_a_run_that_fails_does_not_stop_the_others(suite, capsys):
     table = Path("runs/compare.md").read_text()
     assert "Second" in table
     assert "First" not in table
+    # Nothing was trained, so a mended config runs in the same folder.
+    Path("one.yaml").write_text("one: 2\n")
+    runner.values["one"] = 0.5
+    compare.run(options(suite), runner)
+    assert "| First | 12 | 50.0 % |" in Path("runs/compare.md").read_text()
+
+
+def test_a_base_measures_its_runs(suite):
+    Path("base.yaml").write_text("trainer: {max_steps: 1}\n")
+    with refused("expected a BenchmarkCallback as the last of trainer.callbacks in base.yaml"):
+        compare.read_experiment(suite)
 
 
 def test_short_runs_have_a_folder_of_their_own(suite):

@@ -22,6 +22,7 @@ from tests.tiny import cola_plugin, fit_config, plugin, write_cola
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.commands import command_parser
+from vlmtune.cli.explain import explain
 from vlmtune.cli.fit import AtomicCheckpoints, VlmtuneCLI
 from vlmtune.cli.main import main
 from vlmtune.report.table import count
@@ -285,6 +286,18 @@ def test_the_advice_is_of_the_weights_in_the_table(write_config, tmp_path, capsy
         f"best by score: {tmp_path / 'best.ckpt'} (weights of step 1, -1)",
         f"next: vlmtune export {tmp_path / 'last.ckpt'} --out FOLDER",
     ]
+
+
+def test_the_last_checkpoint_has_the_last_steps(write_config, tmp_path, capsys):
+    every = {"save_top_k": 0, "save_last": True, "every_n_train_steps": 2}
+    saving = {
+        "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
+        "init_args": {**every, "dirpath": str(tmp_path)},
+    }
+    path = write_config(trainer={"callbacks": [saving], "max_steps": 3, "max_epochs": -1})
+    assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
+    line, _ = capsys.readouterr().out.splitlines()
+    assert line == f"checkpoint: {tmp_path / 'last.ckpt'} (weights of step 3)"
 
 
 @pytest.mark.parametrize("name", ["max_steps", "max_epochs", "limit_train_batches"])
@@ -861,9 +874,10 @@ def test_faults_of_ours_are_told_apart(config, capsys, monkeypatch):
 
     monkeypatch.setattr(AdaptationModule, "training_step", fault)
     assert main(["fit", "--config", str(config)]) == 1
-    assert (
-        "this is a bug in vlmtune; rerun with --debug" in capsys.readouterr().err.splitlines()[-1]
-    )
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"KeyError: 'a': it comes from line {fault.__code__.co_firstlineno + 1} of" in line
+    # Without a frame of a plug-in the fault is ours.
+    assert "this is a bug in vlmtune; rerun with --debug" in explain(KeyError("a"))
     assert main(["fit", "--debug", "--config", str(config)]) == 1
     error = capsys.readouterr().err
     assert "Traceback" in error

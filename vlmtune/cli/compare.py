@@ -113,9 +113,22 @@ def read_experiment(path: Path) -> Experiment:
     """Reads the YAML of an experiment."""
     content = read_yaml(find_path(path) or path)
     stated = check_shape(content, Experiment, path, "a table of strategies", f"see {EXAMPLE}")
+    _check_base(stated.base)
     if not stated.product:
         return stated
     return replace(stated, rows={**stated.rows, **_product_rows(stated.product)})
+
+
+def _check_base(path: str) -> None:
+    """Raises a `UserError` if the last callback of the base does not measure the runs."""
+    trainer = read_yaml(find_path(path) or Path(path)).get("trainer") or {}
+    callbacks = trainer.get("callbacks") or [{}]
+    last = callbacks[-1].get("class_path", "none")
+    if not last.endswith("BenchmarkCallback"):
+        raise UserError(
+            f"expected a BenchmarkCallback as the last of trainer.callbacks in {path}, got {last}: "
+            "it measures each run and has its name; see docs/compare.md"
+        )
 
 
 def _product_rows(factors: Sequence[dict[str, Strategy]]) -> dict[str, Strategy]:
@@ -169,7 +182,9 @@ def tasks(
 
 def perform(task: Job, run: Run) -> Literal["done", "ran", "taken"]:
     """Runs what is left of a task; "taken" if another call is running it."""
-    if task.begun not in (None, task.recipe):
+    # A run that failed before its first checkpoint leaves nothing to mix with another.
+    has_results = task.report.is_file() or newest_checkpoint(task.folder) is not None
+    if has_results and task.begun not in (None, task.recipe):
         raise UserError(
             f"expected in {task.folder} a run of the same command and configs, got another "
             f"({RECIPE}): remove the folder or choose another --out"
@@ -321,9 +336,10 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
         if outcome == "ran":  # a table after each run, so that there is always one
             _write_tables(experiment, out, steps)
     _write_tables(experiment, out, steps)
-    print((out / "compare.md").read_text(encoding="utf-8"), end="")
     written = [out / f"compare.{form}" for form in ("md", "csv", "json")]
-    print(f"written: {', '.join(map(str, written))}")
+    if written[0].is_file():
+        print(written[0].read_text(encoding="utf-8"), end="")
+        print(f"written: {', '.join(map(str, written))}")
     if failed:
         raise UserError(
             f"expected all runs to finish, {len(failed)} of {len(chosen)} failed ({failed[0]}): "
@@ -342,6 +358,8 @@ def _write_tables(experiment: Experiment, out: Path, steps: int | None) -> None:
     # Another call may finish a run meanwhile and write the tables, too.
     with locked(out / "compare.json"), all_or_none():
         comparison = collect(experiment, listed)
+        if not comparison["rows"]:
+            return  # a table of earlier runs stays
         text = json.dumps(comparison, indent=1)
         write_text(out / "compare.json", f"{text}\n")
         write_text(out / "compare.md", markdown(comparison))

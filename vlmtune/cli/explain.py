@@ -11,7 +11,10 @@ import inspect
 import pkgutil
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 from vlmtune.errors import UserError
 from vlmtune.report.printable import printable
@@ -25,6 +28,7 @@ WORKER = re.compile(r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (is killed|exite
 # jsonargparse writes prose. These find in it the name that is wrong and the class it belongs to; if
 # it words them otherwise one day, the suggestion is missing and its message is still shown.
 WRONG = re.compile(r"(?:unrecognized arguments: (?:--)?|ption '|Key '|attribute '?)([^'\s=]+)")
+MODULE = re.compile(r"No module named '(\w+)'")
 CLASS = re.compile(r"class_path[ =]'([\w.]+)\.(\w+)'")
 KEY = re.compile(r'Parser key "([^"]+)":')
 COMMAND = re.compile(r"\b(fit|validate|test)\.(?=\w)")
@@ -76,8 +80,18 @@ def explain(error: Exception) -> str:
         return line
     if is_expected(error):
         return text
-    advice = "this is a bug in vlmtune; rerun with --debug for the traceback"
-    return f"{type(error).__name__}: {text}: {advice}"
+    cause = _plugin_line(error) or "this is a bug in vlmtune"
+    return f"{type(error).__name__}: {text}: {cause}; rerun with --debug for the traceback"
+
+
+def _plugin_line(error: Exception) -> str | None:
+    """The line of a plug-in of the user that the error passed through, if there is one."""
+    package = str(Path(__file__).parents[1])
+    libraries = (package, *sysconfig.get_paths().values(), "<")
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(libraries):
+            return f"it comes from line {frame.lineno} of {frame.filename}"
+    return None
 
 
 def _known_line(error: Exception) -> str | None:
@@ -138,7 +152,10 @@ def configuration_error(error: Exception, keys: Iterable[str]) -> UserError:
         known += _names(module, name)
     wrong = WRONG.search(text)
     near = difflib.get_close_matches(wrong[1], known, 1) if wrong else []
-    if near:
+    missing = MODULE.search(text)
+    if missing and Path(f"{missing[1]}.py").is_file():
+        advice = f"{missing[1]}.py lies here, so put PYTHONPATH=. before the command"
+    elif near:
         advice = f"did you mean {near[0]!r}?"
     elif "File does not exist" in text:
         advice = "check the path and its ending, such as .yaml"

@@ -29,7 +29,13 @@ from vlmtune.cli.fit_failures import lightning_runs
 from vlmtune.cli.nulls import with_nulls
 from vlmtune.cli.option_names import given_options
 from vlmtune.cli.overrides import changed_lists, loses_name, rewritten
-from vlmtune.cli.run_folder import AtomicCheckpoints, alone_in, default_logger, trial_folder
+from vlmtune.cli.run_folder import (
+    AtomicCheckpoints,
+    LastCheckpoint,
+    alone_in,
+    default_logger,
+    trial_folder,
+)
 from vlmtune.cli.run_progress import RunProgress
 from vlmtune.cli.saved_config import SaveConfig
 from vlmtune.data.datamodule import ShardDataModule
@@ -200,7 +206,13 @@ class VlmtuneCLI(LightningCLI):
             trainer_defaults={
                 "default_root_dir": "runs",
                 "enable_model_summary": False,
-                "callbacks": [Announcement(), RunMonitor(), WandbRuns(), Origin()],
+                "callbacks": [
+                    Announcement(),
+                    RunMonitor(),
+                    WandbRuns(),
+                    Origin(),
+                    LastCheckpoint(),
+                ],
                 "use_distributed_sampler": False,  # shards are split over ranks by the DataModule
             },
             seed_everything_default=0,

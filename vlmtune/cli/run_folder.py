@@ -15,6 +15,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from filelock import Timeout
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.loggers.logger import rank_zero_experiment
@@ -63,6 +64,22 @@ class AtomicCheckpoints(TorchCheckpointIO):
         if "://" in str(path):
             return super().load_checkpoint(path, *arguments, **options)
         return check_checkpoint(path, on_cpu)
+
+
+class LastCheckpoint(Callback):
+    """Saves `last.ckpt` again at the end of a run, if it lacks the last steps.
+
+    With `every_n_train_steps: 100` Lightning would leave step 100 in it after 150 steps.
+    """
+
+    @override
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        for callback in trainer.checkpoint_callbacks:
+            if not isinstance(callback, ModelCheckpoint) or not callback.save_last:
+                continue
+            is_old = callback._last_global_step_saved < trainer.global_step
+            if callback.last_model_path and is_old:
+                trainer.save_checkpoint(callback.last_model_path, callback.save_weights_only)
 
 
 class MetricsFile(CSVLogger):

@@ -10,6 +10,7 @@ image averaged out.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -17,8 +18,10 @@ from torch import Tensor
 from typing_extensions import override
 
 from vlmtune.benchmarks.pair_scorer import Pairs, PairScorer, PairScores
-from vlmtune.language.ngram import NGram
 from vlmtune.types import ImageRef
+
+if TYPE_CHECKING:  # most evaluations have no language model
+    from vlmtune.language.ngram import NGram
 
 
 class _TextScorer(ABC):
@@ -50,6 +53,7 @@ class TextOnlyScore(_TextScorer):
 
     Example:
         >>> from pathlib import Path
+        >>> from vlmtune.language.ngram import NGram
         >>> model = NGram(2).fit(["a dog on a sofa", "a cat on a sofa"])
         >>> score = TextOnlyScore(model)
         >>> image = ImageRef(Path("any.png"))
@@ -58,13 +62,15 @@ class TextOnlyScore(_TextScorer):
         True
     """
 
-    def __init__(self, model: NGram, per_token: bool = True) -> None:
+    def __init__(self, model: "NGram", per_token: bool = True) -> None:
         self.model = model
         self.per_token = per_token
 
     @classmethod
     def fitted(cls, captions: Iterable[str]) -> "TextOnlyScore":
         """Returns the score of an n-gram model of these captions."""
+        from vlmtune.language.ngram import NGram
+
         return cls(NGram().fit(captions))
 
     @override

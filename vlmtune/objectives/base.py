@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from vlmtune.config import Configured
 from vlmtune.distributed.process_group import ProcessGroup
-from vlmtune.errors import expect
+from vlmtune.errors import UserError, expect
 from vlmtune.objectives.functional import Loss
 from vlmtune.types import Scores, ScoreShard, Targets
 
@@ -52,7 +52,12 @@ class Objective(Configured, nn.Module, ABC):
     def __call__(self, scores: Any, targets: Any) -> Loss:
         expect(Scores, scores, "Scores.full(matrix)")
         expect(Targets, targets, "Targets.diagonal(n), or Targets(truth, known, same_group)")
-        return super().__call__(scores, targets)
+        loss = super().__call__(scores, targets)
+        if loss.ndim:
+            raise UserError(
+                f"expected one number from {self.name}, got the shape {list(loss.shape)}: take the mean"
+            )
+        return loss
 
     @abstractmethod
     def forward(self, scores: Scores, targets: Targets) -> Loss:
