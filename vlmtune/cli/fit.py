@@ -197,6 +197,7 @@ class VlmtuneCLI(LightningCLI):
         if self.named:
             arguments = with_nulls(arguments, "model")
         strict = {"exit_on_error": False, "allow_abbrev": False}
+        callbacks = [Announcement(), RunMonitor(), WandbRuns(), Origin(), LastCheckpoint()]
         super().__init__(
             AdaptationModule,
             ShardDataModule,

@@ -54,9 +54,8 @@ class Objective(Configured, nn.Module, ABC):
         expect(Targets, targets, "Targets.diagonal(n), or Targets(truth, known, same_group)")
         loss = super().__call__(scores, targets)
         if loss.ndim:
-            raise UserError(
-                f"expected one number from {self.name}, got the shape {list(loss.shape)}: take the mean"
-            )
+            shape = list(loss.shape)
+            raise UserError(f"expected one number from {self.name}, got {shape}: take the mean")
         return loss
 
     @abstractmethod
