@@ -197,7 +197,7 @@ class VlmtuneCLI(LightningCLI):
         if self.named:
             arguments = with_nulls(arguments, "model")
         strict = {"exit_on_error": False, "allow_abbrev": False}
-        callbacks = [Announcement(), RunMonitor(), WandbRuns(), Origin(), LastCheckpoint()]
+        ours = [Announcement(), RunMonitor(), WandbRuns(), Origin(), LastCheckpoint()]
         super().__init__(
             AdaptationModule,
             ShardDataModule,
@@ -207,13 +207,7 @@ class VlmtuneCLI(LightningCLI):
             trainer_defaults={
                 "default_root_dir": "runs",
                 "enable_model_summary": False,
-                "callbacks": [
-                    Announcement(),
-                    RunMonitor(),
-                    WandbRuns(),
-                    Origin(),
-                    LastCheckpoint(),
-                ],
+                "callbacks": ours,
                 "use_distributed_sampler": False,  # shards are split over ranks by the DataModule
             },
             seed_everything_default=0,
