@@ -152,6 +152,11 @@ class DualAdapter(Adapter[ImageT, TextT]):
         self.log_scale = nn.Parameter(log_scale, self.learn_scale)
         self.bias = nn.Parameter(bias, self.learn_scale)
 
+    @property
+    def scale(self) -> Float[Tensor, ""]:
+        r"""The factor on cosines, $e^{\tau}$."""
+        return self.log_scale.exp()
+
     def embed_image(self, image: ImageT) -> Vectors:
         """Embeds images, by default with the backbone's embeddings; need not be normalised."""
         return expect(Pooled, image, IMAGE_FEATURES).values
@@ -169,10 +174,9 @@ class DualAdapter(Adapter[ImageT, TextT]):
     def scores(self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]) -> Scores:
         """Scores embedded images against embedded texts; the result holds the embeddings."""
         values = self.compare(image, text)
-        scale = self.log_scale.exp()
         image = normalize(image, dim=-1)
         text = normalize(text, dim=-1)
-        return Scores.full(values, Embedded(image, text, scale))
+        return Scores.full(values, Embedded(image, text, self.scale))
 
     def compare(
         self, image: Float[Tensor, "N d"], text: Float[Tensor, "M d"]
@@ -181,14 +185,14 @@ class DualAdapter(Adapter[ImageT, TextT]):
         image = normalize(image, dim=-1)
         text = normalize(text, dim=-1)
         cosines = image @ text.mT
-        return self.log_scale.exp() * cosines + self.bias
+        return self.scale * cosines + self.bias
 
     def compare_pairs(self, image: Float[Tensor, "P d"], text: Float[Tensor, "P d"]) -> PairScores:
         """Scores embedded image i against embedded text i: the diagonal of `compare`."""
         image = normalize(image, dim=-1)
         text = normalize(text, dim=-1)
         cosines = (image * text).sum(dim=-1)
-        return self.log_scale.exp() * cosines + self.bias
+        return self.scale * cosines + self.bias
 
 
 class JointAdapter(Adapter[ImageT, TextT], Generic[ImageT, TextT, PreparedT]):
