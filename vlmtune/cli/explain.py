@@ -182,6 +182,5 @@ def _names(module: str, name: str) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    words = text.split()
-    line = printable(" ".join(words))
+    line = printable(" ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

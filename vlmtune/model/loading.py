@@ -119,9 +119,7 @@ def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
 
 
 def check_checkpoint(
-    path: str | Path,
-    make: Callable[[Tensor], Tensor] | None = None,
-    checked: slice = slice(None),
+    path: str | Path, make: Callable[[Tensor], Tensor] | None = None, checked: slice = slice(None)
 ) -> dict[str, Any]:
     """Reads and checks a training checkpoint without building the model.
 
