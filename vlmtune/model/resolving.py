@@ -106,7 +106,7 @@ def load(
     else:
         if architecture is not None or _is_weights(Path(name)):
             name, pretrained = _in_architecture(name, pretrained, architecture)
-        # Random weights are the same each time: an index of theirs can be searched.
+        # An adapter of a YAML has the same random weights each time: an index can be searched.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model, trained = _named(name, pretrained, precision, revision, packages, texts)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import open_clip
+import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
@@ -44,6 +45,17 @@ BIG_VISION = (".npz", ".npy")  # weights of SigLIP as their authors publish them
 RANDOM = "random"  # the only way to random weights: forgotten ones would go unnoticed
 
 
+@contextlib.contextmanager
+def same_random_weights(pretrained: str | None) -> Iterator[None]:
+    """Draws random weights from one seed, so that what is trained over them finds them again."""
+    if pretrained != RANDOM:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # that of the CPU, where models are made
+        yield
+
+
 class OpenClipParts(NamedTuple):
     """A model with its tokenizer, its architecture config, and the facts of a weights file."""
 
@@ -68,7 +80,8 @@ def load(
     given = tag if ours or file is None else str(file)
     source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
     parts = f"weights and tokenizer of {source}"
-    with loaded_whole(parts), _connection(name, tag), _quiet():
+    reproducible = same_random_weights(pretrained)
+    with loaded_whole(parts), _connection(name, tag), _quiet(), reproducible:
         config = _checked_config(name, model)
         _check_activation(name, tag, file, config)
         preparation = None if file is None else preprocessing(name)
