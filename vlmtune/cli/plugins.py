@@ -150,8 +150,7 @@ def _served(kind: str, name: str) -> tuple[str, ...]:
 def _sources(source: str) -> list[str]:
     path = Path(source)
     if source.lower().endswith(SUFFIXES) or is_dataset(path):  # a table of the user's
-        benchmark = table_benchmark(path)
-        return [json.dumps(benchmark)]
+        return [json.dumps(table_benchmark(path))]
     content = read_yaml(path) if path.is_file() else None
     if not isinstance(content, list):
         return [source]

@@ -113,8 +113,7 @@ def _sampled() -> str:
             value = f"{value:.3g}"
         _, _, last_word = key.rpartition(".")
         texts.append(f"{last_word} {value}")
-    name = ", ".join(texts)
-    return name[:128]  # the longest name that W&B takes
+    return ", ".join(texts)[:128]  # the longest name that W&B takes
 
 
 def wandb_loggers(trainer: pl.Trainer) -> list[WandbLogger]:
