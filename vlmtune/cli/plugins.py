@@ -115,8 +115,10 @@ def find(kind: str, name: str) -> str:
         return name  # a class path
     # The nearest name comes first, as most mistakes are misspellings.
     known = stems(kind)
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(path.stem, known, 1)
     advice = f"did you mean {near[0]!r}? Others" if near else "name one of these"
+    if is_file_name:
+        advice = f"there is no such file; {advice}"
     raise UserError(
         f"expected a YAML or a name, got {name!r}: {advice}: {', '.join(known) or folder}"
     )

@@ -24,7 +24,7 @@ from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.context import extend_context
 from vlmtune.backbones.open_clip.weights import load_weights, preprocessing, warn_of_activation
-from vlmtune.backbones.state_dicts import is_torchscript
+from vlmtune.backbones.state_dicts import SUFFIXES, is_torchscript
 from vlmtune.backbones.weight_checks import (
     check_finite,
     check_none,
@@ -157,10 +157,17 @@ def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None
         return pretrained, None
     file = find_path(pretrained)
     if file is None or not file.is_file():
-        tags = ", ".join(list_pretrained_tags_by_model(name)) or "no tags"
+        path = Path.cwd() / Path(pretrained).expanduser()
+        if path.suffix in (*SUFFIXES, *BIG_VISION):
+            raise UserError(
+                f"expected the weights file {path.name} in {path.parent}, got no such file: copy "
+                "it there, or give its path as `pretrained` (on the command line --pretrained)"
+            )
+        tags = ", ".join(list_pretrained_tags_by_model(name))
+        or_tag = f" or, for {name}, one of {tags}" if tags else f" for {name}, which has no tags"
         raise UserError(
-            f"expected a weights file or, for {name}, one of {tags}, got {pretrained!r}: choose "
-            "a tag, or give the path of the file"
+            f"expected a weights file{or_tag}, got {pretrained!r}: correct it, or give the path of "
+            "the file"
         )
     return None, file
 
