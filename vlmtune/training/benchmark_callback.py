@@ -50,7 +50,7 @@ class BenchmarkCallback(Callback):
     the model is also measured before the first step; a resumed run has no such outcomes.
 
     Args:
-        benchmarks: The benchmarks; names must differ.
+        benchmarks: A list of benchmarks or of their YAMLs, or its YAML; names must differ.
         every_n_epochs: Evaluate after every so many epochs; 0 for never.
         every_n_steps: Evaluate after every so many optimizer steps as well; 0 for never.
         log_every_n_steps: How often the loss becomes a point of the report's curve; 0: never.
