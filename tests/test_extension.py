@@ -71,8 +71,15 @@ def run(folder, model, shards, config="my_adapter.yaml"):
 
 def test_one_file_and_one_yaml_are_enough(plugin, model_folder, shards, capsys):
     assert run(plugin, model_folder, shards) == 0
-    assert "Bottleneck on OpenClip" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "Bottleneck on OpenClip" in printed.err
+    assert printed.out.endswith(" --out FOLDER --packages my_adapter\n")
     (checkpoint,) = (plugin / "run").rglob("*.ckpt")
+    export = ["export", str(checkpoint), "--out", str(plugin / "mine"), "--packages", "my_adapter"]
+    assert main(export) == 0
+    assert f"vlmtune.load('{plugin}/mine', packages=['my_adapter'])" in capsys.readouterr().out
+    card = (plugin / "mine/README.md").read_text()
+    assert 'vlmtune.load("path/to/mine", packages=["my_adapter"])' in card
     model = read_checkpoint(checkpoint, ["my_adapter"])
     backbone, adapter = model.backbone, model.adapter
     assert adapter.spec() == {"class_path": "my_adapter.Bottleneck", "init_args": {"ratio": 0.5}}

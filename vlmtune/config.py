@@ -88,8 +88,7 @@ def in_data_root(value: Any) -> Any:
 class Configured:
     """Base of every plug-in: records the arguments of its constructor in `init_args`.
 
-    A subclass that calls `super().__init__(...)` is recorded with the arguments of the
-    subclass.
+    A subclass that calls `super().__init__(...)` is recorded with the arguments of the subclass.
 
     Example:
         >>> class Box(Configured):

@@ -49,18 +49,19 @@ def session(hub, tiny_vl, monkeypatch):
     hub_connection._silence.cache_clear()
 
 
+HERE = "a folder someone/model here, or that name"
 LINE = "^expected {} on the Hugging Face hub, got no answer from https://hugging.* no whole copy in"
 
 
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: load("someone/model"), "someone/model"),
+        (lambda: load("someone/model"), HERE),
         (lambda: load("hf-hub:someone/model"), "hf-hub:someone/model"),
         (lambda: load("Tiny-Hub", "random"), "the tokenizer of Tiny-Hub"),
-        (lambda: load_export("someone/model"), "someone/model"),
-        (lambda: HFCLIP("someone/model"), "someone/model"),
-        (lambda: TimmImage("someone/model"), "someone/model"),
+        (lambda: load_export("someone/model"), HERE),
+        (lambda: HFCLIP("someone/model"), HERE),
+        (lambda: TimmImage("someone/model"), HERE),
     ],
 )
 def test_a_model_that_is_not_here_is_one_line_at_once(make, name, session):

@@ -108,7 +108,9 @@ def test_a_file_fills_all_but_the_classifier(folder, tmp_path):
 
 
 def test_random_weights_come_by_name_alone():
-    assert TimmImage("test_vit", "random").random_weights
+    backbone = TimmImage("test_vit", "random")
+    assert backbone.random_weights
+    assert backbone.fingerprint == TimmImage("test_vit", "random").fingerprint
     with refused("the tag of weights of test_vit .* or set pretrained to a file or to random"):
         TimmImage("test_vit")
     with refused("the tag of weights of vit_base_patch16_224.*mae"):

@@ -45,4 +45,4 @@ def test_each_file_is_asked_once_and_none_is_opened(benchmark, tmp_path, monkeyp
 
 def test_where_nothing_says_where_files_come_from(benchmark):
     benchmark.source = ""
-    assert files_from(benchmark) == "download them again"
+    assert files_from(benchmark) == "mend them"

@@ -348,7 +348,7 @@ def test_short_runs_have_a_folder_of_their_own(suite):
     ("old", "new", "said"),
     [
         ("title: Toys\n", "", "nothing at title"),
-        ("rows:", "rows: {}\nrow:", "at row"),
+        ("rows:", "rows: {}\nrow:", "got the unknown key 'row' at the top"),
         ("toy accuracy", "toy", "toy. at columns/accuracy"),
         ("name: First, ", "", "nothing at rows/one/name"),
         ("[one.yaml]", "[3]", "3 at rows/one/configs/0"),
@@ -368,8 +368,8 @@ def test_an_unknown_strategy_and_a_wrong_column_are_refused(suite, tmp_path):
     with refused("zero_shot, one, two, got three"):
         compare.tasks(made, tmp_path, [0], ["three"], None)
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
-    suite.write_text(suite.read_text().replace("toy accuracy", "toy map"))
-    with refused("expected map of toy"):
+    suite.write_text(suite.read_text().replace("toy accuracy", "toy acuracy"))
+    with refused("expected acuracy of toy in .*: name another metric, such as accuracy, or eval"):
         compare.run(options(suite), runner)
 
 

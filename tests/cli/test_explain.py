@@ -65,6 +65,11 @@ WRONG_CLASSES = [
         "emma: did you mean 'ema'?",
     ),
     (
+        "vlmtune.adapters.LoRAA",
+        "Problem with given class_path 'vlmtune.adapters.LoRAA': No vlmtune.adapters attribute "
+        "LoRAA: did you mean 'LoRA'?",
+    ),
+    (
         "nowhere.Callback",
         "Problem with given class_path 'nowhere.Callback': No module named 'nowhere': change the "
         "config",

@@ -66,7 +66,9 @@ def test_a_table_is_trained_on_and_built_once(table, model_folder, monkeypatch, 
     assert read_manifest(folder).counts == {"captions": 4, "hard negatives": 4}
     written = (folder / "manifest.json").stat().st_mtime_ns
     assert main(words) == 0
-    assert f"4 groups of mine.csv were built before, in {folder}" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "mine.csv: image from 'image', caption from 'caption', negative from" in printed
+    assert f"4 groups of mine.csv were built before, in {folder}" in printed
     assert (folder / "manifest.json").stat().st_mtime_ns == written
     saved = (table.parent / "a/run/config.yaml").read_text()
     assert f"path: ~/.cache/vlmtune/tables/{folder.name}" in saved

@@ -772,7 +772,7 @@ def test_every_command_with_a_model_has_the_same_options_for_it():
 def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys):
     evaluate = ["evaluate", "--model", model_folder, "--out", "out", "--benchmarks"]
     refused(capsys, [*evaluate, "cola_mutli"], "got 'cola_mutli': did you mean 'cola_multi'? Oth")
-    refused(capsys, [*evaluate, "nowhere.yaml"], "nowhere.yaml")
+    refused(capsys, [*evaluate, "nowhere.yaml"], "got 'nowhere.yaml': there is no such file; name")
     refused(capsys, [*evaluate, "vlmtune.benchmarks.nope.Nope"], "nope")
     refused(capsys, [*evaluate, "vlmtune.objectives.info_nce.InfoNCE"], "InfoNCE")
     refused(capsys, [*evaluate, benchmark, "--device", "abacus"], "abacus")

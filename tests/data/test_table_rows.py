@@ -50,6 +50,10 @@ def test_a_given_column_is_not_guessed_for_anything_else(tmp_path):
         "t.jsonl: image from 'image_1', caption from 'text', negative from 'caption', "
         "negative_image from 'image_2'; not used: 'id'"
     )
+    row = {"image": "a.jpg", "caption": "a", "false_captoin": "b", "image_width": 3, "splits": "c"}
+    summary = table(tmp_path, row, given={"split": None}).summary()
+    unused = "'false_captoin' (did you mean 'false_caption'?), 'image_width', 'splits'"
+    assert summary.endswith(f"; not used: {unused}")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +124,12 @@ def test_a_wrong_cell_names_its_row_and_column(row, message, tmp_path):
     [
         ({"url": "x", "caption": "a"}, {}, "got the columns url, caption: download the images"),
         ({"a": "x", "caption": "a"}, {}, "a column of images .* the columns a, caption: name it"),
-        ({"image": "x", "b": "a"}, {}, "a column of captions .*`columns.caption`"),
+        ({"image": "x", "b": "a"}, {}, "a column of captions .*: name it by `columns.caption`"),
+        (
+            {"image": "x", "captoin": "a", "false_caption": "b"},
+            {},
+            "false_caption: rename captoin to caption, or name it by `columns.caption`",
+        ),
         (
             {"image": "x", "caption": "a"},
             {"imge": "image"},

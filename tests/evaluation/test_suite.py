@@ -209,6 +209,9 @@ def test_a_damaged_image_fails_the_benchmark_that_has_it(cola, scorer, tmp_path,
     assert why.startswith(f"expected an image in {last}, got none")
     assert why.endswith(f"(all needs it; for its files: run `{ColaMulti.source}`)")
     assert "\n" not in why
+    mine = cola("mine")
+    mine.source = ""  # a table of the user's
+    assert run_suite([benchmarks[0], mine], score).not_run[0].reason.endswith(" (mine needs it)")
 
 
 def test_an_empty_image_is_known_before_anything_is_encoded(cola, scorer):

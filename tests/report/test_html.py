@@ -325,7 +325,7 @@ def test_bars_of_all_comparisons_have_one_scale(rich):
     page = Page(to_html([changed(first, 0.4, 0.4), changed(second, 0.2, 0.8)]))
     lengths = [a["style"] for tag, a in page.tags if a.get("class") in ("less", "more")]
     assert lengths == ["width: 25.0%", "width: 50.0%"]
-    assert "a half is 40.0 points" in page.flat()
+    assert "from the middle to either end is 40.0 points" in page.flat()
 
 
 def test_gallery_marks_true_and_false(runs):

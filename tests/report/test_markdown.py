@@ -18,6 +18,10 @@ def test_tables(make_run):
     assert "| mean_rank_true ↓ | 96 | 31.00 |" in text
     assert "- cola_multi: Ray 2023" in text
     assert f"- commit: {'c' * 40}" in text
+    assert "- time: 12 min 34 s" in text
+    run = make_run("mm")  # an export of before seconds were recorded
+    untimed = replace(run, provenance=replace(run.provenance, seconds=0.0))
+    assert "- time:" not in to_markdown([untimed])
 
 
 def test_changes_are_tested(make_run):

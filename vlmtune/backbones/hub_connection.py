@@ -6,6 +6,7 @@ answer.
 
 import contextlib
 import functools
+import re
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from vlmtune.errors import UserError, reason
 
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # a folder may have such a name, too
 SECONDS = 5  # to wait for an answer
 AGAIN = 60  # seconds after which the hub is asked again whether it answers
 
@@ -42,8 +44,11 @@ def hub_or_cache(model: str) -> Iterator[bool]:
     except Exception as error:
         if not _is_missing(error):
             raise
+        wanted = f"{model} on the Hugging Face hub"
+        if HUB_ID.fullmatch(model):
+            wanted = f"a folder {model} here, or that name on the Hugging Face hub"
         raise UserError(
-            f"expected {model} on the Hugging Face hub, got no answer from {constants.ENDPOINT} "
+            f"expected {wanted}, got no answer from {constants.ENDPOINT} "
             f"({why}) and no whole copy in {constants.HF_HUB_CACHE}: download it on a machine with "
             "network and give the folder or the weights file, or copy that cache here and set "
             "HF_HUB_OFFLINE=1"

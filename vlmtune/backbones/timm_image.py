@@ -5,7 +5,6 @@ In: a model name, then images. Out: image features. Never: random weights unaske
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +25,7 @@ from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
 from vlmtune.backbones.hf.loading import locate
 from vlmtune.backbones.hub_connection import hub_or_cache
+from vlmtune.backbones.open_clip.loading import RANDOM, same_random_weights
 from vlmtune.backbones.open_clip.towers import EvaImageTower, TimmImageTower, plain_eva
 from vlmtune.backbones.open_clip.weights import check_weights
 from vlmtune.backbones.staging import gradients, no_such_layer, state_after, unmasked
@@ -36,7 +36,6 @@ from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json
 from vlmtune.types import Features, FeatureSpec, Pixels, Pooled
 
-RANDOM = "random"  # as in OpenClip, the only way to random weights
 HUB = "hf-hub"  # before the id of a repository in names of timm
 LOCAL = "local-dir"  # before the path of a folder
 
@@ -197,7 +196,7 @@ def _load(
         if name.startswith(f"{LOCAL}:"):
             _check_sizes(Path(name.removeprefix(f"{LOCAL}:")), name)
         asks_hub = pretrained is None and not name.startswith(LOCAL)
-        with hub_or_cache(model) if asks_hub else nullcontext():
+        with hub_or_cache(model) if asks_hub else same_random_weights(pretrained):
             network: Any = timm.create_model(name, pretrained=pretrained is None)
         classifier = take_classifier(network)
     if file is None:

@@ -288,7 +288,7 @@ def check_images(images: Sequence[ImageRef], benchmark: Benchmark[Any]) -> None:
 
 def files_from(benchmark: Benchmark[Any]) -> str:
     """What to do where files of a benchmark are missing or damaged."""
-    return obtain("them", benchmark.source) if benchmark.source else "download them again"
+    return obtain("them", benchmark.source) if benchmark.source else "mend them"
 
 
 def _check_option(name: str, value: Any, hint: Any) -> None:

@@ -99,7 +99,7 @@ experiment, about 50 minutes on two cores (%(default)s); use a separate folder f
 QUICKSTART = """\
 It renders a world of scenes, trains two adapters on top of a small frozen CLIP (Cola's
 recipe, and grounded words on a mixture of corpora), exports the second, and reports what
-they gained and forgot: five to eleven minutes on two cores.
+they gained and forgot: four to eleven minutes on two cores.
 Run it again to reuse existing files and resume trainings from their last checkpoints."""
 BUILD = """\
 All other arguments go to the builder and override its YAML, for example --train 100. `vlmtune
@@ -143,8 +143,9 @@ Measure several alphas, choose one, then export it:
   vlmtune export last.ckpt --alphas 0,0.25,0.5,0.75,1 --benchmarks suite.yaml
   vlmtune export last.ckpt --alpha 0.5 --out exports/NAME
 With --alphas, nothing is exported unless --alpha and --out are given."""
-MERGED = """write a whole open_clip or transformers checkpoint instead; only if training changed
-nothing but the model's own weights: full fine-tuning, last blocks, LoRA"""
+MERGED = """write a whole open_clip or transformers checkpoint instead; only if training changed the
+model's own weights alone (full fine-tuning, last blocks, LoRA, matching heads) or mapped its
+embeddings (text maps, linear probes)"""
 FORMAT = """what --merged writes, instead of a checkpoint of the model's own library; onnx also
 supports adapters with weights of their own, if they embed images and texts; peft: what --out
 writes for LoRA, for PeftModel.from_pretrained"""

@@ -182,23 +182,23 @@ def _names(module: str, name: str) -> list[str]:
     Of a module that cannot be imported, the names of its neighbours.
     """
     try:
-        values = vars(importlib.import_module(module))
+        source = importlib.import_module(module)
+        plugin = getattr(source, name, None)
     except ImportError:
         package, _, _ = module.rpartition(".")
         folders = getattr(sys.modules.get(package), "__path__", ())
         return [other.name for other in pkgutil.iter_modules(folders)]
-    if name not in values:
-        return [other for other, value in values.items() if inspect.isclass(value)]
-    bases = getattr(values[name], "__mro__", ())
+    if plugin is None:
+        # Not the values: a room of vlmtune imports each class on its first use.
+        return [other for other in dir(source) if other[:1].isupper()]
     # A class without `__init__` has the signature of a base.
-    makers = [base for base in bases if "__init__" in vars(base)]
+    makers = [base for base in getattr(plugin, "__mro__", ()) if "__init__" in vars(base)]
     parameters = []
-    for maker in makers or [values[name]]:
+    for maker in makers or [plugin]:
         parameters += inspect.signature(maker).parameters
     return parameters
 
 
 def _one_line(text: str) -> str:
-    words = text.split()
-    line = printable(" ".join(words))
+    line = printable(" ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

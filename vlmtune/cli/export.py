@@ -22,6 +22,7 @@ from vlmtune.export import save_export
 from vlmtune.export.files import check_target
 from vlmtune.export.publishing import check_repository, push
 from vlmtune.model import read_checkpoint
+from vlmtune.model.loading import foreign_packages
 from vlmtune.model.model import Model
 from vlmtune.model.resolving import device_of_this_machine
 from vlmtune.model.wise_ft import WiseFT, check_alpha
@@ -79,12 +80,16 @@ def run(options: argparse.Namespace) -> None:
         peft=options.format == PEFT,
     )
     size = sum(file.stat().st_size for file in options.out.iterdir())
-    print(f"{options.out}: {decimal(size)}; load it with vlmtune.load({str(options.out)!r})")
+    packages = foreign_packages(model.backbone.spec(), model.adapter.spec())
+    more = f", packages={packages}" if packages else ""
+    print(f"{options.out}: {decimal(size)}; load it with vlmtune.load({str(options.out)!r}{more})")
     if options.format == PEFT and model.adapter.init_args.get("learn_scale"):
         print("left out, as PEFT has no form for it: the trained scale of scores", file=sys.stderr)
     if options.push_to_hub is not None:
         commit = push(options.out, options.push_to_hub, options.public)
-        print(f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r})")
+        print(
+            f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r}{more})"
+        )
 
 
 def _merge(options: argparse.Namespace, model: Model) -> None:

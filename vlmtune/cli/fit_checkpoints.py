@@ -8,7 +8,8 @@ from pathlib import Path
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from vlmtune.model.loading import check_checkpoint, is_checkpoint
+from vlmtune.model.loading import check_checkpoint, foreign_packages, is_checkpoint
+from vlmtune.training.module import adaptation
 
 
 def last_checkpoint(trainer: pl.Trainer) -> Path | None:
@@ -66,4 +67,7 @@ def checkpoint_lines(trainer: pl.Trainer) -> list[str]:
         step = paths[path]
         if step != trainer.global_step:
             lines.append(f"best by {monitor}: {path} (weights of step {step}, {score:.4g})")
-    return [*lines, f"next: vlmtune export {shown} --out FOLDER"]
+    module = adaptation(trainer.lightning_module)
+    packages = foreign_packages(module.backbone.spec(), module.adapter.spec())
+    more = " ".join(["", "--packages", *packages]) if packages else ""
+    return [*lines, f"next: vlmtune export {shown} --out FOLDER{more}"]

@@ -152,7 +152,8 @@ def _built(path: Path, name: str, options: Sequence[str]) -> Path:
     groups = f"{read_manifest(out).records:,} groups of {name}"
     line = f"built {groups} into {out}; delete it to build anew"
     if known:
-        line = f"{groups} were built before, in {out}"
+        # A build says this itself.
+        line = f"{builder.table.summary()}\n{groups} were built before, in {out}"
     if getattr(rank_zero_only, "rank", 0) == 0:
         print(line, file=sys.stderr)
     return out

@@ -115,8 +115,10 @@ def find(kind: str, name: str) -> str:
         return name  # a class path
     # The nearest name comes first, as most mistakes are misspellings.
     known = stems(kind)
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(path.stem, known, 1)
     advice = f"did you mean {near[0]!r}? Others" if near else "name one of these"
+    if is_file_name:
+        advice = f"there is no such file; {advice}"
     raise UserError(
         f"expected a YAML or a name, got {name!r}: {advice}: {', '.join(known) or folder}"
     )
@@ -150,8 +152,7 @@ def _served(kind: str, name: str) -> tuple[str, ...]:
 def _sources(source: str) -> list[str]:
     path = Path(source)
     if source.lower().endswith(SUFFIXES) or is_dataset(path):  # a table of the user's
-        benchmark = table_benchmark(path)
-        return [json.dumps(benchmark)]
+        return [json.dumps(table_benchmark(path))]
     content = read_yaml(path) if path.is_file() else None
     if not isinstance(content, list):
         return [source]

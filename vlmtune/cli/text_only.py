@@ -36,8 +36,7 @@ def captions(source: Path | str) -> Iterator[str]:
         return
     expected = "a text file with a caption a line or a folder of shards"
     with reading(source, expected), regular(source).open(encoding="utf-8") as file:
-        lines = map(str.strip, file)
-        yield from filter(None, lines)
+        yield from filter(None, map(str.strip, file))
 
 
 def text_only_runs(

@@ -42,9 +42,9 @@ def read_value(text: str) -> Any:
 
 
 def check_yaml(path: str | Path) -> None:
-    """Raises `UserError` for what would be read for ever or fill the memory; other faults pass.
+    """Raises `UserError` for what is not YAML, would be read for ever or fill the memory.
 
-    That is a named pipe or a device, and a file whose aliases repeat too many values.
+    The last two are a named pipe or a device, and a file whose aliases repeat too many values.
     """
     with reading(path, "a config", "write it to a file, in UTF-8"):
         path = regular(path)
@@ -55,8 +55,11 @@ def check_yaml(path: str | Path) -> None:
         # Composed, not loaded: a node stands for all of its aliases and takes no memory.
         node = yaml.compose(text, yaml.SafeLoader)
         values = 0.0 if node is None else _values(node, {})
-    except (ValueError, yaml.YAMLError):
-        return
+    except (ValueError, yaml.YAMLError) as error:
+        if path.suffix == ".json":  # it may have tabs, which YAML forbids
+            return
+        line = " ".join(str(error).split()).replace('in "<unicode string>", ', "in ")
+        raise UserError(f"expected YAML in {path}, got {line}: correct it") from error
     except RecursionError:
         values = math.inf
     if not values:

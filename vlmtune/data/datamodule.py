@@ -217,8 +217,7 @@ class ShardDataModule(LightningDataModule):
 
     @cached_property
     def _catalogue(self) -> Catalogue:
-        sets = check_sets(self.sets["train"] + self.sets["val"], "train and val")
-        return catalogue(sets)
+        return catalogue(check_sets(self.sets["train"] + self.sets["val"], "train and val"))
 
     def _training_stream(self) -> GroupStream:
         return self._stream(

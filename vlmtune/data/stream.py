@@ -207,13 +207,11 @@ class _Reader:
         try:
             group = decode_group(raw, stream.images)
         except RecordError as error:
-            damage = Damage(shard, raw.key, str(error))
-            note(str(damage))
+            note(str(Damage(shard, raw.key, str(error))))
             return None
         for image in group.image_ids:
             if stream.stored is not None and image not in stream.stored:
-                damage = Damage(shard, raw.key, f"image {image} has no stored features")
-                note(str(damage))
+                note(str(Damage(shard, raw.key, f"image {image} has no stored features")))
                 return None
         return group
 

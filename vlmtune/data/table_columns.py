@@ -4,6 +4,7 @@ In: the names of columns. Out: columns by what they hold. Never: a cell.
 """
 
 import difflib
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ GUESSES: dict[str, tuple[str, ...]] = {
     "group": (),
 }
 LISTS = ("caption", "negative")  # what may have several columns
+ALIKE = 0.85  # "captoin" is nearly "caption"; "image_width" is not nearly "image_id"
 _NONE = ("", "null", "None")  # a null of the command line arrives as a text
 
 
@@ -64,6 +66,15 @@ def _fault(role: str, columns: Sequence[str], names: Sequence[str]) -> str | Non
     if len(columns) > 1 and role not in LISTS:
         return f"{', '.join(columns)}: name one"
     return None
+
+
+def misspelt(name: str, roles: Sequence[str]) -> str | None:
+    """The name that a column nearly has, of those that are guessed for these roles."""
+    if name in itertools.chain(*GUESSES.values()):  # it may be alike and yet hold something else
+        return None
+    guesses = itertools.chain(*(GUESSES[role] for role in roles))
+    near = difflib.get_close_matches(name.lower(), guesses, 1, ALIKE)
+    return near[0] if near else None
 
 
 def guessed_columns(role: str, names: Sequence[str]) -> tuple[str, ...]:

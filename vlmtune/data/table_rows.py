@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any, NoReturn
 
-from vlmtune.data.table_columns import GUESSES, LISTS, checked_columns, guessed_columns
+from vlmtune.data.table_columns import GUESSES, LISTS, checked_columns, guessed_columns, misspelt
 from vlmtune.data.tables import Cells, column_names, numbered_rows
 from vlmtune.errors import UserError
 
@@ -105,14 +105,20 @@ class Table:
 
     def summary(self) -> str:
         """States which column was taken for what, and which were not used."""
-        taken = []
-        used = set()
+        taken, used, given = [], set(), self.given or {}
         for role, columns in self.columns.items():
             if columns:
                 names = ", ".join(map(repr, columns))
                 taken.append(f"{role} from {names}")
                 used.update(columns)
-        rest = [repr(name) for name in column_names(self.path) if name not in used]
+        # What was given as null is left out on purpose.
+        absent = [role for role in GUESSES if not self.columns[role] and role not in given]
+        rest = []
+        for name in column_names(self.path):
+            if name not in used:
+                meant = misspelt(name, absent)
+                hint = f" (did you mean {meant!r}?)" if meant else ""
+                rest.append(f"{name!r}{hint}")
         unused = f"; not used: {', '.join(rest)}" if rest else ""
         return f"{self.path.name}: {', '.join(taken)}{unused}"
 
@@ -247,6 +253,8 @@ class Table:
             fix = _DOWNLOAD
         elif self.path.is_dir():
             fix = "write captions beside the images, such as a.txt for a.png"
+        elif near := [name for name in names if misspelt(name, [role])]:
+            fix = f"rename {near[0]} to {misspelt(near[0], [role])}, or {fix}"
         got = f"the columns {', '.join(names)}" if names else "no rows"
         return UserError(f"expected a column of {role}s in {self.path}, got {got}: {fix}")
 

@@ -240,12 +240,7 @@ class OpenTars:
             folder.expect(missing[:AHEAD])
 
     def read(
-        self,
-        shard: Shard,
-        info: ShardInfo,
-        number: int,
-        images: bool = True,
-        verify: bool = False,
+        self, shard: Shard, info: ShardInfo, number: int, images: bool = True, verify: bool = False
     ) -> RawRecord | Damage:
         """Returns record `number` of a tar, with its images or with its texts alone.
 

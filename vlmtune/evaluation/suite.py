@@ -280,7 +280,9 @@ def _tried(benchmark: Benchmark, do: Callable[[], T]) -> tuple[T | None, str | N
     try:
         return do(), None
     except ImageFileError as error:
-        return None, f"{error} ({name} needs it; for its files: {files_from(benchmark)})"
+        # Without a source the files are the user's own.
+        advice = f"; for its files: {files_from(benchmark)}" if benchmark.source else ""
+        return None, f"{error} ({name} needs it{advice})"
     except UserError as error:
         return None, str(error)
     except Exception as error:  # a fault in one plug-in must not stop the rest

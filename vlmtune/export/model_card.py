@@ -10,6 +10,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from vlmtune.model.hub import is_hub_id
+from vlmtune.model.loading import foreign_packages
 from vlmtune.report.table import chance, interval, number, size
 from vlmtune.results.result import Result
 
@@ -54,7 +55,7 @@ licence applies.
 LOADING = """\
 ```python
 import vlmtune
-model = vlmtune.load("path/to/{name}")  # this folder, or the id of a hub repository
+model = vlmtune.load("path/to/{name}"{packages})  # this folder, or the id of a hub repository
 print(model.score(["image.jpg"], ["a red cube on a blue sphere", "a blue cube on a red sphere"]))
 ```
 
@@ -69,9 +70,9 @@ from peft import AutoPeftModel
 model = AutoPeftModel.from_pretrained("path/to/{name}")
 ```
 
-`vlmtune.load("path/to/{name}")` loads it too, merged into its base model. For a base model of
-open_clip, `PeftModel.from_pretrained(open_clip.create_model(...), "path/to/{name}")` does. The base
-model must be the one below, which PEFT does not check."""
+`vlmtune.load("path/to/{name}"{packages})` loads it too, merged into its base model. For a base
+model of open_clip, `PeftModel.from_pretrained(open_clip.create_model(...), "path/to/{name}")` does.
+The base model must be the one below, which PEFT does not check."""
 
 
 def model_card(
@@ -84,10 +85,12 @@ def model_card(
     backbone, adapter = config["backbone"], config["adapter"]
     arguments = {key: value for key, value in backbone["init_args"].items() if value is not None}
     loading = PEFT_LOADING if peft else LOADING
+    packages = foreign_packages(backbone, adapter)
+    more = f", packages={json.dumps(packages)}" if packages else ""
     return CARD.format(
         name=name,
         front_matter=_front_matter(name, config, results, peft),
-        loading=loading.format(name=name),
+        loading=loading.format(name=name, packages=more),
         adapter=_short(adapter["class_path"]),
         backbone=arguments.get("model", _short(backbone["class_path"])),
         values=config["trained_values"],

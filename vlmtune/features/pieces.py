@@ -122,10 +122,7 @@ class _Pieces:
         writer.append("ids.json", json.dumps(ids).encode())
         first_meta = next(iter(full.values()))
         writer.finish(
-            self.key.to_dict(),
-            rows=len(ids),
-            width=first_meta["width"],
-            pieces=len(full),
+            self.key.to_dict(), rows=len(ids), width=first_meta["width"], pieces=len(full)
         )
 
     def _read(self, piece: int) -> dict[str, Any]:

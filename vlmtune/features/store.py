@@ -244,11 +244,7 @@ def similar_stores(root: Path, key: StoreKey) -> Iterator[FeatureStore]:
 
 
 def write_store(
-    writer: FolderWriter,
-    key: StoreKey,
-    chunks: Chunks,
-    rows: int,
-    tell: Callable[[float], None],
+    writer: FolderWriter, key: StoreKey, chunks: Chunks, rows: int, tell: Callable[[float], None]
 ) -> None:
     """Writes the files of a store; `tell` gets the bytes of a row before the first is written."""
     ids: dict[str, None] = {}  # in the order of their rows

@@ -115,10 +115,7 @@ class ColaMeanAveragePrecision(Metric):
 
     @override
     def update(
-        self,
-        scores: Float[Tensor, "n C"],
-        labels: Bool[Tensor, "n C"],
-        pool: Bool[Tensor, "n C"],
+        self, scores: Float[Tensor, "n C"], labels: Bool[Tensor, "n C"], pool: Bool[Tensor, "n C"]
     ) -> None:
         self.scores.append(scores)
         self.labels.append(labels)

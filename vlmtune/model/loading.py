@@ -5,7 +5,7 @@ In: a folder, the id of a hub repository, or a `.ckpt`. Out: the model. Never: a
 
 import pickle
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
 
@@ -119,9 +119,7 @@ def read_checkpoint(path: str | Path, packages: Sequence[str] = ()) -> Model:
 
 
 def check_checkpoint(
-    path: str | Path,
-    make: Callable[[Tensor], Tensor] | None = None,
-    checked: slice = slice(None),
+    path: str | Path, make: Callable[[Tensor], Tensor] | None = None, checked: slice = slice(None)
 ) -> dict[str, Any]:
     """Reads and checks a training checkpoint without building the model.
 
@@ -181,19 +179,29 @@ def _export_folder(source: str, revision: str | None) -> Path:
 
 def check_packages(*specs: Any, packages: Sequence[str], source: str) -> None:
     """Refuses to import what a file names, except from vlmtune and the packages of the user."""
-    for spec in specs:
-        if isinstance(spec, dict) and "class_path" in spec:
-            package = str(spec["class_path"]).partition(".")[0]
-            if package not in ("vlmtune", *packages):
-                raise UserError(
-                    f"expected classes of vlmtune in {source}, got {spec['class_path']}: if you "
-                    f'trust that package, add packages=["{package}"], or --packages {package} on '
-                    "the command line"
-                )
-        # An argument may be a plug-in itself, or a list of them.
-        inner = spec.values() if isinstance(spec, dict) else spec
-        if isinstance(spec, dict | list):
-            check_packages(*inner, packages=packages, source=source)
+    for path in _class_paths(list(specs)):
+        package = path.partition(".")[0]
+        if package not in ("vlmtune", *packages):
+            raise UserError(
+                f"expected classes of vlmtune in {source}, got {path}: if you trust that package, "
+                f'add packages=["{package}"], or --packages {package} on the command line'
+            )
+
+
+def foreign_packages(*specs: Any) -> list[str]:
+    """The packages besides vlmtune that whoever loads these specs has to name."""
+    packages = {path.partition(".")[0] for path in _class_paths(list(specs))}
+    return sorted(packages - {"vlmtune"})
+
+
+def _class_paths(specs: Any) -> Iterator[str]:
+    if isinstance(specs, dict) and "class_path" in specs:
+        yield str(specs["class_path"])
+    # An argument may be a plug-in itself, or a list of them.
+    inner = specs.values() if isinstance(specs, dict) else specs
+    if isinstance(specs, dict | list):
+        for one in inner:
+            yield from _class_paths(one)
 
 
 def _rebuild(

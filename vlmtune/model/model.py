@@ -45,11 +45,7 @@ class Model:
     """
 
     def __init__(
-        self,
-        backbone: Backbone,
-        adapter: Adapter,
-        provenance: Any = None,
-        batch_size: int = 256,
+        self, backbone: Backbone, adapter: Adapter, provenance: Any = None, batch_size: int = 256
     ) -> None:
         # A file may hold anything here.
         self.provenance = dict(provenance) if isinstance(provenance, Mapping) else {}

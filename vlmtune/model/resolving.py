@@ -51,15 +51,14 @@ def load(
 
     Args:
         source: An export (folder or hub id), a `.ckpt` of a run, a model of Hugging Face (hub id,
-            or a folder that `save_pretrained` wrote) of a supported type, or a PEFT adapter such
-            as LoRA of such a model, an open_clip name
-            ("ViT-B-32-quickgelu", with its weights "ViT-B-32-quickgelu:openai", or
-            "hf-hub:org/repo") or folder, "timm:" and a name of timm or its
-            folder, the YAML of a backbone or one with `backbone` and `adapter`, or the stem of one
-            in configs/plugins/models or backbones, "published:" and the name of weights that
-            `vlmtune download` brought, or, with `architecture`, a weights file. A model
-            without an adapter is zero-shot: by its embeddings, or by its matching head if it has
-            no embeddings.
+            or a folder that `save_pretrained` wrote) of a supported type, or a PEFT adapter such as
+            LoRA of such a model, an open_clip name ("ViT-B-32-quickgelu", with its weights
+            "ViT-B-32-quickgelu:openai", or "hf-hub:org/repo") or folder, "timm:" and a name of timm
+            or its folder, the YAML of a backbone or one with `backbone` and `adapter`, or the stem
+            of one in configs/plugins/models or backbones, "published:" and the name of weights that
+            `vlmtune download` brought, or, with `architecture`, a weights file. A model without an
+            adapter is zero-shot: by its embeddings, or by its matching head if it has no
+            embeddings.
         pretrained: Weights for an open_clip name, for an export whose weights file has
             moved, or the base model of a PEFT adapter, if it is not where the adapter says.
         architecture: The open_clip name that the weights in the file `source` (.pt, .pth, .bin,
@@ -107,7 +106,7 @@ def load(
     else:
         if architecture is not None or _is_weights(Path(name)):
             name, pretrained = _in_architecture(name, pretrained, architecture)
-        # Random weights are the same each time: an index of theirs can be searched.
+        # An adapter of a YAML has the same random weights each time: an index can be searched.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model, trained = _named(name, pretrained, precision, revision, packages, texts)

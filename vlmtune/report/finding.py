@@ -41,8 +41,8 @@ def findings(runs: Sequence[RunReport]) -> list[str]:
     sentences.sort(key=lambda sentence: -sentence[0])
     tests = sum(map(len, tested.values()))
     rule = (
-        f"Risen and fallen: the paired test of the primary metric has p < {LEVEL}. Tests, not "
-        f"corrected for their number: {tests}, of which about {LEVEL * tests:.1f} would by chance."
+        f"Risen and fallen: the paired test of the primary metric has p < {LEVEL}. Tests: {tests}, "
+        f"not corrected for their number; by chance about {LEVEL * tests:.1f} would have such a p."
     )
     return [*(sentence for _, sentence in sentences), rule]
 

@@ -46,10 +46,7 @@ def item_view(
 
 
 def _image_view(
-    k: int,
-    row: ItemRow,
-    by_run: Sequence[ItemRow | None],
-    uri: Callable[[ImageRef], str | None],
+    k: int, row: ItemRow, by_run: Sequence[ItemRow | None], uri: Callable[[ImageRef], str | None]
 ) -> dict[str, Any]:
     """Image `k` of an item, and each caption with its truth and its scores by run."""
     image = row.images[k]

@@ -29,7 +29,7 @@ def origin_facts(run: RunReport) -> dict[str, str]:
         "adapter": origin.adapter,
         "trainable": f"{table.count(origin.trainable_parameters)} parameters",
         "data": origin.data,
-        "time": table.duration(origin.seconds) if origin.data else "",
+        "time": table.duration(origin.seconds) if origin.seconds else "",
         "seed": seed,
         "date": origin.date.replace("T", " ").removesuffix("+00:00"),
         "command": str(origin.config.get("command", "")),

@@ -7,6 +7,7 @@ fields are written, unknown ones are refused on reading. In `config` and `model`
 objects become strings; numbers that are NaN or infinite become null, as they do in curves.
 """
 
+import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -155,12 +156,16 @@ class RunReport:
 
     def metric(self, benchmark: str, name: str) -> MetricValue:
         """Returns a metric; raises `UserError` if the run has none of this name."""
+        known: list[str] = []
         for result in self.results:
             if result.benchmark == benchmark and name in result.metrics:
                 return result.metrics[name]
+            known += result.metrics if result.benchmark == benchmark else ()
+        near = ", ".join(difflib.get_close_matches(name, known) or known[:5])
+        hint = f", such as {near}" if near else ""
         raise UserError(
             f"expected {name} of {benchmark} in the report of {self.name!r}, got none: name "
-            "another metric, or evaluate again"
+            f"another metric{hint}, or evaluate again"
         )
 
 

@@ -23,6 +23,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from vlmtune.errors import UserError, reason
 
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large", re.I)
+UNKNOWN = {"extra_forbidden", "unexpected_keyword_argument"}  # pydantic's words for other keys
 AGAIN = "get the file again, or name another"
 Count = Annotated[int, Field(strict=True, ge=0, le=2**44)]
 """The type of a number of rows or bytes in a file: neither text nor truth value; up to 16 TiB."""
@@ -287,10 +288,13 @@ def check_shape(content: Any, shape: Any, path: str | Path, expected: str, fix: 
         first = error.errors()[0]
         # Pydantic lists the type that was tried too, as in "tuple[str, int]".
         keys = [str(key) for key in first["loc"] if "[" not in str(key)]
+        unknown = keys.pop() if first["type"] in UNKNOWN else None
         escaped = repr("/".join(keys))  # keys of a file may have line breaks
         where = escaped[1:-1][:60] or "the top"
         if first["type"] == "missing":
             got = "nothing"
+        elif unknown is not None:
+            got = f"the unknown key {unknown!r}"[:60]
         elif first["type"] == "value_error" and "ctx" in first:  # of a validator of ours
             got = str(first["ctx"]["error"])
         else:

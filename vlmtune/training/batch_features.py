@@ -67,8 +67,7 @@ class StoredImages:
     def features(self, ids: Sequence[str]) -> Features:
         """Returns the rows of images, in the order of `ids`."""
         # An id without a digest stays, so that the error of the store names it.
-        digests = [self.digests.get(name, name) for name in ids]
-        return self.store.features(digests)
+        return self.store.features([self.digests.get(name, name) for name in ids])
 
 
 class BatchFeatures:
@@ -117,8 +116,7 @@ class BatchFeatures:
                 names = [digest_of[image_id] for image_id in image_ids]
                 yield names, values
 
-        store = self.source.store("image", list(first_id_of), pixels)
-        return StoredImages(store, digest_of)
+        return StoredImages(self.source.store("image", list(first_id_of), pixels), digest_of)
 
     def encode_batch(self, modality: Modality, batch: Batch, chunk: int | None = None) -> Features:
         """Returns the features of all images or all texts of a batch."""

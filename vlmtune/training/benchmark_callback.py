@@ -50,7 +50,7 @@ class BenchmarkCallback(Callback):
     the model is also measured before the first step; a resumed run has no such outcomes.
 
     Args:
-        benchmarks: The benchmarks; names must differ.
+        benchmarks: A list of benchmarks or of their YAMLs, or its YAML; names must differ.
         every_n_epochs: Evaluate after every so many epochs; 0 for never.
         every_n_steps: Evaluate after every so many optimizer steps as well; 0 for never.
         log_every_n_steps: How often the loss becomes a point of the report's curve; 0: never.
@@ -176,8 +176,7 @@ class BenchmarkCallback(Callback):
             default = Path(trainer.default_root_dir) / "report.json"
             path = Path(self.report or default)
             path.parent.mkdir(parents=True, exist_ok=True)
-            report = self.run_report(trainer, pl_module)
-            report.save(path)
+            self.run_report(trainer, pl_module).save(path)
 
     # -- what ---------------------------------------------------------------------------------
 
@@ -283,14 +282,12 @@ class BenchmarkCallback(Callback):
         self._seconds = float(state_dict["seconds"])
         self.curves = {}
         for name, points in state_dict["curves"].items():
-            curve = [(int(step), float(value)) for step, value in points]
-            self.curves[name] = curve
+            self.curves[name] = [(int(step), float(value)) for step, value in points]
 
     def _elapsed(self) -> float:
         if self._started is None:
             return self._seconds
-        since_start = time.monotonic() - self._started
-        return self._seconds + since_start
+        return self._seconds + time.monotonic() - self._started
 
     def _stop_clock(self) -> None:
         self._seconds = self._elapsed()

@@ -40,12 +40,10 @@ def contrastive_scores(
         return None
 
     def embed_image(rows: slice) -> Pooled:
-        values = adapter.embed_image(image[rows])
-        return Pooled(values)
+        return Pooled(adapter.embed_image(image[rows]))
 
     def embed_text(rows: slice) -> Pooled:
-        values = adapter.embed_text(text[rows])
-        return Pooled(values)
+        return Pooled(adapter.embed_text(text[rows]))
 
     # Chunks free the activations of the towers' ends, as for a dual adapter.
     images = in_chunks(embed_image, len(image), chunk, image.device)

@@ -130,11 +130,7 @@ class TrainingScores:
         return with_phrases(adapter, shard, phrases, phrase_layout, group)
 
     def _joint_shard(
-        self,
-        batch: Batch,
-        layout: ShardLayout,
-        group: ProcessGroup,
-        generator: torch.Generator,
+        self, batch: Batch, layout: ShardLayout, group: ProcessGroup, generator: torch.Generator
     ) -> tuple[ScoreShard, Contrast | None]:
         """Scores chosen pairs of the rank's own batch."""
         image = self.inputs.encode_batch("image", batch, self.chunk)

@@ -29,8 +29,7 @@ class Validation(nn.Module):
     def __init__(self, losses: Iterable[str]) -> None:
         super().__init__()
         # Infinite losses have stopped the run. ("disable" would ignore the weights.)
-        means = {name: MeanMetric(nan_strategy="error") for name in losses}
-        self.means = nn.ModuleDict(means)
+        self.means = nn.ModuleDict({name: MeanMetric(nan_strategy="error") for name in losses})
         self.accuracy = MultipleChoiceAccuracy()
 
     def update(

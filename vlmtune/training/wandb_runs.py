@@ -71,8 +71,7 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
     )
     if path is None or "://" in str(path):
         return
-    runs = check_checkpoint(path).get(RUNS, ())
-    for logger, run in zip(loggers, runs, strict=False):
+    for logger, run in zip(loggers, check_checkpoint(path).get(RUNS, ()), strict=False):
         logger._id = logger._wandb_init["id"] = run  # Lightning passes `resume="allow"`
 
 
@@ -113,8 +112,7 @@ def _sampled() -> str:
             value = f"{value:.3g}"
         _, _, last_word = key.rpartition(".")
         texts.append(f"{last_word} {value}")
-    name = ", ".join(texts)
-    return name[:128]  # the longest name that W&B takes
+    return ", ".join(texts)[:128]  # the longest name that W&B takes
 
 
 def wandb_loggers(trainer: pl.Trainer) -> list[WandbLogger]:

@@ -348,7 +348,10 @@ def test_random_weights_are_quiet(capfd, tiny_vl):
     handlers = list(logging.getLogger().handlers)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        state = torch.get_rng_state()
         backbone = OpenClip("Tiny-VL", "random")
+        assert torch.get_rng_state().equal(state)
+    assert OpenClip("Tiny-VL", "random").fingerprint == backbone.fingerprint
     assert capfd.readouterr().err == ""
     assert logging.getLogger().handlers == handlers
     assert logging.root.manager.disable == 0

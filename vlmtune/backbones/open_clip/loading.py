@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import open_clip
+import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from open_clip.pretrained import get_pretrained_cfg, list_pretrained_tags_by_model
@@ -23,7 +24,7 @@ from vlmtune.backbones.config_sizes import check_sizes, check_weights_fill
 from vlmtune.backbones.hub_connection import hub_or_cache
 from vlmtune.backbones.open_clip.context import extend_context
 from vlmtune.backbones.open_clip.weights import load_weights, preprocessing, warn_of_activation
-from vlmtune.backbones.state_dicts import is_torchscript
+from vlmtune.backbones.state_dicts import SUFFIXES, is_torchscript
 from vlmtune.backbones.weight_checks import (
     check_finite,
     check_none,
@@ -42,6 +43,17 @@ LOCAL = "local-dir:"  # before the path of a folder
 WEIGHTS = ("*.safetensors", "*.bin", "*.pth")
 BIG_VISION = (".npz", ".npy")  # weights of SigLIP as their authors publish them
 RANDOM = "random"  # the only way to random weights: forgotten ones would go unnoticed
+
+
+@contextlib.contextmanager
+def same_random_weights(pretrained: str | None) -> Iterator[None]:
+    """Draws random weights from one seed, so that what is trained over them finds them again."""
+    if pretrained != RANDOM:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # that of the CPU, where models are made
+        yield
 
 
 class OpenClipParts(NamedTuple):
@@ -68,7 +80,8 @@ def load(
     given = tag if ours or file is None else str(file)
     source = model if pretrained is None else f"{model} with pretrained={pretrained!r}"
     parts = f"weights and tokenizer of {source}"
-    with loaded_whole(parts), _connection(name, tag), _quiet():
+    reproducible = same_random_weights(pretrained)
+    with loaded_whole(parts), _connection(name, tag), _quiet(), reproducible:
         config = _checked_config(name, model)
         _check_activation(name, tag, file, config)
         preparation = None if file is None else preprocessing(name)
@@ -144,10 +157,17 @@ def _weights(name: str, pretrained: str | None) -> tuple[str | None, Path | None
         return pretrained, None
     file = find_path(pretrained)
     if file is None or not file.is_file():
-        tags = ", ".join(list_pretrained_tags_by_model(name)) or "no tags"
+        path = Path.cwd() / Path(pretrained).expanduser()
+        if path.suffix in (*SUFFIXES, *BIG_VISION):
+            raise UserError(
+                f"expected the weights file {path.name} in {path.parent}, got no such file: copy "
+                "it there, or give its path as `pretrained` (on the command line --pretrained)"
+            )
+        tags = ", ".join(list_pretrained_tags_by_model(name))
+        or_tag = f" or, for {name}, one of {tags}" if tags else f" for {name}, which has no tags"
         raise UserError(
-            f"expected a weights file or, for {name}, one of {tags}, got {pretrained!r}: choose "
-            "a tag, or give the path of the file"
+            f"expected a weights file{or_tag}, got {pretrained!r}: correct it, or give the path of "
+            "the file"
         )
     return None, file
 
