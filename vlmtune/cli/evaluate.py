@@ -51,7 +51,8 @@ def run(options: argparse.Namespace) -> None:
     out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
     rows: list[ItemRow] | None = None if options.items is None else []
     suite = run_suite(benchmarks, scorer, items=rows)
-    measured = {"benchmarks": {benchmark.name: benchmark.spec() for benchmark in benchmarks}}
+    specs = {benchmark.name: benchmark.spec() for benchmark in benchmarks}
+    measured = {"benchmarks": specs}
     provenance = provenance_of(model, options.model, options.pretrained, measured)
     report = RunReport(name, provenance, suite.results, not_run=suite.not_run)
     text_only: list[RunReport] = []

@@ -36,7 +36,8 @@ def captions(source: Path | str) -> Iterator[str]:
         return
     expected = "a text file with a caption a line or a folder of shards"
     with reading(source, expected), regular(source).open(encoding="utf-8") as file:
-        yield from filter(None, map(str.strip, file))
+        lines = map(str.strip, file)
+        yield from filter(None, lines)
 
 
 def text_only_runs(

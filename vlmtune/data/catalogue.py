@@ -181,5 +181,6 @@ def decode_image(location: ImageLocation) -> Image.Image:
 
 def corpus_digest(sets: Sequence[ShardSet]) -> str:
     """Hex digest of the records of shard sets, in any order of the sets."""
-    text = "\n".join(sorted({data.digest() for data in sets}))
+    digests = {data.digest() for data in sets}
+    text = "\n".join(sorted(digests))
     return hashlib.sha256(text.encode()).hexdigest()

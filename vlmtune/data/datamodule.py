@@ -217,7 +217,8 @@ class ShardDataModule(LightningDataModule):
 
     @cached_property
     def _catalogue(self) -> Catalogue:
-        return catalogue(check_sets(self.sets["train"] + self.sets["val"], "train and val"))
+        sets = check_sets(self.sets["train"] + self.sets["val"], "train and val")
+        return catalogue(sets)
 
     def _training_stream(self) -> GroupStream:
         return self._stream(

@@ -160,7 +160,8 @@ def _unidentified(source: bytes | Path) -> _RefusedError:
     if isinstance(source, Path):
         with source.open("rb") as file:
             source = file.read(16)
-    if source[4:8] == b"ftyp":  # as containers of ISO begin; AVIF among them is read
+    start = source[:16]
+    if start[4:8] == b"ftyp":  # as containers of ISO begin; AVIF among them is read
         return _RefusedError("format HEIF is not read without the package pillow-heif", CONVERT)
     return _RefusedError("cannot identify image file")
 

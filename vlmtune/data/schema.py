@@ -125,7 +125,8 @@ def read_manifest(folder: Path, file: Path | None = None) -> Manifest:
 
 def parse_manifest(path: Path, shown: str) -> Manifest:
     """Reads a manifest, without a look at its shards; `shown` names it in errors."""
-    return check_shape(read_json(path, "a manifest", AGAIN), Manifest, shown, "a manifest", AGAIN)
+    raw = read_json(path, "a manifest", AGAIN)
+    return check_shape(raw, Manifest, shown, "a manifest", AGAIN)
 
 
 def encode(group: Group, extensions: Sequence[str]) -> dict[str, Any]:

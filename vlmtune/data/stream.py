@@ -207,11 +207,13 @@ class _Reader:
         try:
             group = decode_group(raw, stream.images)
         except RecordError as error:
-            note(str(Damage(shard, raw.key, str(error))))
+            damage = Damage(shard, raw.key, str(error))
+            note(str(damage))
             return None
         for image in group.image_ids:
             if stream.stored is not None and image not in stream.stored:
-                note(str(Damage(shard, raw.key, f"image {image} has no stored features")))
+                damage = Damage(shard, raw.key, f"image {image} has no stored features")
+                note(str(damage))
                 return None
         return group
 

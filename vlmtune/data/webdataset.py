@@ -80,7 +80,8 @@ def decode_sample(raw: RawRecord) -> tuple[Group, tuple[str, ...]]:
 def _texts(raw: RawRecord) -> list[str]:
     """The names of the texts of a record, plain ones first."""
     plain = [name for name in TEXTS if name in raw.members]
-    return plain + sorted(name for name in raw.members if is_text(name) and name not in TEXTS)
+    named = [name for name in raw.members if is_text(name) and name not in TEXTS]
+    return plain + sorted(named)
 
 
 def _captions(raw: RawRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -162,7 +162,8 @@ def _distinct_images(
     ids = digests(images)
     _, order = _distinct(ids)
     # A repeated key keeps its position and gets the last image, which has the same content.
-    return dict(zip(ids, images, strict=True)), order
+    by_digest = dict(zip(ids, images, strict=True))
+    return by_digest, order
 
 
 def _distinct(ids: Sequence[str]) -> tuple[list[str], Int[Tensor, "n"]]:

@@ -67,7 +67,8 @@ class StoredImages:
     def features(self, ids: Sequence[str]) -> Features:
         """Returns the rows of images, in the order of `ids`."""
         # An id without a digest stays, so that the error of the store names it.
-        return self.store.features([self.digests.get(name, name) for name in ids])
+        digests = [self.digests.get(name, name) for name in ids]
+        return self.store.features(digests)
 
 
 class BatchFeatures:
@@ -116,7 +117,8 @@ class BatchFeatures:
                 names = [digest_of[image_id] for image_id in image_ids]
                 yield names, values
 
-        return StoredImages(self.source.store("image", list(first_id_of), pixels), digest_of)
+        store = self.source.store("image", list(first_id_of), pixels)
+        return StoredImages(store, digest_of)
 
     def encode_batch(self, modality: Modality, batch: Batch, chunk: int | None = None) -> Features:
         """Returns the features of all images or all texts of a batch."""

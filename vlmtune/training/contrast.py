@@ -40,10 +40,12 @@ def contrastive_scores(
         return None
 
     def embed_image(rows: slice) -> Pooled:
-        return Pooled(adapter.embed_image(image[rows]))
+        values = adapter.embed_image(image[rows])
+        return Pooled(values)
 
     def embed_text(rows: slice) -> Pooled:
-        return Pooled(adapter.embed_text(text[rows]))
+        values = adapter.embed_text(text[rows])
+        return Pooled(values)
 
     # Chunks free the activations of the towers' ends, as for a dual adapter.
     images = in_chunks(embed_image, len(image), chunk, image.device)

@@ -130,7 +130,8 @@ def finite_gradients(parameters: Sequence[nn.Parameter], group: ProcessGroup) ->
     Gradients of DDP are equal on all ranks, others need not be.
     """
     norm = gradient_norm(parameters, infinity=True)
-    return not int(group.sum((~norm.isfinite()).sum()))
+    wrong = (~norm.isfinite()).sum()
+    return not int(group.sum(wrong))
 
 
 def first_wrong_gradient(named: Iterable[tuple[str, nn.Parameter]]) -> str | None:

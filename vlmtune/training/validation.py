@@ -29,7 +29,8 @@ class Validation(nn.Module):
     def __init__(self, losses: Iterable[str]) -> None:
         super().__init__()
         # Infinite losses have stopped the run. ("disable" would ignore the weights.)
-        self.means = nn.ModuleDict({name: MeanMetric(nan_strategy="error") for name in losses})
+        means = {name: MeanMetric(nan_strategy="error") for name in losses}
+        self.means = nn.ModuleDict(means)
         self.accuracy = MultipleChoiceAccuracy()
 
     def update(

@@ -71,7 +71,8 @@ def continue_runs(trainer: pl.Trainer, ckpt_path: str | None) -> None:
     )
     if path is None or "://" in str(path):
         return
-    for logger, run in zip(loggers, check_checkpoint(path).get(RUNS, ()), strict=False):
+    runs = check_checkpoint(path).get(RUNS, ())
+    for logger, run in zip(loggers, runs, strict=False):
         logger._id = logger._wandb_init["id"] = run  # Lightning passes `resume="allow"`
 
 
@@ -112,7 +113,8 @@ def _sampled() -> str:
             value = f"{value:.3g}"
         _, _, last_word = key.rpartition(".")
         texts.append(f"{last_word} {value}")
-    return ", ".join(texts)[:128]  # the longest name that W&B takes
+    name = ", ".join(texts)
+    return name[:128]  # the longest name that W&B takes
 
 
 def wandb_loggers(trainer: pl.Trainer) -> list[WandbLogger]:

@@ -251,7 +251,8 @@ def _options(scheme: str, timeout: float) -> dict[str, Any]:
     # settings of a proxy.
     limits = ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
     user_settings = conf.get(scheme, {}).get("client_kwargs", {})
-    return {"client_kwargs": {"trust_env": True, **user_settings, "timeout": limits}}
+    settings = {"trust_env": True, **user_settings, "timeout": limits}
+    return {"client_kwargs": settings}
 
 
 def _is_permanent(error: Exception) -> bool:

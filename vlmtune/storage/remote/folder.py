@@ -196,7 +196,8 @@ class _Ahead:
             wanted = {file.key for file in files}
             unwanted = self._opened.keys() - wanted
             for key in unwanted:
-                self._opened.pop(key).close()
+                opened = self._opened.pop(key)
+                opened.close()
             self._next = [file for file in files if file.key not in self._opened]
             if self._next and self._thread is None:
                 self._thread = threading.Thread(target=self._run, args=[folder], daemon=True)
