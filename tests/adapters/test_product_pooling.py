@@ -6,6 +6,7 @@ from torch.nn.functional import conv2d, cosine_similarity, gelu, layer_norm
 
 from tests.adapters.families import TEXTS, attached, pixels, plain
 from vlmtune.adapters.product_pooling import ProductPooling
+from vlmtune.types import Tokens
 
 
 def summed(tokens, layer, width):
@@ -47,6 +48,8 @@ def test_scores_are_those_of_the_formula(weight):
     got = adapter(image, text).values
     in_training = adapter.train()(image, text).values
     images, texts = plain(model)
+    assert isinstance(text, Tokens)
+    assert model.image_tower is not None
     for j, words in enumerate(text.lengths.tolist()):
         spoken = text.values[j, :words]
         spoken = adapter.text.all(
