@@ -44,8 +44,8 @@ class PeakPatch(JointAdapter[Pooled, Tokens, Pooled]):
 
     - Requirements: captions with hard negatives; a text tower that runs block by block. Images need
       only their embeddings, so that an index of them stays valid.
-    - Recommended: `InfoNCE` with `initial_scale: 14.3`, the paper's temperature of 0.07; for
-      `PairBCE` set `learn_scale` too.
+    - Recommended: `InfoNCE` with `initial_scale: 14.3`, the paper's temperature of 0.07. `PairBCE`
+      needs `learn_scale`, and may push all corrections to the bound, as most pairs are false.
     - Relations: a `TextMap` changes the text alone; `GroundedWords` adds to the frozen score what
       words read in patches. `Distillation` keeps scores near the frozen ones.
     - Config: `--model.adapter peak_patch`.
