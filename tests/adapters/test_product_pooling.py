@@ -40,7 +40,7 @@ def image_product(adapter, state, special):
 @torch.no_grad()
 @pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_scores_are_those_of_the_formula(weight):
-    adapter, model = attached(ProductPooling(width=6, dropout=0.0, frozen_weight=weight), "open_clip")
+    adapter, model = attached(ProductPooling(width=6, frozen_weight=weight), "open_clip")
     for parameter in adapter.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
     image = model.encode_image(pixels(), adapter.image_input)

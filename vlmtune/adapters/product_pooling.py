@@ -83,7 +83,7 @@ class ProductPooling(DualAdapter[Tokens, Tokens]):
         text_layers: PositiveInt = 2,
         image_layers: PositiveInt = 1,
         hidden: PositiveInt = 2,
-        dropout: Dropout = 0.2,
+        dropout: Dropout = 0.0,
         products: bool = True,
         frozen_weight: NonNegativeFloat = 1.0,
         image_layer: EarlyLayer = -2,
