@@ -368,8 +368,8 @@ def test_an_unknown_strategy_and_a_wrong_column_are_refused(suite, tmp_path):
     with refused("zero_shot, one, two, got three"):
         compare.tasks(made, tmp_path, [0], ["three"], None)
     runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
-    suite.write_text(suite.read_text().replace("toy accuracy", "toy acuracy"))
-    with refused("expected acuracy of toy in .*: name another metric, such as accuracy, or eval"):
+    suite.write_text(suite.read_text().replace("toy accuracy", "toy accuracy2"))
+    with refused("expected accuracy2 of toy in .*: name another metric, such as accuracy, or eval"):
         compare.run(options(suite), runner)
 
 
