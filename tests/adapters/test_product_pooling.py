@@ -9,13 +9,14 @@ from vlmtune.adapters.product_pooling import ProductPooling
 from vlmtune.types import Tokens
 
 
-def summed(tokens, layer, width):
-    """The sum over tokens of a gate times the product of two readings."""
+def summed(tokens, layer, width, products):
+    """The sum over tokens of a gate times the product of two readings, or times the first."""
     total = torch.zeros(width)
     for token in tokens:
         numbers = layer.weight @ layer_norm(token, token.shape) + layer.bias
         first, second, gate = numbers[:width], numbers[width:-1], numbers[-1]
-        total += first * second / (1 + (-gate).exp())
+        reading = first * second if products else first
+        total += reading / (1 + (-gate).exp())
     return total
 
 
@@ -34,13 +35,14 @@ def image_product(adapter, state, special):
     patches = patches + neighbours.flatten(2)[0].T
     mask = torch.ones(1, len(patches), dtype=torch.bool)
     patches = adapter.image.all(patches[None], mask)[0]
-    return summed(patches, adapter.of_patch, adapter.width)
+    return summed(patches, adapter.of_patch, adapter.width, adapter.products)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_scores_are_those_of_the_formula(weight):
-    adapter, model = attached(ProductPooling(width=6, frozen_weight=weight), "open_clip")
+@pytest.mark.parametrize(("weight", "products"), [(0.0, True), (0.5, True), (0.5, False)])
+def test_scores_are_those_of_the_formula(weight, products):
+    made = ProductPooling(width=6, products=products, frozen_weight=weight)
+    adapter, model = attached(made, "open_clip")
     for parameter in adapter.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
     image = model.encode_image(pixels(), adapter.image_input)
@@ -55,7 +57,7 @@ def test_scores_are_those_of_the_formula(weight):
         spoken = adapter.text.all(
             layer_norm(spoken, spoken.shape[1:])[None], text.mask[j : j + 1, :words]
         )
-        of_text = summed(spoken[0], adapter.of_word, 6)
+        of_text = summed(spoken[0], adapter.of_word, 6, products)
         for i in range(len(image)):
             of_image = image_product(adapter, image.values[i], model.image_tower.special)
             learned = float(adapter.log_scale.exp() * cosine_similarity(of_image, of_text, dim=0))

@@ -288,8 +288,10 @@ def test_the_advice_is_of_the_weights_in_the_table(write_config, tmp_path, capsy
     ]
 
 
-def test_the_last_checkpoint_has_the_last_steps(write_config, tmp_path, capsys):
-    every = {"save_top_k": 0, "save_last": True, "every_n_train_steps": 2}
+@pytest.mark.parametrize(("last", "best", "step"), [(True, 0, 3), ("link", 1, 2)])
+def test_the_last_checkpoint_has_the_last_steps(last, best, step, write_config, tmp_path, capsys):
+    """A link to the checkpoint of an earlier step is not written through."""
+    every = {"save_top_k": best, "save_last": last, "every_n_train_steps": 2}
     saving = {
         "class_path": "pytorch_lightning.callbacks.ModelCheckpoint",
         "init_args": {**every, "dirpath": str(tmp_path)},
@@ -297,7 +299,7 @@ def test_the_last_checkpoint_has_the_last_steps(write_config, tmp_path, capsys):
     path = write_config(trainer={"callbacks": [saving], "max_steps": 3, "max_epochs": -1})
     assert main(["fit", "--config", str(path)]) == 0, capsys.readouterr().err
     line, _ = capsys.readouterr().out.splitlines()
-    assert line == f"checkpoint: {tmp_path / 'last.ckpt'} (weights of step 3)"
+    assert line == f"checkpoint: {tmp_path / 'last.ckpt'} (weights of step {step})"
 
 
 @pytest.mark.parametrize("name", ["max_steps", "max_epochs", "limit_train_batches"])

@@ -121,9 +121,13 @@ def read_experiment(path: Path) -> Experiment:
 
 def _check_base(path: str) -> None:
     """Raises a `UserError` if the last callback of the base does not measure the runs."""
-    trainer = read_yaml(find_path(path) or Path(path)).get("trainer") or {}
-    callbacks = trainer.get("callbacks") or [{}]
-    last = callbacks[-1].get("class_path", "none")
+    base = read_yaml(find_path(path) or Path(path))
+    try:
+        last = base["trainer"]["callbacks"][-1]["class_path"]
+    except (KeyError, IndexError):
+        last = "none"
+    except TypeError:  # a path of a YAML, or a mistake that `vlmtune fit` explains
+        return
     if not last.endswith("BenchmarkCallback"):
         raise UserError(
             f"expected a BenchmarkCallback as the last of trainer.callbacks in {path}, got {last}: "
@@ -182,19 +186,19 @@ def tasks(
 
 def perform(task: Job, run: Run) -> Literal["done", "ran", "taken"]:
     """Runs what is left of a task; "taken" if another call is running it."""
-    # A run that failed before its first checkpoint leaves nothing to mix with another.
-    has_results = task.report.is_file() or newest_checkpoint(task.folder) is not None
-    if has_results and task.begun not in (None, task.recipe):
-        raise UserError(
-            f"expected in {task.folder} a run of the same command and configs, got another "
-            f"({RECIPE}): remove the folder or choose another --out"
-        )
     try:
         with locked(task.folder, wait=False):
             if task.done:
                 return "done"
-            write_text(task.folder / RECIPE, task.recipe)
             last = newest_checkpoint(task.folder)
+            # A run that failed before its first checkpoint leaves nothing to mix with another.
+            has_results = last is not None or task.report.is_file()
+            if has_results and task.begun not in (None, task.recipe):
+                raise UserError(
+                    f"expected in {task.folder} a run of the same command and configs, got another "
+                    f"({RECIPE}): remove the folder or choose another --out"
+                )
+            write_text(task.folder / RECIPE, task.recipe)
             resume = ("--ckpt_path", str(last)) if last is not None else ()
             run((*task.words, *resume), task.folder / "log.txt")
     except Timeout:

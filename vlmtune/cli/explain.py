@@ -86,8 +86,9 @@ def explain(error: Exception) -> str:
 
 def _plugin_line(error: Exception) -> str | None:
     """The line of a plug-in of the user that the error passed through, if there is one."""
-    package = str(Path(__file__).parents[1])
-    libraries = (package, *sysconfig.get_paths().values(), "<")
+    root = Path(__file__).parents[2]
+    ours = [str(root / package) for package in ("vlmtune", "data_builders")]
+    libraries = (*ours, *sysconfig.get_paths().values(), "<")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(libraries):
             return f"it comes from line {frame.lineno} of {frame.filename}"

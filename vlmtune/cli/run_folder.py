@@ -75,7 +75,8 @@ class LastCheckpoint(Callback):
     @override
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         for callback in trainer.checkpoint_callbacks:
-            if not isinstance(callback, ModelCheckpoint) or not callback.save_last:
+            # A link points to a checkpoint of another step, which must stay as it is.
+            if not isinstance(callback, ModelCheckpoint) or callback.save_last is not True:
                 continue
             is_old = callback._last_global_step_saved < trainer.global_step
             if callback.last_model_path and is_old:

@@ -105,7 +105,9 @@ class Table:
 
     def summary(self) -> str:
         """States which column was taken for what, and which were not used."""
-        taken, used, given = [], set(), self.given or {}
+        taken = []
+        used = set()
+        given = self.given or {}
         for role, columns in self.columns.items():
             if columns:
                 names = ", ".join(map(repr, columns))

@@ -176,7 +176,8 @@ class BenchmarkCallback(Callback):
             default = Path(trainer.default_root_dir) / "report.json"
             path = Path(self.report or default)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.run_report(trainer, pl_module).save(path)
+            report = self.run_report(trainer, pl_module)
+            report.save(path)
 
     # -- what ---------------------------------------------------------------------------------
 
@@ -287,7 +288,8 @@ class BenchmarkCallback(Callback):
     def _elapsed(self) -> float:
         if self._started is None:
             return self._seconds
-        return self._seconds + time.monotonic() - self._started
+        since_start = time.monotonic() - self._started
+        return self._seconds + since_start
 
     def _stop_clock(self) -> None:
         self._seconds = self._elapsed()
