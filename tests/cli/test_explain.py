@@ -9,7 +9,7 @@ from wandb.errors import UsageError
 from tests.refusals import refused
 from tests.tiny import fit_config
 from vlmtune.benchmarks.base import Benchmark
-from vlmtune.cli.explain import explain, is_expected
+from vlmtune.cli.explain import configuration_error, explain, is_expected
 from vlmtune.cli.main import main
 from vlmtune.cli.plugins import make_list
 
@@ -104,3 +104,12 @@ def test_a_wrong_callback_is_named_and_nothing_else(
     words += [] if written_out else ["--trainer.callbacks", path]
     assert main(words) == 2
     assert capsys.readouterr().err == f"vlmtune: error: {wanted}\n"
+
+
+def test_a_module_of_the_working_directory_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "margin.py").touch()
+    error = configuration_error(ImportError("No module named 'margin'"), [])
+    assert str(error).endswith("margin.py lies here, so put PYTHONPATH=. before the command")
+    error = configuration_error(ImportError("No module named 'other'"), [])
+    assert str(error).endswith(": change the config")

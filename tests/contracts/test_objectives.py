@@ -240,3 +240,12 @@ def test_no_process_group_and_the_spec_makes_it_again(objective):
     again = instantiate(objective.spec(), Objective)
     assert again.spec() == objective.spec()
     assert again(scored(noise()), batch()) == objective(scored(noise()), batch())
+
+
+def test_a_loss_for_each_text_is_no_loss():
+    class Vector(Objective):
+        def forward(self, scores, targets):
+            return scores.values.mean(dim=0)
+
+    with refused(r"expected one number from Vector, got \[\d+\]: take the mean"):
+        Vector()(scored(noise()), batch())

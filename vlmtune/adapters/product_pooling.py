@@ -31,13 +31,14 @@ class ProductPooling(DualAdapter[Tokens, Tokens]):
 
     A sum of vectors forgets which colour went with which shape; a sum of products remembers. Where
     A reads the colour of a patch and B its shape, $(A x) \odot (B x)$ is an outer product in fewer
-    numbers, and a pair that training lacks has the product of two readings that it has. The product
-    is of `width` numbers.
+    numbers. Training has to show most compositions before readings of new ones are right
+    (docs/results/index.md). f and g have `width` numbers.
 
-    x are states of the image's patches with their coordinates. Each reads its neighbours, x +
-    GELU(conv(x)), and then all patches in `image_layers` layers of self-attention. y are embeddings
-    of the words after `text_layers` such layers. The gates $\gamma$ and $\delta$ are linear. v and
-    t are the embeddings of the frozen backbone.
+    x are states of the image's patches, projected, with their coordinates. Each reads its
+    neighbours, x + GELU(conv(x)), and then all patches in `image_layers` layers of self-attention.
+    y are embeddings of the words after `text_layers` such layers. Layer norms without parameters
+    come before these layers and after them. The gates $\gamma$ and $\delta$ are linear. v and t
+    are the embeddings of the frozen backbone.
 
     In training the second term is alone, as in `GroundedWords`. Afterwards an embedding is
     $(\sqrt{\lambda e^{\tau_0}} \, v, \sqrt{e^{\tau}} \, f / |f|)$, so that its cosine has the order
@@ -48,8 +49,8 @@ class ProductPooling(DualAdapter[Tokens, Tokens]):
     - Requirements: captions that name several objects with their attributes, and hard negatives;
       towers that run block by block, images of one shape.
     - Recommended: `InfoNCE`, a learning rate of 0.002 and batches of 128.
-    - Relations: `GroundedWords` reads relations too, and scores a pair at a time. `FTLate` has the
-      same layers and means in the place of products.
+    - Relations: `GroundedWords` reads relations too, recombines from fewer compositions, and scores
+      a pair at a time. `FTLate` takes means of tokens in the place of products.
     - Config: `--model.adapter product_pooling`.
 
     Source: ours. Binding by a product of role and filler is Smolensky's (1990), the product of two
