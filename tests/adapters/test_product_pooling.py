@@ -1,5 +1,7 @@
 """Product pooling against its formula: image by image, text by text, token by token."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.functional import conv2d, cosine_similarity, gelu, layer_norm
@@ -22,7 +24,7 @@ def summed(tokens, layer, width, products):
 
 def image_product(adapter, state, special):
     """f of one image, from its state with special tokens first."""
-    side = adapter.side
+    side = math.isqrt(len(state) - special)
     patches = []
     for number, token in enumerate(state[special:]):
         projected = adapter.project(token)

@@ -191,9 +191,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
             location = torch.cat([self.grid, self.grid**2], dim=1)
             patches = patches + self.position(location)
         # Each patch reads its neighbours, before all patches read each other.
-        square = patches.mT.unflatten(2, (self.side, self.side))
-        neighbours = gelu(self.local(square))
-        patches = patches + neighbours.flatten(2).mT
+        patches = with_neighbours(patches, self.local, self.side)
         patches = self.image.all(patches, read.mask)
         parts = [self.keys_values(patches)]
         # Training without hidden words needs nothing of the last blocks.
@@ -467,6 +465,15 @@ def coordinates(patches: int) -> Float[Tensor, "t 2"]:
     steps = torch.linspace(-1, 1, side)
     x, y = torch.meshgrid(steps, steps, indexing="xy")
     return torch.stack([x, y], dim=2).flatten(0, 1)
+
+
+def with_neighbours(
+    patches: Float[Tensor, "n t w"], convolution: nn.Module, side: int
+) -> Float[Tensor, "n t w"]:
+    """Returns x + GELU(conv(x)) of the patches x of square images, row by row from the top."""
+    square = patches.mT.unflatten(2, (side, side))
+    neighbours = gelu(convolution(square))
+    return patches + neighbours.flatten(2).mT
 
 
 def square_side(patches: int) -> int:

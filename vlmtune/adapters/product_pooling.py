@@ -8,12 +8,17 @@ import torch
 from jaxtyping import Float
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, normalize
+from torch.nn.functional import layer_norm, normalize
 from typing_extensions import override
 
 from vlmtune.adapters.base import Dropout, DualAdapter, Scale, Vectors
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
-from vlmtune.adapters.grounded_words import EarlyLayer, coordinates, square_side
+from vlmtune.adapters.grounded_words import (
+    EarlyLayer,
+    coordinates,
+    square_side,
+    with_neighbours,
+)
 from vlmtune.adapters.towers import run_last, text_tower, tower_of_one_shape, word_embeddings
 from vlmtune.backbones.base import Backbone, Tower
 from vlmtune.backbones.evaluation_mode import evaluation_mode
@@ -139,9 +144,7 @@ class ProductPooling(DualAdapter[Tokens, Tokens]):
         location = torch.cat([self.grid, self.grid**2], dim=1)
         patches = patches + self.position(location)
         # Each patch reads its neighbours, before all patches read each other.
-        square = patches.mT.unflatten(2, (self.side, self.side))
-        neighbours = gelu(self.local(square))
-        patches = patches + neighbours.flatten(2).mT
+        patches = with_neighbours(patches, self.local, self.side)
         patches = self.image.all(patches, read.mask)
         parts = self.of_patch(self._normed(patches))
         product = self._pooled(read.with_values(parts))
