@@ -42,6 +42,7 @@ from vlmtune.training.checkpoint_files import newest_checkpoint
 EXAMPLE = "configs/experiments/compare/cola.yaml"
 ZERO_SHOT = "zero_shot"
 RECIPE = "recipe.json"
+CALLBACK = "BenchmarkCallback"
 
 Run = Callable[[Sequence[str], Path], None]
 """Runs a command of vlmtune and writes its output to a file; raises `UserError` if it fails."""
@@ -120,17 +121,18 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def _check_base(path: str) -> None:
-    """Raises a `UserError` if the last callback of the base does not measure the runs."""
+    """Raises a `UserError` if no callback of the base measures the runs."""
     base = read_yaml(find_path(path) or Path(path))
     try:
-        last = base["trainer"]["callbacks"][-1]["class_path"]
-    except (KeyError, IndexError):
-        last = "none"
+        callbacks = base["trainer"]["callbacks"]
+        names = [callback["class_path"].rpartition(".")[2] for callback in callbacks]
+    except KeyError:
+        names = []
     except TypeError:  # a path of a YAML, or a mistake that `vlmtune fit` explains
         return
-    if not last.endswith("BenchmarkCallback"):
+    if names.count(CALLBACK) != 1:
         raise UserError(
-            f"expected a BenchmarkCallback as the last of trainer.callbacks in {path}, got {last}: "
+            f"expected one {CALLBACK} in trainer.callbacks of {path}, got {names.count(CALLBACK)}: "
             "it measures each run and has its name; see docs/compare.md"
         )
 
@@ -177,7 +179,7 @@ def tasks(
             name = f"{strategy['name']}, seed {seed}"
             words = ["fit", *configs, *strategy.get("words", ()), f"--seed_everything={seed}"]
             words.append(f"--trainer.default_root_dir={folder}")
-            words.append(f"--trainer.callbacks.init_args.name={name}")
+            words.append(f"--trainer.callbacks.{CALLBACK}.name={name}")
             if steps is not None:
                 words.append(f"--trainer.max_steps={steps}")
             listed.append(Job(row, name, folder, tuple(words)))
@@ -327,7 +329,7 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
     start = time.monotonic()
     for position, task in enumerate(chosen, 1):
         seconds = time.monotonic() - start
-        print(f"[{seconds:4.0f} s] {position} of {len(chosen)}: {task.name}", flush=True)
+        print(f"[{seconds:4.0f} s] {position} of {len(chosen)}: {task.name}")
         try:
             outcome = perform(task, start_run)
         except UserError as error:
@@ -336,7 +338,7 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
             print(f"failed: {error}", file=sys.stderr)
             continue
         if outcome == "taken":
-            print("another call is running it", flush=True)
+            print("another call is running it")
         if outcome == "ran":  # a table after each run, so that there is always one
             _write_tables(experiment, out, steps)
     _write_tables(experiment, out, steps)

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     index = Index.open(options.index, model, device, options.packages, options.batch_size)
     if options.page:
         with PageServer(index, options.port, options.top, options.recall) as server:
-            print(f"{server.address} (Ctrl-C ends it)", flush=True)
+            print(f"{server.address} (Ctrl-C ends it)")
             with contextlib.suppress(KeyboardInterrupt):
                 server.serve_forever()
         return

@@ -2,7 +2,7 @@
 
 In: the streams that Python opened. Out: some that never fail for their encoding or a closed pipe.
 The output shows a terminal no control characters; bars, which need them, are on the error stream.
-Never: a change of what goes to a file or a pipe.
+A file or a pipe gets each line at once. Never: a change of what goes there.
 """
 
 import io
@@ -62,10 +62,8 @@ def sturdy(stream: Any, kind: type[Stream] = Output) -> Any:
         return stream
     # Read before `detach`, which leaves a stream without an encoding.
     encoding = stream.encoding
-    line_buffering = stream.line_buffering
-    return kind(
-        stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering
-    )
+    # By lines, so that whoever follows a log file sees what a run says when it says it.
+    return kind(stream.detach(), encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
 def sturdy_streams() -> None:
