@@ -333,6 +333,11 @@ class Tokens(Rows):
         """Other states of the same tokens, without ids."""
         return Tokens(values, self.mask, noted_lengths=self.noted_lengths)
 
+    def masked(self, values: Float[Tensor, "n t _"]) -> "Tokens":
+        """Other states of the same tokens, in float32, and zero where `mask` is False."""
+        padding = ~self.mask[:, :, None]
+        return self.with_values(values.float().masked_fill(padding, 0.0))
+
     def without_first(self, count: int) -> "Tokens":
         """Drops the first `count` tokens of each row, which are real."""
         rest = self.map(lambda tensor: tensor[:, count:])

@@ -430,11 +430,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def _state(self, text: Tokens) -> Tokens:
         """The states of a text that are read: word embeddings have their positions added."""
-        if text.ids is None:
-            return text
-        state = self.text_tower.start(text)
-        # A tower that fills captions up has another mask.
-        return state.with_lengths(text.noted_lengths) if state.mask is text.mask else state
+        return text if text.ids is None else self.text_tower.start(text)
 
     def _last(self, tower: Tower, state: Tokens, layer: int) -> Tokens:
         """The state after the last block of a frozen tower."""

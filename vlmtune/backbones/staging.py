@@ -68,14 +68,12 @@ def encode_words(tower: TextTower, words: Tokens, spec: FeatureSpec) -> Features
         return Pooled(tower.finish(last))
     state = state_after(tower, start, spec.layer)
     if spec.kind == "state":
-        if state.mask is words.mask:  # a tower that fills captions up has another mask
-            state = state.with_lengths(words.noted_lengths)
         return state
     if spec.layer == -1:
         state = tower.norm(state)
     # A tower may have filled captions up; its states are then longer than the words.
     length = words.mask.shape[1]
-    return masked(state.values[:, :length], words.mask).with_lengths(words.noted_lengths)
+    return words.masked(state.values[:, :length])
 
 
 def embed_words(embedding: nn.Embedding, ids: Int[Tensor, "n t"], mask: Mask) -> Tokens:
@@ -96,9 +94,7 @@ def unmasked(tokens: Float[Tensor, "n t w"]) -> Tokens:
 
 def masked(tokens: Float[Tensor, "n t w"], mask: Mask) -> Tokens:
     """Tokens in float32, set to zero where `mask` is False."""
-    padding = ~mask[:, :, None]
-    values = tokens.float().masked_fill(padding, 0.0)
-    return Tokens(values, mask)
+    return Tokens(tokens, mask).masked(tokens)
 
 
 def last_real(tokens: Float[Tensor, "n t w"], mask: Mask) -> Float[Tensor, "n w"]:

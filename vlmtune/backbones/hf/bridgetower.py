@@ -25,7 +25,7 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
     through,
 )
-from vlmtune.backbones.staging import masked, parameters_of, unmasked
+from vlmtune.backbones.staging import parameters_of, unmasked
 from vlmtune.types import FeatureSpec, Pixels, Tokens
 
 IMAGE = 1
@@ -201,7 +201,7 @@ class BridgeFusion(Fusion):
         norm = self._model.cross_modal_text_layernorm
         states = [state.values for state in self._states(self._text, text)]
         values = self._side_by_side(states, transform, norm, TEXT)
-        return masked(values, text.mask)
+        return text.masked(values)
 
     def _states(self, tower: HFImageTower | HFTextTower, state: Tokens) -> list[Tokens]:
         """The last K states of a tower, from the first of them."""

@@ -23,7 +23,7 @@ from vlmtune.backbones.hf.towers import (
     log_odds,
     through,
 )
-from vlmtune.backbones.staging import masked, parameters_of, side_by_side, unmasked
+from vlmtune.backbones.staging import parameters_of, side_by_side, unmasked
 from vlmtune.types import FeatureSpec, Tokens
 
 
@@ -120,7 +120,7 @@ class FlavaFusion(Fusion):
     @override
     def prepare_text(self, text: Tokens) -> Tokens:
         projected = self._flava.text_to_mm_projection(text.values.to(self._dtype))
-        return masked(projected, text.mask)
+        return text.masked(projected)
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:
@@ -144,7 +144,7 @@ class FlavaFusion(Fusion):
         length = image.token_count
         patches = tokens[:, special:length]
         words = tokens[:, length:]
-        return unmasked(patches), masked(words, text.mask)
+        return unmasked(patches), text.masked(words)
 
     def _run(self, joined: Tokens, stop: int) -> Float[Tensor, "P t w"]:
         """All tokens after the first `stop` blocks."""

@@ -46,12 +46,12 @@ class NaFlexImageTower(HFImageTower):
             hidden = hide_padding(state.mask, self.dtype)
         blocks = self.blocks[first:stop]
         tokens = through(blocks, state.values.to(self.dtype), hidden)
-        return masked(tokens, state.mask)
+        return state.masked(tokens)
 
     @override
     def norm(self, state: Tokens) -> Tokens:
         normed = self.final_norm(state.values.to(self.dtype))
-        return masked(normed, state.mask)
+        return state.masked(normed)
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:

@@ -17,7 +17,6 @@ from vlmtune.backbones.base import ImageTower, TextTower
 from vlmtune.backbones.staging import (
     check_words,
     embed_words,
-    masked,
     parameters_of,
     too_long,
     unmasked,
@@ -190,7 +189,7 @@ class HFTextTower(TextTower, ABC):
         # SigLIP attends to the padding, so captions are filled up before positions are added.
         words = self.fill(words)
         tokens = self.embed(words.values.to(self.dtype))
-        return masked(tokens, words.mask)
+        return words.masked(tokens)
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
@@ -198,12 +197,12 @@ class HFTextTower(TextTower, ABC):
         blocks = list(self.block_list)[first:stop]
         options = self.attention(state.mask)
         tokens = through(blocks, state.values.to(self.dtype), **options)
-        return masked(tokens, state.mask)
+        return state.masked(tokens)
 
     @override
     def norm(self, state: Tokens) -> Tokens:
         normed = self.final_norm(state.values.to(self.dtype))
-        return masked(normed, state.mask)
+        return state.masked(normed)
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:

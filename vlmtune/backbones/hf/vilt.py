@@ -171,7 +171,7 @@ class ViltFusion(Fusion):
         texts = embeddings.text_embeddings
         tokens = texts(inputs_embeds=text.values.to(self._dtype))
         modality = embeddings.token_type_embeddings.weight[0]
-        return masked(tokens + modality, text.mask)
+        return text.masked(tokens + modality)
 
     @override
     def match(self, image: Tokens, text: Tokens) -> Float[Tensor, "P"]:

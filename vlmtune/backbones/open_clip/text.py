@@ -145,7 +145,7 @@ class NativeTextTower(TextTower):
         length = words.mask.shape[1]
         positions = self.tower.positional_embedding[:length].to(self._dtype)
         tokens = words.values.to(self._dtype) + positions
-        return masked(tokens, words.mask)
+        return words.masked(tokens)
 
     @override
     def run(self, state: Tokens, first: int, stop: int) -> Tokens:
@@ -157,12 +157,12 @@ class NativeTextTower(TextTower):
             causal = causal[:length, :length]
         for block in self.blocks[first:stop]:
             tokens = block(tokens, attn_mask=causal)
-        return masked(tokens, state.mask)
+        return state.masked(tokens)
 
     @override
     def norm(self, state: Tokens) -> Tokens:
         normed = self.tower.ln_final(state.values.to(self._dtype))
-        return masked(normed, state.mask)
+        return state.masked(normed)
 
     @override
     def finish(self, state: Tokens) -> Float[Tensor, "n d"]:
