@@ -6,6 +6,7 @@ Never: a date or a time of the measurement, so that equal numbers give equal fil
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, combinations
@@ -51,9 +52,9 @@ class MeasuredModel:
 def write_leaderboard(folder: Path, entries: Sequence[MeasuredModel]) -> Path:
     """Writes leaderboard.html, .md and .csv, all or none; returns the path of the page.
 
-    The first model is the one that the others are compared with.
+    The first model is the one that the others are compared with. They follow by their gain.
     """
-    board = Board(entries)
+    board = Board(Board(entries).ranked())
     texts = {"html": board.html(), "md": board.markdown(), "csv": board.csv()}
     with all_or_none():
         for ending, text in texts.items():
@@ -93,6 +94,17 @@ class Board:
             if gained is not None and retained is not None:
                 self.points[i] = (-100 * retained.value, 100 * gained.value)
         self.front = pareto_front(self.points)
+
+    def ranked(self) -> list[MeasuredModel]:
+        """The first model, then the others by their gain, highest first, those without one last."""
+
+        def gain(i: int) -> float:
+            gained, _ = self.gains[i]
+            return -math.inf if gained is None else gained.value
+
+        first, *others = range(len(self.entries))
+        others.sort(key=gain, reverse=True)
+        return [self.entries[i] for i in (first, *others)]
 
     def pairs(self) -> dict[tuple[int, int], tuple[Comparison, ...]]:
         """The second model of each pair against its first, on the same items."""
