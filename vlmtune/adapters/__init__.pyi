@@ -10,6 +10,7 @@ from .deep_prompts import DeepPrompts as DeepPrompts
 from .ft_late import FTLate as FTLate
 from .full_finetuning import FullFineTuning as FullFineTuning
 from .fusion_tuning import FusionTuning as FusionTuning
+from .grounded_vectors import GroundedVectors as GroundedVectors
 from .grounded_words import GroundedWords as GroundedWords
 from .last_blocks import LastBlocks as LastBlocks
 from .late_interaction import LateInteraction as LateInteraction

@@ -149,6 +149,8 @@ embeddings (text maps, linear probes)"""
 FORMAT = """what --merged writes, instead of a checkpoint of the model's own library; onnx also
 supports adapters with weights of their own, if they embed images and texts; peft: what --out
 writes for LoRA, for PeftModel.from_pretrained"""
+VECTORS = """turn grounded words into one vector an image and a caption, with this weight of the
+frozen score: 1 binds best, 3 forgets least"""
 MTEB = "also write the result files of mteb, for Winoground, SugarCrepe and ARO"
 INDEX = """\
 Run it again with more files to add those that are new or have changed.
@@ -291,6 +293,7 @@ def command_parser() -> argparse.ArgumentParser:
     add("--licence", metavar="ID", help="licence of the trained weights, e.g. apache-2.0")
     add("--push-to-hub", metavar="REPO", help="also upload --out; a new repository is private")
     add("--public", action="store_true", help="make a new --push-to-hub repository public")
+    add("--vectors", type=float, metavar="WEIGHT", help=VECTORS)
     add("--alpha", type=float, help="alpha of the exported weights (1)")
     add("--alphas", type=numbers, metavar="A,A,...", help="alphas to measure")
     add("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")

@@ -5,6 +5,7 @@ Never: an overwritten export without --overwrite.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,6 +14,8 @@ from typing import Any
 
 from rich.filesize import decimal
 
+from vlmtune.adapters.grounded_vectors import GroundedVectors
+from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.errors import UserError
@@ -45,10 +48,7 @@ def run(options: argparse.Namespace) -> None:
     """
     # Contradictions are found before the work.
     _check_options(options)
-    if options.model is None:
-        model = read_checkpoint(options.checkpoint, options.packages)
-    else:
-        model = model_of(options, device="cpu")
+    model = _source(options)
     alpha = 1.0 if options.alpha is None else options.alpha
     provenance: dict[str, Any] = {}
     if options.report is not None:
@@ -92,6 +92,23 @@ def run(options: argparse.Namespace) -> None:
         )
 
 
+def _source(options: argparse.Namespace) -> Model:
+    """The model to export: with --vectors that of the grounded words by vectors."""
+    if options.model is None:
+        model = read_checkpoint(options.checkpoint, options.packages)
+    else:
+        model = model_of(options, device="cpu")
+    if options.vectors is None:
+        return model
+    if not isinstance(model.adapter, GroundedWords):
+        raise UserError(
+            f"expected grounded words with --vectors, got {type(model.adapter).__name__}: leave "
+            "--vectors out"
+        )
+    adapter = GroundedVectors.of(model.adapter, model.backbone, options.vectors)
+    return Model(model.backbone, adapter, provenance=model.provenance)
+
+
 def _merge(options: argparse.Namespace, model: Model) -> None:
     """Writes the merged checkpoint and says how to load it."""
     # The forms of other libraries load every family of backbones, so only a merge imports them.
@@ -122,9 +139,9 @@ def _check_options(options: argparse.Namespace) -> None:
             f"--model {checkpoint}",
         ),
         (
-            model is not None and (merged is None or alphas or alpha),
-            f"expected only --merged FOLDER with --model {model}, which is not a checkpoint of "
-            "`vlmtune fit`: leave out --out, --alpha and --alphas",
+            model is not None and ((merged is None and options.vectors is None) or alphas or alpha),
+            f"expected only --merged FOLDER or --vectors with --model {model}, which is not a "
+            "checkpoint of `vlmtune fit`: leave out --out, --alpha and --alphas",
         ),
         (
             out is None and (options.push_to_hub or options.licence or options.public),
@@ -158,6 +175,10 @@ def _check_options(options: argparse.Namespace) -> None:
         (
             alphas is not None and target is not None and alpha is None,
             "expected --alpha to say which of --alphas to write to --out, got none: choose one",
+        ),
+        (
+            options.vectors is not None and not 0 <= options.vectors < math.inf,
+            f"expected a weight of at least 0 with --vectors, got {options.vectors}: use 1 to 3",
         ),
         (
             options.report is not None and alpha not in (None, 1.0),

@@ -1,0 +1,60 @@
+"""Grounded vectors: lengths, and scores that are products of the recall vectors of the words."""
+
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from tests.adapters.families import TEXTS, attached, embedded, pixels
+from vlmtune.adapters.grounded_vectors import GroundedVectors
+from vlmtune.adapters.grounded_words import GroundedWords
+
+
+def words():
+    """Trained grounded words, whose locations count."""
+    adapter, model = attached(GroundedWords(heads=2, leak=0.2))
+    for parameter in adapter.parameters():
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return adapter, model
+
+
+def recalled(adapter, model):
+    """The recall vectors of images and texts."""
+    image = model.encode_image(pixels(), adapter.image_input)
+    text = model.encode_text(TEXTS, adapter.text_input)
+    of_image = adapter.recall_image(adapter.prepare_image(image))
+    return of_image, adapter.recall_text(adapter.prepare_text(text))
+
+
+@torch.no_grad()
+def test_cosines_have_the_order_of_the_scores_of_recall_vectors():
+    trained, model = words()
+    vectors = GroundedVectors.of(trained, model, 2.0).eval()
+    image, text = recalled(trained, model)
+    # The frozen part comes first, and has the weight 1 there.
+    image[:, : model.embed_dim] *= 2
+    expected = image @ text.T
+    features = (model.encode_image(pixels(), vectors.image_input),)
+    features += (model.encode_text(TEXTS, vectors.text_input),)
+    torch.testing.assert_close(vectors(*features).values, expected, rtol=1e-4, atol=1e-4)
+    images, texts = embedded(vectors, model)
+    torch.testing.assert_close(images.norm(dim=1), torch.ones(len(images)))
+    torch.testing.assert_close(texts.norm(dim=1), torch.ones(len(texts)))
+    assert images.shape[1] == texts.shape[1] == image.shape[1] + 2
+    frozen = model.logit_scale * 2
+    norms = ((frozen**2 + 16**2) * (1 + 512**2)) ** 0.5
+    cosine = float(images[1] @ texts[2])
+    assert norms * cosine == pytest.approx(float(expected[1, 2]), rel=1e-4)
+
+
+@torch.no_grad()
+def test_a_longer_vector_is_shortened():
+    trained, model = words()
+    image, text = recalled(trained, model)
+    adapter = GroundedWords(**trained.init_args)
+    short = GroundedVectors(adapter, image_length=1e-3, text_length=1e-3).eval()
+    short.attach(model)
+    adapter.load_state_dict(trained.state_dict())
+    # Both are longer, so nothing but their direction is left.
+    images, texts = embedded(short, model)
+    cosines = cosine_similarity(image[:, None], text[None], dim=2)
+    torch.testing.assert_close(images @ texts.T, cosines, rtol=1e-4, atol=1e-5)
