@@ -19,6 +19,8 @@ from tests.tiny import cola_plugin, halves, write_cola
 from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.grounded_vectors import GroundedVectors
+from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.adapters.last_blocks import LastBlocks
 from vlmtune.adapters.late_interaction import LateInteraction
 from vlmtune.adapters.linear_probe import LinearProbe
@@ -312,6 +314,8 @@ def test_a_benchmark_that_cannot_be_run_is_said_once(saved, suite, tmp_path, cap
         (["--alphas", "0;1", "--benchmarks", "x"], "expected numbers with commas, got '0;1'"),
         (["--alpha", "half", "--out", "x"], "invalid float value: 'half'"),
         (["--alpha", "0.5", "--out", "x", "--report", "r"], "no --report with --alpha 0.5"),
+        (["--vectors", "-1", "--out", "x"], "expected a weight of at least 0 with --vectors"),
+        (["--vectors", "2", "--out", "x"], "grounded words with --vectors, got LastBlocks"),
     ],
 )
 def test_contradictions_are_one_line(saved, tmp_path, capsys, monkeypatch, arguments, said):
@@ -341,3 +345,17 @@ def test_an_adapter_that_starts_at_random_is_refused(tmp_path, model_folder, cap
     assert "got MMAdapter, which starts at random" in err
     assert not (tmp_path / "out").exists()
     assert run(capsys, path, "--alpha", 1, "--out", tmp_path / "out")[0] == 0
+
+
+def test_grounded_words_are_exported_as_vectors(tmp_path, model_folder, capsys):
+    made = trained(model_folder, GroundedWords(heads=2))
+    path = checkpoint(tmp_path / "words.ckpt", *vars_of(made))
+    status, _, err = run(capsys, path, "--vectors", 1.5, "--out", tmp_path / "out")
+    assert status == 0, err
+    adapter = vlmtune.load(tmp_path / "out").adapter
+    assert isinstance(adapter, GroundedVectors)
+    assert adapter.adapter.frozen_weight == 1.5
+    exported = dict(adapter.adapter.named_parameters())
+    for name, parameter in made.adapter.named_parameters():
+        if exported[name].requires_grad:
+            assert exported[name].equal(parameter)
