@@ -100,12 +100,16 @@ def _source(options: argparse.Namespace) -> Model:
         model = model_of(options, device="cpu")
     if options.vectors is None:
         return model
-    if not isinstance(model.adapter, GroundedWords):
+    words = model.adapter
+    # Vectors get another weight of the frozen score.
+    if isinstance(words, GroundedVectors):
+        words = words.adapter
+    if not isinstance(words, GroundedWords):
         raise UserError(
-            f"expected grounded words with --vectors, got {type(model.adapter).__name__}: leave "
-            "--vectors out"
+            f"expected grounded words with --vectors, got {type(words).__name__}: leave --vectors "
+            "out"
         )
-    adapter = GroundedVectors.of(model.adapter, model.backbone, options.vectors)
+    adapter = GroundedVectors.of(words, model.backbone, options.vectors)
     return Model(model.backbone, adapter, provenance=model.provenance)
 
 

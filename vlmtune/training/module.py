@@ -96,6 +96,8 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
             adapter's batch. None embeds all at once, which is faster.
         teacher: A trained model for `RankKL`, by any name that `vlmtune.load` takes: the folder of
             an export or a checkpoint.
+        start_from: A trained model of the same backbone and adapter, by any such name: its weights
+            are those of step 0. The optimizer and the steps are new.
 
     Raises:
         UserError: There is no objective, or one reads what adapter or backbone do not give.
@@ -115,6 +117,7 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         seed: int | None = None,
         chunk: PositiveInt | None = None,
         teacher: str | None = None,
+        start_from: str | None = None,
     ) -> None:
         super().__init__()
         check_needs(objectives, adapter, backbone)
@@ -142,6 +145,10 @@ class AdaptationModule(TrainedWeights, StopsAtSignals):
         torch.manual_seed(self.seed)
         options = (pairs or AllPairs(), needs, chunk, self.teacher)
         self.scores = TrainingScores(backbone, adapter, *options)
+        if start_from is not None:
+            from vlmtune.training.start_from import start_from as load_weights  # few runs have one
+
+            load_weights(start_from, backbone, adapter)
         self.original = self.scores.original  # registered, so that it moves between devices
         names = [objective.name for objective in objectives]
         self.validation = Validation([*names, "loss"])

@@ -1,0 +1,46 @@
+"""A run starts from the trained weights of another model, of the same backbone and adapter."""
+
+import pytest
+import torch
+
+from tests.refusals import refused
+from tests.runs import QUIET, module
+from tests.tiny import write_model
+from vlmtune.adapters.last_blocks import LastBlocks
+from vlmtune.adapters.linear_probe import LinearProbe
+from vlmtune.backbones.open_clip.open_clip import OpenClip
+from vlmtune.export import save_export
+
+pytestmark = QUIET
+
+
+@pytest.fixture
+def export(model_folder, tmp_path):
+    """A trained model that changed an adapter's weights and weights of its backbone."""
+    backbone = OpenClip(str(model_folder))
+    adapter = LastBlocks(1, 1)
+    adapter.attach(backbone)
+    for parameter in backbone.parameters():
+        if parameter.requires_grad:
+            parameter.data += torch.randn_like(parameter)
+    save_export(tmp_path / "export", backbone, adapter, provenance={})
+    return backbone, str(tmp_path / "export")
+
+
+def test_the_weights_are_those_of_the_model(model_folder, export):
+    trained, name = export
+    made = module(model_folder, LastBlocks(1, 1), start_from=name)
+    expected = dict(trained.named_parameters())
+    for key, parameter in made.backbone.named_parameters():
+        assert parameter.equal(expected[key]), key
+
+
+def test_another_adapter_or_backbone_is_refused(model_folder, export, tmp_path):
+    _, name = export
+    with refused(r"adapter.init_args.image 2 here, 1 in .*: set the adapter as it was trained"):
+        module(model_folder, LastBlocks(2, 1), start_from=name)
+    with refused("expected with model.start_from a model of this adapter"):
+        module(model_folder, LinearProbe(), start_from=name)
+    other = write_model(tmp_path / "other", seed=7)
+    with refused("on other weights of it: set its backbone"):
+        module(other, LastBlocks(1, 1), start_from=name)
