@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,29 @@ def test_a_grid_trains_each_strategy_with_each_combination(suite, capsys):
     assert len(runner.commands) == 9
     compare.run(options(suite, grid=grid, only=["two"], seeds=[1]), runner)
     assert len(runner.commands) == 13
+    # Another grid in the same folder adds its points.
+    runner.values["two_lr-0.1"] = 0.7
+    compare.run(options(suite, grid=["model.optimizer.init_args.lr=0.1"], only=["two"]), runner)
+    table = Path("runs-grid/compare.md").read_text()
+    assert "| Second, lr 0.1 | 12 | 70.0 % | – |" in table
+    assert "| First, lr 0.01, batch_size 40 | 12 | 30.0 % | – |" in table
     capsys.readouterr()
+
+
+def test_runs_that_were_measured_on_other_items_share_no_table(suite):
+    runner = Runner({"zero_shot": 0.2, "one": 0.3, "two": 0.9})
+    compare.run(options(suite), runner)
+    before = Path("runs/compare.md").read_text()
+    path = Path("runs/two/seed-0/report.json")
+    report = RunReport.load(path)
+    (result,) = report.results
+    replace(report, results=(replace(result, items_digest="new"),)).save(path)
+    compare.run(options(suite), runner)  # the items of the others are not known
+    path = Path("runs/one/seed-0/report.json")
+    replace(report, results=(replace(result, items_digest="old"),)).save(path)
+    with refused("got other items in runs/two/seed-0 than in runs/one/seed-0: remove the folder"):
+        compare.run(options(suite), runner)
+    assert Path("runs/compare.md").read_text() == before
 
 
 def test_each_combination_has_a_folder_of_its_own(suite):

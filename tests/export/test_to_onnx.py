@@ -20,9 +20,12 @@ from vlmtune.adapters.context_prompts import ContextPrompts
 from vlmtune.adapters.deep_prompts import DeepPrompts
 from vlmtune.adapters.ft_late import FTLate
 from vlmtune.adapters.full_finetuning import FullFineTuning
+from vlmtune.adapters.grounded_vectors import GroundedVectors
+from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.mm_adapter import MMAdapter
+from vlmtune.adapters.product_pooling import ProductPooling
 from vlmtune.adapters.text_map import TextMap
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.adapters.zero_shot import ZeroShot
@@ -98,6 +101,11 @@ MODELS = {
     "full_finetuning": (
         lambda folder: BridgeTower(str(write_bridgetower(folder))),
         FullFineTuning,
+    ),
+    "product_pooling": (lambda folder: small(folder, 2), lambda: ProductPooling(width=8)),
+    "grounded_vectors": (
+        lambda folder: small(folder, 2),
+        lambda: GroundedVectors(GroundedWords(heads=2, frozen_weight=2.0)),
     ),
     "scenes": (lambda _: OpenClip("checkpoints/scenes-clip"), ZeroShot),
 }

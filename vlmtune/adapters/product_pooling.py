@@ -134,7 +134,7 @@ class ProductPooling(DualAdapter[Tokens, Tokens]):
     @property
     @override
     def scale(self) -> Float[Tensor, ""]:
-        learned = super().scale
+        learned = self.log_scale.exp()
         return learned if self.training else learned + self.frozen_scale
 
     @override
@@ -176,5 +176,5 @@ class ProductPooling(DualAdapter[Tokens, Tokens]):
         with evaluation_mode(*tower.blocks):
             last = run_last(tower, state, -layer - 1)
             frozen = normalize(tower.finish(last), dim=1)
-        learned = super().scale.sqrt() * normalize(product, dim=1)
+        learned = self.log_scale.exp().sqrt() * normalize(product, dim=1)
         return torch.cat([self.frozen_scale**0.5 * frozen, learned], dim=1)

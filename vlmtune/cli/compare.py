@@ -231,10 +231,12 @@ def seconds_per_epoch(report: RunReport, folder: Path) -> float | None:
 def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
     """The numbers of all finished runs: the content of `compare.json`."""
     rows: dict[str, Any] = {}
+    items: dict[str, tuple[str, Path]] = {}
     for task in listed:
         if not task.done:
             continue
         report = RunReport.load(task.report)
+        _check_items(experiment, report, task.folder, items)
         metrics = {}
         for title, where in experiment.columns.items():
             metrics[title] = report.metric(*where.split(" ", 1))
@@ -253,6 +255,39 @@ def collect(experiment: Experiment, listed: Sequence[Job]) -> dict[str, Any]:
         }
         row["runs"].append(run)
     return {"title": experiment.title, "columns": experiment.columns, "rows": rows}
+
+
+def _check_items(
+    experiment: Experiment, report: RunReport, folder: Path, known: dict[str, tuple[str, Path]]
+) -> None:
+    """Raises a `UserError` if a run was measured on other items than one before it, in `known`."""
+    shown = {where.split(" ", 1)[0] for where in experiment.columns.values()}
+    for result in report.results:
+        name = result.benchmark
+        if name not in shown or not result.items_digest:
+            continue
+        digest, first = known.setdefault(name, (result.items_digest, folder))
+        if digest != result.items_digest:
+            raise UserError(
+                f"expected the same items of {name} in all runs, got other items in {folder} than "
+                f"in {first}: remove the folder that was measured on the old items and call again"
+            )
+
+
+def _other_points(experiment: Experiment, path: Path) -> dict[str, Any]:
+    """The rows of an earlier table whose runs are still there, but are not of this grid."""
+    if not path.is_file():
+        return {}
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    if earlier["columns"] != experiment.columns:
+        return {}
+    kept = {}
+    for name, row in earlier["rows"].items():
+        reports = [Path(run["report"]) for run in row["runs"]]
+        is_listed = name == ZERO_SHOT or name in experiment.rows
+        if not is_listed and all(report.is_file() for report in reports):
+            kept[name] = row
+    return kept
 
 
 def table(comparison: dict[str, Any]) -> list[list[str]]:
@@ -340,8 +375,8 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
         if outcome == "taken":
             print("another call is running it")
         if outcome == "ran":  # a table after each run, so that there is always one
-            _write_tables(experiment, out, steps)
-    _write_tables(experiment, out, steps)
+            _write_tables(experiment, out, steps, bool(options.grid))
+    _write_tables(experiment, out, steps, bool(options.grid))
     written = [out / f"compare.{form}" for form in ("md", "csv", "json")]
     if written[0].is_file():
         print(written[0].read_text(encoding="utf-8"), end="")
@@ -353,8 +388,11 @@ def run(options: argparse.Namespace, start_run: Run = run_process) -> None:
         )
 
 
-def _write_tables(experiment: Experiment, out: Path, steps: int | None) -> None:
-    """Puts all finished runs of the folder into the tables, of all calls and seeds."""
+def _write_tables(experiment: Experiment, out: Path, steps: int | None, is_grid: bool) -> None:
+    """Puts all finished runs of the folder into the tables, of all calls and seeds.
+
+    Those of a grid also have the points of earlier calls, which no config lists.
+    """
     seeds = set()
     for folder in out.glob("*/seed-*"):
         seed = folder.name.removeprefix("seed-")
@@ -364,6 +402,8 @@ def _write_tables(experiment: Experiment, out: Path, steps: int | None) -> None:
     # Another call may finish a run meanwhile and write the tables, too.
     with locked(out / "compare.json"), all_or_none():
         comparison = collect(experiment, listed)
+        if is_grid and comparison["rows"]:
+            comparison["rows"] |= _other_points(experiment, out / "compare.json")
         if not comparison["rows"]:
             return  # a table of earlier runs stays
         text = json.dumps(comparison, indent=1)

@@ -96,8 +96,8 @@ def save_onnx(folder: Path, model: Model) -> str:
     _save(ImageGraph(model), images, ("pixel_values",), "image_embeds", folder / IMAGE)
     given = ("input_ids", "attention_mask")
     _save(TextGraph(model, tower), texts, given, "text_embeds", folder / TEXT)
-    # Embeddings alone do not give the scores of the trained model.
-    scale = float(adapter.log_scale.detach().exp())
+    # Embeddings alone do not give the scores of the trained model, which differ in training.
+    scale = float(adapter.eval().scale.detach())
     bias = float(adapter.bias.detach())
     text = json.dumps({"scale": scale, "bias": bias})
     (folder / SCORES).write_text(f"{text}\n", encoding="utf-8")
