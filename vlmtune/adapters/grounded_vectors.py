@@ -52,8 +52,8 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
     al. (2020, section 3.2).
 
     Args:
-        adapter: The grounded words; their `leak` and `meaning_weight` do not count. Their
-            `frozen_weight` is $\lambda$.
+        adapter: The grounded words. Their `frozen_weight` is $\lambda$; their `leak` and
+            `meaning_weight` do not count.
         image_length: What $M^2$ has beyond the frozen part: the square of this length.
         text_length: The same of $N^2$. A longer vector is shortened.
 
@@ -85,11 +85,10 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
 
     @override
     def attach(self, backbone: Backbone) -> None:
+        # Vectors hold neither what unread words mean nor the constant of all scores.
+        self.adapter.meaning_weight = 0.0
         self.adapter.attach(backbone)
-        # The vectors have neither the constant of all scores nor what compares unread words.
         self.adapter.bias.requires_grad_(False)
-        if self.adapter.hidden_words:
-            self.adapter.unread.mean.requires_grad_(False)
         # The adapter knows what it reads of texts once it is attached.
         self.image_input = self.adapter.image_input
         self.text_input = self.adapter.text_input

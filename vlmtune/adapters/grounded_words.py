@@ -85,7 +85,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         hidden_words: Probability that one word of a training text is hidden, so that words that
             training lacks can be read, and disturb no others; 0 leaves this out.
         meaning_weight: $\mu$, the weight of what the frozen model knows of such words. A smaller
-            one binds them less and keeps more of the frozen scores.
+            one binds them less and keeps more of the frozen scores. With 0 they are not compared.
         memory: Bytes that scoring a chunk of pairs may take, see `JointAdapter`.
 
     Example:
@@ -175,6 +175,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         compared = 0
         if self.hidden_words:
             self.unread = UnreadWords(backbone, self.hidden_words, self.meaning_weight)
+        self.compares = bool(self.hidden_words and self.meaning_weight)
+        if self.compares:
             compared = backbone.embed_dim
         location = 2 * self.heads * self.locations
         self.patch_sizes = [width, width, compared]
@@ -194,11 +196,11 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         patches = with_neighbours(patches, self.local, self.side)
         patches = self.image.all(patches, read.mask)
         parts = [self.keys_values(patches)]
-        # Training without hidden words needs nothing of the last blocks.
+        # Training without meanings needs nothing of the last blocks.
         pooled = image.values.new_zeros(len(image), 0)
-        if self.hidden_words or not self.training:
+        if self.compares or not self.training:
             last = self._last(self.image_tower, image, self.image_input.layer)
-            if self.hidden_words:
+            if self.compares:
                 parts.append(self.unread.patches(last))
             if not self.training:
                 pooled = self._embedding(self.image_tower, last)
@@ -221,7 +223,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         meanings = text.values.new_zeros(*counts.shape, 0)
         if self.hidden_words:
             which = self.unread.hidden(text)
-            meanings = self.unread.meanings(text, which)
+            if self.compares:
+                meanings = self.unread.meanings(text, which)
             hidden = send(which, text.device)
             text = self.unread.hide(text, hidden)
             # A hidden word has no other weight than its meaning.
@@ -306,7 +309,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         if self.locations:
             grid = self.grid.T.to(keys.dtype)
             weight = weight + self._by_head(location) @ grid
-        if self.hidden_words:
+        if self.compares:
             # The mean over the heads, once the sum below is halved.
             compared = meanings @ patches.mT
             weight = weight + 2 / self.heads * compared[:, None]
@@ -324,7 +327,7 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         content = self._by_head(content)[0]
         # (2 width, 2 heads x words): each head reads its own part of keys and values.
         blocks = torch.block_diag(*queries.mT, *content.mT) / self._root
-        if self.hidden_words:
+        if self.compares:
             # Below them (d, 2 heads x words): meanings add to what the patches count for, and
             # nothing to what is read.
             by_head = meanings[0].T.repeat(1, self.heads)

@@ -54,7 +54,8 @@ class UnreadWords(nn.Module):
         vocabulary = self.tower.embedding.num_embeddings
         self.read = nn.Parameter(torch.zeros(vocabulary, 1))
         self.hidden_word = nn.Parameter(torch.zeros(self.tower.width))
-        self.mean = nn.Parameter(torch.zeros(self.width))
+        # Without a weight nothing is compared, and a mean would have no gradient.
+        self.mean = nn.Parameter(torch.zeros(self.width), requires_grad=weight > 0)
 
     def hidden(self, text: Tokens) -> Bool[Tensor, "n t"]:
         """Which tokens are hidden, on the CPU: in training at random, later those never read."""
