@@ -14,8 +14,6 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from vlmtune.adapters.grounded_vectors import GroundedVectors
-from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.errors import UserError
@@ -100,17 +98,9 @@ def _source(options: argparse.Namespace) -> Model:
         model = model_of(options, device="cpu")
     if options.vectors is None:
         return model
-    words = model.adapter
-    # Vectors get another weight of the frozen score.
-    if isinstance(words, GroundedVectors):
-        words = words.adapter
-    if not isinstance(words, GroundedWords):
-        raise UserError(
-            f"expected grounded words with --vectors, got {type(words).__name__}: leave --vectors "
-            "out"
-        )
-    adapter = GroundedVectors.of(words, model.backbone, options.vectors)
-    return Model(model.backbone, adapter, provenance=model.provenance)
+    from vlmtune.export.to_vectors import to_vectors  # most exports have other adapters
+
+    return to_vectors(model, options.vectors)
 
 
 def _merge(options: argparse.Namespace, model: Model) -> None:
