@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.filesize import decimal
 
@@ -21,15 +21,16 @@ from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
 from vlmtune.export import save_export
 from vlmtune.export.files import check_target
-from vlmtune.export.publishing import check_repository, push
 from vlmtune.model import read_checkpoint
 from vlmtune.model.loading import foreign_packages
 from vlmtune.model.model import Model
 from vlmtune.model.resolving import device_of_this_machine
-from vlmtune.model.wise_ft import WiseFT, check_alpha
 from vlmtune.report.environment import code_commit, library_versions, now
 from vlmtune.report.run_report import RunReport
 from vlmtune.report.screen import show_alphas, show_not_run
+
+if TYPE_CHECKING:  # most exports have the trained weights as they are
+    from vlmtune.model.wise_ft import WiseFT
 
 PEFT = "peft"
 REPEATED = ("config", "versions", "commit", "date", "data", "seed", "seconds")
@@ -53,6 +54,8 @@ def run(options: argparse.Namespace) -> None:
         provenance = _reported(options.report, model)
     # Some adapters have no weights between, so none are made unless they are asked for.
     if options.alphas is not None or alpha != 1:
+        from vlmtune.model.wise_ft import WiseFT
+
         weights = WiseFT(model.backbone, model.adapter)
         if options.alphas is not None:
             suites = measure(weights, options)
@@ -84,6 +87,8 @@ def run(options: argparse.Namespace) -> None:
     if options.format == PEFT and model.adapter.init_args.get("learn_scale"):
         print("left out, as PEFT has no form for it: the trained scale of scores", file=sys.stderr)
     if options.push_to_hub is not None:
+        from vlmtune.export.publishing import push  # most exports stay here
+
         commit = push(options.out, options.push_to_hub, options.public)
         print(
             f"{options.push_to_hub}: commit {commit}; vlmtune.load({options.push_to_hub!r}{more})"
@@ -184,9 +189,17 @@ def _check_options(options: argparse.Namespace) -> None:
         if contradicted:
             raise UserError(line)
     if options.push_to_hub is not None:
+        from vlmtune.export.publishing import check_repository
+
         check_repository(options.push_to_hub)
-    for one in (*(alphas or ()), 1.0 if alpha is None else alpha):
-        check_alpha(one)
+    given = [*(alphas or ())]
+    if alpha is not None:
+        given.append(alpha)
+    if given:
+        from vlmtune.model.wise_ft import check_alpha
+
+        for one in given:
+            check_alpha(one)
     if out is not None:
         check_target(out, options.overwrite)
 
@@ -222,7 +235,7 @@ def _reported(path: Path, model: Model) -> dict[str, Any]:
     return {**facts, "results": report.results}
 
 
-def measure(weights: WiseFT, options: argparse.Namespace) -> dict[float, SuiteResult]:
+def measure(weights: "WiseFT", options: argparse.Namespace) -> dict[float, SuiteResult]:
     """Measures the model at each alpha and shows the numbers; frozen parts are encoded once."""
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     load_all(benchmarks)
