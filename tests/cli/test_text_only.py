@@ -141,7 +141,9 @@ def test_evaluate_and_report_show_text_only_runs(model_folder, tmp_path, monkeyp
     assert (tmp_path / "tables/all.csv").read_text().startswith("run,benchmark,")
     assert r"\toprule" in (tmp_path / "tables/all.tex").read_text()
 
+    capsys.readouterr()
     assert main([*common, "--out", "one"]) == 0  # without text-only runs none are left
+    assert "replaces the report of one: one/report.json" in capsys.readouterr().err
     assert not list((tmp_path / "one").glob("text-only-*"))
     capsys.readouterr()
     assert main([*common, "--out", "new", "--text-only", "nowhere.txt"]) == 2
