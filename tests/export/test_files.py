@@ -178,7 +178,7 @@ def test_unfrozen_backbone_weights_travel_and_frozen_ones_do_not(tmp_path, model
 
 
 def test_only_exports_are_overwritten(exported, tmp_path, parts):
-    with refused("--overwrite"):
+    with refused("choose another, or replace it with `vlmtune export --overwrite`"):
         save_export(exported, *parts, provenance={})
     assert "cafe" in (exported / "adapter_config.json").read_text()
     save_export(exported, *parts, provenance={}, overwrite=True)
