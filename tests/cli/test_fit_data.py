@@ -133,6 +133,7 @@ def test_a_command_runs_where_it_is_typed(shards, table):
     ("words", "message"),
     [
         (["--data", "gone.csv"], "gone.csv, got No such file"),
+        (["--data", "mine.cvs"], "got --data mine.cvs, which is missing"),
         (["--data", "gone"], "got --data gone, which is missing"),
         (["--data", "coco.json"], "the layout of COCO or Karpathy: use `vlmtune build coco`"),
         (["--data", "mine.csv", "--table.heldout", "0.1"], "did you mean 'held_out'"),
