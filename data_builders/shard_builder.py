@@ -113,6 +113,8 @@ class Builder(Configured, ABC):
 
 def reusable(out: Path, identity: Mapping[str, Any]) -> bool:
     """Tells whether `out` holds the build or the part of this identity."""
+    if out.is_file():
+        raise UserError(f"expected a folder, got the file {out}: choose another --out")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     file = out / (PART if "part" in identity else MANIFEST)

@@ -139,6 +139,15 @@ def summed(lines: Iterable[str]) -> str:
     return state.hexdigest()
 
 
+def listed_image(file: Path, folder: Path) -> str:
+    """The name, size and time of an image file in a folder, which change if the image does."""
+    name = file.relative_to(folder)
+    if not file.is_file():
+        return f"{name} None"
+    status = file.stat()
+    return f"{name} {status.st_size} {status.st_mtime_ns}"
+
+
 def _samples(chunk: Chunk, faults: list[Fault]) -> Iterator[dict[str, Any]]:
     """The members of each record; a record with an unusable image adds to `faults` instead."""
     for number, (key, record, sources) in enumerate(chunk.records):

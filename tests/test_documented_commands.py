@@ -66,6 +66,7 @@ UNRUN = {
     "--benchmarks sugar_crepe aro": "needs what the command before it downloads",
     "timm:": "needs weights of timm; test_timm_image writes some",
     "configs/plugins/models/": "needs weights; test_families writes tiny ones",
+    "--data.mined.cache FOLDER": "FOLDER is what the command before it prints",
     "--packages mypackage": "the reader's package; test_extension writes one",
 }
 ABSENT = {

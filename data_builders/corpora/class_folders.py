@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
 from data_builders.shard_builder import Fraction, Record, ShardBuilder, image_group
-from data_builders.shard_files import summed
+from data_builders.shard_files import listed_image, summed
 from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError
 from vlmtune.storage.files import read_json, reading
@@ -66,7 +66,7 @@ class ClassFoldersBuilder(ShardBuilder):
 
     @override
     def checksums(self) -> dict[str, str]:
-        listing = [f"{file.relative_to(self.path)} {file.stat().st_size}" for file in self._all()]
+        listing = [listed_image(file, self.path) for file in self._all()]
         images = {"images": summed(listing)}
         return {**super().checksums(), **measured_checksums(self.measured), **images}
 

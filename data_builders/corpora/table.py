@@ -18,7 +18,7 @@ from typing_extensions import override
 from data_builders.left_out import Line
 from data_builders.measured_images import ContentReader, MeasuredImages, measured_checksums
 from data_builders.shard_builder import Record, ShardBuilder, image_group
-from data_builders.shard_files import summed
+from data_builders.shard_files import listed_image, summed
 from vlmtune.data.distinct_images import HELD_OUT, TRAIN, DistinctImages, training_splits
 from vlmtune.data.table_rows import Table, TableRow
 from vlmtune.data.tables import source_files
@@ -78,7 +78,7 @@ class TableBuilder(ShardBuilder):
 
     @override
     def checksums(self) -> dict[str, str]:
-        """The table, or all files of a folder as one, and the names and sizes of the images."""
+        """The table, or all files of a folder as one, and the names, sizes and times of images."""
         sums = super().checksums()
         if self.table.path.is_dir():
             sums = {self.table.path.name: summed(f"{name} {x}" for name, x in sums.items())}
@@ -122,8 +122,7 @@ class TableBuilder(ShardBuilder):
         for row in self._rows():
             for image in (row.image, row.negative_image):
                 if isinstance(image, Path):
-                    size = image.stat().st_size if image.is_file() else None
-                    yield f"{image.relative_to(self.table.folder)} {size}"
+                    yield listed_image(image, self.table.folder)
 
     def _chosen_splits(self) -> tuple[str, ...] | None:
         column = self.table.columns["split"]

@@ -1,6 +1,7 @@
 """`vlmtune fit --data`: what it takes for data, and tables that are built once."""
 
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,6 +84,11 @@ def test_another_content_or_option_is_another_build(table):
         file.write("\n0.png,a dog,a sphere")
     assert set_of(["--data", "mine.csv"]).manifest.counts["captions"] == 5
     assert first.manifest.counts["captions"] == 4
+    # A picture that was drawn anew may keep its size.
+    before = set_of(["--data", "mine.csv"])
+    picture = table.with_name("0.png")
+    os.utime(picture, ns=(0, picture.stat().st_mtime_ns + 1))
+    assert set_of(["--data", "mine.csv"]).path != before.path
 
 
 def test_folders_and_other_tables_are_data_too(table, shards):
@@ -127,6 +133,7 @@ def test_a_command_runs_where_it_is_typed(shards, table):
     ("words", "message"),
     [
         (["--data", "gone.csv"], "gone.csv, got No such file"),
+        (["--data", "mine.cvs"], "got --data mine.cvs, which is missing"),
         (["--data", "gone"], "got --data gone, which is missing"),
         (["--data", "coco.json"], "the layout of COCO or Karpathy: use `vlmtune build coco`"),
         (["--data", "mine.csv", "--table.heldout", "0.1"], "did you mean 'held_out'"),

@@ -108,6 +108,13 @@ def test_other_weights_and_other_items_are_measured_again(models, benchmarks, ca
     assert capsys.readouterr().out.count(": 0 measured, 3 to measure") == 3
 
 
+def test_a_misspelt_model_is_found_before_any_is_measured(models, benchmarks, capsys):
+    assert made("out", [*models, "ViT-B-23:openai"], benchmarks) == 2
+    told = capsys.readouterr()
+    assert "ViT-B-23" in told.err
+    assert "to measure" not in told.out
+
+
 def test_the_files_hold_gains_costs_and_both_conventions(models, benchmarks):
     assert made("out", models, benchmarks) == 0
     with Path("out/leaderboard.csv").open(newline="") as file:

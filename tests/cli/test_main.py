@@ -780,7 +780,7 @@ def test_unknown_benchmarks_commands_and_devices(model_folder, benchmark, capsys
     refused(capsys, [*evaluate, benchmark, "--device", "abacus"], "abacus")
     refused(capsys, [*evaluate, benchmark, "--batch-size", "0"], "--batch-size")
     Path("file").write_text("")
-    refused(capsys, [*evaluate, benchmark, "--out", "file"], "'file'", "File exists")
+    refused(capsys, [*evaluate, benchmark, "--out", "file"], "'file'", "is a file: choose a folder")
     refused(capsys, [*evaluate, benchmark, "--banana", "1"], "--banana")
     refused(capsys, ["evaluat"], "evaluat")
     refused(capsys, [], "COMMAND")

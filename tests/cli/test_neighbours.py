@@ -81,7 +81,9 @@ def test_an_interrupted_command_goes_on(model_folder, shards, tmp_path, capsys, 
 
 def test_coarse_caches_feed_training(model_folder, shards, tmp_path, capsys):
     assert mine(model_folder, shards, tmp_path, "--images-only") == 0
-    folder = capsys.readouterr().out.strip()
+    printed = capsys.readouterr()
+    folder = printed.out.strip()
+    assert f"--data.mined.cache {folder}" in printed.err  # what to do next
     assert json.loads((Path(folder) / "meta.json").read_text())["key"]["scorer"] == ""
     mined = MinedNeighbours(folder)
     mined.prepare([ShardSet(str(shards))])

@@ -60,13 +60,15 @@ def test_captions_of_shards_are_the_true_ones(shards):
     assert wanted
 
 
-@pytest.mark.parametrize("kind", ["absent", "binary", "empty folder"])
+@pytest.mark.parametrize("kind", ["absent", "binary", "empty folder", "table"])
 def test_what_holds_no_captions_is_one_line(tmp_path, kind):
-    path = tmp_path / "x"
+    path = tmp_path / ("x.csv" if kind == "table" else "x")
     if kind == "binary":
         path.write_bytes(b"\xff\xfe\x00\xd8")
     elif kind == "empty folder":
         path.mkdir()
+    elif kind == "table":
+        path.write_text("image,caption\na.jpg,a dog\n")
     with refused() as error:
         NGram().fit(captions(path))
     assert str(path) in str(error.value)
@@ -139,7 +141,9 @@ def test_evaluate_and_report_show_text_only_runs(model_folder, tmp_path, monkeyp
     assert (tmp_path / "tables/all.csv").read_text().startswith("run,benchmark,")
     assert r"\toprule" in (tmp_path / "tables/all.tex").read_text()
 
+    capsys.readouterr()
     assert main([*common, "--out", "one"]) == 0  # without text-only runs none are left
+    assert "replaces the report of one: one/report.json" in capsys.readouterr().err
     assert not list((tmp_path / "one").glob("text-only-*"))
     capsys.readouterr()
     assert main([*common, "--out", "new", "--text-only", "nowhere.txt"]) == 2

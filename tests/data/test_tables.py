@@ -77,6 +77,14 @@ def test_a_row_is_at_the_line_where_it_begins(tmp_path):
         list(Table(path).rows())
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_table_of_another_encoding_is_saved_again(encoding, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("image,caption\na.jpg,ein Kätzchen\n", encoding=encoding)
+    with refused("UnicodeDecodeError.*: save it as UTF-8, or name another"):
+        list(read_cells(path))
+
+
 def test_a_missing_table(tmp_path):
     with refused("no such file"):
         list(read_cells(tmp_path / "t.csv"))

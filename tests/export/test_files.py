@@ -13,6 +13,7 @@ from huggingface_hub import ModelCard
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
+from tests.backbones.hf_models import write_clip
 from tests.model.checkpoints import checkpoint
 from tests.refusals import refused
 from tests.tiny import plugin
@@ -21,6 +22,7 @@ from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.mm_adapter import MMAdapter
 from vlmtune.adapters.trained_state import trained_state
 from vlmtune.adapters.zero_shot import ZeroShot
+from vlmtune.backbones.hf.hf_clip import HFCLIP
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.run_folder import AtomicCheckpoints
@@ -178,7 +180,7 @@ def test_unfrozen_backbone_weights_travel_and_frozen_ones_do_not(tmp_path, model
 
 
 def test_only_exports_are_overwritten(exported, tmp_path, parts):
-    with refused("--overwrite"):
+    with refused("choose another, or replace it with `vlmtune export --overwrite`"):
         save_export(exported, *parts, provenance={})
     assert "cafe" in (exported / "adapter_config.json").read_text()
     save_export(exported, *parts, provenance={}, overwrite=True)
@@ -515,6 +517,24 @@ def test_what_is_no_checkpoint_is_one_line_and_never_unpickled(tmp_path, capsys,
     other = checkpoint(tmp_path / "other.ckpt", *parts, fingerprint="beef")
     with refused("other weights"):
         read_checkpoint(other)
+
+
+@pytest.mark.parametrize("kind", ["open_clip", "transformers"])
+def test_a_base_model_that_has_moved_is_named(kind, tmp_path, model_folder, pictures):
+    base = tmp_path / "base"
+    if kind == "open_clip":
+        backbone = OpenClip(str(shutil.copytree(model_folder, base)))
+    else:
+        backbone = HFCLIP(str(write_clip(base)))
+    adapter = LinearProbe()
+    adapter.attach(backbone)
+    save_export(tmp_path / "mine", backbone, adapter, provenance={})
+    moved = base.rename(tmp_path / "moved")
+    with refused(f"the base model {base} of .*, it is not here: name it with --pretrained FOLDER"):
+        load(tmp_path / "mine")
+    found = load(tmp_path / "mine", str(moved), device="cpu")
+    want = Model(backbone, adapter).score(pictures, TEXTS)
+    torch.testing.assert_close(found.score(pictures, TEXTS), want)
 
 
 def test_resolve_finds_every_kind(exported, tmp_path, model_folder, pictures, parts):

@@ -106,6 +106,10 @@ def test_equal_models_show_nothing():
     result = paired_difference(same, same)
     assert (result.difference, result.low, result.high, result.p) == (0.0, 0.0, 0.0, 1.0)
     assert (result.won, result.lost) == (0, 0)
+    bounded = paired_difference(same, same, bound=1.0)
+    expected = scipy.stats.binomtest(0, 4).proportion_ci(method="wilson").high
+    assert (bounded.low, bounded.high) == pytest.approx((-expected, expected))
+    assert bounded.p == 1.0
 
 
 def test_items_that_cannot_be_compared_raise():

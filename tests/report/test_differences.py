@@ -56,7 +56,8 @@ def test_items_of_one_image_count_together(against):
     clusters = tuple(i // 2 for i in range(14))
     (comparison,) = against(result(OLD, clusters=clusters), result(NEW, clusters=clusters))
     new, old = (torch.tensor(x, dtype=torch.float64) for x in (NEW, OLD))
-    assert comparison.paired == paired_difference(new, old, torch.tensor(clusters))
+    assert comparison.paired == paired_difference(new, old, torch.tensor(clusters), bound=1.0)
+    assert comparison.paired.high == 1.0
     assert comparison.paired.test == "t"
 
 
@@ -68,7 +69,7 @@ def test_a_mean_over_groups_is_tested_with_their_weights(against):
     pairs = ((OLD, groups.mean(old)), (NEW, groups.mean(new)))
     runs = [result(x, **grouped, metrics={"accuracy": MetricValue(y, 2)}) for x, y in pairs]
     (comparison,) = against(*runs)
-    assert comparison.paired == paired_difference(new, old, groups=groups)
+    assert comparison.paired == paired_difference(new, old, groups=groups, bound=1.0)
     assert comparison.paired.difference == pytest.approx(comparison.change, abs=1e-15)
     assert (comparison.paired.won, comparison.paired.lost, comparison.paired.n) == (10, 1, 13)
     # A quarter of the weight lies on one item.

@@ -49,8 +49,11 @@ def test_gains_and_losses_are_means_over_benchmarks(board):
     assert gained.value == pytest.approx(0.75)
     assert retained.value == pytest.approx(-0.25)
     one, two, _ = made.pairs()[0, 1]
-    halves = [(test.paired.high - test.paired.low) / 2 for test in (one, two)]
-    assert gained.high - gained.value == pytest.approx((halves[0] ** 2 + halves[1] ** 2) ** 0.5 / 2)
+    above = two.paired.high - two.paired.difference
+    assert (one.paired.difference, one.paired.high) == (1.0, 1.0)  # no model is right more often
+    assert gained.high - gained.value == pytest.approx(above / 2)
+    below = [test.paired.difference - test.paired.low for test in (one, two)]
+    assert gained.value - gained.low == pytest.approx((below[0] ** 2 + below[1] ** 2) ** 0.5 / 2)
     assert made.gains[0] == (None, None)
     assert mean_change([], "compositional") is None
     assert made.points == {0: (0.0, 0.0), 1: pytest.approx((25.0, 75.0))}

@@ -78,7 +78,8 @@ save_pretrained folder, an open_clip name or folder, a name with its weights suc
 ViT-B-32-quickgelu:openai, a weights file with --architecture, a YAML, or its stem in
 configs/plugins/models or backbones, or published:NAME of weights that were downloaded"""
 SCORER = "as for `vlmtune evaluate`, or a YAML with backbone and adapter; it scores captions"
-PRETRAINED = "weights of an open_clip name: a tag such as openai, a file, or random"
+PRETRAINED = """weights of an open_clip name: a tag such as openai, a file, or random; of an export
+the folder or file of its base model, if it has moved"""
 ARCHITECTURE = """the open_clip name of the weights in the file --model (.pt, .pth, .bin,
 .safetensors); for weights fine-tuned from OpenAI's it ends in -quickgelu"""
 PACKAGES = """packages besides vlmtune that an export or a checkpoint may import classes from; no

@@ -7,6 +7,7 @@ import argparse
 import os
 import re
 import sys
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import make_list, model_of
 from vlmtune.cli.provenance import provenance_of
 from vlmtune.cli.text_only import captions, save_text_only, text_only_runs
+from vlmtune.errors import UserError
 from vlmtune.evaluation.suite import load_all, run_suite
 from vlmtune.evaluation.text_only import TextOnlyScore
 from vlmtune.model.model import Model
@@ -49,6 +51,7 @@ def run(options: argparse.Namespace) -> None:
     name = options.name or default_name(model, options.model)
     out = options.out or _new_folder(name)
     out.mkdir(parents=True, exist_ok=True)  # fails now rather than after the work
+    _name_replaced(out / "report.json", name)
     rows: list[ItemRow] | None = None if options.items is None else []
     suite = run_suite(benchmarks, scorer, items=rows)
     specs = {benchmark.name: benchmark.spec() for benchmark in benchmarks}
@@ -82,6 +85,14 @@ def _new_folder(name: str) -> Path:
     stem = letters.strip("-.") or "report"
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     return Path("runs/evaluate", f"{stem}-{stamp}-{os.getpid()}")
+
+
+def _name_replaced(file: Path, name: str) -> None:
+    """Prints whose report is replaced, if it is of another name."""
+    with suppress(UserError):  # a damaged one, or of another version
+        before = RunReport.load(file).name
+        if before != name:
+            print(f"replaces the report of {before}: {file}", file=sys.stderr)
 
 
 def default_name(model: Model, given: str) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
@@ -78,8 +79,16 @@ def _is_data(value: str) -> bool:
 
 def _is_missing(value: str) -> bool:
     """Whether a `--data` is the path of nothing; a name with dots may be a class."""
-    is_path = "/" in value or "." not in value
+    is_path = "/" in value or "." not in value or _is_file_name(value)
     return is_path and value[:1] not in ("{", "") and find_path(value) is None
+
+
+def _is_file_name(value: str) -> bool:
+    """Whether a name with a dot, such as a misspelt `mine.cvs`, is neither a config nor a class."""
+    first = value.partition(".")[0]
+    is_config = value.endswith((".yaml", ".yml", ".json"))
+    is_word = re.fullmatch(r"[\w-]+", first) is not None
+    return is_word and not is_config and find_spec(first) is None
 
 
 def _holds_rows(path: Path) -> bool:

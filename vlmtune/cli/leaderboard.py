@@ -124,13 +124,15 @@ def run(options: argparse.Namespace) -> None:
 
     entries: list[MeasuredModel] = []
     names: set[str] = set()
+    for given in options.models[1:]:  # hours before its turn a wrong name is an error, too
+        named_model(options, given)
     for given in options.models:
-        weights = weights_options(given, options.pretrained, options.architecture)
-        model = model_of(options, texts=False, model=newest_of_run(given), **weights)
+        model = named_model(options, given)
         name = default_name(model, newest_of_run(given))
         if name in names:
             name = given  # two exports may have one name in different folders
         names.add(name)
+        weights = weights_options(given, options.pretrained, options.architecture)
         origin = provenance_of(model, given, weights["pretrained"], {"benchmarks": specs})
         # As an index names its model: all weights, the adapter's arguments, the preprocessing.
         identity = digest([model.backbone.fingerprint, model.digest()])
@@ -143,6 +145,12 @@ def run(options: argparse.Namespace) -> None:
         entries.append(MeasuredModel(replace(report, text_only=True), None))
     page = write_leaderboard(options.out, entries)
     print(f"leaderboard: {page}")
+
+
+def named_model(options: argparse.Namespace, given: str) -> Model:
+    """Loads one of the models, with the options for weights that belong to it."""
+    weights = weights_options(given, options.pretrained, options.architecture)
+    return model_of(options, texts=False, model=newest_of_run(given), **weights)
 
 
 def with_twins(benchmarks: Sequence[Benchmark]) -> list[Benchmark]:

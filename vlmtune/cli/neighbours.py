@@ -5,9 +5,11 @@ Never: a change of the shards.
 """
 
 import argparse
+import sys
 
 from vlmtune.cli.plugins import model_of
 from vlmtune.mining.mine import mine
+from vlmtune.mining.neighbours import MinedNeighbours
 
 
 def run(options: argparse.Namespace) -> None:
@@ -26,3 +28,9 @@ def run(options: argparse.Namespace) -> None:
         options.batch_size,
     )
     print(cache.folder)
+    mined = f"{MinedNeighbours.__module__}.{MinedNeighbours.__name__}"
+    # Scripts read the folder from stdout.
+    print(
+        f"next: vlmtune fit ... --data.mined {mined} --data.mined.cache {cache.folder}",
+        file=sys.stderr,
+    )

@@ -13,6 +13,7 @@ from pathlib import Path
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.benchmarks.pair_scorer import PairScorer
 from vlmtune.data.shards import ShardSet, read_headers
+from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import run_suite
 from vlmtune.evaluation.text_only import ImageAveraged, TextOnlyScore
@@ -20,6 +21,7 @@ from vlmtune.report.run_report import Provenance, RunReport
 from vlmtune.storage.files import all_or_none, reading, regular
 
 FILES = "text-only-*.json"  # next to report.json
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet", ".arrow")  # their lines are not captions
 N_GRAM, AVERAGED = "text-only (n-gram)", "text-only (image averaged)"
 
 
@@ -34,6 +36,11 @@ def captions(source: Path | str) -> Iterator[str]:
             true = group.truth.any(dim=0)  # of some image of the group
             yield from itertools.compress(group.texts, true.tolist())
         return
+    if source.suffix.lower() in TABLES:
+        raise UserError(
+            f"expected shards or a text file with one caption a line, got the table {source}: "
+            "build shards of it with `vlmtune build table`, or write its captions to a text file"
+        )
     expected = "a text file with a caption a line or a folder of shards"
     with reading(source, expected), regular(source).open(encoding="utf-8") as file:
         lines = map(str.strip, file)

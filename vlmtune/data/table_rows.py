@@ -257,7 +257,9 @@ class Table:
             fix = "write captions beside the images, such as a.txt for a.png"
         elif near := [name for name in names if misspelt(name, [role])]:
             fix = f"rename {near[0]} to {misspelt(near[0], [role])}, or {fix}"
-        got = f"the columns {', '.join(names)}" if names else "no rows"
+        if not names:
+            return UserError(f"expected rows in {self.path}, got none: write one for each image")
+        got = f"the columns {', '.join(names)}"
         return UserError(f"expected a column of {role}s in {self.path}, got {got}: {fix}")
 
 

@@ -120,7 +120,8 @@ def check_target(folder: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise UserError(
-            f"expected a new folder, {folder} holds an export: choose another or pass --overwrite"
+            f"expected a new folder, {folder} holds an export: choose another, or replace it with "
+            "`vlmtune export --overwrite`"
         )
 
 

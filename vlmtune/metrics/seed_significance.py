@@ -5,6 +5,7 @@ count seeds as well as items. Never: a seed of one recipe paired with one of the
 caller says that they belong together.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -29,6 +30,7 @@ def seeded_difference(
     degree: int = 1,
     paired: bool = False,
     varies: Sequence[bool] = (True, True),
+    bound: float = math.inf,
 ) -> PairedDifference:
     r"""Compares a recipe of S seeds with one of R seeds, over seeds and items.
 
@@ -58,6 +60,7 @@ def seeded_difference(
         degree: 2 if an outcome is a mean over pairs of its item with others.
         paired: Whether row s of the one belongs to row s of the other.
         varies: Whether another seed would change each recipe; False for a model without training.
+        bound: The largest possible difference, see `interval_and_p`.
 
     Returns:
         The difference; an item is won if its mean over seeds is higher.
@@ -107,7 +110,7 @@ def seeded_difference(
         over_seeds = variance_over_seeds([recipe_means, other_means], varies)
     if over_seeds is not None:  # with one seed on each side, the items alone vary
         variance = add_variances(variance, over_seeds)
-    low, high, p = interval_and_p(difference, variance)
+    low, high, p = interval_and_p(difference, variance, bound)
     return PairedDifference(difference, low, high, won, lost, n, p, test)
 
 

@@ -21,6 +21,7 @@ from vlmtune.metrics.cluster_variance import (
     cluster_variance,
     finite,
 )
+from vlmtune.metrics.intervals import wilson_interval
 from vlmtune.metrics.item_groups import ItemGroups
 from vlmtune.metrics.student import two_sided_p
 
@@ -131,16 +132,22 @@ def difference_variance(
 
 
 def interval_and_p(
-    difference: float, variance: Variance
+    difference: float, variance: Variance, bound: float = math.inf
 ) -> tuple[float | None, float | None, float | None]:
-    """The 95 % interval of a difference by Student's t, and its two-sided p value.
+    r"""The 95 % interval of a difference by Student's t, and its two-sided p value.
 
-    All three are None with a single cluster.
+    All three are None with a single cluster. `bound` is the largest possible difference, 1 for
+    fractions, at which the interval is cut. Where no item differs, there is no variance, and half
+    the interval is $B z^2 / (C + z^2)$ with the bound B, C clusters and z = 1.96: Wilson's upper
+    end for 0 of C (`wilson_interval`). Without a bound it then has no width.
 
     Example:
         >>> low, high, p = interval_and_p(0.2, Variance(0.01, 9, 10))
         >>> round(low, 3), round(high, 3), round(p, 3)
         (-0.026, 0.426, 0.077)
+        >>> low, high, p = interval_and_p(0.0, Variance(0.0, 3, 4), bound=1.0)
+        >>> round(low, 3), round(high, 3), p
+        (-0.49, 0.49, 1.0)
     """
     half = variance.half_width
     if half is None:
@@ -148,10 +155,15 @@ def interval_and_p(
     # Without variance t is 0 / 0 or infinite, so the p value is given directly.
     if not variance.value:
         p = 1.0 if abs(difference) < ROUNDING else 0.0
-        return difference, difference, p
-    error = math.sqrt(variance.value)
-    p = two_sided_p(difference / error, variance.freedom)
-    return difference - half, difference + half, p
+        if math.isfinite(bound):
+            _, most = wilson_interval(0.0, variance.clusters)
+            half = bound * most
+    else:
+        error = math.sqrt(variance.value)
+        p = two_sided_p(difference / error, variance.freedom)
+    low = max(-bound, difference - half)
+    high = min(bound, difference + half)
+    return low, high, p
 
 
 def paired_difference(
@@ -160,6 +172,7 @@ def paired_difference(
     clusters: Clusters | None = None,
     groups: ItemGroups | None = None,
     degree: int = 1,
+    bound: float = math.inf,
 ) -> PairedDifference:
     """Compares the outcomes of two models on the same n items.
 
@@ -171,6 +184,7 @@ def paired_difference(
         groups: The groups, if the metric is a mean over groups of the mean within each. Items
             without a group are left out.
         degree: 2 if an outcome is a mean over pairs of its item with others.
+        bound: The largest possible difference, see `interval_and_p`.
 
     Example:
         >>> new, old = torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([0.0, 0.0, 1.0, 1.0])
@@ -199,7 +213,7 @@ def paired_difference(
         mean = groups.mean(differences)
         weights = groups.item_weights()
     variance = difference_variance(differences, clusters, weights, degree)
-    low, high, p = interval_and_p(mean, variance)
+    low, high, p = interval_and_p(mean, variance, bound)
     test: Literal["McNemar", "t"] = "t"
     # McNemar's test counts right and wrong answers, each on its own.
     independent = variance.clusters == n

@@ -73,7 +73,9 @@ def hf_spec(name: str, revision: str | None = None) -> Spec:
     """The spec of the backbone of a model of transformers, by its type, at a revision."""
     folder = find_path(name)
     file = _hub_file(name, HF, revision) if folder is None else folder / HF
-    kind = _type(Path(file or ""))
+    if file is None:
+        raise UserError(f"expected a model of transformers, got {name!r} without {HF}: {NETWORK}")
+    kind = _type(Path(file))
     types = supported_types()
     if kind not in types:
         raise UserError(

@@ -19,9 +19,9 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import check_finite, check_written, sha256
-from vlmtune.config import instantiate
+from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
-from vlmtune.model.hub import NETWORK
+from vlmtune.model.hub import NETWORK, is_hub_id
 from vlmtune.model.layout import CONFIG, FILES, WEIGHTS, PluginSpec, one_line, read_config
 from vlmtune.model.model import Model
 from vlmtune.storage.files import check_shape, reading, regular
@@ -69,7 +69,8 @@ def load_export(
         backbone: The backbone, never adapted before; None builds it as the export describes, at the
             revision of the base model that the export records.
         revision: Commit, branch or tag of a hub repository; None for its main branch.
-        pretrained: The file with the backbone's weights, if it is not where the export says.
+        pretrained: The file with the backbone's weights, or the folder of the base model, if it is
+            not where the export says.
         packages: Packages besides vlmtune that the export may import classes from.
 
     Raises:
@@ -88,10 +89,14 @@ def load_export(
             damaged_file = WEIGHTS
     check_written(folder, damaged_file)
     if pretrained is not None:
-        config["backbone"]["init_args"]["pretrained"] = pretrained
+        arguments = config["backbone"]["init_args"]
+        # A weights file belongs to an architecture; a folder, or a hub id, is a whole model.
+        is_model = Path(pretrained).is_dir() or "pretrained" not in arguments
+        arguments["model" if is_model else "pretrained"] = pretrained
     # Checkpoints keep the fingerprint beside the backbone, exports inside it.
     specs = {**config, "fingerprint": config["backbone"].pop("fingerprint")}
     check_finite(state, f"{folder / WEIGHTS} is damaged; export again")
+    backbone = backbone or _base_model(specs["backbone"], str(source))
     backbone, adapter = _rebuild(specs, state, str(source), backbone)
     return Model(backbone, adapter, provenance=config.get("provenance"))
 
@@ -202,6 +207,23 @@ def _class_paths(specs: Any) -> Iterator[str]:
     if isinstance(specs, dict | list):
         for one in inner:
             yield from _class_paths(one)
+
+
+def _base_model(spec: Spec, source: str) -> Backbone:
+    """The backbone of an export; if it is not here, the error says how to name it."""
+    try:
+        return instantiate(spec, Backbone)
+    except UserError as error:
+        base = str(spec["init_args"].get("model", ""))
+        if "/" not in base or find_path(base) is not None:
+            raise
+        if is_hub_id(base, None):  # a folder may look like one
+            line = f"{error}; if it is a folder that has moved, name it with --pretrained FOLDER"
+            raise UserError(line) from error
+        raise UserError(
+            f"expected the base model {base} of {source}, it is not here: name it with "
+            "--pretrained FOLDER"
+        ) from error
 
 
 def _rebuild(

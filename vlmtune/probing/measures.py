@@ -79,7 +79,7 @@ def difference(
     # In double precision, as the report computes the intervals of its own differences.
     new = torch.tensor(outcomes(after, counted), dtype=torch.float64)
     old = torch.tensor(outcomes(before, counted), dtype=torch.float64)
-    paired = seeded_difference(new, old, paired=True)
+    paired = seeded_difference(new, old, paired=True, bound=1.0)
     n = int(counted.sum())
     images = new.shape[1]
     return MetricValue(paired.difference, n, None, paired.low, paired.high, clusters=images)

@@ -4,6 +4,7 @@ In: the runs of a report. Out: differences, tests, or the reason why two numbers
 Never: a test of items that are not the same.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -136,7 +137,9 @@ def _tested(result: Result, base: Result, run: RunReport, first: RunReport) -> P
     # A report of an earlier version knows no sets of captions.
     ways = max(result.cluster_ways, base.cluster_ways, key=len)
     clusters = torch.tensor(ways).T if ways else None
-    options = {"groups": item_groups(result), "degree": result.degree}
+    is_fraction = result.metrics[result.primary].unit == "fraction"
+    bound = 1.0 if is_fraction else math.inf
+    options = {"groups": item_groups(result), "degree": result.degree, "bound": bound}
     # Runs of one measurement are drawn in pairs; seeds of two trainings have nothing in common.
     repeated_in_pairs = result.runs and len(result.runs) == len(base.runs)
     if repeated_in_pairs:

@@ -24,12 +24,14 @@ Point = tuple[float, float]
 def mean_change(of_run: Sequence[Comparison], kind: str) -> MetricValue | None:
     r"""The mean change of primary metrics that are fractions, on benchmarks of one kind.
 
-    Above 0 is better. The 95 % interval is as if the B benchmarks shared no image: half of it is
-    $\sqrt{\sum_b h_b^2} / B$, with half the interval $h_b$ of each. There is none where that of
-    a benchmark is unknown. None without a benchmark.
+    Above 0 is better. The 95 % interval is as if the B benchmarks shared no image: each end is
+    $\sqrt{\sum_b h_b^2} / B$ from the mean, with the distance $h_b$ of that end in the interval of
+    each benchmark. There is none where that of a benchmark is unknown. None without a benchmark.
+    Source: Zou and Donner 2008 ("method of variance estimates recovery").
     """
     changes = []
-    halves = []
+    below = []
+    above = []
     for one in of_run:
         if one.result.kind != kind or one.change is None or one.metric.unit != "fraction":
             continue
@@ -37,13 +39,17 @@ def mean_change(of_run: Sequence[Comparison], kind: str) -> MetricValue | None:
         changes.append(sign * one.change)
         paired = one.paired
         if paired is not None and paired.low is not None and paired.high is not None:
-            halves.append((paired.high - paired.low) / 2)
+            ends = sorted((sign * paired.low, sign * paired.high))
+            middle = sign * paired.difference
+            below.append(middle - ends[0])
+            above.append(ends[1] - middle)
     if not changes:
         return None
     mean = sum(changes) / len(changes)
-    half = math.hypot(*halves) / len(changes)
-    known = len(halves) == len(changes)
-    low, high = (mean - half, mean + half) if known else (None, None)
+    if len(below) < len(changes):
+        return MetricValue(mean, len(changes))
+    low = mean - math.hypot(*below) / len(changes)
+    high = mean + math.hypot(*above) / len(changes)
     return MetricValue(mean, len(changes), low=low, high=high)
 
 

@@ -231,6 +231,8 @@ def reading(path: str | Path, expected: str, fix: str = AGAIN) -> Iterator[None]
         raise
     except Exception as error:
         why = reason(error)
+        if isinstance(error, UnicodeDecodeError) and fix == AGAIN:
+            fix = "save it as UTF-8, or name another"
         if isinstance(error, LookupError | TypeError | AttributeError):
             why = f"another layout ({why})"
         why = " ".join(why.split())
