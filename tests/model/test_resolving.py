@@ -244,7 +244,10 @@ def test_a_weights_file_is_merged_as_it_is_evaluated(tiny_vl, tmp_path, pictures
         (["--merged", "x"], "expected a checkpoint or --model, got neither"),
         (["a.ckpt", "--model", "b.pt", "--merged", "x"], "got a.ckpt and b.pt: give one"),
         (["a.pt", "--architecture", "ViT-B-32", "--merged", "x"], "write --model a.pt"),
-        (["--model", "a.pt", "--out", "x"], "expected only --merged FOLDER with --model a.pt"),
+        (
+            ["--model", "a.pt", "--out", "x"],
+            "expected only --merged FOLDER or --vectors with --model a.pt",
+        ),
         (["--model", "a.pt", "--merged", "x"], "a.pt"),
     ],
 )
