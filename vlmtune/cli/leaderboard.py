@@ -123,15 +123,16 @@ def run(options: argparse.Namespace) -> None:
     specs = {benchmark.name: benchmark.spec() for benchmark in loaded}
 
     entries: list[MeasuredModel] = []
-    names: set[str] = set()
-    for given in options.models[1:]:  # hours before its turn a wrong name is an error, too
-        named_model(options, given)
+    # All are loaded before the first is measured, so a wrong name is an error at once.
+    names = {}
+    for given in options.models:
+        names[given] = default_name(named_model(options, given), newest_of_run(given))
+    listed = list(names.values())
     for given in options.models:
         model = named_model(options, given)
-        name = default_name(model, newest_of_run(given))
-        if name in names:
-            name = given  # two exports may have one name in different folders
-        names.add(name)
+        name = names[given]
+        if listed.count(name) > 1:
+            name = given  # exports may have one name in different folders
         weights = weights_options(given, options.pretrained, options.architecture)
         origin = provenance_of(model, given, weights["pretrained"], {"benchmarks": specs})
         # As an index names its model: all weights, the adapter's arguments, the preprocessing.
