@@ -37,10 +37,10 @@ def test_the_weights_are_those_of_the_model(model_folder, export):
 
 def test_another_adapter_or_backbone_is_refused(model_folder, export, tmp_path):
     _, name = export
-    with refused(r"adapter.init_args.image 2 here, 1 in .*: set the adapter as it was trained"):
+    with refused(r"adapter.init_args.image 2 here, 1 in .*: set them as it was trained"):
         module(model_folder, LastBlocks(2, 1), start_from=name)
-    with refused("expected with model.start_from a model of this adapter"):
+    with refused("expected with model.start_from a model of this backbone and adapter"):
         module(model_folder, LinearProbe(), start_from=name)
     other = write_model(tmp_path / "other", seed=7)
-    with refused("on other weights of it: set its backbone"):
+    with refused("or other weights of it, as the backbone"):
         module(other, LastBlocks(1, 1), start_from=name)

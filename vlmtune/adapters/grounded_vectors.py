@@ -42,8 +42,9 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
     lies where.
 
     - Requirements: those of `GroundedWords`.
-    - Recommended: train `GroundedWords`, then `vlmtune export CHECKPOINT --vectors 2`. With a
-      larger $\lambda$ the vectors keep more of the frozen scores and bind less.
+    - Recommended: train `GroundedWords`, then `vlmtune export CHECKPOINT --vectors 2`, then train
+      from that by `model.start_from`, with `PairBCE` and half the learning rate. From random
+      weights nothing is learnt. A larger $\lambda$ keeps more of the frozen scores and binds less.
     - Relations: `GroundedWords` scores pairs, which is slower and more accurate. `ProductPooling`
       has fewer numbers, reads no relations and is trained as it is used.
     - Config: `--model.adapter grounded_vectors`.

@@ -105,7 +105,6 @@ def run(options: argparse.Namespace) -> None:
 
     Run again after a kill, or with more models or benchmarks, it measures only what is missing.
     """
-    check_once(options.models)
     benchmarks = make_list(Benchmark, "benchmarks", options.benchmarks)  # type: ignore[type-abstract]
     if options.download:
         from vlmtune.sources.downloads import download_missing  # most leaderboards need no network
@@ -125,12 +124,11 @@ def run(options: argparse.Namespace) -> None:
     entries: list[MeasuredModel] = []
     # All are loaded before the first is measured, so a wrong name is an error at once.
     names = {}
-    for given in options.models:
+    for given in options.models:  # a model named twice counts once
         names[given] = default_name(named_model(options, given), newest_of_run(given))
     listed = list(names.values())
-    for given in options.models:
+    for given, name in names.items():
         model = named_model(options, given)
-        name = names[given]
         if listed.count(name) > 1:
             name = given  # exports may have one name in different folders
         weights = weights_options(given, options.pretrained, options.architecture)
@@ -234,10 +232,3 @@ def bytes_an_image(model: Model) -> int | None:
         part = Path(temporary, "part")
         write_part(part, {}, [Encoded(["image"], vectors, prepared)])
         return sum(file.stat().st_size for file in part.glob("*.bin"))
-
-
-def check_once(models: Sequence[str]) -> None:
-    """Raises `UserError` if a model is named twice."""
-    for name in models:
-        if models.count(name) > 1:
-            raise UserError(f"expected each model once, got {name!r} twice: leave one out")

@@ -217,13 +217,13 @@ def _base_model(spec: Spec, source: str) -> Backbone:
         base = str(spec["init_args"].get("model", ""))
         if "/" not in base or find_path(base) is not None:
             raise
-        if is_hub_id(base, None):  # a folder may look like one
-            line = f"{error}; if it is a folder that has moved, name it with --pretrained FOLDER"
-            raise UserError(line) from error
-        raise UserError(
+        line = (
             f"expected the base model {base} of {source}, it is not here: name it with "
             "--pretrained FOLDER"
-        ) from error
+        )
+        if is_hub_id(base, None):  # a folder may look like one
+            line = f"{error}; if it is a folder that has moved, name it with --pretrained FOLDER"
+        raise UserError(line) from error
 
 
 def _rebuild(

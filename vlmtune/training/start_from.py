@@ -20,16 +20,13 @@ def start_from(name: str, backbone: Backbone, adapter: Adapter) -> None:
     """
     model = load(name, device="cpu")
     other = differences(adapter.spec(), model.adapter.spec(), "adapter", name)
+    # Both fingerprints were computed before training changed a weight.
+    if model.backbone.fingerprint != backbone.fingerprint:
+        other.append(f"{model.backbone.title}, or other weights of it, as the backbone")
     if other:
         raise UserError(
-            f"expected with model.start_from a model of this adapter, got {', '.join(other)}: set "
-            "the adapter as it was trained, or leave start_from out"
-        )
-    # Both were computed before training changed a weight.
-    if model.backbone.fingerprint != backbone.fingerprint:
-        raise UserError(
-            f"expected with model.start_from a model on {backbone.title}, got one on "
-            f"{model.backbone.title} or on other weights of it: set its backbone"
+            f"expected with model.start_from a model of this backbone and adapter, got "
+            f"{', '.join(other)}: set them as it was trained, or leave start_from out"
         )
     state = trained_state(model.backbone, model.adapter)
     load_trained_state(backbone, adapter, state, name)
