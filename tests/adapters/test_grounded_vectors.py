@@ -58,3 +58,22 @@ def test_a_longer_vector_is_shortened():
     images, texts = embedded(short, model)
     cosines = cosine_similarity(image[:, None], text[None], dim=2)
     torch.testing.assert_close(images @ texts.T, cosines, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_directions_keep_the_scores_of_the_images_that_they_span():
+    trained, model = words()
+    whole = GroundedVectors.of(trained, model, 2.0).eval()
+    image = model.encode_image(pixels(), whole.image_input)
+    text = model.encode_text(TEXTS, whole.text_input)
+    # Four images differ in three directions.
+    short = GroundedVectors.of(trained, model, 2.0, directions=3).eval()
+    short.fit_directions(whole.embed_image(image))
+    torch.testing.assert_close(
+        short(image, text).values, whole(image, text).values, rtol=1e-3, atol=1e-3
+    )
+    assert short.embed_image(image).shape[1] == model.embed_dim + 3 + 1 + 2
+    fewer = GroundedVectors.of(trained, model, 2.0, directions=1).eval()
+    fewer.fit_directions(whole.embed_image(image))
+    lost = fewer(image, text).values - whole(image, text).values
+    assert float(lost.abs().max()) > 0.01

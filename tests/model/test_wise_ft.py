@@ -316,6 +316,7 @@ def test_a_benchmark_that_cannot_be_run_is_said_once(saved, suite, tmp_path, cap
         (["--alpha", "0.5", "--out", "x", "--report", "r"], "no --report with --alpha 0.5"),
         (["--vectors", "-1", "--out", "x"], "expected a weight of at least 0 with --vectors"),
         (["--vectors", "2", "--out", "x"], "grounded words with --vectors, got LastBlocks"),
+        (["--directions", "2", "--out", "x"], "expected --vectors, --directions and --images"),
     ],
 )
 def test_contradictions_are_one_line(saved, tmp_path, capsys, monkeypatch, arguments, said):
@@ -356,6 +357,14 @@ def test_grounded_words_are_exported_as_vectors(tmp_path, model_folder, capsys):
     assert isinstance(adapter, GroundedVectors)
     assert adapter.adapter.frozen_weight == 1.5
     exported = dict(adapter.adapter.named_parameters())
+    halves("red", "blue").save(tmp_path / "one.png")
+    halves("blue", "red").save(tmp_path / "two.png")
+    short = ("--vectors", 1.5, "--images", tmp_path, "--out", tmp_path / "short")
+    status, _, err = run(capsys, path, *short, "--directions", 3)
+    assert "expected at least 3 images for as many directions, got 2" in err
+    assert run(capsys, path, *short, "--directions", 2)[0] == 0
+    shortened = vlmtune.load(tmp_path / "short").encode_image(tmp_path / "one.png")
+    assert shortened.shape[1] == made.backbone.embed_dim + 2 + 3
     for name, parameter in made.adapter.named_parameters():
         if exported[name].requires_grad:
             assert exported[name].equal(parameter)

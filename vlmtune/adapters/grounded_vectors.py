@@ -8,7 +8,7 @@ from typing import Annotated
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor
 from typing_extensions import override
 
@@ -34,6 +34,10 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
     Against `GroundedWords` three things are lost: the second order, what the frozen model knows of
     words that no training text has, and the logarithm of `leak`.
 
+    With `directions` the evidence part u of r gets shorter: $(B^\top (u - m), 1)$ for an image and
+    $(B^\top u', m^\top u')$ for a text, with the mean m of some images and the directions B in
+    which these differ most. Their products are those of u and u' but for the other directions.
+
     An embedding is $(r / M, \sqrt{1 - |r / M|^2}, 0)$ for an image and $(r' / N, 0,
     \sqrt{1 - |r' / N|^2})$ for a text. All have the length 1, so a cosine has the order of the
     scores: $s = M N \cos$. They have 2 numbers more than r, see `recall_image`.
@@ -57,6 +61,7 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
             `meaning_weight` do not count.
         image_length: What $M^2$ has beyond the frozen part: the square of this length.
         text_length: The same of $N^2$. A longer vector is shortened.
+        directions: Columns of B, which `fit_directions` finds; None for the whole of u.
 
     Example:
         >>> GroundedVectors(GroundedWords(frozen_weight=2.0)).adapter.frozen_weight
@@ -64,22 +69,33 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
     """
 
     identity_at_init = False
+    mean: Float[Tensor, "D"]
+    basis: Float[Tensor, "D k"]
 
     def __init__(
-        self, adapter: GroundedWords, image_length: Length = 16.0, text_length: Length = 512.0
+        self,
+        adapter: GroundedWords,
+        image_length: Length = 16.0,
+        text_length: Length = 512.0,
+        directions: PositiveInt | None = None,
     ) -> None:
         super().__init__()
         self.adapter = adapter
         self.image_length = image_length
         self.text_length = text_length
+        self.directions = directions
 
     @classmethod
     def of(
-        cls, words: GroundedWords, backbone: Backbone, frozen_weight: float
+        cls,
+        words: GroundedWords,
+        backbone: Backbone,
+        frozen_weight: float,
+        directions: int | None = None,
     ) -> "GroundedVectors":
         """The vectors of trained grounded words, with another weight of the frozen score."""
         arguments = {**words.init_args, "frozen_weight": frozen_weight}
-        vectors = cls(GroundedWords(**arguments))
+        vectors = cls(GroundedWords(**arguments), directions=directions)
         vectors.attach(backbone)
         vectors.adapter.load_state_dict(words.state_dict())
         return vectors
@@ -98,18 +114,50 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
         self.text_norm = (1 + self.text_length**2) ** 0.5
         self.initial_scale = self.image_norm * self.text_norm
         super().attach(backbone)
+        # Numbers of the evidence, see `recall_image`.
+        heads = self.adapter.heads
+        of_head = self.adapter.width // heads
+        self.size = heads * (of_head + 1) * (of_head + 2 * self.adapter.locations)
+        if self.directions is not None:
+            self.register_buffer("mean", torch.zeros(self.size))
+            self.register_buffer("basis", torch.zeros(self.size, self.directions))
+
+    def fit_directions(self, embedded: Vectors) -> None:
+        """Finds m and B by embeddings of n images without `directions`, of the same weights.
+
+        B holds the first right singular vectors of the centred evidence.
+        """
+        # The last two numbers fill the vectors up.
+        evidence = self.image_norm * embedded[:, -self.size - 2 : -2]
+        self.mean.copy_(evidence.mean(dim=0))
+        _, _, rows = torch.linalg.svd(evidence - self.mean, full_matrices=False)
+        self.basis.copy_(rows[: self.directions].T)
 
     @override
     def embed_image(self, image: Tokens) -> Vectors:
         prepared = self.adapter.prepare_image(image)
-        unit, rest = _filled(self.adapter.recall_image(prepared), self.image_norm)
+        vectors = self.adapter.recall_image(prepared)
+        if self.directions is not None:
+            frozen, evidence = self._parts(vectors)
+            one = torch.ones_like(evidence[:, :1])
+            vectors = torch.cat([frozen, (evidence - self.mean) @ self.basis, one], dim=1)
+        unit, rest = _filled(vectors, self.image_norm)
         return torch.cat([unit, rest, torch.zeros_like(rest)], dim=1)
 
     @override
     def embed_text(self, text: Tokens) -> Vectors:
         prepared = self.adapter.prepare_text(text)
-        unit, rest = _filled(self.adapter.recall_text(prepared), self.text_norm)
+        vectors = self.adapter.recall_text(prepared)
+        if self.directions is not None:
+            frozen, evidence = self._parts(vectors)
+            of_mean = evidence @ self.mean[:, None]
+            vectors = torch.cat([frozen, evidence @ self.basis, of_mean], dim=1)
+        unit, rest = _filled(vectors, self.text_norm)
         return torch.cat([unit, torch.zeros_like(rest), rest], dim=1)
+
+    def _parts(self, vectors: Vectors) -> tuple[Float[Tensor, "n frozen"], Float[Tensor, "n D"]]:
+        """The frozen part, without numbers in training, and the evidence."""
+        return vectors[:, : -self.size], vectors[:, -self.size :]
 
 
 def _filled(vectors: Vectors, norm: float) -> tuple[Vectors, Float[Tensor, "n 1"]]:

@@ -152,6 +152,8 @@ supports adapters with weights of their own, if they embed images and texts; pef
 writes for LoRA, for PeftModel.from_pretrained"""
 VECTORS = """turn grounded words into one vector an image and a caption, with this weight of the
 frozen score: 1 binds best, 3 forgets least"""
+DIRECTIONS = """shorten --vectors to K numbers and those of the frozen model, by the directions in
+which --images differ most"""
 MTEB = "also write the result files of mteb, for Winoground, SugarCrepe and ARO"
 INDEX = """\
 Run it again with more files to add those that are new or have changed.
@@ -295,6 +297,8 @@ def command_parser() -> argparse.ArgumentParser:
     add("--push-to-hub", metavar="REPO", help="also upload --out; a new repository is private")
     add("--public", action="store_true", help="make a new --push-to-hub repository public")
     add("--vectors", type=float, metavar="WEIGHT", help=VECTORS)
+    add("--directions", type=at_least(1), metavar="K", help=DIRECTIONS)
+    add("--images", **path, metavar="FOLDER", help="images for --directions, at least K")
     add("--alpha", type=float, help="alpha of the exported weights (1)")
     add("--alphas", type=numbers, metavar="A,A,...", help="alphas to measure")
     add("--benchmarks", nargs="+", metavar="B", help="as for `vlmtune evaluate`")

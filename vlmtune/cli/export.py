@@ -16,6 +16,7 @@ from rich.filesize import decimal
 
 from vlmtune.benchmarks.base import Benchmark
 from vlmtune.cli.plugins import make_list, model_of
+from vlmtune.data.images import SUFFIXES
 from vlmtune.errors import UserError
 from vlmtune.evaluation.scorer import Scorer
 from vlmtune.evaluation.suite import SuiteResult, load_all, run_suite
@@ -105,7 +106,11 @@ def _source(options: argparse.Namespace) -> Model:
         return model
     from vlmtune.export.to_vectors import to_vectors  # most exports have other adapters
 
-    return to_vectors(model, options.vectors)
+    images: list[Path] = []
+    if options.images is not None:
+        files = sorted(options.images.rglob("*"))
+        images = [file for file in files if file.suffix.lower() in SUFFIXES]
+    return to_vectors(model, options.vectors, options.directions, images)
 
 
 def _merge(options: argparse.Namespace, model: Model) -> None:
@@ -178,6 +183,12 @@ def _check_options(options: argparse.Namespace) -> None:
         (
             options.vectors is not None and not 0 <= options.vectors < math.inf,
             f"expected a weight of at least 0 with --vectors, got {options.vectors}: use 1 to 3",
+        ),
+        (
+            (options.directions is None) != (options.images is None)
+            or (options.directions is not None and options.vectors is None),
+            "expected --vectors, --directions and --images together, got some of them: add the "
+            "others, or give --vectors alone",
         ),
         (
             options.report is not None and alpha not in (None, 1.0),
