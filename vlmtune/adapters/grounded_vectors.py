@@ -50,7 +50,7 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
       from that by `model.start_from`, with `PairBCE` and half the learning rate. From random
       weights nothing is learnt. A larger $\lambda$ keeps more of the frozen scores and binds less.
     - Relations: `GroundedWords` scores pairs, which is slower and more accurate. `ProductPooling`
-      has fewer numbers, reads no relations and is trained as it is used.
+      learns from captions with hard negatives alone, and reads no relations.
     - Config: `--model.adapter grounded_vectors`.
 
     Source: ours. Attention without a softmax as a sum of outer products is that of Katharopoulos et

@@ -54,9 +54,8 @@ class ProductPooling(DualAdapter[Tokens, Tokens]):
     - Requirements: captions that name several objects with their attributes, and hard negatives;
       towers that run block by block, images of one shape.
     - Recommended: `InfoNCE`, a learning rate of 0.002 and batches of 128.
-    - Relations: `GroundedVectors` has more numbers, reads relations too, and recombines from fewer
-      compositions; it is made of `GroundedWords`. `FTLate` takes means of tokens in the place of
-      products.
+    - Relations: `GroundedVectors` reads relations too, and recombines from fewer compositions; it
+      is made of `GroundedWords`. `FTLate` takes means of tokens in the place of products.
     - Config: `--model.adapter product_pooling`.
 
     Source: ours. Binding by a product of role and filler is Smolensky's (1990), the product of two

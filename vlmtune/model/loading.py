@@ -19,7 +19,7 @@ from vlmtune.adapters.base import Adapter
 from vlmtune.adapters.trained_state import load_trained_state
 from vlmtune.backbones.base import Backbone
 from vlmtune.backbones.weight_checks import check_finite, check_written, sha256
-from vlmtune.config import find_path, instantiate
+from vlmtune.config import Spec, find_path, instantiate
 from vlmtune.errors import UserError
 from vlmtune.model.hub import NETWORK, is_hub_id
 from vlmtune.model.layout import CONFIG, FILES, WEIGHTS, PluginSpec, one_line, read_config
@@ -209,7 +209,7 @@ def _class_paths(specs: Any) -> Iterator[str]:
             yield from _class_paths(one)
 
 
-def _base_model(spec: PluginSpec, source: str) -> Backbone:
+def _base_model(spec: Spec, source: str) -> Backbone:
     """The backbone of an export; if it is not here, the error says how to name it."""
     base = str(spec["init_args"].get("model", ""))
     is_elsewhere = "/" in base and find_path(base) is None
