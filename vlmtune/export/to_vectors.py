@@ -12,7 +12,7 @@ from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.errors import UserError
 from vlmtune.model.model import Model
 
-SAMPLE = 2000  # images that show the directions in which images differ
+SAMPLE = 2000  # images that are enough to show the directions in which images differ
 
 
 def to_vectors(
@@ -36,7 +36,7 @@ def to_vectors(
     if directions is None:
         return vectors
     # Every k-th image, as those that stand together look alike.
-    step = max(1, len(images) // SAMPLE)
+    step = max(1, len(images) // max(SAMPLE, directions))
     sample = list(images[::step])
     if len(sample) < directions:
         raise UserError(
