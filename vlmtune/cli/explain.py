@@ -74,7 +74,7 @@ def explain(error: Exception) -> str:
             f"expected room on {disk}, got: {error.strerror}: free the disk or write to another "
             "one; a training resumes with --ckpt_path and its last checkpoint"
         )
-    if isinstance(error, FileExistsError):  # of a folder to write into
+    if isinstance(error, FileExistsError) and Path(str(error.filename)).is_file():
         return f"expected a folder, {str(error.filename)!r} is a file: choose a folder"
     if isinstance(error, OSError) and error.filename is not None:
         return f"expected the file {str(error.filename)!r}, got: {error.strerror}: correct the path"
