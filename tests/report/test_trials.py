@@ -1,6 +1,7 @@
 """The trials of a sweep: what varied, their order, and their plots."""
 
 import csv
+import json
 from dataclasses import replace
 
 import pytest
@@ -56,6 +57,22 @@ def test_trials_are_sorted_and_what_varied_are_columns(sweep):
     assert trials.unfinished == ("running",)
     assert trials.correlation("optimizer.lr") == pytest.approx(1.0)
     assert trials.correlation("adapter.norm_first") is None
+
+
+def test_arguments_of_one_class_are_told_by_its_name(sweep):
+    folder = sweep(FOUR)
+    file = folder / "trial0/report.json"
+    stated = json.loads(file.read_text())
+    fit = stated["provenance"]["config"]["fit"]
+    fit["model"]["adapter"] = {"class_path": "a.Other", "init_args": {"width": 8}}
+    fit["trainer"]["callbacks"][0]["init_args"]["name"] = "run 0"
+    file.write_text(json.dumps(stated))
+    trials = read_trials(folder)
+    # The width has one value, the names are of runs.
+    assert trials.keys == ("optimizer.lr", "adapter", "adapter.norm_first")
+    by_name = {trial.name: trial.values for trial in trials.trials}
+    assert by_name["trial0"] == (0.001, "Other", None)
+    assert by_name["trial1"] == (0.01, "B", True)
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ from vlmtune.report.table import interval, number
 from vlmtune.report.views import safe
 from vlmtune.results.metric_value import MetricValue
 
-# Keys that differ between trials because each has its own folder and log.
-FOLDERS = re.compile(r"default_root_dir|ckpt_path|dirpath|logger|^config\b")
+# Keys that differ between trials because each has its own folder, log and name.
+OWN = re.compile(r"default_root_dir|ckpt_path|dirpath|logger|^config\b|^trainer\.callbacks\..*\bname$")
+CLASS = "class_path"
 WIDE = 20  # largest by smallest number, from which on an axis is logarithmic
 FEWEST = 4
 """Trials below which a correlation says nothing."""
@@ -124,7 +125,7 @@ def read_trials(folder: Path, metric: str | None = None) -> Trials:
             folder=path,
             name=str(path.relative_to(folder)),
             report=report,
-            values=tuple(config.get(key) for key in keys),
+            values=tuple(_value(config, key) for key in keys),
             metric=_reached(report, metric, path),
         )
         trials.append(trial)
@@ -163,16 +164,31 @@ def _flat(config: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _varied(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The keys whose values differ between trials."""
+    """The keys whose values differ between trials.
+
+    An argument that only some trials have differs if they give it several values: else the choice
+    of the class says as much.
+    """
     keys: dict[str, None] = {}
     for config in configs:
         keys |= dict.fromkeys(config)
     varied = []
     for key in keys:
-        values = {repr(config.get(key)) for config in configs}
-        if len(values) > 1 and not FOLDERS.search(key):
+        stated = [repr(config[key]) for config in configs if key in config]
+        is_missing = len(stated) < len(configs)
+        is_other_class = key.endswith(CLASS) and is_missing
+        differs = len(set(stated)) > 1 or is_other_class
+        if differs and not OWN.search(key):
             varied.append(key)
     return varied
+
+
+def _value(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a key; of a class its name alone."""
+    value = config.get(key)
+    if key.endswith(CLASS) and value is not None:
+        return str(value).rpartition(".")[2]
+    return value
 
 
 def _short(key: str) -> str:
@@ -182,7 +198,7 @@ def _short(key: str) -> str:
         >>> _short("model.optimizer.init_args.lr")
         'optimizer.lr'
     """
-    parts = [part for part in key.split(".") if part != "init_args"]
+    parts = [part for part in key.split(".") if part not in ("init_args", CLASS)]
     return ".".join(parts).removeprefix("model.")
 
 
