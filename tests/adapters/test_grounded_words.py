@@ -8,7 +8,8 @@ import torch
 from torch.nn.functional import cosine_similarity, gelu, layer_norm, logsigmoid, normalize
 
 from tests.backbones.kinds import tiny_backbone
-from vlmtune.adapters.grounded_words import GroundedWords, coordinates
+from vlmtune.adapters.grounded_words import GroundedWords
+from vlmtune.adapters.patch_grid import coordinates
 from vlmtune.backbones.open_clip.open_clip import OpenClip
 from vlmtune.types import FeatureSpec, Tokens
 

@@ -25,7 +25,6 @@ from vlmtune.adapters.grounded_words import GroundedWords
 from vlmtune.adapters.linear_probe import LinearProbe
 from vlmtune.adapters.lora import LoRA
 from vlmtune.adapters.mm_adapter import MMAdapter
-from vlmtune.adapters.product_pooling import ProductPooling
 from vlmtune.adapters.text_map import TextMap
 from vlmtune.adapters.word_prompts import WordPrompts
 from vlmtune.adapters.zero_shot import ZeroShot
@@ -102,7 +101,6 @@ MODELS = {
         lambda folder: BridgeTower(str(write_bridgetower(folder))),
         FullFineTuning,
     ),
-    "product_pooling": (lambda folder: small(folder, 2), lambda: ProductPooling(width=8)),
     "grounded_vectors": (
         lambda folder: small(folder, 2),
         lambda: GroundedVectors(GroundedWords(heads=2, frozen_weight=2.0)),

@@ -20,7 +20,6 @@ from .matching import Matching as Matching
 from .mm_adapter import MMAdapter as MMAdapter
 from .mm_pred import MMPred as MMPred
 from .peak_patch import PeakPatch as PeakPatch
-from .product_pooling import ProductPooling as ProductPooling
 from .similarity_map import SimilarityMap as SimilarityMap
 from .text_map import TextMap as TextMap
 from .word_prompts import WordPrompts as WordPrompts

@@ -50,8 +50,7 @@ class GroundedVectors(DualAdapter[Tokens, Tokens]):
       from that by `model.start_from`, with `PairBCE` and half the learning rate. From random
       weights the quickstart's 1,100 steps taught nothing. A larger $\lambda$ keeps more of the
       frozen scores and binds less.
-    - Relations: `GroundedWords` scores pairs, which is slower and more accurate. `ProductPooling`
-      learns from captions with hard negatives alone, and reads no relations.
+    - Relations: `GroundedWords` scores pairs, which is slower and more accurate.
     - Config: `--model.adapter grounded_vectors`.
 
     Source: ours. Attention without a softmax as a sum of outer products is that of Katharopoulos et

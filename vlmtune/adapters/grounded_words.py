@@ -11,12 +11,14 @@ import torch
 from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, logsigmoid, normalize, pad
+from torch.nn.functional import layer_norm, logsigmoid, normalize, pad
 from typing_extensions import override
 
 from vlmtune.adapters.base import Dropout, JointAdapter, Numbers, PairScores, Vectors
 from vlmtune.adapters.fusion_styles.attention import masked_softmax
 from vlmtune.adapters.fusion_styles.layers import LayerFactory, initialise
+from vlmtune.adapters.negations import Negations
+from vlmtune.adapters.patch_grid import coordinates, square_side, with_neighbours
 from vlmtune.adapters.towers import run_last, text_tower, tower_of_one_shape, word_embeddings
 from vlmtune.adapters.unread_words import UnreadWords
 from vlmtune.backbones.base import Backbone, Tower
@@ -47,6 +49,9 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
     A word w that no training text has is read by what the frozen model knows of it
     (`UnreadWords`), unless `hidden_words` is 0. Its part of the sum is
     $\frac{\mu e^\tau}{H} \sum_h \sum_p a_{whp} \, t_w^\top (z_p - m)$.
+
+    A text with a negation that training texts had counts by its evidence: its t is that of a text
+    without words (`Negations`), unless `hidden_words` is 0.
 
     The weights of contents and locations depend on the text alone, so that a relation is a linear
     reading of two locations: "a cube left of a sphere" gives the word of the cube (-1, 0) and that
@@ -175,6 +180,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
         compared = 0
         if self.hidden_words:
             self.unread = UnreadWords(backbone, self.hidden_words, self.meaning_weight)
+            # Found by their ids, which hidden words need too.
+            self.negations = Negations(backbone)
         self.compares = bool(self.hidden_words and self.meaning_weight)
         if self.compares:
             compared = backbone.embed_dim
@@ -219,6 +226,8 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
                 layer = self.text_input.layer
             last = self._last(self.text_tower, self._state(text), layer)
             pooled = self._embedding(self.text_tower, last)
+            if self.hidden_words:
+                pooled = self.negations(pooled, text, self.unread.known(text))
         counts = text.mask
         meanings = text.values.new_zeros(*counts.shape, 0)
         if self.hidden_words:
@@ -451,35 +460,3 @@ class GroundedWords(JointAdapter[Tokens, Tokens, PooledTokens]):
 
     def _by_head(self, values: Float[Tensor, "P t x"]) -> Float[Tensor, "P heads t y"]:
         return values.unflatten(2, (self.heads, -1)).transpose(1, 2)
-
-
-def coordinates(patches: int) -> Float[Tensor, "t 2"]:
-    """Coordinates (x, y) from -1 to 1 of the patches of a square image, row by row from the top.
-
-    Example:
-        >>> coordinates(4).tolist()
-        [[-1.0, -1.0], [1.0, -1.0], [-1.0, 1.0], [1.0, 1.0]]
-    """
-    side = square_side(patches)
-    steps = torch.linspace(-1, 1, side)
-    x, y = torch.meshgrid(steps, steps, indexing="xy")
-    return torch.stack([x, y], dim=2).flatten(0, 1)
-
-
-def with_neighbours(
-    patches: Float[Tensor, "n t w"], convolution: nn.Module, side: int
-) -> Float[Tensor, "n t w"]:
-    """Returns x + GELU(conv(x)) of the patches x of square images, row by row from the top."""
-    square = patches.mT.unflatten(2, (side, side))
-    neighbours = gelu(convolution(square))
-    return patches + neighbours.flatten(2).mT
-
-
-def square_side(patches: int) -> int:
-    """The number of patches along a side of a square image.
-
-    Example:
-        >>> square_side(49)
-        7
-    """
-    return math.isqrt(patches)

@@ -61,9 +61,8 @@ class UnreadWords(nn.Module):
         """Which tokens are hidden, on the CPU: in training at random, later those never read."""
         words = word_mask(text.cpu_mask, self.special)
         if not self.training:
-            known = self.read[text.word_ids, 0] != 0
             untrained = ~self.read.any()
-            unread = ~known & ~untrained
+            unread = ~self.known(text) & ~untrained
             return words & unread.cpu()
         # Drawn on the CPU, as a training step would wait for a device to say which words these are.
         # The word with the largest number is as likely as any other.
@@ -75,6 +74,10 @@ class UnreadWords(nn.Module):
         hides_one = of_text < self.rate
         # A text without words has no largest number: every one of its tokens has -1.
         return words & is_chosen & hides_one
+
+    def known(self, text: Tokens) -> Bool[Tensor, "n t"]:
+        """Which tokens a training text had."""
+        return self.read[text.word_ids, 0] != 0
 
     def hide(self, text: Tokens, hidden: Bool[Tensor, "n t"]) -> Tokens:
         """Replaces the embeddings of hidden words, and multiplies the others by $1 + r_w$."""

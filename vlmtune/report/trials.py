@@ -25,7 +25,9 @@ from vlmtune.report.views import safe
 from vlmtune.results.metric_value import MetricValue
 
 # Keys that differ between trials because each has its own folder, log and name.
-OWN = re.compile(r"default_root_dir|ckpt_path|dirpath|logger|^config\b|^trainer\.callbacks\..*\bname$")
+RUN_KEYS = re.compile(
+    r"default_root_dir|ckpt_path|dirpath|logger|^config\b|^trainer\.callbacks\..*\bname$"
+)
 CLASS = "class_path"
 WIDE = 20  # largest by smallest number, from which on an axis is logarithmic
 FEWEST = 4
@@ -178,7 +180,7 @@ def _varied(configs: Sequence[Mapping[str, Any]]) -> list[str]:
         is_missing = len(stated) < len(configs)
         is_other_class = key.endswith(CLASS) and is_missing
         differs = len(set(stated)) > 1 or is_other_class
-        if differs and not OWN.search(key):
+        if differs and not RUN_KEYS.search(key):
             varied.append(key)
     return varied
 
