@@ -45,13 +45,9 @@ class Negations(nn.Module):
             tokens = _tokens(tower, word)
             if tokens is None or tokens.token_count != before + 1 + after:
                 continue
+            if not ids:
+                empty = _without_words(tower, tokens, before)
             ids.append(int(tokens.word_ids[0, before]))
-            # What is left without the word are special tokens.
-            special = [position for position in range(tokens.token_count) if position != before]
-            without = Tokens.full(tokens.values[:, special])
-            with torch.no_grad(), evaluation_mode(*tower.blocks):
-                last = run_all(tower, without)
-                empty = normalize(tower.finish(last), dim=1)
         self.register_buffer("ids", torch.tensor(ids, dtype=torch.int64), persistent=False)
         self.register_buffer("empty", empty, persistent=False)
 
@@ -68,3 +64,13 @@ def _tokens(tower: TextTower, word: str) -> Tokens | None:
         return tower.words([word])
     except UserError:
         return None
+
+
+@torch.no_grad()
+def _without_words(tower: TextTower, tokens: Tokens, position: int) -> Vectors:
+    """The embedding of the special tokens around the word at a position."""
+    special = [place for place in range(tokens.token_count) if place != position]
+    without = Tokens.full(tokens.values[:, special])
+    with evaluation_mode(*tower.blocks):
+        last = run_all(tower, without)
+        return normalize(tower.finish(last), dim=1)
