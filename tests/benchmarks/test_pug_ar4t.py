@@ -5,7 +5,6 @@ import pytest
 
 from tests.benchmarks.json_files import touch
 from tests.benchmarks.models import by_name, check, drawn, oracle, scorer, share
-from tests.refusals import refused
 from vlmtune.benchmarks.pug_ar4t import COLUMNS, KINDS, PugAR4T
 
 
@@ -120,8 +119,3 @@ def test_a_negative_may_be_named_by_its_path(tmp_path):
         ("Under", "Cat under dog", "", "", "y/1.png"),
     ]
     assert make(tmp_path, rows).items.texts == ("Cat on dog", "Cat under dog")
-
-
-def test_a_file_without_pairs_is_refused(tmp_path):
-    with refused("expected items"):
-        make(tmp_path, PAIRS[6:]).load()

@@ -113,8 +113,6 @@ def test_a_part_of_the_factors_and_of_the_images(tmp_path):
     ("options", "came"),
     [
         ({"factors": ["Weather"]}, "got \\['Weather'\\]"),
-        ({"factors": []}, "got \\[\\]"),
-        ({"prompt": "a photo"}, "got 'a photo'"),
         ({"convention": "reference"}, "one is missing"),
     ],
 )

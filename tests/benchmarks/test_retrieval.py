@@ -148,19 +148,8 @@ def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):
     assert read_split(path, "test") == [("val2014/0.jpg", ("a dog", "b")), ("1.jpg", ("a",))]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"images": [3]}, "got 3 at images/0"),
-        ({"images": []}, r"a split out of \[\]"),
-        ({"images": [{"split": "val"}]}, r"a split out of \['val'\]"),
-        (changed({"sentences": [{"raw": " "}]}), "' ' at 0/sentences/0/raw"),
-        (changed({"sentences": []}), r"\[\] at 0/sentences"),
-        (changed({"filename": ""}), "'' at 0/filename"),
-        (changed({"filepath": 7}), "7 at 0/filepath"),
-        (changed({"filename": "1.jpg"}), "same image twice"),
-    ],
-)
-def test_malformed_file(tmp_path, content, message):
-    with refused(message):
-        read_split(write_json(tmp_path, content), "test")
+def test_another_split_and_an_image_twice_are_refused(tmp_path):
+    with refused(r"a split out of \['val'\]"):
+        read_split(write_json(tmp_path, {"images": [{"split": "val"}]}), "test")
+    with refused("same image twice"):
+        read_split(write_json(tmp_path, changed({"filename": "1.jpg"})), "test")

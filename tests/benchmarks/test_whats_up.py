@@ -107,11 +107,8 @@ def test_what_a_limit_cuts_is_no_pair(tmp_path):
     assert not [key for key in metrics if key.startswith(("pair", "set", "group"))]
 
 
-def test_other_layouts_are_one_line(tmp_path):
+def test_a_name_without_its_preposition_is_refused(tmp_path):
     made = write(tmp_path)
-    (tmp_path / "vg_qa_two_obj.json").write_text('[["a", "b"]]')
-    with refused(r"expected a list of \[image id, true caption, false caption\]"):
-        made.load()
     path = tmp_path / "controlled_images_dataset.json"
     path.write_text('[{"image_path": "a.jpeg", "caption_options": ["b", "c"]}]')
     with refused("<object>_<preposition>_<object>.jpeg"):

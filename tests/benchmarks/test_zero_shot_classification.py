@@ -163,12 +163,6 @@ def test_a_class_that_is_gone_is_no_easier_benchmark(tmp_path):
             ZeroShotClassification(str(tmp_path / "data"), classes=str(path)).load()
 
 
-@pytest.mark.parametrize("templates", [(), ("a photo",), ("{} {}",)])
-def test_wrong_templates(templates):
-    with refused("expected a valid templates"):
-        ZeroShotClassification("x", templates=templates)
-
-
 @pytest.mark.parametrize(
     ("sizes", "message"), [((), "no such file"), ((2,), "1 folders"), ((1, 0), "'c1'")]
 )
