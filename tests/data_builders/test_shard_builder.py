@@ -1,14 +1,12 @@
-import json
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from data_builders.shard_builder import Builder, Record, ShardBuilder
-from data_builders.shard_files import image_extension
+from data_builders.shard_builder import Record, ShardBuilder
 from tests.data_builders.pictures import encoded
 from tests.refusals import refused
 from vlmtune.data.schema import MANIFEST, read_manifest
@@ -184,27 +182,6 @@ def test_of_two_builds_of_one_folder_the_second_waits(annotations, tmp_path, cap
     assert read_manifest(out).records == 8
     assert "already contains this build" in capsys.readouterr().err
     assert not hidden(tmp_path)
-
-
-def test_a_builder_of_raw_files_has_a_manifest_too(tmp_path: Path) -> None:
-    class Raw(Builder):
-        def write(self, folder: Path, tick: Callable[[], None]) -> tuple[()]:
-            (folder / "scenes.json").write_text("{}")
-            tick()
-            self.counts["scenes"] = 1
-            return ()
-
-    Raw().build(tmp_path / "out", progress=False)
-    manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
-    assert (manifest["shards"], manifest["counts"]) == ([], {"scenes": 1})
-    Raw().build(tmp_path / "out")
-
-
-@pytest.mark.parametrize(("kind", "extension"), [("PNG", "png"), ("JPEG", "jpg"), ("WEBP", "webp")])
-def test_extensions_follow_the_content(kind: str, extension: str) -> None:
-    assert image_extension(encoded(kind)) == extension
-    assert image_extension(encoded("GIF")) is None
-    assert image_extension(b"") is None
 
 
 class Files(ShardBuilder):

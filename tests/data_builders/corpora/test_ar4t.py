@@ -69,16 +69,10 @@ def test_a_caption_of_both_is_true_of_both(tmp_path):
     assert group.truth.tolist() == [[True, False], [True, True]]
 
 
-def test_errors(tmp_path):
-    with refused("no such file"):
-        groups(tmp_path / "none.csv")
+def test_a_csv_without_alternatives_is_refused(tmp_path):
     path = table(tmp_path, [["p", "1.jpg"]], ["caption", "filepath"])
     with refused("alt_caption"):
         groups(path)
-    path = table(tmp_path, [["p", "", "1.jpg", "", "1.jpg"]])
-    (tmp_path / "1.jpg").unlink()
-    with refused("expected records from AR4TBuilder, got none"):
-        AR4TBuilder(path, tmp_path).build(tmp_path / "out", progress=False)
 
 
 def test_files_outside_the_images_folder_are_refused(tmp_path):

@@ -1,13 +1,10 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from data_builders.corpora.gqa import GQAGraphs
 from data_builders.corpora.regions import RegionsBuilder
 from tests.data_builders.conftest import dump
 from tests.data_builders.pictures import JPEG
-from tests.refusals import refused
 from vlmtune.data.schema import check
 
 PHRASES = {  # image id -> phrases as people write them
@@ -80,23 +77,3 @@ def test_excluded_images_are_left_out(tmp_path):
     assert builder.counts["skipped: excluded"] == 1
     assert "exclude.json" in builder.sources()
     assert "exclude" not in RegionsBuilder(path, reader).spec()["init_args"]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("{", "JSONDecodeError"), ('[{"id": 7}]', "'regions'"),
-     ('[{"regions": [{"image_id": 7, "phrase": 3}]}]', "another layout")],
-)  # fmt: skip
-def test_wrong_descriptions(tmp_path, content, message):
-    path, reader = corpus(tmp_path)
-    path.write_text(content)
-    with refused(message) as caught:
-        groups(RegionsBuilder(path, reader))
-    assert str(path) in str(caught.value)
-
-
-def test_no_phrase_at_all_is_an_error(tmp_path):
-    path, reader = corpus(tmp_path)
-    path.write_text("[]")
-    with refused("expected records from RegionsBuilder, got none"):
-        RegionsBuilder(path, reader).build(tmp_path / "out", progress=False)

@@ -206,17 +206,6 @@ def test_difference_hash():
     assert difference_hash(flat.getvalue()) is None
 
 
-def test_a_changed_image_is_another_build(tmp_path, capsys):
-    path = table(tmp_path, *({"image": f"{n}.png", "caption": f"c{n}"} for n in range(3)))
-    out = tmp_path / "out"
-    for _ in range(2):
-        TableBuilder(path).build(out, progress=False)
-    assert "reusing it" in capsys.readouterr().err
-    (tmp_path / "2.png").write_bytes(picture(9, size=50))
-    with refused("holds something else"):
-        TableBuilder(path).build(out, progress=False)
-
-
 def test_a_builder_states_the_files_among_its_arguments(tmp_path, monkeypatch):
     for name in ("a.txt", "b.txt", "sub/a.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

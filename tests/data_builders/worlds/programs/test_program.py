@@ -179,8 +179,6 @@ def broken(change) -> list:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        (lambda s: s[1]["objects"][2].pop("material"), "nothing at scenes/1/objects/2/material"),
-        (lambda s: s[1].update(image_index="1"), "got '1' at scenes/1/image_index"),
         (lambda s: s[1]["relationships"]["left"].pop(), "a list for each of 4 objects"),
         (
             lambda s: s[0]["relationships"]["front"].__setitem__(2, [4]),
@@ -190,7 +188,6 @@ def broken(change) -> list:
             lambda s: s[0]["relationships"]["front"].__setitem__(2, [2]),
             r"front of .* got \[2\] at 2",
         ),
-        (lambda s: s.clear(), r"got \[\] at scenes"),
     ],
 )
 def test_a_malformed_scene_is_refused_by_its_field(tmp_path, change, field):

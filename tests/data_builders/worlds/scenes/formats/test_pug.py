@@ -3,9 +3,7 @@ import torch
 
 from data_builders.worlds.scenes.formats.pug import ANIMALS, SPAR
 from tests.data_builders.conftest import rows_of
-from tests.data_builders.worlds.scenes.formats.test_readers import SETUPS
 from vlmtune.benchmarks.pug_animals import PugAnimals
-from vlmtune.benchmarks.pug_spar_retrieval import PugSparRetrieval
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +36,6 @@ def test_spar_rows_are_true_of_their_scenes(spar):
             x, y, _ = thing["pixel_coords"]
             half = {"left": 16 - x, "right": x - 16, "bottom": y - 16, "top": 16 - y}
             assert half[side] > 1, (row, thing)
-
-
-def test_spar_retrieval_reads_every_setup(suite):
-    folder = suite / "images/pug_spar"
-    benchmark = PugSparRetrieval(str(folder / "labels.csv"), str(folder), list(SETUPS))
-    metrics = benchmark.evaluate(benchmark.items.truth.float()).metrics
-    assert metrics["accuracy"].value == 1.0
 
 
 def test_animals_rows_are_true_of_their_scenes(suite, graphs):
