@@ -178,16 +178,3 @@ def test_a_long_epoch_without_shuffling_is_in_order():
     entries = whole(order)
     assert entries[:CHUNK] == [(0, 0, i) for i in range(CHUNK)]
     assert entries[CHUNK:] == [(1, 0, i) for i in range(CHUNK + 5)]
-
-
-def test_groups_of_a_rendered_set_are_numbered_by_position():
-    entries = whole(EpochOrder([[20], None], [20, 13], (0, 0), 8))
-    assert [entry.record for entry in entries if entry.set == 1] == list(range(13))
-    assert sorted(entry.record for entry in entries if entry.set == 0) == list(range(20))
-
-
-def test_small_sets_start_over():
-    entries = whole(EpochOrder([[3], [40]], [20, 20], (0, 0), 16))
-    seen = Counter(entry.record for entry in entries if entry.set == 0)
-    assert sorted(seen.values()) == [6, 7, 7]
-    assert len({entry for entry in entries if entry.set == 1}) == 20

@@ -126,9 +126,3 @@ def test_spacy_tags_words_as_they_are_split(spacy):
 def test_a_missing_pipeline_is_one_line(spacy):
     with refused("expected spaCy with the pipeline 'absent'"):
         SpacyTagger("absent").tag(["a"])
-
-
-def test_a_missing_library_is_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "spacy", None)
-    with refused("or use the LexiconTagger"):
-        SpacyTagger().tag(["a"])

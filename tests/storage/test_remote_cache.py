@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -131,13 +130,6 @@ def test_other_files_of_the_folder_are_never_touched(tmp_path):
     assert {"thesis", ".hidden.txt", "folder"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_a_file_that_was_cut_in_the_cache_is_downloaded_again(tmp_path):
-    cache = FileCache(tmp_path, 100)
-    put(cache, A)
-    (tmp_path / A).write_bytes(b"x" * 9)
-    put(cache, A)
-
-
 def test_a_file_that_was_changed_in_the_cache_is_downloaded_again(tmp_path, monkeypatch, caplog):
     cache, content = FileCache(tmp_path, 100), b"x" * 10
     sha256 = hashlib.sha256(content).hexdigest()
@@ -201,13 +193,6 @@ def test_those_who_wait_share_a_failure(tmp_path):
         FileCache(tmp_path, 100).open(A, 10, fail)
     other.join(60)
     assert errors == ["cannot be read: gone"]
-
-
-def test_a_failure_of_the_future_is_forgotten(tmp_path):
-    """The clock was set back after it."""
-    (tmp_path / f"{A}.failed").write_text(f"{time.time_ns() + 10**15} cannot be read: gone")
-    put(FileCache(tmp_path, 100), A)
-    assert not list(tmp_path.glob("*.failed"))
 
 
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
