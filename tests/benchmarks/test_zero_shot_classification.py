@@ -92,13 +92,6 @@ def test_mean_embeddings_are_clips_classifier(tmp_path):
     assert differ  # the mean of scores is another classifier
 
 
-def test_with_one_template_both_ensembles_agree(tmp_path):
-    embedded = write(tmp_path, (3, 3, 3), ensemble="embeddings")
-    scored = write(tmp_path, (3, 3, 3))
-    dual = Dual(scored)
-    assert embedded.run(dual).metrics == scored.run(dual).metrics
-
-
 def test_embeddings_of_a_model_that_has_none_or_bad_ones(tmp_path):
     benchmark = write(tmp_path, (1, 1), ensemble="embeddings")
     with refused("use a dual adapter, or leave the benchmark"):

@@ -199,21 +199,6 @@ class Files(ShardBuilder):
                 yield group(name.partition(".")[0]), [file]
 
 
-def test_missing_images_are_listed_and_may_be_a_share(tmp_path: Path, capsys) -> None:
-    (tmp_path / "a.jpg").write_bytes(encoded("JPEG"))
-    (tmp_path / "c").mkdir()
-    builder = Files(tmp_path, ["a.jpg", "b.jpg", "c"])
-    with refused(r"at most 50% of 3 images .* got 2, first .*/b\.jpg: image missing .*: repair"):
-        builder.build(tmp_path / "out", progress=False, max_left_out=0.5)
-    assert hidden(tmp_path) == [".out.build"]
-    builder.build(tmp_path / "out", progress=False, max_left_out=0.7)
-    assert not hidden(tmp_path)
-    assert read_manifest(tmp_path / "out").counts == {"captions": 1, "skipped: image missing": 2}
-    listed = (tmp_path / "out/left_out.txt").read_text().splitlines()
-    assert listed == [f"{tmp_path / name}: image missing" for name in ("b.jpg", "c")]
-    assert capsys.readouterr().err.splitlines()[-2:] == [f"left out: {line}" for line in listed]
-
-
 @pytest.mark.parametrize("looks", [True, False])
 def test_where_every_image_is_unusable_the_list_that_the_error_names_is_there(
     tmp_path: Path, looks: bool, capsys

@@ -23,7 +23,6 @@ from tests.data_builders.worlds.programs.raw_scenes import (
     IllPosed,
     content,
     naive,
-    with_relations,
     word,
 )
 from tests.refusals import refused
@@ -159,7 +158,7 @@ def test_both_branches_of_and_and_or_are_needed(rows, raw):
     assert min(checked["intersect"], checked["union"]) >= 10
 
 
-def test_no_two_references_are_one_object(rows, raw):
+def test_no_two_references_are_one_object_and_none_states_what_is_asked_for(rows, raw):
     for row in rows:
         scene, program = raw[row["image_index"]], row["program"]
         found = [
@@ -168,11 +167,6 @@ def test_no_two_references_are_one_object(rows, raw):
             if step["function"] == "unique"
         ]
         assert len(found) == len(set(found))
-
-
-def test_no_description_states_what_is_asked_for(rows):
-    for row in rows:
-        program = row["program"]
         for number, step in enumerate(program):
             verb, _, kind = step["function"].partition("_")
             if verb not in ("query", "same"):
@@ -262,13 +256,10 @@ def test_scenes_without_pixels_leave_absolute_positions_open(raw, tmp_path):
 # -- balance -------------------------------------------------------------------------------------
 
 
-def test_families_are_equally_frequent(rows):
+def test_families_are_equally_frequent_and_their_answers_near_uniform(rows):
     counts = Counter(row["family"] for row in rows)
     assert len(counts) == 90
     assert max(counts.values()) - min(counts.values()) <= 2
-
-
-def test_answers_of_a_family_are_near_uniform(rows):
     answers: dict[str, Counter] = {}
     for row in rows:
         answers.setdefault(row["family"], Counter())[row["answer"]] += 1
@@ -287,7 +278,7 @@ def test_answers_of_a_family_are_near_uniform(rows):
 # -- text ----------------------------------------------------------------------------------------
 
 
-def test_texts_are_complete_and_statements_differ_in_the_answer_alone(rows):
+def test_texts_are_complete_and_statements_state_an_answer_and_differ_in_it_alone(rows):
     for row in rows:
         true, false = row["statement"], row["false_statement"]
         assert row["question"].endswith("?")
@@ -298,10 +289,6 @@ def test_texts_are_complete_and_statements_differ_in_the_answer_alone(rows):
         changed = set(true.split()) ^ set(false.split())
         # "is exactly one cube that is", "are exactly two cubes that are": numbers agree.
         assert len(changed) <= 12 if row["type"] == "count" else len(changed) <= 8
-
-
-def test_statements_state_the_answer(rows):
-    for row in rows:
         kind = row["type"].partition("_")[0]
         for text, answer in (("statement", "answer"), ("false_statement", "false_answer")):
             words = row[text].split()
@@ -323,12 +310,6 @@ def test_equal_seeds_give_equal_questions_and_others_other_ones(scenes):
     assert first != other
 
 
-def test_without_synonyms_each_value_has_one_word(scenes):
-    rows = generated(scenes[:30], wording=Wording(synonyms=False))
-    text = " ".join(row["question"] + row["statement"] for row in rows)
-    assert not {"ball", "block", "tiny", "shiny", "matte", "object"} & set(text.split())
-
-
 PLAIN = "a an and are behind front in is left no object objects of one right the there thing things"
 NAMES = (
     "to two three four five six seven eight small large red blue green gray brown purple cyan "
@@ -342,7 +323,7 @@ def few_words(scenes) -> list[dict]:
     return generated(scenes, wording=Wording(vocabulary=words, max_words=20))
 
 
-def test_statements_of_few_words_keep_to_them(few_words, raw):
+def test_statements_of_few_words_keep_to_them_and_name_what_is_filtered(few_words, raw):
     for row in few_words:
         scene = raw[row["image_index"]]
         assert word(naive(row["program"], scene)) == row["answer"]
@@ -350,6 +331,8 @@ def test_statements_of_few_words_keep_to_them(few_words, raw):
             assert set(text.split()) <= set(f"{PLAIN} {NAMES}".split()), text
             assert len(text.split()) <= 20
         assert row["statement"] != row["false_statement"]
+        # It names each value of its program once, and the answer of a query.
+        assert named(row["statement"]) == filtered(row) + answered(row), row["statement"]
     longest = max(len(row["statement"].split()) for row in few_words)
     assert longest > 17
 
@@ -383,12 +366,6 @@ def answered(row: dict) -> Counter:
     return Counter([row["answer"]] if row["type"].startswith("query") else [])
 
 
-def test_few_words_name_what_the_programs_filter(few_words):
-    """A statement names each value of its program once, and the answer of a query."""
-    for row in few_words:
-        assert named(row["statement"]) == filtered(row) + answered(row), row["statement"]
-
-
 def test_an_attribute_of_one_value_is_not_asked_for(tmp_path):
     raw = content(8, seed=3)
     for scene in raw["scenes"]:
@@ -418,20 +395,3 @@ def test_questions_and_statements_name_what_their_programs_filter(scenes):
         text = row["question"].removeprefix("How large is").replace(",", "").rstrip("?").lower()
         assert named(text) == filtered(row)
         assert named(row["statement"]) == filtered(row) + answered(row)
-
-
-def test_a_scene_of_one_object_asks_what_it_can(tmp_path):
-    cube = dict(zip(ATTRIBUTES, ("small", "red", "metal", "cube"), strict=True))
-    path = tmp_path / "scenes.json"
-    raw = [with_relations([cube | {"3d_coords": [0.0, 0.0, 0.5]}])]
-    path.write_text(json.dumps({"scenes": raw}))
-    generator = Generator(WORDS, per_image=90)
-    rows = [q.row(0, 0) for q in generator.questions(read_scenes(path))]
-    assert {row["structure"] for row in rows} <= {"zero_hop", "single_or", "compare_integer"}
-    for row in rows:
-        try:
-            assert word(naive(row["program"], raw[0])) == row["answer"]
-        except IllPosed:
-            pytest.fail(row["question"])
-    colors = [row["statement"] for row in rows if row["type"] == "query_color"]
-    assert all(text.endswith(" red") for text in colors)

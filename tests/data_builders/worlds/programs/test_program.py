@@ -13,7 +13,6 @@ from tests.data_builders.worlds.programs.raw_scenes import (
     naive,
     with_relations,
 )
-from tests.data_builders.worlds.programs.test_generate import values_on_sets
 from tests.refusals import refused
 
 # Seen from the camera, from left to right along one line: nothing is in front of anything.
@@ -112,12 +111,6 @@ def test_every_function_has_a_case():
     assert len(CATALOGUE) == 26
 
 
-@pytest.mark.parametrize("name", ["filter_color red", "filter_color cyan"])
-def test_unique_of_two_or_no_objects_is_ill_posed(row, name):
-    with pytest.raises(IllPosedError):
-        execute(chain(name, "unique", "query_size"), row)
-
-
 # -- the naive executor --------------------------------------------------------------------------
 
 
@@ -155,16 +148,6 @@ def test_random_programs_have_the_answers_of_a_naive_executor(tmp_path):
             value = execute(part, scenes[number])
             assert value == (frozenset(expected) if isinstance(expected, list) else expected)
     assert ill_posed > 100
-
-
-# -- effective questions -------------------------------------------------------------------------
-
-
-def test_sets_of_values_are_no_answer(row):
-    assert values_on_sets(chain("query_color"), row) == {"red", "blue", "green"}
-    assert values_on_sets(chain("same_shape", "query_shape"), row) == {"cube"}
-    program = joined(chain("query_shape"), chain(*SPHERE, "query_shape"), "equal_shape")
-    assert values_on_sets(program, row) == {True, False}
 
 
 # -- files ---------------------------------------------------------------------------------------

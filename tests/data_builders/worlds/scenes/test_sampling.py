@@ -100,13 +100,6 @@ def test_relations_of_a_hand_made_scene() -> None:
     assert table["below"] == table["under"] == [[], [], [], [0]]
 
 
-def test_what_floats_is_above_and_not_on() -> None:
-    table = relations(Scene((_at(0.0, 0.0), _at(0.1, 0.0, z=2.5), _at(1.5, 0.0))))
-    assert table["above"] == [[1], [], []]
-    assert table["below"] == [[], [0], []]
-    assert table["on"] == table["under"] == [[], [], []]
-
-
 def test_directions_follow_the_image() -> None:
     view, axes = camera(), directions()
     assert view.project(axes["right"])[0] > 0.0 > view.project(axes["left"])[0]
