@@ -103,15 +103,12 @@ def test_balanced_attribution(tmp_path, suffix):
         write(tmp_path, items, captions=str(path))
 
 
-def test_boxes_are_cropped(tmp_path):
+def test_boxes_are_cropped_and_symmetric_relations_known(tmp_path):
     fixture = Aro.fixture(tmp_path)
     assert fixture.items.images[0].box == (0, 0, 6, 4)
     assert len(fixture.items.images) == 3
     whole = Aro(fixture.path, fixture.images, crop=False)
     assert whole.items.images == tuple(ImageRef(Path(fixture.images) / f"{i}.jpg") for i in (0, 1))
-
-
-def test_symmetric_names():
     assert len(symmetric()) == 157
     assert not {"eating", "to the left of", "pulled by"} & symmetric()
     if REAL.is_file():

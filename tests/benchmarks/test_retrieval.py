@@ -130,9 +130,13 @@ def test_examples(tmp_path):
     assert len(examples[0].images) == 5
 
 
-def test_too_few_images_for_the_folds(tmp_path):
+def test_files_that_do_not_fit_are_refused(tmp_path):
     with refused(r"at least 4 images .* got 2 and 2"):
         write(tmp_path, [["a"], ["b"]], folds=2).load()
+    with refused(r"a split out of \['val'\]"):
+        read_split(write_json(tmp_path, {"images": [{"split": "val"}]}), "test")
+    with refused("same image twice"):
+        read_split(write_json(tmp_path, changed({"filename": "1.jpg"})), "test")
 
 
 def changed(how):
@@ -146,10 +150,3 @@ def test_reads_one_split_with_folders_and_blanks_collapsed(tmp_path):
     content["images"].append({"filename": "", "split": "train", "sentences": []})
     path = write_json(tmp_path, content)
     assert read_split(path, "test") == [("val2014/0.jpg", ("a dog", "b")), ("1.jpg", ("a",))]
-
-
-def test_another_split_and_an_image_twice_are_refused(tmp_path):
-    with refused(r"a split out of \['val'\]"):
-        read_split(write_json(tmp_path, {"images": [{"split": "val"}]}), "test")
-    with refused("same image twice"):
-        read_split(write_json(tmp_path, changed({"filename": "1.jpg"})), "test")

@@ -92,7 +92,7 @@ def test_a_format_that_is_not_read_is_named(source, message, tmp_path):
         open_image(tmp_path / "a.png")
 
 
-def test_exif_orientation_is_applied_before_the_box():
+def test_exif_orientation_is_applied_before_the_box_if_it_can_be_read():
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: show rotated by 90 degrees clockwise
     upright = open_image(encoded(two_pixels(), exif=exif))
@@ -100,9 +100,6 @@ def test_exif_orientation_is_applied_before_the_box():
     assert [upright.getpixel((0, y)) for y in (0, 1)] == [(255, 0, 0), (0, 0, 255)]
     image = open_image(encoded(two_pixels(), exif=exif), box=(0, 1, 1, 1))
     assert image.getpixel((0, 0)) == (0, 0, 255)
-
-
-def test_unreadable_exif_leaves_the_pixels():
     assert open_image(encoded(two_pixels(), exif=b"Exif\0\0II*\0garbage")).size == (2, 1)
 
 
@@ -162,16 +159,13 @@ def test_a_truncated_image_is_refused(kind):
             open_image(source[:length])
 
 
-def test_missing_file_and_folder(tmp_path):
+def test_what_is_missing_or_a_box_outside_is_told_from_a_bad_file(tmp_path):
     with refused("it is missing"):
         read(ImageRef(tmp_path / "none.png"))
     with refused("it is not a file"):
         read(ImageRef(tmp_path))
     with refused("name a file that exists"):
         digest(ImageRef(tmp_path / "none.png"))
-
-
-def test_a_box_outside_a_file_is_no_fault_of_the_file(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(encoded(two_pixels()))
     with refused("does not touch the 2 x 1 image.*: change the box, or use convention: reference"):

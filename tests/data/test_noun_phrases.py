@@ -67,12 +67,9 @@ def test_truth_is_that_of_the_loops():
         assert set(batch.texts) == {phrase for _, phrase in wanted}
 
 
-def test_a_group_without_a_true_text_has_no_phrase():
+def test_groups_without_a_true_text_have_no_phrase_and_batches_move_with_theirs():
     (empty,) = NounPhrases().groups([group("a", 2, ("a dog",), [[0], [0]])])
     assert (empty.texts, empty.truth.shape) == ((), (2, 0))
-
-
-def test_a_batch_moves_with_its_phrases():
     groups = [group("a", 1, ("a dog",), [[1]])]
     batch = replace(collate(groups), phrases=collate(NounPhrases().groups(groups)))
     moved = batch.to("meta")

@@ -99,9 +99,7 @@ def test_passes_and_epochs_differ_and_repeat():
     assert len({tuple(sequence) for sequence in sequences}) == 4
     assert sequences[0][:16] != sequences[0][16:]
     assert sequences[0] == located(ShardPasses(counts, (0, 0)), numbers)
-
-
-def test_one_shard_does_not_always_lose_its_tail():
+    # One shard does not always lose its tail.
     lost = {located(ShardPasses([10], (0, epoch)), [9])[0] for epoch in range(200)}
     assert len(lost) == 10
 

@@ -52,7 +52,7 @@ def test_any_range_reads_exactly_its_records(make_set):
             assert keys(items) == [f"r{i}" for i in range(first, last)]
 
 
-def test_groups_come_back_as_they_were_written(make_set):
+def test_groups_and_places_of_images_are_those_that_were_written(make_set):
     raw = next(iter(read_records(make_set(1).files[0], 0, 1)))
     assert isinstance(raw, RawRecord)
     group = decode_group(raw)
@@ -63,9 +63,6 @@ def test_groups_come_back_as_they_were_written(make_set):
     assert group.images is not None
     assert [image.getpixel((0, 0)) for image in group.images] == [(0, 10, 20), (1, 10, 20)]
     assert decode_group(raw, images=False).images is None
-
-
-def test_places_point_at_the_encoded_images(make_set):
     file = make_set(2).files[0]
     content = file.read_bytes()
     both = (read_records(file, 0, 2, images=images) for images in (True, False))

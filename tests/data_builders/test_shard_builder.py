@@ -99,13 +99,16 @@ def test_groups_survive_and_images_stay_as_they_are(annotations: str, tmp_path: 
     assert read.truth.equal(written.truth)
 
 
-def test_the_same_build_is_reused(annotations, tmp_path, capsys):
+def test_the_same_build_is_reused_unless_it_lost_a_shard(annotations, tmp_path, capsys):
     out = tmp_path / "out"
     Corpus(annotations).build(out, progress=False)
     before = {path: path.stat().st_mtime_ns for path in out.iterdir()}
     Corpus(annotations).build(out)
     assert {path: path.stat().st_mtime_ns for path in out.iterdir()} == before
     assert "reusing it" in capsys.readouterr().err
+    (out / "shard-000001.tar").write_bytes(b"")
+    with refused("missing or truncated: remove"):
+        Corpus(annotations).build(out)
 
 
 def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path) -> None:
@@ -126,14 +129,6 @@ def test_anything_else_in_the_folder_is_refused(annotations: str, tmp_path: Path
     (tmp_path / "empty").mkdir()
     Corpus(annotations).build(tmp_path / "empty", progress=False)
     assert read_manifest(tmp_path / "empty").records == 2
-
-
-def test_a_build_that_lost_a_shard_is_refused(annotations: str, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    Corpus(annotations).build(out, progress=False)
-    (out / "shard-000001.tar").write_bytes(b"")
-    with refused("missing or truncated: remove"):
-        Corpus(annotations).build(out)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,7 @@ def test_noun_phrases():
     assert [p.light for p in found] == [False, False, True]
     assert found[0].modifiers == ("big", ",", "black", "two")
     assert noun_phrases(sentence("it runs")) == []
-
-
-def test_a_predicate_is_no_part_of_the_next_phrase():
+    # A predicate is no part of the next phrase.
     (cup, dog) = noun_phrases(sentence("the cup is red and the dog barks"))
     assert (cup.adjectives, dog.adjectives) == ((), ())
 

@@ -44,9 +44,6 @@ def test_each_image_gets_up_to_the_counts_of_each_kind():
     ):
         names = ("positives", "hard_negatives", "random_negatives")
         assert kinds(choose(**dict(zip(names, counts, strict=True))), batch()) == want
-
-
-def test_counts_must_make_sense():
     with refused("expected a count of pairs above 0"):
         MixedPairs(0, 0, 0)
 

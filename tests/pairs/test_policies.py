@@ -157,15 +157,12 @@ def test_marks_count_only_where_they_are_asked_for(seed):
     assert (chosen & ~unmarked.truth).sum(dim=1).tolist() == [3] * 4
 
 
-def test_only_hard_pairs_need_embeddings_only_mined_ones_neighbours():
+def test_only_hard_pairs_need_embeddings_and_only_mined_ones_neighbours():
     for kind in (RankingPairs, MutualPairs):
         assert (kind(mined=8).needs_reference, kind(mined=8).needs_mined_negatives) == (False, True)
         assert (kind(hard=8).needs_reference, kind(hard=8).needs_mined_negatives) == (True, False)
         assert kind(hard=7, mined=8).needs_reference
     assert not HardPairs().needs_mined_negatives
-
-
-def test_training_without_neighbours_is_refused_in_one_line():
     scores = TrainingScores(Toy(), Together(), RankingPairs(2, mined=1))
     with refused(r"mined neighbours for RankingPairs, .* set data.mined"):
         share(scores)
@@ -211,13 +208,11 @@ def test_a_policy_is_given_the_scores_of_the_frozen_backbone():
     assert not given.requires_grad
 
 
-def test_a_dual_adapter_needs_no_pairs_and_so_no_reference():
+def test_a_reference_needs_embeddings_and_a_dual_adapter_no_reference():
     scores = TrainingScores(Toy(), Tune(), Noting())
     assert "reference" not in scores.needs
     assert scores.original is None
 
-
-def test_a_backbone_without_embeddings_is_refused_in_one_line():
     class Unpooled(Toy):
         def fits(self, reads, modality):
             return "it has none" if reads.kind == "pooled" else None

@@ -399,16 +399,12 @@ def test_evaluate_downloads_what_is_missing(mirror, tmp_path, capsys):
     assert Path("again/report.html").is_file()
 
 
-def test_with_a_limit_only_the_images_of_the_drawn_items_come(mirror):
+def test_with_limits_the_images_of_all_drawn_items_come_and_no_others(mirror):
     declare_toy(mirror, name="sugar_crepe")
     benchmark = default_reader("sugar_crepe")
     benchmark.limit = 2
     downloads.download_missing([benchmark])
     assert len(list(Path("data/toy/images").iterdir())) == 2
-
-
-def test_each_of_two_benchmarks_gets_its_images(mirror):
-    declare_toy(mirror, name="sugar_crepe")
     two = [default_reader("sugar_crepe"), default_reader("sugar_crepe")]
     two[0].limit = 1
     two[1].limit, two[1].seed = 1, None

@@ -95,7 +95,7 @@ def test_files_in_use_stay_and_the_excess_is_warned_of_once(tmp_path, caplog):
     assert names(cache) == {"c"}
 
 
-def test_room_is_what_files_in_use_leave(tmp_path):
+def test_room_is_what_files_in_use_and_downloads_that_go_on_leave(tmp_path):
     cache = FileCache(tmp_path, 20)
     put(cache, A)
     assert cache.has_room(20)
@@ -103,10 +103,6 @@ def test_room_is_what_files_in_use_leave(tmp_path):
     with cache.open(A, 10, must_not_run):
         assert cache.has_room(10)
         assert not cache.has_room(11)
-
-
-def test_room_is_kept_for_downloads_that_go_on(tmp_path):
-    cache = FileCache(tmp_path, 20)
 
     def download(part: Path) -> None:
         assert FileCache(tmp_path, 20).has_room(10)

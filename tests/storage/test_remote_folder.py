@@ -88,7 +88,9 @@ def test_a_file_is_read_while_the_next_one_comes(remote, server, digest):
     end_of_thread(remote)
 
 
-def test_no_file_is_downloaded_ahead_without_room(server, remote, digest, tmp_path):
+def test_no_file_is_downloaded_ahead_without_room_and_what_is_expected_no_more_leaves(
+    server, remote, digest, tmp_path
+):
     remote = RemoteFolder(server.url, tmp_path / "cache", 2000, QUICK)
     files = listed(remote, server, digest)
     remote.expect(files)
@@ -100,11 +102,6 @@ def test_no_file_is_downloaded_ahead_without_room(server, remote, digest, tmp_pa
     assert server.asked == {"a": 1, "b": 1, "c": 1}
     assert read(files[1:]) == b"b" * 1000 + b"c" * 1000
     assert server.asked == {"a": 1, "b": 1, "c": 1}
-
-
-def test_files_that_are_expected_no_more_are_released(server, remote, digest, tmp_path):
-    remote = RemoteFolder(server.url, tmp_path / "cache", 2000, QUICK)
-    files = listed(remote, server, digest)
     remote.expect(files[:2])
     end_of_thread(remote)
     assert not remote.cache.has_room(1)

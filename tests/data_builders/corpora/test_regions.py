@@ -40,7 +40,7 @@ def groups(builder: RegionsBuilder) -> dict:
     return {group.image_ids[0]: group for group, _ in builder.records()}
 
 
-def test_the_phrases_of_the_annotated_images(tmp_path):
+def test_the_phrases_of_the_annotated_images_are_true_sampled_or_not(tmp_path):
     path, reader = corpus(tmp_path)
     builder = RegionsBuilder(path, reader)
     built = groups(builder)
@@ -57,10 +57,6 @@ def test_the_phrases_of_the_annotated_images(tmp_path):
     assert builder.counts == {"captions": 4, "skipped: no caption": 1}
     assert "region_descriptions.json" in builder.sources()
     assert next(files for _, files in builder.records()) == [tmp_path / "9.jpg"]
-
-
-def test_all_phrases_are_true_sampled_or_not(tmp_path):
-    path, reader = corpus(tmp_path)
     sampled = set()
     for seed in range(8):
         group = groups(RegionsBuilder(path, reader, phrases=1, seed=seed))["7"]

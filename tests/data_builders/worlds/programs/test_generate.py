@@ -63,13 +63,21 @@ def until(program: list[dict], last: int) -> list[dict]:
 # -- families ------------------------------------------------------------------------------------
 
 
-def test_there_are_90_families_of_different_programs():
+def test_there_are_90_families_of_different_programs_with_their_topology():
     assert len(FAMILIES) == len({family.name for family in FAMILIES}) == 90
     assert len({family.steps for family in FAMILIES}) == 90
     assert Counter(family.structure for family in FAMILIES) == {
         **dict.fromkeys(("zero_hop", "one_hop", "two_hop", "three_hop", "single_and"), 6),
         **{"single_or": 4, "same_relate": 28, "comparison": 16, "compare_integer": 12},
     }
+    of = {family.name: (family.topology, family.relation) for family in FAMILIES}
+    assert of["zero_hop-count"] == ("chain", "none")
+    assert of["three_hop-query_color"] == ("chain", "spatial")
+    assert of["single_and-exist"] == ("tree", "spatial")
+    assert of["single_or-count-things"] == ("tree", "none")
+    assert of["same_relate-size-count"] == ("chain", "same-attribute")
+    assert of["same_relate-size-count-hop"] == ("chain", "both")
+    assert of["comparison-color-0-0"] == ("tree", "none")
 
 
 def test_a_family_has_several_texts_for_one_program():
@@ -85,17 +93,6 @@ def test_a_family_has_several_texts_for_one_program():
 def spellings(parameter: str) -> tuple[str, ...]:
     """The fields that state a parameter: A2, As2, aA2."""
     return parameter, f"{parameter[0]}s{parameter[1:]}", f"a{parameter}"
-
-
-def test_topology_and_relation_are_those_of_the_program():
-    of = {family.name: (family.topology, family.relation) for family in FAMILIES}
-    assert of["zero_hop-count"] == ("chain", "none")
-    assert of["three_hop-query_color"] == ("chain", "spatial")
-    assert of["single_and-exist"] == ("tree", "spatial")
-    assert of["single_or-count-things"] == ("tree", "none")
-    assert of["same_relate-size-count"] == ("chain", "same-attribute")
-    assert of["same_relate-size-count-hop"] == ("chain", "both")
-    assert of["comparison-color-0-0"] == ("tree", "none")
 
 
 # -- programs ------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_wordings_are_true_and_false_and_in_training_words(held_out, scenes):
         assert words <= set(vocabulary()) - UNREAD
 
 
-def test_structures_are_true_and_false(held_out, scenes):
+def test_structures_are_true_and_false_and_no_number_is_right_more_often(held_out, scenes):
     rows = rows_of(held_out / "held_out/structures.csv")
     assert {row["group"] for row in rows} == {"three objects", "between", "counted"}
     for row in rows:
@@ -81,10 +81,6 @@ def test_structures_are_true_and_false(held_out, scenes):
             assert len(negatives) <= 5
         assert fits(scene, row["caption"], row["group"]), row
         assert not any(fits(scene, text, row["group"]) for text in negatives), row
-
-
-def test_no_number_is_right_more_often_than_another(held_out):
-    rows = rows_of(held_out / "held_out/structures.csv")
     counted = [row for row in rows if row["group"] == "counted"]
     assert len(counted) == WORLD["held_out"]
     two = [row for row in counted if "two" in row["caption"]]

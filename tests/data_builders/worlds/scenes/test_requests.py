@@ -181,9 +181,13 @@ def test_mistakes_are_named_by_their_path(case):
         list(render([content], size=16))
 
 
-def test_errors_number_the_requests():
+def test_requests_are_numbered_and_too_many_images_refused_before_any_is_rendered():
     with refused(r"^scenes\[2\]\.floor"):
         list(render([{}, {}, {"floor": "mud"}], size=16))
+    content = {"sweep": {"light": list(range(100)), "camera.azimuth": list(range(100))}}
+    assert sum(family.images for family in families([content], limit=10_000)) == 10_000
+    with refused(r"scenes\[1\]: expected at most 10,000 images in all, got 10,003, 10,000 of them"):
+        families([{"count": 3}, content])
 
 
 def test_a_file_has_one_request_or_a_list_or_one_a_line(tmp_path):
@@ -201,10 +205,3 @@ def test_a_file_has_one_request_or_a_list_or_one_a_line(tmp_path):
         read_requests(one)
     with refused("no such file"):
         read_requests(tmp_path / "none.json")
-
-
-def test_too_many_images_are_refused_before_any_is_rendered():
-    content = {"sweep": {"light": list(range(100)), "camera.azimuth": list(range(100))}}
-    assert sum(family.images for family in families([content], limit=10_000)) == 10_000
-    with refused(r"scenes\[1\]: expected at most 10,000 images in all, got 10,003, 10,000 of them"):
-        families([{"count": 3}, content])

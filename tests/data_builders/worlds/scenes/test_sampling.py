@@ -88,7 +88,7 @@ def test_stacked_objects_touch_their_support() -> None:
     assert stacked > 20
 
 
-def test_relations_of_a_hand_made_scene() -> None:
+def test_relations_of_a_hand_made_scene_follow_the_image() -> None:
     base = _at(0.0, 0.0, "cube", "large", z=0.53)
     scene = Scene((base, _at(1.5, 0.1), _at(0.0, 1.8), _at(0.0, 0.0, on=0, z=1.48)))
     table = relations(scene)
@@ -98,9 +98,6 @@ def test_relations_of_a_hand_made_scene() -> None:
     assert table["front"] == [[], [], [0, 1, 3], []]
     assert table["above"] == table["on"] == [[3], [], [], []]
     assert table["below"] == table["under"] == [[], [], [], [0]]
-
-
-def test_directions_follow_the_image() -> None:
     view, axes = camera(), directions()
     assert view.project(axes["right"])[0] > 0.0 > view.project(axes["left"])[0]
     assert view.project(axes["behind"])[1] > view.project(axes["front"])[1]

@@ -23,11 +23,8 @@ from tests.refusals import refused
 from vlmtune.cli.main import main
 
 
-def test_same_arguments_same_bytes(world, tmp_path):
+def test_same_arguments_same_bytes_and_another_seed_another_world(world, tmp_path):
     assert hashes(rendered(tmp_path / "again", SMALL, processes=1)) == hashes(world)
-
-
-def test_another_seed_is_another_world(tmp_path, world):
     rendered(tmp_path / "w", SMALL | NOTHING, train=2, seed=8)
     image = "images/train/train_000000.png"
     assert (tmp_path / "w" / image).read_bytes() != (world / image).read_bytes()
@@ -109,12 +106,14 @@ def test_a_condition_has_no_unseen_swaps(tmp_path, capsys):
     assert "typing.Literal['A', 'B']" in capsys.readouterr().err
 
 
-def test_manifest_counts_images_and_not_processes(world):
+def test_the_manifest_counts_images_and_records_no_processes_or_idle_options(world):
     manifest = load(world / "manifest.json")
     assert manifest["counts"]["images: train"] == 12
     assert manifest["counts"]["images: cola_unseen"] == 12
     assert "processes" not in manifest["arguments"]
     assert json.loads(json.dumps(ScenesBuilder(**SMALL).spec()))["init_args"]["train"] == 12
+    assert not {"classes", "eqben_train"} & ScenesBuilder().spec()["init_args"].keys()
+    assert ScenesBuilder(eqben_train=3).spec()["init_args"]["eqben_train"] == 3
 
 
 @pytest.mark.parametrize(
@@ -165,8 +164,3 @@ def test_folders_of_classes_show_seen_compositions(tmp_path):
     folders = sorted((tmp_path / "w/images/classes").iterdir())
     assert [folder.name for folder in folders] == sorted(shapes)
     assert {len(list(folder.glob("*.png"))) for folder in folders} == {3}
-
-
-def test_idle_options_are_not_recorded():
-    assert not {"classes", "eqben_train"} & ScenesBuilder().spec()["init_args"].keys()
-    assert ScenesBuilder(eqben_train=3).spec()["init_args"]["eqben_train"] == 3

@@ -36,12 +36,9 @@ def test_each_caption_is_true_of_its_image_alone(suite, graphs, part):
             assert (suite / "images/eqben" / row[f"image{i}"]).is_file()
 
 
-def test_kubrics_parts_are_one_list_too(suite):
+def test_kubrics_parts_are_one_list_and_items_of_videos_stand_under_theirs(suite):
     parts = [load(suite / f"eqben/eqbenkubric_{part}.json") for part in ("loc", "cnt", "attr")]
     assert load(suite / "eqben/eqben_kubric.json") == [row for part in parts for row in part]
-
-
-def test_items_of_videos_stand_under_their_video(suite):
     for part in ("eqbenag", "eqbenyoucook2", "eqbengebc"):
         for video, own in load(suite / f"eqben/{part}.json").items():
             if part == "eqbenag":

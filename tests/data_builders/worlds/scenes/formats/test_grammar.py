@@ -112,7 +112,7 @@ def rows(world):
     return rows_of(world / "grammar/train.csv")
 
 
-def test_sentences_are_true_and_their_counterparts_false(world, rows):
+def test_sentences_are_true_and_their_counterparts_false_in_a_table(world, rows):
     scenes = {}
     for scene in load(world / "clevr/scenes_train.json")["scenes"]:
         scenes[scene["image_filename"]] = scene
@@ -121,6 +121,11 @@ def test_sentences_are_true_and_their_counterparts_false(world, rows):
         scene = scenes[row["image"].rpartition("/")[2]]
         assert holds(scene, row["caption"]), row
         assert not holds(scene, row["negative"]), row
+    # An image has at most so many rows.
+    images = [row["image"] for row in rows]
+    assert max(images.count(image) for image in set(images)) == 9
+    table = TableMultipleChoice(str(world / "grammar/train.csv"), str(world / "images"))
+    assert len(table.items.images) == len(set(images))
 
 
 def untaught(text):
@@ -138,10 +143,3 @@ def test_sentences_fit_the_shipped_model_and_state_no_unseen_composition(world, 
             assert len(words) <= LONGEST
             assert set(words) <= set(vocabulary())
             assert not [pair for pair in unseen if pair in text], text
-
-
-def test_an_image_has_at_most_so_many_rows_which_a_table_reads(world, rows):
-    images = [row["image"] for row in rows]
-    assert max(images.count(image) for image in set(images)) == 9
-    table = TableMultipleChoice(str(world / "grammar/train.csv"), str(world / "images"))
-    assert len(table.items.images) == len(set(images))

@@ -13,14 +13,11 @@ def spar(suite, graphs):
     return [(row, graphs["spar"][row["filename"]]) for row in rows]
 
 
-def test_spar_is_the_whole_grid(spar):
+def test_spar_is_the_whole_grid_and_true_of_its_scenes(spar):
     cells = {tuple(row[name] for name in SPAR[1:]) for row, _ in spar}
     worlds, names = ({row[k] for row, _ in spar} for k in ("world_name", "character_name"))
     assert {"blank", "Cube", "Sphere"} <= names == {row["character2_name"] for row, _ in spar}
     assert len(cells) == len(spar) == 3 * len(worlds) * len(names) ** 2
-
-
-def test_spar_rows_are_true_of_their_scenes(spar):
     for row, scene in spar:
         columns = (
             ("character_name", "character1_pos", "character_texture"),
