@@ -37,6 +37,9 @@ def test_texts_of_a_pair():
             "A cube runs.",
         }
         assert one.true_ids == (frozenset({first, second}),)
+    # There is no negative without two words of one kind.
+    (one,) = joined([group("a", "a dog"), group("b", "a dog runs")])
+    assert one.truth.all()
 
 
 def test_further_sentences_are_true_but_of_no_order():
@@ -52,11 +55,6 @@ def test_further_sentences_are_true_but_of_no_order():
         sentences = {part.rstrip(".") for part in text.split(". ")}
         assert len(sentences & {"A cube", "A table", "A lamp"}) == 1
         assert len(sentences) == 2
-
-
-def test_there_is_no_negative_without_two_words_of_one_kind():
-    (one,) = joined([group("a", "a dog"), group("b", "a dog runs")])
-    assert one.truth.all()
 
 
 @pytest.mark.parametrize(("size", "other"), [((20, 10), (15, 0)), ((10, 20), (0, 15))])

@@ -204,7 +204,7 @@ def test_a_backbone_without_embeddings_trains_on_mined_pairs(shards, cache, tmp_
     assert all(resumed[name].equal(value) for name, value in weights.items())
 
 
-def test_epochs_draw_anew(shards, cache):
+def test_epochs_draw_anew_from_neighbours_with_stored_features(shards, cache):
     mined = MinedNeighbours(cache, count=1, among=6)
     mined.prepare([shards])
     group = record_index([shards])[9].read()
@@ -212,6 +212,14 @@ def test_epochs_draw_anew(shards, cache):
     assert len(set(drawn)) == 6
     there = pickle.loads(pickle.dumps(mined))  # as it travels to a worker
     assert [there.extend([group], 0, epoch)[0][1].key for epoch in range(30)] == drawn
+    mined = MinedNeighbours(cache, count=1, among=2)
+    mined.prepare([shards])
+    group = record_index([shards])[8].read()
+    for epoch in range(6):
+        groups, damaged = mined.extend([group], 0, epoch, images=False, stored={"i8", "i9"})
+        assert [one.key for one in groups] == ["r8", "r9"]
+        assert damaged == []
+    assert len(mined.extend([group], 0, 0, images=False, stored={"i8"})[0]) == 1
 
 
 def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_set):
@@ -232,17 +240,6 @@ def test_unusable_neighbours_are_passed_over_and_reported(shards, cache, damage_
         damaged += lines
     assert damaged
     assert all(" r2 image refused" in line for line in damaged)
-
-
-def test_neighbours_without_stored_features_are_passed_over(shards, cache):
-    mined = MinedNeighbours(cache, count=1, among=2)
-    mined.prepare([shards])
-    group = record_index([shards])[8].read()
-    for epoch in range(6):
-        groups, damaged = mined.extend([group], 0, epoch, images=False, stored={"i8", "i9"})
-        assert [one.key for one in groups] == ["r8", "r9"]
-        assert damaged == []
-    assert len(mined.extend([group], 0, 0, images=False, stored={"i8"})[0]) == 1
 
 
 def test_a_cache_of_other_shards_is_refused(shards, cache, tmp_path, encoded_png):

@@ -302,14 +302,11 @@ def test_a_cell_that_csv_cannot_read_is_told_with_its_line(cell, tmp_path, csv_l
         records(TableBuilder(path))
 
 
-def test_images_that_are_all_measured_are_told(tmp_path):
+def test_images_that_are_all_measured_and_splits_of_other_names_are_told(tmp_path):
     path = table(tmp_path, {"image": "1.png", "caption": "a"})
     builder = TableBuilder(path, measured=[path])
     with refused(r"got none.*\(1 images are in `measured`\)"):
         builder.build(tmp_path / "out", progress=False)
-
-
-def test_splits_of_other_names_are_asked_for(tmp_path):
     rows = [{"image": f"{n}.png", "caption": "a", "split": name} for n, name in enumerate("AB")]
     with refused(r"got none: name some, as --splits '\[A\]'"):
         records(TableBuilder(table(tmp_path, *rows)))
