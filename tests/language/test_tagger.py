@@ -93,12 +93,10 @@ def spacy(monkeypatch):
         if name == "absent":
             raise OSError("[E050] Can't find model 'absent'.\nIt doesn't seem to be a package.")
         library.loaded.append(name)
-        pipeline = SimpleNamespace(vocab="words")
-        return _Pipeline(pipeline.vocab)
+        return _Pipeline()
 
     class _Pipeline:
-        def __init__(self, vocab):
-            self.vocab = vocab
+        vocab = "words"
 
         def __call__(self, document):
             return [SimpleNamespace(pos_="NOUN" if w[0] == "d" else "X") for w in document.words]

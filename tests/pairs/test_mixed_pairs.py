@@ -65,14 +65,6 @@ def test_every_candidate_is_as_likely_as_another():
     assert all(150 < count < 250 for count in counts.values())  # 200 expected, deviation 12
 
 
-def test_an_image_without_candidates():
-    nothing = torch.zeros(2, 3, dtype=torch.bool)
-    everything = torch.ones(2, 3, dtype=torch.bool)
-    none = Targets(nothing, nothing, everything)
-    assert not choose(targets=none, positives=1, hard_negatives=0).any()
-    assert choose(targets=Targets(everything, everything, everything), positives=2).sum() == 4
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_mirrored_pairs_complete_what_eqsim_compares(seed):
     """Two scenes of one group with a text each, a third image alone, and a caption of no image."""

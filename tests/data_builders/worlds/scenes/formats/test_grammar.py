@@ -29,8 +29,8 @@ FRAMES = (
 
 
 RULES = (
-    (f"(?:there is )?{N} {NOT}{P} {N}", lambda s, a, no, p, b: some(s, a, p, b) != bool(no)),
-    (f"{N} is {P} {N}", lambda s, a, p, b: some(s, a, p, b)),
+    (f"(?:there is )?{N} (?:is )?{NOT}{P} {N}",
+     lambda s, a, no, p, b: some(s, a, p, b) != bool(no)),
     (f"{NOT}{P} {N} there is {N}", lambda s, no, p, b, a: some(s, a, p, b) != bool(no)),
     (f"{N} with {N} {NOT}{P} this", lambda s, b, a, no, p: some(s, a, p, b) != bool(no)),
     (f"{N} and {NOT}{P} this {N}", lambda s, a, no, p, b: some(s, b, p, a) != bool(no)),
@@ -48,7 +48,7 @@ RULES = (
     (f"{P} {N} there is no {N}", lambda s, p, b, a: not some(s, a, p, b)),
     (f"{N} with(?: no|out) {N} {P} this", lambda s, b, a, p: not some(s, a, p, b)),
     # Two relations.
-    (f"{N} {P} {N} and {N} is {P} {N}",
+    (f"{N} (?:is )?{P} {N} and {N} (?:is )?{P} {N}",
      lambda s, a, p, b, c, q, d: some(s, a, p, b) and some(s, c, q, d)),
     (f"{N} and {N} and {N} {P} {N} and {P} {N}",
      lambda s, b, c, a, p, d, q, e: some(s, a, p, d) and some(s, a, q, e) and (b, c) == (d, e)),
@@ -60,10 +60,6 @@ RULES = (
      lambda s, a, p, b, q, c: some(s, a, p, b) and some(s, a, q, c)),
     (f"{P} {N} there is {N} and {P} {N} there is {N}",
      lambda s, p, b, a, q, c, d: some(s, a, p, b) and some(s, d, q, c)),
-    (f"{N} is {P} {N} and {N} is {P} {N}",
-     lambda s, a, p, b, c, q, d: some(s, a, p, b) and some(s, c, q, d)),
-    (f"{N} {P} {N} and {N} {P} {N}",
-     lambda s, a, p, b, c, q, d: some(s, a, p, b) and some(s, c, q, d)),
     # Colours of one, two and three objects.
     (f"(?:there is )?{N} (?:and|with|beside) {N}", distinct),
     (r"a (\w+) and this is (\w+) and a (\w+) and this is (\w+)",
@@ -73,16 +69,12 @@ RULES = (
     (rf"{N} and the (\w+) is (\w+)", lambda s, a, b, x: distinct(s, a, f"{x} {b}")),
     (rf"a (\w+) object and this is a (\w+) and {N}",
      lambda s, x, a, b: distinct(s, f"{x} {a}", b)),
-    (rf"there is {N} and this is {NOT}(\w+)",
+    (rf"(?:there is )?{N} (?:and this is|in the picture is|textured with) {NOT}(\w+)",
      lambda s, a, no, x: bool(means(s, f"{x} {a}")) != bool(no)),
-    (rf"{N} in the picture is {NOT}(\w+)",
-     lambda s, a, no, x: bool(means(s, f"{x} {a}")) != bool(no)),
-    (rf"{N} textured with {NOT}(\w+)", lambda s, a, no, x: bool(means(s, f"{x} {a}")) != bool(no)),
     (f"(?:there is )?{N} (?:and|with) {N} and {N}",
      lambda s, a, b, c: distinct(s, a, b) and bool(means(s, c))),
     # Presence and number.
-    (f"(?:there is )?(?:no|not) {N}", lambda s, a: not means(s, a)),
-    (f"no {N} is", lambda s, a: not means(s, a)),
+    (f"(?:there is )?(?:no|not) {N}(?: is)?", lambda s, a: not means(s, a)),
     (f"(?:a scene|this is a picture) without {N}", lambda s, a: not means(s, a)),
     (f"(?:there is )?{N} and no {N}", lambda s, b, a: bool(means(s, b)) and not means(s, a)),
     (f"(?:there is |a scene with )?{N}(?: is)?", lambda s, a: bool(means(s, a))),
