@@ -145,11 +145,8 @@ def test_parquet_and_saved_datasets(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("dataset_dict.json", "{}"),
         ("dataset_dict.json", '{"splits": ["."]}'),
         ("dataset_dict.json", '{"splits": ["../saved"]}'),
-        ("state.json", "{}"),
-        ("state.json", '{"_data_files": [{"filename": ["a"]}]}'),
         ("state.json", '{"_data_files": [{"filename": "../../a.arrow"}]}'),
         ("state.json", '{"_data_files": [{"filename": "none.arrow"}]}'),
     ],

@@ -366,12 +366,8 @@ def test_what_is_wrong_with_the_options_is_said_first(mirror, capsys, arguments,
     [
         {"files": [{"url": "https://a/b", "path": "../b"}]},
         {"files": [{"url": "https://a/b", "path": "/b"}]},
-        {"files": [{"url": "https://a/b", "path": "b", "checksum": "sha256:12"}]},
-        {"files": [{"url": [], "path": "b"}]},
         {"files": [{"url": "ftp://a/b", "path": "b"}]},
         {"files": [], "steps": []},
-        {"page": " "},
-        {"unknown": 1, "steps": ["go"]},
         {"steps": ["go"], "convert": [{"call": "os.remove", "makes": "a"}]},
     ],
 )

@@ -180,16 +180,14 @@ def test_the_token_goes_to_the_hub_and_into_no_text(monkeypatch):
     assert request_of("https://example.org/a").headers == {}
 
 
-def test_a_file_that_changed_at_its_source_is_named(downloader, mirror, name, tmp_path, caplog):
+def test_the_ledger_names_files_that_changed_and_passes_over_a_torn_line(
+    downloader, mirror, name, tmp_path, caplog
+):
     downloader.fetch(wanted(tmp_path))
     publish(mirror, ADDRESS, CONTENT * 2)
     with caplog.at_level(logging.WARNING, "vlmtune"):
         downloader.fetch(wanted(tmp_path))
     assert "rows.bin changed at its source" in caplog.text
-
-
-def test_a_torn_line_of_the_ledger_is_passed_over(downloader, mirror, name, tmp_path):
-    downloader.fetch(wanted(tmp_path))
     ledger = tmp_path / "data/.downloads/files.jsonl"
     with ledger.open("a") as file:
         file.write('\n{"path": "oth')

@@ -13,7 +13,7 @@ from data_builders.worlds.scenes.captions import clear_relation
 from data_builders.worlds.scenes.compositions import RECTANGLES, unseen_compositions
 from data_builders.worlds.scenes.render import render
 from data_builders.worlds.scenes.sampling import WorldSpec
-from data_builders.worlds.scenes.scene import COLORS, SHAPES, Scene, camera
+from data_builders.worlds.scenes.scene import COLORS, SHAPES
 from data_builders.worlds.scenes.statements import Noun, relation_holds
 from tests.data_builders.conftest import attempted
 
@@ -91,24 +91,6 @@ def test_an_object_on_another_touches_it(spec):
         assert not top.standing
         assert not base.standing
         assert top.size == base.size
-
-
-def test_a_floating_object_darkens_the_floor_only_by_its_shadow():
-    """The floor right below it, which the light reaches from the side, is not darkened."""
-    scene = next(s for s, *_ in related(AR4TPairs(PLAIN, 4), "above"))
-    upper = scene.objects[0]
-    low = replace(upper, center=(0.0, 0.0, upper.half_height))
-    high = replace(upper, center=(0.0, 0.0, 2.6))
-    u, v, _ = camera().project((0.0, 0.0, 0.0))
-    x, y = round((u + 0.5) * 128), round((0.5 - v) * 128)
-
-    def brightness(*objects):
-        scene = Scene(objects, "wood", "studio", light_azimuth=45.0)
-        return render([scene], 128).images[0, y, x].float().mean().item()
-
-    away = replace(upper, center=(-2.0, 2.0, upper.half_height))
-    assert brightness(high) == pytest.approx(brightness(away), abs=2.0)
-    assert brightness(low) != pytest.approx(brightness(away), abs=2.0)
 
 
 def test_exchanged_attributes_and_their_values_come_equally_often():

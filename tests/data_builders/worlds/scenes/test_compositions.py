@@ -7,7 +7,7 @@ from data_builders.worlds.scenes.scene import COLORS, SHAPES
 from tests.refusals import refused
 
 
-def test_the_default_split_without_rectangles_that_the_world_cuts():
+def test_the_default_split_and_its_swaps():
     unseen = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
     assert len(unseen) == 8
     # Every colour and every shape is seen in training, in other company.
@@ -16,10 +16,6 @@ def test_the_default_split_without_rectangles_that_the_world_cuts():
     assert {s for _, s in seen} == set(SHAPES)
     colors, shapes = ["red", "blue", "green"], ["cube", "cone", "cylinder"]
     assert unseen_compositions(RECTANGLES, colors, shapes) == set()
-
-
-def test_swaps_are_exactly_those_within():
-    unseen = unseen_compositions(RECTANGLES, tuple(COLORS), SHAPES)
     found = set(swaps(unseen))
     expected = set()
     for colors in itertools.combinations(sorted(COLORS), 2):
